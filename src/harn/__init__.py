@@ -1,0 +1,49 @@
+"""harn orchestrates agents, and any work that waits.
+
+    edges       cli                                  the command line
+    service     orchestrator                         manifest, composition
+    routing     triggers  llm                        an event finds its handler
+    features    pools  supervisors  workers  ratelimit
+    primitives  sync, tasks | eventlog, storage      in this process | survives it
+    ground      clock runtime errors settings topics duration ids telemetry
+
+Everything public is importable from here and loaded when it is first used, so that `import harn`
+costs nothing and the command line starts at once. `__init__.pyi` tells type checkers the same.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_ROOMS = {
+    "harn.duration": "Duration",
+    "harn.errors": """
+        ChannelClosed ChannelDeadlock ClaimLost DeadlineExceeded DeadlockError HarnError
+        InvalidOption MailboxClosed ManifestError MutexReentered PoolBusy PoolClosed PoolError
+        PoolExists PoolFull PoolLocked PoolNotFound PoolScopeUnavailable PoolTaskCancelled
+        PoolTaskFailed PoolTaskRejected RaceFailed RateLimitError StorageBusy StorageCorrupt
+        StorageError StorageVersion TaskCancelled TriggerError WorkerDied
+    """,
+    "harn.runtime": """
+        Runtime RuntimeContext current_runtime run runtime_context runtime_context_clear
+        runtime_context_get runtime_context_set runtime_context_values sleep
+    """,
+}
+_HOME = {name: module for module, names in _ROOMS.items() for name in names.split()}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    module = _HOME.get(name)
+    if module is None:
+        raise AttributeError(f"module 'harn' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(module), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,144 @@
+"""Time, behind one door.
+
+A `Clock` tells the wall time for people and stores, tells the monotonic time for waiting, and
+wakes someone later. Everything in harn that waits is built on `call_at`, so a test that brings
+its own clock (see `harn.testing`) moves all of it by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from typing import Protocol
+
+
+class Timer(Protocol):
+    """A wake-up that can be called off."""
+
+    def cancel(self) -> None:
+        """Call it off; harmless when it has already fired."""
+
+
+class Clock(Protocol):
+    """What harn asks of time."""
+
+    activity: Activity
+    is_fake: bool
+
+    def now_ms(self) -> int:
+        """Return the wall time in milliseconds since 1970, UTC."""
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back, from an arbitrary start."""
+
+    def call_at(
+        self, when: float, wake: Callable[[], object], *, background: bool = False
+    ) -> Timer:
+        """Call *wake* on the running loop once `monotonic()` reaches *when*.
+
+        A *background* timer (a heartbeat, a report of something slow) is no reason for a fake
+        clock to jump ahead.
+        """
+
+
+class Activity:
+    """What is under way outside the loop, counted on the loop's thread.
+
+    A fake clock waits for store operations before it calls the dust settled, and does not jump
+    while a worker thread or process of ours is busy.
+    """
+
+    __slots__ = ("_when_stored", "idle_fds", "storing", "working")
+
+    def __init__(self) -> None:
+        self.storing = 0
+        self.working = 0
+        self.idle_fds: set[int] = set()
+        """Sockets of ours that only ever hint, such as a LISTEN connection."""
+        self._when_stored: list[asyncio.Future[None]] = []
+
+    def store_began(self) -> None:
+        """Count one store operation that has been handed over."""
+        self.storing += 1
+
+    def store_ended(self) -> None:
+        """Count it off; call it after its result has been handed back."""
+        self.storing -= 1
+        if not self.storing:
+            for waiter in self._when_stored:
+                resolve(waiter)
+            self._when_stored.clear()
+
+    async def stored(self) -> None:
+        """Wait until no store operation is under way. Cancelling leaves nothing behind."""
+        if self.storing:
+            waiter = asyncio.get_running_loop().create_future()
+            self._when_stored.append(waiter)
+            await waiter
+
+
+class SystemClock:
+    """The machine's own time."""
+
+    is_fake = False
+
+    def __init__(self) -> None:
+        self.activity = Activity()
+
+    def now_ms(self) -> int:
+        """Return the wall time in milliseconds since 1970, UTC."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        """Return the machine's monotonic seconds."""
+        return time.monotonic()
+
+    def call_at(
+        self, when: float, wake: Callable[[], object], *, background: bool = False
+    ) -> Timer:
+        """Call *wake* on the running loop at *when*, not before."""
+        return asyncio.get_running_loop().call_later(max(0.0, when - time.monotonic()), wake)
+
+
+async def sleep_until(clock: Clock, when: float) -> None:
+    """Wait until *clock*'s monotonic time is *when*. Cancelling calls the timer off."""
+    if when <= clock.monotonic():
+        await asyncio.sleep(0)
+        return
+    woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    timer = clock.call_at(when, partial(resolve, woken))
+    try:
+        await woken
+    finally:
+        timer.cancel()
+
+
+def resolve(future: asyncio.Future[None]) -> None:
+    """Wake whoever waits for *future*, unless that has happened already."""
+    if not future.done():
+        future.set_result(None)
+
+
+def iso(ms: int) -> str:
+    """Write wall milliseconds as ISO-8601 UTC.
+
+    >>> iso(0)
+    '1970-01-01T00:00:00.000Z'
+    """
+    seconds, millis = divmod(ms, 1000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{millis:03d}Z"
+
+
+def from_iso(text: str) -> int:
+    """Read ISO-8601 (with an offset or `Z`) as wall milliseconds.
+
+    >>> from_iso("2026-01-01T00:00:00Z")
+    1767225600000
+    """
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone; end it in Z for UTC")
+    return round(moment.timestamp() * 1000)

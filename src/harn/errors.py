@@ -1,0 +1,212 @@
+"""Every error that harn raises, and the codes that operators search for.
+
+    HarnError                    the root: catch it to catch all of ours
+    ├─ InvalidOption             a value we refuse, named; also a ValueError
+    ├─ PoolError
+    │  ├─ PoolFull               HARN-POL-001: a bounded queue refused the submit
+    │  ├─ PoolBusy               HARN-POL-002: fail_fast had no free slot
+    │  ├─ PoolExists             the name is taken in this runtime
+    │  ├─ PoolNotFound           no live pool has that name or id
+    │  ├─ PoolClosed             the pool takes no more work
+    │  ├─ PoolScopeUnavailable   tenant and org pools need a host
+    │  ├─ PoolTaskFailed         awaiting a task whose closure raised
+    │  ├─ PoolTaskRejected       awaiting a task that a drop policy refused
+    │  ├─ PoolTaskCancelled      awaiting a task that was cancelled
+    │  └─ PoolLocked             another process owns the journal
+    ├─ DeadlockError             everyone waits for everyone
+    │  ├─ MutexReentered         HARN-ORC-011: a task waits for what it holds
+    │  └─ ChannelDeadlock        HARN-ORC-012: nobody is left to send or receive
+    ├─ ChannelClosed             sending to, or receiving past the end of, a closed channel
+    ├─ MailboxClosed             receiving past the end of a closed mailbox
+    ├─ RaceFailed                every runner of a race failed; `.errors` by index
+    ├─ TaskCancelled             awaiting a task that was cancelled
+    ├─ WorkerDied                a worker process ended under its task
+    ├─ DeadlineExceeded          a deadline passed; also a TimeoutError
+    ├─ ClaimLost                 another consumer holds the job now
+    ├─ StorageError
+    │  ├─ StorageBusy            the store is locked or full of waiters; try again
+    │  ├─ StorageCorrupt         a record or page that cannot be read
+    │  └─ StorageVersion         written by a newer harn
+    ├─ ManifestError             a mistake in harn.toml
+    ├─ TriggerError              a trigger that cannot be registered or fired
+    └─ RateLimitError            a limit that cannot be asked for
+
+A class exists where a caller would act differently; its code, where it has one, belongs to the
+class. Expected outcomes (a rejected task, a timed-out acquire) are values, not errors.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+
+class HarnError(Exception):
+    """The root of every error that harn raises."""
+
+    code: ClassVar[str | None] = None
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{self.code}: {text}" if self.code else text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors cross process boundaries; the default rebuilds from `args` through __init__,
+        # which our richer constructors would refuse.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(cls: type[HarnError], args: tuple[Any, ...], state: dict[str, Any]) -> HarnError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class InvalidOption(HarnError, ValueError):
+    """An option's value is refused; the message names option, value and what is accepted."""
+
+    def __init__(self, option: str, value: object, accepted: str) -> None:
+        super().__init__(f"{option}={_shown(value)} is not accepted: {accepted}")
+        self.option = option
+        self.value = value
+        self.accepted = accepted
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return InvalidOption, (self.option, _shown(self.value), self.accepted)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+class PoolError(HarnError):
+    """Something about a pool."""
+
+
+class PoolFull(PoolError):
+    """A pool's queue is full and its policy is to say so."""
+
+    code = "HARN-POL-001"
+
+
+class PoolBusy(PoolError):
+    """A `fail_fast` pool has no slot free right now."""
+
+    code = "HARN-POL-002"
+
+
+class PoolExists(PoolError):
+    """A live pool already has this name."""
+
+
+class PoolNotFound(PoolError):
+    """No live pool has this name or id."""
+
+
+class PoolClosed(PoolError):
+    """The pool takes no more work."""
+
+
+class PoolScopeUnavailable(PoolError):
+    """The scope is host-managed and this runtime has no host."""
+
+
+class PoolTaskFailed(PoolError):
+    """The awaited task's closure raised; `__cause__` is the original."""
+
+
+class PoolTaskRejected(PoolError):
+    """The awaited task was refused by its pool's drop policy and never ran."""
+
+
+class PoolTaskCancelled(PoolError):
+    """The awaited task was cancelled."""
+
+
+class PoolLocked(PoolError):
+    """Another process owns this pool's journal."""
+
+
+class DeadlockError(HarnError):
+    """Waiting here could never end."""
+
+
+class MutexReentered(DeadlockError):
+    """A task asks, without a timeout, for a permit that it already holds."""
+
+    code = "HARN-ORC-011"
+
+
+class ChannelDeadlock(DeadlockError):
+    """Every task waits on channels that only they could serve."""
+
+    code = "HARN-ORC-012"
+
+
+class ChannelClosed(HarnError):
+    """The channel is closed (and, for a receive, drained)."""
+
+
+class MailboxClosed(HarnError):
+    """The mailbox is closed and drained."""
+
+
+class RaceFailed(HarnError):
+    """Every runner of a race failed; *errors* holds each one's error, by index."""
+
+    def __init__(self, message: str, errors: Sequence[object] = ()) -> None:
+        super().__init__(message)
+        self.errors = list(errors)
+
+
+class TaskCancelled(HarnError):
+    """The awaited task was cancelled. (The awaiting task was not.)"""
+
+
+class WorkerDied(HarnError):
+    """A worker process ended, killed or crashed, while it ran this task."""
+
+
+class DeadlineExceeded(HarnError, TimeoutError):
+    """The block ran past its deadline."""
+
+
+class ClaimLost(HarnError):
+    """The claim was superseded: another consumer may be working on this job now."""
+
+
+class StorageError(HarnError):
+    """The store could not do what was asked."""
+
+
+class StorageBusy(StorageError):
+    """The store is locked by someone else, or out of reach; trying again may work."""
+
+
+class StorageCorrupt(StorageError):
+    """Something in the store cannot be read."""
+
+
+class StorageVersion(StorageError):
+    """The store was written by a newer harn than this one."""
+
+
+class ManifestError(HarnError):
+    """A mistake in a manifest; the message names file, table and key."""
+
+
+class TriggerError(HarnError):
+    """A trigger cannot be registered, found or fired."""
+
+
+class RateLimitError(HarnError):
+    """A rate limit that cannot be asked for or kept."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `"; did you mean 'x'?"` for the nearest of *known*, or nothing."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,71 @@
+"""New ids, and the ids that are the same every time.
+
+Random ids are UUIDs of version 7: they sort by time. Their milliseconds come from the runtime's
+clock and their random bits from the runtime's own generator, so that a seeded runtime with a
+fake clock names the same things the same way in every run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import weakref
+from collections.abc import Callable
+
+_sources: weakref.WeakSet[IdSource] = weakref.WeakSet()
+
+
+class IdSource:
+    """Makes time-ordered ids; no two of one source are equal, and each sorts after the last."""
+
+    def __init__(self, now_ms: Callable[[], int], seed: int | str | None = None) -> None:
+        self._now_ms = now_ms
+        self.random = random.Random(seed)  # noqa: S311 - ids are names, not secrets
+        self._seeded = seed is not None
+        self._last_ms = -1
+        self._tick = 0
+        _sources.add(self)
+
+    def uuid7(self) -> str:
+        """Return a new id, such as `"019a2f60-6c00-7000-8d3a-1f6d2a9b4c55"`."""
+        ms = self._now_ms()
+        if ms > self._last_ms:
+            self._last_ms, self._tick = ms, 0
+        else:  # the same millisecond, or a clock that went back: count on
+            self._tick += 1
+            if self._tick > 0xFFF:
+                self._last_ms, self._tick = self._last_ms + 1, 0
+        low = self.random.getrandbits(62) | 0x8000_0000_0000_0000
+        text = f"{self._last_ms:012x}7{self._tick:03x}{low:016x}"
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+    def new(self, prefix: str) -> str:
+        """Return `<prefix>_<uuid7>`."""
+        return f"{prefix}_{self.uuid7()}"
+
+    def _reseed(self) -> None:
+        if not self._seeded:
+            self.random.seed()
+
+
+def _reseed_after_fork() -> None:
+    for source in list(_sources):
+        source._reseed()
+
+
+os.register_at_fork(after_in_child=_reseed_after_fork)
+
+
+def digest(*parts: str, length: int = 32) -> str:
+    """Return *length* hex digits that are the same for the same *parts*, and only for them."""
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:length]
+
+
+def pool_id(scope: str, scope_id: str, name: str) -> str:
+    """Return the id that the pool *name* of this scope has in every process.
+
+    >>> pool_id("pipeline", "nightly", "reports")
+    'pool_pipeline_eb1b13ff1f7b8d2ac3a9aa1e3f16e9e2'
+    """
+    return f"pool_{scope}_{digest(scope, scope_id, name)}"

@@ -1,0 +1,611 @@
+"""The runtime: one world of named things, and who is running in it.
+
+A `Runtime` owns a clock, a state directory, one service of each kind (the pools' registry, the
+named permits, the event log ...) and every task that nobody else owns. Leaving it cancels and
+awaits those tasks and closes those services. Two runtimes share nothing.
+
+Who is running is a `Task` (an id, a parent, a name) and, inside it, a chain of `Frame`s: the
+task's own, then one for each open `scope`. The innermost frame is all that travels, in a single
+contextvar; asyncio copies it into children, which is the spec's inheritance by snapshot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import importlib
+import inspect
+import logging
+import threading
+import weakref
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+
+from harn.clock import Clock, SystemClock, sleep_until
+from harn.duration import Duration, to_seconds
+from harn.errors import HarnError, InvalidOption, did_you_mean
+from harn.ids import IdSource
+from harn.joining import join_cancelled
+from harn.settings import Settings
+from harn.telemetry.spans import current_ids
+from harn.wakers import threads_now
+
+if TYPE_CHECKING:
+    from harn.eventlog import EventLog
+
+T = TypeVar("T")
+
+logger = logging.getLogger("harn.runtime")
+
+NAMED_SERVICES = {"event_log": ("harn.eventlog", "EventLog")}
+"""Services that are attributes of a runtime. Named, not imported: ground knows no room above it."""
+
+STORAGE_SCHEMES = ("memory", "sqlite", "file", "postgresql", "postgres")
+
+
+@dataclass(frozen=True, slots=True)
+class Ambient:
+    """What a task knows of the work it belongs to; inherited whole, replaced, never changed."""
+
+    pipeline_id: str | None = None
+    workflow_id: str | None = None
+    run_id: str | None = None
+    stage_id: str | None = None
+    worker_id: str | None = None
+    agent_session_id: str | None = None
+    parent_agent_session_id: str | None = None
+    root_agent_session_id: str | None = None
+    agent_name: str | None = None
+    trigger_id: str | None = None
+    trigger_event_id: str | None = None
+    binding_key: str | None = None
+    tenant_id: str | None = None
+    provider: str | None = None
+    scheduler_key: str | None = None
+    runner: str | None = None
+    capacity_class: str | None = None
+
+    @property
+    def submitted_by(self) -> str:
+        """Name whoever submits work from here: workflow, agent session, worker, or `"user"`."""
+        return self.workflow_id or self.agent_session_id or self.worker_id or "user"
+
+
+class Task:
+    """A task as harn sees it: a name in the tree, what it inherited, and whether to stop."""
+
+    __slots__ = (
+        "__weakref__",
+        "aio",
+        "ambient",
+        "cancel_from",
+        "cancel_requested",
+        "counters",
+        "group_id",
+        "id",
+        "name",
+        "parent",
+        "runtime",
+        "values",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        id: str,
+        name: str,
+        parent: Task | None,
+        *,
+        group_id: str | None = None,
+        ambient: Ambient | None = None,
+        cancel_from: Task | None = None,
+    ) -> None:
+        self.runtime = runtime
+        self.id = id
+        self.name = name
+        self.parent = parent
+        self.group_id = group_id
+        self.cancel_requested = False
+        self.cancel_from = cancel_from
+        """The task whose cancellation is also ours: the parent, when it must outlive us."""
+        self.counters: dict[str, int] | None = None
+        self.aio: asyncio.Task[Any] | None = None
+        """The asyncio task that runs us, while one does."""
+        self.waiting: Any = None
+        """What we are blocked on, where a primitive of ours knows; see `sync/deadlock.py`."""
+        if parent is None:
+            self.ambient = ambient or runtime.ambient
+            self.values: Mapping[str, Any] = {}
+        else:
+            self.ambient = ambient or parent.ambient
+            self.values = parent.values
+
+    @property
+    def root(self) -> Task:
+        """The first of this task's line."""
+        task = self
+        while task.parent is not None:
+            task = task.parent
+        return task
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this task, or one whose end it must not outlive, was asked to stop."""
+        task: Task | None = self
+        while task is not None:
+            if task.cancel_requested:
+                return True
+            task = task.cancel_from
+        return False
+
+    def child_id(self, kind: str) -> str:
+        """Return `<id>:<kind>:<n>`, counting from 1 for each *kind*."""
+        if self.counters is None:
+            self.counters = {}
+        number = self.counters[kind] = self.counters.get(kind, 0) + 1
+        return f"{self.id}:{kind}:{number}"
+
+    def __repr__(self) -> str:
+        return f"<Task {self.id} {self.name!r}>"
+
+
+class Frame:
+    """Where spawns, defers and permits of the code now running belong.
+
+    The `tasks` room gives the two slots their meaning: *nursery* takes what is spawned here
+    (None: detached), *cleanups* (owner: what to call) unwinds last in, first out when the frame
+    ends; whoever is done early deletes its own entry.
+    """
+
+    __slots__ = ("cleanups", "nursery", "task")
+
+    def __init__(self, task: Task, nursery: Any = None) -> None:
+        self.task = task
+        self.nursery = nursery
+        self.cleanups: dict[Any, Callable[[], Any]] | None = None
+
+
+current_frame_var: contextvars.ContextVar[Frame] = contextvars.ContextVar("harn_frame")
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeDebug:
+    """What tools may look at: live state, gathered when asked for."""
+
+    supervisors: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeContext:
+    """Who is running, and on whose behalf. Unknown values are None."""
+
+    task_id: str
+    parent_task_id: str | None
+    root_task_id: str
+    task_name: str
+    task_group_id: str | None
+    scope_id: str | None
+    pipeline_id: str | None
+    workflow_id: str | None
+    run_id: str | None
+    stage_id: str | None
+    worker_id: str | None
+    agent_session_id: str | None
+    parent_agent_session_id: str | None
+    root_agent_session_id: str | None
+    agent_name: str | None
+    trigger_id: str | None
+    trigger_event_id: str | None
+    binding_key: str | None
+    tenant_id: str | None
+    provider: str | None
+    trace_id: str | None
+    span_id: str | None
+    scheduler_key: str | None
+    runner: str | None
+    capacity_class: str | None
+    context_values: dict[str, Any]
+    cancelled: bool
+    debug: RuntimeDebug
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field, JSON-ready as far as the context values are."""
+        return asdict(self)
+
+
+class Runtime:
+    """A world of named things, entered with `async with`; leaving it ends all it owns.
+
+    *storage* is a URL (`memory://`, `sqlite:///path`, `file:///dir`, `postgresql://...`); without
+    one everything stays in memory, unless *state_dir* is given: then SQLite lives in it. *seed*
+    with a fake *clock* makes ids and times the same in every run.
+
+    Cancelling on the way out still closes everything, then raises the cancel.
+
+    >>> async def main() -> str:
+    ...     async with Runtime(tenant_id="acme"):
+    ...         return runtime_context().tenant_id
+    >>> asyncio.run(main())
+    'acme'
+    """
+
+    def __init__(
+        self,
+        *,
+        state_dir: str | Path | None = None,
+        storage: str | None = None,
+        clock: Clock | None = None,
+        seed: int | str | None = None,
+        pipeline_id: str | None = None,
+        workflow_id: str | None = None,
+        run_id: str | None = None,
+        agent_session_id: str | None = None,
+        worker_id: str | None = None,
+        tenant_id: str | None = None,
+        pool_host: Any = None,
+    ) -> None:
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int | str)):
+            raise InvalidOption("seed", seed, "an int, a string, or None")
+        self.settings = Settings.load()
+        self.state_dir = Path(self.settings.state_dir if state_dir is None else state_dir)
+        self.storage_url = _storage_url(storage, state_dir)
+        self.clock: Clock = clock if clock is not None else SystemClock()
+        self.seed = seed
+        self.ids = IdSource(lambda: self.clock.now_ms(), seed)
+        self.pool_host = pool_host
+        self.ambient = Ambient(
+            pipeline_id=_name("pipeline_id", pipeline_id),
+            workflow_id=_name("workflow_id", workflow_id),
+            run_id=_name("run_id", run_id),
+            agent_session_id=_name("agent_session_id", agent_session_id),
+            worker_id=_name("worker_id", worker_id),
+            tenant_id=_name("tenant_id", tenant_id),
+        )
+        self.root = Task(self, "task_root", "root", None)
+        self.tasks: set[Task] = {self.root}
+        """Every task alive in this runtime, for the deadlock detector and for tools."""
+        self.frame = Frame(self.root)
+        self.at_exit: list[Callable[[], Awaitable[None]]] = []
+        """Run first when the runtime is left, last added first; their errors come out of it."""
+        self.debug_sources: dict[str, Callable[[], list[Any]]] = {}
+        self._services: dict[type[Any], Any] = {}
+        self._detached: set[asyncio.Future[Any]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread_id = 0
+        self._given_clock = clock is not None
+        self._closing = False
+        self._token: contextvars.Token[Frame] | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._loop is not None:
+            raise HarnError("a Runtime can be entered once; make a new one")
+        self._start()
+        self._token = current_frame_var.set(self.frame)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self.aclose()
+        finally:
+            if self._token is not None:
+                _restore(self._token)
+                self._token = None
+
+    def _start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
+        self.root.aio = asyncio.current_task()
+        self.known_threads = threads_now()
+        if not self._given_clock:
+            self.clock = getattr(self._loop, "harn_clock", None) or self.clock
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that this runtime lives on."""
+        if self._loop is None:
+            raise HarnError("this Runtime has not been entered; use `async with Runtime(...)`")
+        return self._loop
+
+    @property
+    def closing(self) -> bool:
+        """Whether the runtime is being left and takes no more work."""
+        return self._closing
+
+    def on_loop_thread(self) -> bool:
+        """Tell whether the caller runs on the loop's own thread."""
+        return threading.get_ident() == self._thread_id
+
+    def service(self, kind: type[T]) -> T:
+        """Return this runtime's one *kind*, made as `kind(runtime)` on first use.
+
+        One that has an `aclose` is closed with the runtime, last made first.
+        """
+        found = self._services.get(kind)
+        if found is None:
+            if self._closing:
+                raise HarnError("this Runtime has been left; open a new one")
+            found = self._services.setdefault(kind, kind(self))  # type: ignore[call-arg]
+        return cast(T, found)
+
+    def forget(self, kind: type[T]) -> T | None:
+        """Drop this runtime's *kind* without closing it; the next use makes a new one."""
+        return cast("T | None", self._services.pop(kind, None))
+
+    @property
+    def event_log(self) -> EventLog:
+        """This runtime's event log."""
+        return cast("EventLog", self._named("event_log"))
+
+    def _named(self, name: str) -> object:
+        module, attribute = NAMED_SERVICES[name]
+        return self.service(getattr(importlib.import_module(module), attribute))
+
+    def own(self, task: asyncio.Future[Any]) -> None:
+        """Hold *task* until it is done; leaving the runtime cancels and awaits it."""
+        self._detached.add(task)
+        task.add_done_callback(self._detached.discard)
+
+    async def aclose(self) -> None:
+        """End everything this runtime owns. A second call does nothing."""
+        if self._closing:
+            return
+        self._closing = True
+        self.root.cancel_requested = True
+        errors: list[BaseException] = []
+        while self.at_exit:
+            await _noting(errors, self.at_exit.pop())
+        await _noting(errors, self._cancel_detached)
+        while self._services:
+            _, service = self._services.popitem()
+            await _noting(errors, functools.partial(_close, service))
+        if errors:
+            raise _first_of(errors)
+
+    async def _cancel_detached(self) -> None:
+        here = asyncio.current_task()
+        while left := [task for task in self._detached if not task.done() and task is not here]:
+            for task in left:
+                task.cancel()
+            await join_cancelled(left, self.clock)
+
+    def context(self, task: Task) -> RuntimeContext:
+        """Describe *task* in full."""
+        trace_id, span_id = current_ids()
+        ambient = {name: getattr(task.ambient, name) for name in Ambient.__slots__}
+        return RuntimeContext(
+            task_id=task.id,
+            parent_task_id=task.parent.id if task.parent else None,
+            root_task_id=task.root.id,
+            task_name=task.name,
+            task_group_id=task.group_id,
+            scope_id=task.group_id or task.root.id,
+            trace_id=trace_id,
+            span_id=span_id,
+            context_values=dict(task.values),
+            cancelled=task.cancelled,
+            debug=RuntimeDebug(**{name: ask() for name, ask in self.debug_sources.items()}),
+            **ambient,
+        )
+
+
+async def _noting(errors: list[BaseException], step: Callable[[], Awaitable[None]]) -> None:
+    """Carry out *step* to its end, adding what it raises to *errors*.
+
+    It runs as a task of its own: a cancel aimed at us must not stop the closing half-way.
+    """
+    closing = asyncio.ensure_future(_awaited(step))
+    while not closing.done():
+        try:
+            await asyncio.wait((closing,))
+        except asyncio.CancelledError as error:
+            errors.append(error)
+    if not closing.cancelled() and (failure := closing.exception()) is not None:
+        errors.append(failure)
+
+
+async def _awaited(step: Callable[[], Awaitable[None]]) -> None:
+    await step()
+
+
+async def _close(service: object) -> None:
+    aclose: Callable[[], Awaitable[None]] | None = getattr(service, "aclose", None)
+    if aclose is not None:
+        await aclose()
+
+
+def _first_of(errors: list[BaseException]) -> BaseException:
+    """Choose what comes out: a cancel before anything else; the others become notes."""
+    chosen = next((e for e in errors if isinstance(e, asyncio.CancelledError)), errors[0])
+    for error in errors:
+        if error is not chosen and not isinstance(error, asyncio.CancelledError):
+            chosen.add_note(f"while the runtime closed: {type(error).__name__}: {error}")
+    return chosen
+
+
+def _name(option: str, value: str | None) -> str | None:
+    if value is not None and (not isinstance(value, str) or not value.strip()):
+        raise InvalidOption(option, value, "a non-empty string, or None")
+    return value
+
+
+def _storage_url(storage: str | None, state_dir: str | Path | None) -> str:
+    if storage is None:
+        if state_dir is None:
+            return "memory://"
+        path = Path(state_dir) / "events.sqlite"
+        return f"sqlite:///{path}"
+    if not isinstance(storage, str) or "://" not in storage:
+        raise InvalidOption("storage", storage, f"a URL: {_schemes()}")
+    scheme = storage.split("://", 1)[0]
+    if scheme not in STORAGE_SCHEMES:
+        near = did_you_mean(scheme, STORAGE_SCHEMES)
+        raise InvalidOption("storage", storage, f"one of {_schemes()}{near}")
+    return storage
+
+
+def _schemes() -> str:
+    return "memory:// sqlite:///path file:///dir postgresql://..."
+
+
+def _restore(token: contextvars.Token[Frame]) -> None:
+    try:
+        current_frame_var.reset(token)
+    except ValueError:
+        # Left in another context than it was entered in, as a test fixture may be.
+        if token.old_value is not contextvars.Token.MISSING:
+            current_frame_var.set(token.old_value)
+
+
+_implicit: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Runtime] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def current_frame() -> Frame:
+    """Return the innermost frame of the code now running."""
+    frame = current_frame_var.get(None)
+    return frame if frame is not None else _implicit_runtime().frame
+
+
+def current_runtime() -> Runtime:
+    """Return the active runtime; without one, this event loop's own, kept in memory.
+
+    >>> async def main() -> bool:
+    ...     return current_runtime() is current_runtime()
+    >>> asyncio.run(main())
+    True
+    """
+    return current_frame().task.runtime
+
+
+def _implicit_runtime() -> Runtime:
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        raise HarnError(
+            "no runtime here: call this inside harn.run(...) or `async with Runtime()`"
+        ) from None
+    runtime = _implicit.get(loop)
+    if runtime is None or runtime.closing:
+        runtime = _implicit[loop] = Runtime()
+        runtime._start()
+        _close_with_loop(runtime)
+    return runtime
+
+
+def _close_with_loop(runtime: Runtime) -> None:
+    # asyncio.run closes every living async generator before it closes the loop: being one is
+    # the only way to be told, awaitably, that a loop ends.
+    async def until_the_end() -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            await runtime.aclose()
+
+    generator = until_the_end()
+    runtime._until_the_end = generator  # type: ignore[attr-defined]
+    try:
+        generator.asend(None).send(None)
+    except StopIteration:
+        pass
+
+
+def runtime_context() -> RuntimeContext:
+    """Tell who is running here, and on whose behalf.
+
+    >>> async def main() -> str:
+    ...     return runtime_context().task_id
+    >>> run(main)
+    'task_root'
+    """
+    task = current_frame().task
+    return task.runtime.context(task)
+
+
+def runtime_context_get(key: str, default: Any = None) -> Any:
+    """Return this task's context value under *key*."""
+    return current_frame().task.values.get(key, default)
+
+
+def runtime_context_set(key: str, value: Any) -> Any:
+    """Set a context value for this task and the children it starts from now on.
+
+    Returns the previous value, or None.
+    """
+    if not isinstance(key, str) or not key:
+        raise InvalidOption("key", key, "a non-empty string")
+    task = current_frame().task
+    previous = task.values.get(key)
+    task.values = {**task.values, key: value}
+    return previous
+
+
+def runtime_context_clear(key: str) -> Any:
+    """Remove a context value from this task; returns what it was, or None."""
+    task = current_frame().task
+    left = dict(task.values)
+    previous = left.pop(key, None)
+    task.values = left
+    return previous
+
+
+def runtime_context_values() -> dict[str, Any]:
+    """Return a copy of this task's context values."""
+    return dict(current_frame().task.values)
+
+
+def with_ambient(**changes: str | None) -> Ambient:
+    """Return what the current task knows, with *changes*."""
+    return replace(current_frame().task.ambient, **changes)
+
+
+async def sleep(duration: Duration) -> None:
+    """Wait for *duration* by the runtime's clock (a bare number is seconds).
+
+    Cancelling calls the timer off.
+    """
+    seconds = to_seconds(duration)
+    clock = current_runtime().clock
+    await sleep_until(clock, clock.monotonic() + seconds)
+
+
+def run(main: Callable[..., Any], /, *args: Any, **runtime_options: Any) -> Any:
+    """Run *main* with *args* inside a new `Runtime` and event loop; return its result.
+
+    A plain function runs on a worker thread. Ctrl-C cancels *main* and ends all the runtime owns.
+
+    >>> async def main(name: str) -> str:
+    ...     return f"hello, {name}"
+    >>> run(main, "world")
+    'hello, world'
+    """
+    if not callable(main):
+        raise InvalidOption("main", main, "a function, such as an `async def` (not its result)")
+
+    async def inside() -> Any:
+        async with Runtime(**runtime_options):
+            if _is_async(main):
+                return await main(*args)
+            context = contextvars.copy_context()
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(None, functools.partial(context.run, main, *args))
+
+    return asyncio.run(inside())
+
+
+def _is_async(fn: Callable[..., Any]) -> bool:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
+        getattr(fn, "__call__", None)  # noqa: B004 - the method itself, to see if it is async
+    )

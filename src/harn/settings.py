@@ -1,0 +1,78 @@
+"""Every `HARN_*` environment variable: its name, default and meaning, on one page.
+
+`Settings.load()` reads them once, where a runtime or a command starts, and refuses a bad value
+with the variable's name. Nothing else in harn looks at the environment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+from harn.errors import InvalidOption
+
+
+def _variable(name: str, default: Any, parse: Callable[[str], Any], meaning: str) -> Any:
+    return field(default=default, metadata={"name": name, "parse": parse, "meaning": meaning})
+
+
+def _text(value: str) -> str:
+    if not value.strip():
+        raise ValueError("a non-empty value")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the environment asks for."""
+
+    state_dir: Path = _variable(
+        "HARN_STATE_DIR",
+        Path(".harn"),
+        lambda text: Path(_text(text)),
+        "Directory for journals, limiter files and the command line's default store.",
+    )
+    storage: str | None = _variable(
+        "HARN_STORAGE",
+        None,
+        _text,
+        "Store used by the command line when `--storage` is not given.",
+    )
+
+    @classmethod
+    def load(cls, environ: Mapping[str, str] | None = None) -> Self:
+        """Read *environ* (the process's own unless given); a bad value is an `InvalidOption`."""
+        environ = os.environ if environ is None else environ
+        found = {}
+        for item in fields(cls):
+            name = item.metadata["name"]
+            if name in environ:
+                found[item.name] = _parsed(name, environ[name], item.metadata["parse"])
+        return cls(**found)
+
+
+def _parsed(name: str, text: str, parse: Callable[[str], Any]) -> Any:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise InvalidOption(name, text, str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One line of the reference page."""
+
+    name: str
+    default: str
+    meaning: str
+
+
+def variables() -> list[Variable]:
+    """List every variable, in the order of this page."""
+    return [
+        Variable(item.metadata["name"], str(item.default), item.metadata["meaning"])
+        for item in fields(Settings)
+    ]

@@ -1,0 +1,127 @@
+"""Every Prometheus family we expose, and the registry that collects them.
+
+Hot paths count in plain integers of their own. A room that has something to show adds a source:
+a function that yields `Sample`s when somebody scrapes. Families are declared here, on one page,
+so that the reference, the dashboard and the exposition cannot disagree.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from harn.runtime import Runtime
+
+logger = logging.getLogger("harn.telemetry")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric family: its name as scraped, its kind, its meaning and its labels."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    meaning: str
+    labels: tuple[str, ...] = ()
+
+
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for family in (
+        Family("harn_runtime_tasks", "gauge", "Detached tasks that this runtime holds."),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value of a family."""
+
+    family: str
+    value: float
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramSample:
+    """The buckets of a histogram: *buckets* are (upper bound, cumulative count) pairs."""
+
+    family: str
+    buckets: tuple[tuple[float, int], ...]
+    total: float
+    labels: tuple[str, ...] = field(default=())
+
+
+Source = Callable[[], Iterable[Sample | HistogramSample]]
+
+
+class Metrics:
+    """A runtime's metrics: sources in, Prometheus text out."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._sources: list[Source] = []
+        self._registry: CollectorRegistry | None = None
+        self.add(lambda: [Sample("harn_runtime_tasks", len(runtime._detached))])
+
+    def add(self, source: Source) -> None:
+        """Ask *source* for its samples at every scrape."""
+        self._sources.append(source)
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        """A Prometheus registry that holds all our families, for an exposition of your own."""
+        if self._registry is None:
+            from prometheus_client import CollectorRegistry
+
+            self._registry = CollectorRegistry(auto_describe=False)
+            self._registry.register(self)
+        return self._registry
+
+    def exposition(self) -> str:
+        """Return the Prometheus text of every family."""
+        from prometheus_client import generate_latest
+
+        return generate_latest(self.registry).decode()
+
+    def collect(self) -> Iterable[Any]:
+        """Yield Prometheus metric objects: what a registry asks of its collectors."""
+        gathered: dict[str, list[Sample | HistogramSample]] = {name: [] for name in FAMILIES}
+        for source in self._sources:
+            try:
+                for sample in source():
+                    gathered[sample.family].append(sample)
+            except Exception:  # one broken source must not hide the others
+                logger.exception("a metrics source failed")
+        for name, samples in gathered.items():
+            yield _metric(FAMILIES[name], samples)
+
+
+def _metric(family: Family, samples: Iterable[Sample | HistogramSample]) -> Any:
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+    )
+
+    if family.kind == "histogram":
+        histogram = HistogramMetricFamily(family.name, family.meaning, labels=family.labels)
+        for sample in samples:
+            assert isinstance(sample, HistogramSample)
+            buckets = [(_bound(bound), float(count)) for bound, count in sample.buckets]
+            histogram.add_metric(list(sample.labels), buckets, sample.total)
+        return histogram
+    of_kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+    metric = of_kind(family.name, family.meaning, labels=family.labels)
+    for sample in samples:
+        assert isinstance(sample, Sample)
+        metric.add_metric(list(sample.labels), sample.value)
+    return metric
+
+
+def _bound(bound: float) -> str:
+    return "+Inf" if bound == float("inf") else f"{bound:g}"
