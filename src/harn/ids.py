@@ -66,6 +66,6 @@ def pool_id(scope: str, scope_id: str, name: str) -> str:
     """Return the id that the pool *name* of this scope has in every process.
 
     >>> pool_id("pipeline", "nightly", "reports")
-    'pool_pipeline_eb1b13ff1f7b8d2ac3a9aa1e3f16e9e2'
+    'pool_pipeline_4b63d04dbadd9ec11ff33076a8ccc5e5'
     """
     return f"pool_{scope}_{digest(scope, scope_id, name)}"
