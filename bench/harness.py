@@ -55,7 +55,7 @@ class Contest:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """`measured(a) / measured(b)` of contests must be at most *at_most* (or at least *at_least*)."""
+    """The ratio of two medians that must be *at_most* (or *at_least*) so much."""
 
     name: str
     contest: str

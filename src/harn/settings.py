@@ -25,6 +25,15 @@ def _text(value: str) -> str:
     return value
 
 
+def _switch(value: str) -> bool:
+    word = value.strip().lower()
+    if word in {"1", "true", "on", "yes"}:
+        return True
+    if word in {"", "0", "false", "off", "no"}:
+        return False
+    raise ValueError("1 or 0 (true, false, on, off, yes, no)")
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What the environment asks for."""
@@ -40,6 +49,13 @@ class Settings:
         None,
         _text,
         "Store used by the command line when `--storage` is not given.",
+    )
+
+    debug: bool = _variable(
+        "HARN_DEBUG",
+        False,
+        _switch,
+        "Show the traceback when a command meets an error that harn did not expect.",
     )
 
     @classmethod

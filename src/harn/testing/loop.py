@@ -52,7 +52,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return outside_work(self, self.harn_clock.activity, self._known_threads) is not None
 
     def run_in_executor(
-        self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]
+        self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> asyncio.Future[T]:
         """Run *func* on a thread; virtual time waits for it."""
         activity = self.harn_clock.activity

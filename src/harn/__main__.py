@@ -1,0 +1,5 @@
+"""`python -m harn`: the command line."""
+
+from harn.cli import main
+
+main()

@@ -1,0 +1,87 @@
+"""The command line: how each run of a command starts and ends.
+
+Data goes to stdout, everything else to stderr; a failure is one line and an exit code (1: it
+could not be done, 2: wrong usage, 130: interrupted). The tree of commands is in `tree.py`; even
+click is imported only when there is something for it to do, so that `harn --version` starts at
+once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from harn import __version__
+
+if TYPE_CHECKING:
+    import click
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and leave the process with its exit code."""
+    sys.exit(invoke(sys.argv[1:] if argv is None else argv))
+
+
+def invoke(argv: Sequence[str]) -> int:
+    """Run the command line and return its exit code."""
+    if list(argv) == ["--version"]:
+        print(f"harn {__version__}")
+        return 0
+    return _invoke(argv)
+
+
+def _invoke(argv: Sequence[str]) -> int:
+    import click
+
+    from harn.cli.tree import harn
+    from harn.errors import HarnError
+
+    try:
+        result = harn.main(args=list(argv), prog_name="harn", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.exceptions.NoArgsIsHelpError as help_wanted:
+        help_wanted.show()
+        return 2
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except click.UsageError as error:
+        return _fail(_usage(error), 2)
+    except click.ClickException as error:
+        return _fail(error.format_message(), 1)
+    except (click.Abort, KeyboardInterrupt):
+        return _fail("interrupted", 130)
+    except BrokenPipeError:
+        # Whoever read our output has gone: nothing to say, and nobody to say it to.
+        sys.stderr.close()
+        return 1
+    except HarnError as error:
+        return _fail(str(error), 1)
+    except OSError as error:
+        return _fail(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), 1)
+    except Exception as error:
+        return _unexpected(error)
+
+
+def _usage(error: click.UsageError) -> str:
+    where = error.ctx.command_path if error.ctx else "harn"
+    return f"{error.format_message()} (see `{where} --help`)"
+
+
+def _unexpected(error: Exception) -> int:
+    import traceback
+
+    from harn.settings import Settings
+
+    if Settings.load().debug:
+        traceback.print_exception(error)
+    return _fail(
+        f"unexpected {type(error).__name__}: {error} (HARN_DEBUG=1 shows the traceback)", 1
+    )
+
+
+def _fail(message: str, code: int) -> int:
+    from harn.cli.output import one_line
+
+    print(f"error: {one_line(message)}", file=sys.stderr)
+    return code

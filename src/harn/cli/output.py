@@ -1,0 +1,80 @@
+"""What commands print: one JSON document, or text for people; and never a terminal's escapes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from harn.duration import to_seconds
+from harn.errors import InvalidOption
+
+
+def one_line(text: str) -> str:
+    r"""Return *text* on one line, control characters spelled out.
+
+    >>> one_line("a\nb\x1b[2J")
+    'a\\nb\\x1b[2J'
+    """
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
+
+
+def emit(as_json: bool, document: Any, render: Callable[[], str]) -> None:
+    """Print *document* as one JSON document, or else the text that *render* makes."""
+    if as_json:
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
+    else:
+        click.echo(render())
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Lay *rows* out in columns under *headings*; numbers to the right."""
+    cells = [[one_line(str(value)) for value in row] for row in rows]
+    widths = [
+        max(len(heading), *(len(row[i]) for row in cells), 0) if cells else len(heading)
+        for i, heading in enumerate(headings)
+    ]
+    numeric = [
+        bool(rows) and all(isinstance(row[i], int | float) for row in rows)
+        for i in range(len(headings))
+    ]
+
+    def line(values: Sequence[str]) -> str:
+        return "  ".join(
+            value.rjust(width) if right else value.ljust(width)
+            for value, width, right in zip(values, widths, numeric, strict=True)
+        ).rstrip()
+
+    return "\n".join([line(list(headings)), *(line(row) for row in cells)])
+
+
+def on_terminal() -> bool:
+    """Tell whether progress may be shown: only on stderr, and only to a person."""
+    return sys.stderr.isatty()
+
+
+class DurationFlag(click.ParamType[float]):
+    """A duration with its unit (`5m`, `250ms`), read as seconds."""
+
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Read *value*, or fail as wrong usage."""
+        if isinstance(value, float):
+            return value
+        try:
+            return to_seconds(str(value), param.name or "duration" if param else "duration")
+        except InvalidOption as error:
+            self.fail(error.accepted, param, ctx)
+
+
+DURATION = DurationFlag()
+
+json_flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

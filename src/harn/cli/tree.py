@@ -1,0 +1,59 @@
+"""The tree of commands, each named here and imported when it is called."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import click
+
+from harn import __version__
+from harn.errors import did_you_mean
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are named by `module:attribute` and imported on demand."""
+
+    def __init__(self, *args: Any, lazy: dict[str, tuple[str, str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """List the commands in the order of the table."""
+        return list(self.lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command called *cmd_name*."""
+        if cmd_name not in self.lazy:
+            return None
+        module, attribute = self.lazy[cmd_name][0].split(":")
+        found: click.Command = getattr(import_module(module), attribute)
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or suggest the nearest one."""
+        name = args[0] if args else ""
+        if args and name not in self.lazy and not name.startswith("-"):
+            ctx.fail(f"no such command {name!r}{did_you_mean(name, self.lazy)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the help without importing the commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help) for name, (_, help) in self.lazy.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    lazy={
+        "demo": ("harn.cli.demo:demo", "See the main job done, in under a minute."),
+        "doctor": ("harn.cli.doctor:doctor", "Check what this machine has."),
+        "completion": ("harn.cli.completion:completion", "Print a shell's completion script."),
+    },
+)
+@click.version_option(__version__, prog_name="harn", message="%(prog)s %(version)s")
+def harn() -> None:
+    """Orchestrate agents, and any work that waits."""
