@@ -1,0 +1,201 @@
+"""What a pool and a submit may be told; checked once, at the door, into frozen records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from harn.duration import Duration, to_ms
+from harn.errors import InvalidOption, did_you_mean
+from harn.ids import pool_id
+from harn.pools.backpressure import BackpressurePolicy, read_backpressure
+from harn.pools.strategies import Strategy, read_strategy
+from harn.runtime import Runtime, current_frame
+
+Scope = Literal["session", "pipeline", "tenant", "org"]
+SCOPES: tuple[str, ...] = get_args(Scope)
+ISOLATIONS = ("auto", "task", "thread", "process")
+LONGEST_NAME = 1024
+LARGEST = 2**53
+
+SUBMIT_OPTIONS = ("priority", "key", "idempotency_key")
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How many finished tasks a pool remembers, and for how long.
+
+    Their snapshots and idempotency keys go together; after that a key is free again.
+
+    >>> Retention(count=1000, age="1h").age_ms
+    3600000
+    """
+
+    count: int = 100_000
+    age: Duration = "7d"
+    age_ms: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        whole_number("retention.count", self.count, least=1)
+        object.__setattr__(self, "age_ms", to_ms(self.age, "retention.age"))
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOptions:
+    """A pool as it was asked for; every value is checked."""
+
+    name: str
+    max_concurrent: int
+    queue: Strategy
+    backpressure: BackpressurePolicy
+    scope: Scope
+    scope_id: str | None
+    stale_after_ms: int
+    isolation: str
+    retention: Retention
+
+    @property
+    def field(self) -> str | None:
+        """The label that the fair queue partitions by; None when `key` is."""
+        return self.queue.key if self.queue.key != "key" else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what was configured, JSON-ready."""
+        shown: dict[str, Any] = {
+            "name": self.name,
+            "max_concurrent": self.max_concurrent,
+            "queue": self.queue.as_dict(),
+            "backpressure": self.backpressure.as_dict(),
+            "scope": self.scope,
+            "stale_after_ms": self.stale_after_ms,
+            "isolation": self.isolation,
+            "retention": {"count": self.retention.count, "age_ms": self.retention.age_ms},
+        }
+        if self.scope == "pipeline":
+            shown["pipeline_id"] = self.scope_id
+        return shown
+
+
+def read_options(
+    runtime: Runtime,
+    *,
+    name: str | None,
+    max_concurrent: int,
+    queue: object,
+    backpressure: object,
+    scope: str | None,
+    pipeline_id: str | None,
+    stale_after_ms: Duration,
+    isolation: str,
+    retention: Retention,
+) -> PoolOptions:
+    """Check every option of `pool_create`; the first wrong one is an `InvalidOption`."""
+    checked = _scope(scope)
+    if isolation not in ISOLATIONS:
+        near = did_you_mean(isolation, ISOLATIONS) if isinstance(isolation, str) else ""
+        raise InvalidOption("isolation", isolation, f"one of {', '.join(ISOLATIONS)}{near}")
+    if not isinstance(retention, Retention):
+        raise InvalidOption("retention", retention, "Retention(count=..., age=...)")
+    return PoolOptions(
+        name=_pool_name(name, runtime),
+        max_concurrent=whole_number("max_concurrent", max_concurrent, least=1),
+        queue=read_strategy(queue),
+        backpressure=read_backpressure(backpressure),
+        scope=checked,
+        scope_id=_scope_id(checked, pipeline_id),
+        stale_after_ms=to_ms(stale_after_ms, "stale_after_ms"),
+        isolation=isolation,
+        retention=retention,
+    )
+
+
+def new_pool_id(options: PoolOptions, runtime: Runtime) -> str:
+    """Return the pool's id: the same in every process, unless its scope is the session."""
+    if options.scope_id is None:
+        return runtime.ids.new("pool")
+    return pool_id(options.scope, options.scope_id, options.name)
+
+
+def _pool_name(name: str | None, runtime: Runtime) -> str:
+    if name is None:
+        return runtime.ids.new("pool")
+    return text("name", name, most=LONGEST_NAME)
+
+
+def _scope(scope: str | None) -> Scope:
+    if scope is None or scope == "":
+        return "session"
+    if scope not in SCOPES:
+        near = did_you_mean(scope, SCOPES) if isinstance(scope, str) else ""
+        raise InvalidOption("scope", scope, f"one of {', '.join(SCOPES)}{near}")
+    return scope  # type: ignore[return-value]
+
+
+def _scope_id(scope: Scope, pipeline_id: str | None) -> str | None:
+    if pipeline_id is not None:
+        text("pipeline_id", pipeline_id, most=LONGEST_NAME)
+    ambient = current_frame().task.ambient
+    if scope == "session":
+        return None
+    if scope == "pipeline":
+        found = pipeline_id or ambient.pipeline_id or ambient.workflow_id or ambient.run_id
+        if found is None:
+            raise InvalidOption(
+                "pipeline_id", None, "an id, because scope is 'pipeline' and no pipeline is active"
+            )
+        return found
+    return ambient.tenant_id or "default"
+
+
+def whole_number(option: str, value: object, *, least: int | None = None) -> int:
+    """Return *value* if it is an int (a bool is not) of at least *least*."""
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > LARGEST:
+        raise InvalidOption(option, value, "an int")
+    if least is not None and value < least:
+        raise InvalidOption(option, value, f"an int, {least} or more")
+    return value
+
+
+def text(option: str, value: object, *, most: int | None = None) -> str:
+    """Return *value* if it is a string with something in it that UTF-8 can write."""
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidOption(option, value, "a non-empty string")
+    return exact(option, value, most=most)
+
+
+def exact(option: str, value: object, *, most: int | None = None) -> str:
+    """Return *value* if it is any string that UTF-8 can write, of at most *most* characters."""
+    if not isinstance(value, str):
+        raise InvalidOption(option, value, "a string")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InvalidOption(option, value, "a string without lone surrogates") from None
+    if most is not None and len(value) > most:
+        raise InvalidOption(option, value, f"at most {most} characters")
+    return value
+
+
+def check_labels(labels: dict[str, Any], field: str | None) -> dict[str, Any]:
+    """Check the labels of a submit; one that looks like a misspelt option is refused."""
+    for name, value in labels.items():
+        if name != field and (near := did_you_mean(name, _known(field))):
+            raise InvalidOption(name, value, f"no such option{near}")
+        if value is not None:
+            exact(name, value)
+    if None in labels.values():
+        return {name: value for name, value in labels.items() if value is not None}
+    return labels
+
+
+def _known(field: str | None) -> Iterable[str]:
+    return SUBMIT_OPTIONS if field is None else (*SUBMIT_OPTIONS, field)
+
+
+def check_closure(fn: object) -> Callable[[], Any]:
+    """Return *fn* if it can be called."""
+    if not callable(fn):
+        raise InvalidOption("fn", fn, "a function without arguments (not its result)")
+    return fn

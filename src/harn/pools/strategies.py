@@ -1,0 +1,401 @@
+"""Which queued task goes next: fifo, priority, lifo, fair_round_robin. Pure queues.
+
+A `Strategy` is what the caller chose, as data; `Strategy.queue()` makes the queue that does it.
+Every queue is built from `Line`s, singly linked lists that run through the tasks themselves, so
+that a queued task costs one slot and no node. `push` and `pop` take constant time (with
+*priority*, a heap of the distinct priorities is touched when one of them comes or goes).
+
+A task that is cancelled or evicted is only marked; `pop` skips it, and once the marked ones
+outnumber the waiting ones they are swept out, so garbage is bounded and removal costs O(1) on
+average.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
+
+from harn.errors import InvalidOption, did_you_mean
+
+StrategyKind = Literal["fifo", "priority", "lifo", "fair_round_robin"]
+KINDS: tuple[str, ...] = get_args(StrategyKind)
+
+SLACK = 64
+"""Marked tasks that a queue may hold before it looks whether to sweep."""
+
+
+class Queued(Protocol):
+    """What a queue needs of a task: its rank, its partition, and two slots of the queue's own."""
+
+    priority: int
+    partition: str | None
+    waiting: bool
+    next: Any
+
+
+T = TypeVar("T", bound=Queued)
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """A queue strategy as the caller chose it; *key* names the fair queue's partition field."""
+
+    kind: StrategyKind
+    key: str | None = None
+
+    def queue(self) -> Queue[Any]:
+        """Make an empty queue of this kind."""
+        return _QUEUES[self.kind]()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the strategy, JSON-ready."""
+        shown = {"_type": "queue_strategy", "kind": self.kind}
+        return shown if self.key is None else {**shown, "key": self.key}
+
+
+def fifo() -> Strategy:
+    """Take the oldest queued task first, whatever its priority.
+
+    >>> fifo().kind
+    'fifo'
+    """
+    return Strategy("fifo")
+
+
+def priority() -> Strategy:
+    """Take the highest priority first; equal ones stay in order. The default.
+
+    >>> priority().kind
+    'priority'
+    """
+    return Strategy("priority")
+
+
+def lifo() -> Strategy:
+    """Take the newest queued task first.
+
+    >>> lifo().kind
+    'lifo'
+    """
+    return Strategy("lifo")
+
+
+def fair_round_robin(key: str = "key") -> Strategy:
+    """Take one task of each partition in turn; the submit option named *key* is the partition.
+
+    Partitions rotate in the order of their first arrival; one that runs empty leaves, and comes
+    back at the end. Submits without the field fall back to `key`, and those without either share
+    one partition that no key can name.
+
+    >>> fair_round_robin("tenant_id").key
+    'tenant_id'
+    """
+    if not isinstance(key, str) or not key or key in ("priority", "idempotency_key"):
+        raise InvalidOption("key", key, "the name of a label, or 'key'")
+    return Strategy("fair_round_robin", key)
+
+
+class QueueStrategy:
+    """The four strategies under one name.
+
+    >>> QueueStrategy().fair_round_robin("tenant_id") == fair_round_robin("tenant_id")
+    True
+    """
+
+    fifo = staticmethod(fifo)
+    priority = staticmethod(priority)
+    lifo = staticmethod(lifo)
+    fair_round_robin = staticmethod(fair_round_robin)
+
+
+_FACTORIES: dict[str, Callable[..., Strategy]] = {
+    "fifo": fifo,
+    "priority": priority,
+    "lifo": lifo,
+    "fair_round_robin": fair_round_robin,
+}
+
+
+def read_strategy(value: object) -> Strategy:
+    """Read the option *queue*: a `Strategy`, its name, its factory, or a mapping with `kind`."""
+    if value is None:
+        return priority()
+    if isinstance(value, Strategy):
+        return value
+    if isinstance(value, str):
+        if value in _FACTORIES:
+            return _FACTORIES[value]()
+        raise _unknown(value)
+    if isinstance(value, Mapping):
+        return _from_mapping(value)
+    if value in _FACTORIES.values():
+        return value()  # type: ignore[operator,no-any-return]
+    raise _unknown(value)
+
+
+def _from_mapping(value: Mapping[str, Any]) -> Strategy:
+    kind = value.get("kind", value.get("strategy"))
+    if kind not in _FACTORIES:
+        raise _unknown(value if kind is None else kind)
+    known = {"_type", "kind", "strategy"}
+    if kind == "fair_round_robin":
+        known |= {"key", "key_field"}
+    for name in value:
+        if name not in known:
+            raise InvalidOption(f"queue.{name}", value[name], "no such key" + _near(name, known))
+    if kind == "fair_round_robin":
+        return fair_round_robin(value.get("key", value.get("key_field", "key")))
+    return _FACTORIES[kind]()
+
+
+def _unknown(value: object) -> InvalidOption:
+    near = _near(value, KINDS) if isinstance(value, str) else ""
+    return InvalidOption("queue", value, f"one of {', '.join(KINDS)}{near}")
+
+
+def _near(name: object, known: Iterable[str]) -> str:
+    return did_you_mean(str(name), known)
+
+
+class Line(Generic[T]):
+    """Tasks one behind the other; *live* of the *held* ones still wait."""
+
+    __slots__ = ("head", "held", "key", "live", "tail")
+
+    def __init__(self, key: Any = None) -> None:
+        self.key = key
+        self.head: T | None = None
+        self.tail: T | None = None
+        self.live = 0
+        self.held = 0
+
+    def push(self, task: T) -> None:
+        task.waiting = True
+        if self.head is None:
+            self.head = task
+        else:
+            self.tail.next = task  # type: ignore[union-attr]
+        self.tail = task
+        self.live += 1
+        self.held += 1
+
+    def push_front(self, task: T) -> None:
+        task.waiting = True
+        task.next = self.head
+        self.head = task
+        self.live += 1
+        self.held += 1
+
+    def pop(self) -> T | None:
+        task = self.head
+        while task is not None:
+            self.head = task.next
+            task.next = None
+            self.held -= 1
+            if self.head is None:
+                self.tail = None
+            if task.waiting:
+                task.waiting = False
+                self.live -= 1
+                return task
+            task = self.head
+        return None
+
+    def sweep(self) -> None:
+        """Unlink the marked ones, keeping the order of the rest."""
+        task = self.head
+        self.head = self.tail = None
+        self.live = self.held = 0
+        while task is not None:
+            following = task.next
+            task.next = None
+            if task.waiting:
+                self.push(task)
+            task = following
+
+
+class Queue(Generic[T]):
+    """Tasks that wait, and which of them goes next."""
+
+    __slots__ = ("_held", "_live")
+
+    def __init__(self) -> None:
+        self._live = 0
+        self._held = 0
+
+    def __len__(self) -> int:
+        return self._live
+
+    def push(self, task: T) -> None:
+        """Add *task*."""
+        raise NotImplementedError
+
+    def pop(self) -> T | None:
+        """Remove and return the task that goes next; None when nobody waits."""
+        raise NotImplementedError
+
+    def discard(self, task: T) -> bool:
+        """Take *task* out of its turn; false when it does not wait here."""
+        if not task.waiting:
+            return False
+        task.waiting = False
+        self._live -= 1
+        self._left_early(task)
+        if self._held - self._live > self._live + SLACK:
+            self._sweep()
+            self._held = self._live
+        return True
+
+    def _left_early(self, task: T) -> None:
+        """Note that *task* is no longer live in its line."""
+        raise NotImplementedError
+
+    def _sweep(self) -> None:
+        """Drop every marked task."""
+        raise NotImplementedError
+
+
+class Fifo(Queue[T]):
+    """One line; first in, first out."""
+
+    __slots__ = ("_line",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._line: Line[T] = Line()
+
+    def push(self, task: T) -> None:
+        self._line.push(task)
+        self._live += 1
+        self._held += 1
+
+    def pop(self) -> T | None:
+        if not self._live:
+            return None
+        line = self._line
+        task = line.pop()
+        self._live = line.live
+        self._held = line.held
+        return task
+
+    def _left_early(self, task: T) -> None:
+        self._line.live -= 1
+
+    def _sweep(self) -> None:
+        self._line.sweep()
+
+
+class Lifo(Fifo[T]):
+    """One line; last in, first out."""
+
+    __slots__ = ()
+
+    def push(self, task: T) -> None:
+        self._line.push_front(task)
+        self._live += 1
+        self._held += 1
+
+
+class Priority(Queue[T]):
+    """A line for each distinct priority, and a heap of those."""
+
+    __slots__ = ("_heap", "_lines")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: dict[int, Line[T]] = {}
+        self._heap: list[int] = []
+
+    def push(self, task: T) -> None:
+        rank = -task.priority
+        line = self._lines.get(rank)
+        if line is None:
+            line = self._lines[rank] = Line()
+            heapq.heappush(self._heap, rank)
+        line.push(task)
+        self._live += 1
+        self._held += 1
+
+    def pop(self) -> T | None:
+        if not self._live:
+            return None
+        while True:
+            line = self._lines[self._heap[0]]
+            before = line.held
+            task = line.pop()
+            self._held -= before - line.held
+            if task is not None:
+                self._live -= 1
+                return task
+            del self._lines[heapq.heappop(self._heap)]
+
+    def _left_early(self, task: T) -> None:
+        self._lines[-task.priority].live -= 1
+
+    def _sweep(self) -> None:
+        for line in self._lines.values():
+            line.sweep()
+        self._lines = {rank: line for rank, line in self._lines.items() if line.live}
+        self._heap = sorted(self._lines)
+
+
+class FairRoundRobin(Queue[T]):
+    """A line for each partition, and the rotation in which they take turns."""
+
+    __slots__ = ("_lines", "_rotation")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: dict[str | None, Line[T]] = {}
+        self._rotation: deque[Line[T]] = deque()
+
+    def push(self, task: T) -> None:
+        line = self._lines.get(task.partition)
+        if line is None:
+            line = self._lines[task.partition] = Line(task.partition)
+            self._rotation.append(line)
+        line.push(task)
+        self._live += 1
+        self._held += 1
+
+    def pop(self) -> T | None:
+        if not self._live:
+            return None
+        rotation = self._rotation
+        while True:
+            line = rotation.popleft()
+            if not line.live:  # its last tasks left early; a newer line may carry its key
+                self._held -= line.held
+                continue
+            before = line.held
+            task = line.pop()
+            self._held -= before - line.held
+            self._live -= 1
+            if line.live:
+                rotation.append(line)
+            else:
+                self._held -= line.held
+                del self._lines[line.key]
+            return task
+
+    def _left_early(self, task: T) -> None:
+        line = self._lines[task.partition]
+        line.live -= 1
+        if not line.live:
+            del self._lines[task.partition]
+
+    def _sweep(self) -> None:
+        self._rotation = deque(line for line in self._rotation if line.live)
+        for line in self._rotation:
+            line.sweep()
+
+
+_QUEUES: dict[str, Callable[[], Queue[Any]]] = {
+    "fifo": Fifo,
+    "lifo": Lifo,
+    "priority": Priority,
+    "fair_round_robin": FairRoundRobin,
+}

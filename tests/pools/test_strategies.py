@@ -1,0 +1,183 @@
+"""The four queues against models of a few lines."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings, strategies as st
+from pool_items import Item
+
+from harn import InvalidOption
+from harn.pools.strategies import (
+    SLACK,
+    QueueStrategy,
+    fair_round_robin,
+    fifo,
+    lifo,
+    priority,
+    read_strategy,
+)
+
+ALL = [fifo(), priority(), lifo(), fair_round_robin("tenant")]
+
+
+class Model:
+    """A list of those that wait, and for the fair queue the rotation of keys."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.items: list[Item] = []
+        self.rotation: list[str | None] = []
+
+    def push(self, item: Item) -> None:
+        self.items.append(item)
+        if item.partition not in self.rotation:
+            self.rotation.append(item.partition)
+
+    def pop(self) -> Item | None:
+        if not self.items:
+            return None
+        if self.kind == "fifo":
+            item = self.items[0]
+        elif self.kind == "lifo":
+            item = self.items[-1]
+        elif self.kind == "priority":
+            item = min(self.items, key=lambda each: (-each.priority, each.seq))
+        else:
+            key = self.rotation.pop(0)
+            item = next(each for each in self.items if each.partition == key)
+            self.rotation.append(key)
+        self.remove(item)
+        return item
+
+    def remove(self, item: Item) -> None:
+        self.items.remove(item)
+        if all(each.partition != item.partition for each in self.items):
+            self.rotation = [key for key in self.rotation if key != item.partition]
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("push"), st.integers(-2, 2), st.sampled_from([None, "", "a", "b", "default"])
+        ),
+        st.tuples(st.just("pop"), st.just(0), st.none()),
+        st.tuples(st.just("discard"), st.integers(0, 50), st.none()),
+    ),
+    max_size=200,
+)
+
+
+@pytest.mark.parametrize("strategy", ALL, ids=lambda each: each.kind)
+@settings(deadline=None, max_examples=150)
+@given(steps=STEPS, slack=st.integers(0, 5))
+def test_P5_P6_every_queue_gives_the_order_of_its_model(strategy, steps, slack) -> None:
+    import harn.pools.strategies as room
+
+    room.SLACK = slack
+    queue, model, items = strategy.queue(), Model(strategy.kind), []
+    try:
+        for what, number, key in steps:
+            if what == "push":
+                item = Item(len(items), number, key)
+                items.append(item)
+                queue.push(item)
+                model.push(item)
+            elif what == "pop":
+                assert queue.pop() is model.pop()
+            elif items:
+                item = items[number % len(items)]
+                assert queue.discard(item) == (item in model.items)
+                if item in model.items:
+                    model.remove(item)
+            assert len(queue) == len(model.items)
+            assert queue._held - queue._live <= queue._live + slack
+        while (expected := model.pop()) is not None:
+            assert queue.pop() is expected
+        assert queue.pop() is None
+    finally:
+        room.SLACK = SLACK
+
+
+def drained(queue) -> list[Item]:
+    found = []
+    while (item := queue.pop()) is not None:
+        found.append(item)
+    return found
+
+
+def test_P6_two_busy_tenants_alternate_and_a_third_joins_at_its_turn() -> None:
+    queue = fair_round_robin("tenant").queue()
+    for seq, key in enumerate("aaabbb"):
+        queue.push(Item(seq, partition=key))
+    first = [queue.pop().partition for _ in range(2)]
+
+    queue.push(Item(9, partition="c"))
+
+    assert first == ["a", "b"]
+    assert [item.partition for item in drained(queue)] == ["a", "b", "c", "a", "b"]
+
+
+def test_a_stable_rotation_does_not_restart_when_a_key_drains() -> None:
+    queue = fair_round_robin().queue()
+    for name in ("a1", "a2", "b1", "c1"):
+        queue.push(Item(int(name[1]), partition=name[0]))
+
+    order = [f"{item.partition}{item.seq}" for item in drained(queue)]
+
+    assert order == ["a1", "b1", "c1", "a2"]
+
+
+def test_P6_no_key_can_name_the_partition_of_those_without_one() -> None:
+    queue = fair_round_robin().queue()
+    for seq, key in enumerate([None, None, "default", "", "None"]):
+        queue.push(Item(seq, partition=key))
+
+    assert [item.seq for item in drained(queue)] == [0, 2, 3, 4, 1]
+
+
+@pytest.mark.parametrize("strategy", ALL, ids=lambda each: each.kind)
+def test_a_long_queue_is_dropped_without_deep_recursion(strategy) -> None:
+    queue = strategy.queue()
+    for seq in range(200_000):
+        queue.push(Item(seq))
+
+    del queue
+
+
+@pytest.mark.parametrize(
+    ("given_as", "kind", "key"),
+    [
+        (None, "priority", None),
+        ("fifo", "fifo", None),
+        ("fair_round_robin", "fair_round_robin", "key"),
+        (lifo, "lifo", None),
+        (QueueStrategy().fifo, "fifo", None),
+        (QueueStrategy().fair_round_robin("t"), "fair_round_robin", "t"),
+        ({"kind": "lifo"}, "lifo", None),
+        ({"strategy": "fair_round_robin", "key_field": "t"}, "fair_round_robin", "t"),
+        (fair_round_robin("t").as_dict(), "fair_round_robin", "t"),
+    ],
+)
+def test_a_strategy_is_read_from_all_its_spellings(given_as, kind, key) -> None:
+    strategy = read_strategy(given_as)
+
+    assert (strategy.kind, strategy.key) == (kind, key)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["fifoo", 3, {}, {"kind": "x"}, {"kind": "fifo", "key": "t"}, object(), len, b"fifo"]
+)
+def test_a_wrong_strategy_is_refused_by_name(wrong) -> None:
+    with pytest.raises(InvalidOption, match="queue"):
+        read_strategy(wrong)
+
+
+def test_the_nearest_strategy_is_suggested() -> None:
+    with pytest.raises(InvalidOption, match="did you mean 'fair_round_robin'"):
+        read_strategy("fair_roundrobin")
+
+
+@pytest.mark.parametrize("key", ["", None, 3, "priority", "idempotency_key"])
+def test_a_fair_queue_needs_a_field(key) -> None:
+    with pytest.raises(InvalidOption, match="key"):
+        fair_round_robin(key)
