@@ -8,7 +8,7 @@ we cannot see into (another kind of event loop, a thread that somebody started) 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import signal
 import socket
 import threading
 from typing import Any
@@ -22,6 +22,11 @@ OWN_THREADS = "harn-"
 def threads_now() -> frozenset[int]:
     """Return the threads alive now, as the baseline for `outside_work`."""
     return frozenset(thread.ident for thread in threading.enumerate() if thread.ident)
+
+
+def alarm_now() -> object:
+    """Return what the alarm signal calls now (a test runner's timeout), as a baseline too."""
+    return signal.getsignal(signal.SIGALRM) if hasattr(signal, "SIGALRM") else None
 
 
 def outside_work(
@@ -67,19 +72,24 @@ def _open_socket(loop: asyncio.AbstractEventLoop, activity: Activity) -> str | N
     own = getattr(inner, "_ssock", None)
     own_fd = own.fileno() if own is not None else -1
     for key in list((selector.get_map() or {}).values()):
-        if key.fd == own_fd or key.fd in activity.idle_fds or _is_listening(key.fileobj):
+        if key.fd == own_fd or key.fd in activity.idle_fds or _is_listening(key.fd):
             continue
         return "a socket or pipe"
     return None
 
 
-def _is_listening(fileobj: object) -> bool:
-    # A server that waits for connections wakes nobody by itself.
-    if not isinstance(fileobj, socket.socket):
+def _is_listening(fd: int) -> bool:
+    """Tell whether *fd* only accepts connections: such a server wakes nobody by itself."""
+    try:
+        borrowed = socket.socket(fileno=fd)
+    except OSError:
         return False
-    with contextlib.suppress(OSError):
-        return bool(fileobj.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
-    return False
+    try:
+        return bool(borrowed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    except OSError:
+        return False
+    finally:
+        borrowed.detach()
 
 
 def _busy_thread(loop: asyncio.AbstractEventLoop, known: frozenset[int]) -> str | None:

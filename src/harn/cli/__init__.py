@@ -65,7 +65,7 @@ def _invoke(argv: Sequence[str]) -> int:
 
 def _usage(error: click.UsageError) -> str:
     where = error.ctx.command_path if error.ctx else "harn"
-    return f"{error.format_message()} (see `{where} --help`)"
+    return f"{' '.join(error.format_message().split())} (see `{where} --help`)"
 
 
 def _unexpected(error: Exception) -> int:

@@ -1,0 +1,39 @@
+# Bare `make` lists what can be made.
+.DEFAULT_GOAL := help
+UV := python3 -m uv
+
+.PHONY: uv help demo test check lint types bench stress docs lock
+
+help: ## list what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+uv:
+	@python3 -m uv --version >/dev/null 2>&1 || python3 -m pip install -q uv
+
+demo: uv ## see the main job done, in under a minute
+	$(UV) run --no-dev harn demo
+
+test: uv ## all ordinary tests, a real PostgreSQL included
+	$(UV) run pytest
+
+lint: uv ## ruff, both kinds
+	$(UV) run ruff check src tests bench
+	$(UV) run ruff format --check src tests bench
+
+types: uv ## mypy --strict
+	$(UV) run mypy
+
+check: ## everything CI does: tests, lint, types, the demo
+	bash .ci/run
+
+bench: uv ## harn against its peers and the bare floor (ONLY=pools for one subject)
+	$(UV) run python -m bench $(ONLY)
+
+stress: uv ## long crash, soak and fuzz runs (HARN_STRESS=10 presses ten times as hard; ONLY=tests/crash)
+	HARN_STRESS=$${HARN_STRESS:-10} $(UV) run pytest --timeout=3600 -n 0 $(ONLY)
+
+docs: uv ## build the documentation site into site/
+	$(UV) run --group docs zensical build
+
+lock: uv ## pin what was tested, with hashes and no addresses
+	$(UV) export -q --all-extras --group dev --no-emit-project --no-header -o requirements.lock

@@ -1,0 +1,151 @@
+"""`harn demo`: one pool, a noisy tenant and a quiet one, first in line order, then in turns."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+import click
+
+from harn.cli.output import emit, json_flag, on_terminal, table
+
+NOISY, QUIET = ("noisy", 500), ("quiet", 10)
+SLOTS = 8
+WORK = "10ms"
+
+
+@dataclass(slots=True)
+class Tenant:
+    """What happened to one tenant's tasks; times are seconds since the first submit."""
+
+    name: str
+    tasks: int
+    started: list[float] = field(default_factory=list)
+    finished: int = 0
+
+    def report(self) -> dict[str, Any]:
+        """Return the waits in whole milliseconds."""
+        waits = [round(each * 1000) for each in self.started]
+        return {
+            "tenant": self.name,
+            "tasks": self.tasks,
+            "finished": self.finished,
+            "first_wait_ms": waits[0],
+            "median_wait_ms": round(statistics.median(waits)),
+            "last_wait_ms": waits[-1],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One of the two acts: how the queue was ordered, and how each tenant fared."""
+
+    queue: str
+    tenants: list[dict[str, Any]]
+
+
+@click.command()
+@json_flag
+def demo(as_json: bool) -> None:
+    """See the main job done: a shared budget, with and without a fair turn for each tenant."""
+    import harn
+
+    acts = harn.run(_play)
+    document = {"slots": SLOTS, "acts": [asdict(act) for act in acts]}
+    emit(as_json, document, lambda: _render(acts))
+
+
+async def _play() -> list[Act]:
+    from harn import fair_round_robin, fifo
+
+    return [await _act("fifo()", fifo()), await _act(FAIR, fair_round_robin("tenant_id"))]
+
+
+FAIR = 'fair_round_robin("tenant_id")'
+
+
+async def _act(title: str, queue: Any) -> Act:
+    from harn import current_runtime, pool_create, pool_wait, sleep
+
+    clock = current_runtime().clock
+    tenants = [Tenant(*NOISY), Tenant(*QUIET)]
+    began = clock.monotonic()
+
+    async def work(tenant: Tenant) -> None:
+        tenant.started.append(clock.monotonic() - began)
+        await sleep(WORK)
+        tenant.finished += 1
+
+    async with await pool_create(name=title, max_concurrent=SLOTS, queue=queue) as pool:
+        with _Live(title, tenants):
+            tasks = [
+                await pool.submit(partial(work, tenant), tenant_id=tenant.name)
+                for tenant in tenants
+                for _ in range(tenant.tasks)
+            ]
+            await pool_wait(tasks)
+    return Act(title, [tenant.report() for tenant in tenants])
+
+
+class _Live:
+    """A table that follows the tenants while the block runs; silent without a terminal."""
+
+    def __init__(self, title: str, tenants: list[Tenant]) -> None:
+        self._title = title
+        self._tenants = tenants
+        self._view: Any = None
+
+    def __enter__(self) -> None:
+        if not on_terminal():
+            return
+        from rich.console import Console
+        from rich.live import Live
+
+        self._view = Live(get_renderable=self._table, console=Console(stderr=True), transient=True)
+        self._view.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._view is not None:
+            self._view.stop()
+
+    def _table(self) -> Any:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        grid = Table(title=f"{SLOTS} slots, {self._title}", title_justify="left", box=None)
+        for heading in ("tenant", "done", ""):
+            grid.add_column(heading)
+        for each in self._tenants:
+            bar = ProgressBar(total=each.tasks, completed=each.finished, width=40)
+            grid.add_row(each.name, f"{each.finished}/{each.tasks}", bar)
+        return grid
+
+
+def _render(acts: list[Act]) -> str:
+    rows = [
+        [
+            act.queue,
+            each["tenant"],
+            each["tasks"],
+            each["first_wait_ms"],
+            each["median_wait_ms"],
+            each["last_wait_ms"],
+        ]
+        for act in acts
+        for each in act.tenants
+    ]
+    headings = ["queue", "tenant", "tasks", "first wait ms", "median", "last"]
+    quiet = [each for act in acts for each in act.tenants if each["tenant"] == QUIET[0]]
+    return "\n".join(
+        [
+            f"One pool of {SLOTS} slots. A noisy tenant submits {NOISY[1]} tasks, "
+            f"then a quiet one submits {QUIET[1]}.",
+            "",
+            table(headings, rows),
+            "",
+            f"The quiet tenant's last task waited {quiet[0]['last_wait_ms']} ms in line order and "
+            f"{quiet[1]['last_wait_ms']} ms in turns.",
+        ]
+    )

@@ -1,0 +1,198 @@
+"""`harn doctor`: what this machine has, and what would stand in the way."""
+
+from __future__ import annotations
+
+import os
+import platform
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from harn import __version__
+from harn.cli.output import emit, json_flag, one_line
+from harn.clock import SystemClock, iso
+from harn.settings import Settings
+
+Status = Literal["ok", "note", "warn", "fail"]
+
+EXTRAS = {
+    "postgres": ("psycopg", "psycopg_pool"),
+    "server": ("starlette", "uvicorn"),
+    "llm": ("httpx2",),
+    "otel": ("opentelemetry.sdk",),
+    "uvloop": ("uvloop",),
+}
+EPOCH_MS = 1_735_689_600_000  # 2025-01-01: before this harn did not exist
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing looked at; *fix* says what to do unless all is well."""
+
+    name: str
+    status: Status
+    detail: str
+    fix: str | None = None
+
+
+@click.command()
+@click.option("--state-dir", type=click.Path(path_type=Path), help="The directory to look at.")
+@click.option("--storage", help="The store to reach, such as postgresql://...")
+@json_flag
+def doctor(state_dir: Path | None, storage: str | None, as_json: bool) -> int:
+    """Check Python, the SQLite engine, PostgreSQL, the state directory, the clock, the extras."""
+    settings = Settings.load()
+    checks = list(examine(state_dir or settings.state_dir, storage or settings.storage))
+    healthy = all(check.status != "fail" for check in checks)
+    document = {"version": __version__, "ok": healthy, "checks": [asdict(each) for each in checks]}
+    emit(as_json, document, lambda: _render(checks))
+    return 0 if healthy else 1
+
+
+def examine(state_dir: Path, storage: str | None) -> Iterator[Check]:
+    """Look at one thing after the other; a look that fails is a finding, not an error."""
+    looks: list[Callable[[], Iterator[Check]]] = [
+        _python,
+        _sqlite,
+        lambda: _postgres(storage),
+        lambda: _state_dir(state_dir),
+        _clock,
+        _extras,
+    ]
+    for look in looks:
+        yield from look()
+
+
+def _python() -> Iterator[Check]:
+    # An older Python cannot even install us, so there is nothing to refuse here.
+    text = f"{platform.python_implementation()} {platform.python_version()}, {sys.platform}"
+    yield Check("python", "ok", text)
+
+
+def _sqlite() -> Iterator[Check]:
+    import apsw
+
+    from harn.storage import wal_is_safe
+
+    engine = apsw.sqlite_lib_version()
+    if wal_is_safe(engine):
+        yield Check("sqlite", "ok", f"{engine} (apsw {apsw.apsw_version()})")
+    else:
+        yield Check(
+            "sqlite",
+            "fail",
+            f"{engine} is inside the range of the WAL-reset bug",
+            "install a current apsw: pip install -U apsw",
+        )
+
+
+def _postgres(storage: str | None) -> Iterator[Check]:
+    if storage is None or not storage.startswith(("postgresql://", "postgres://")):
+        yield Check("postgresql", "note", "not asked for (--storage or HARN_STORAGE)")
+        return
+    if find_spec("psycopg") is None:
+        yield Check("postgresql", "fail", "psycopg is missing", "pip install 'harn[postgres]'")
+        return
+    import psycopg
+
+    try:
+        with psycopg.connect(storage, connect_timeout=5) as connection:
+            server = connection.info.server_version
+            yield Check("postgresql", "ok", f"{server // 10_000}.{server % 10_000} reached")
+    except psycopg.Error as error:
+        yield Check(
+            "postgresql",
+            "fail",
+            f"cannot be reached: {_masked(str(error), storage)}",
+            "check that the server runs and that host, port, database and password are right",
+        )
+
+
+def _masked(text: str, storage: str) -> str:
+    from urllib.parse import urlsplit
+
+    password = urlsplit(storage).password
+    return text.replace(password, "***") if password else text
+
+
+def _state_dir(path: Path) -> Iterator[Check]:
+    if not path.exists():
+        parent = next(each for each in path.absolute().parents if each.exists())
+        writable = os.access(parent, os.W_OK)
+        yield Check(
+            "state directory",
+            "note" if writable else "fail",
+            f"{path} does not exist yet",
+            None if writable else f"{parent} cannot be written to; use --state-dir",
+        )
+        return
+    if not path.is_dir():
+        yield Check("state directory", "fail", f"{path} is not a directory", "use --state-dir")
+        return
+    try:
+        with tempfile.NamedTemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        yield Check(
+            "state directory",
+            "fail",
+            f"{path} cannot be written to: {error.strerror}",
+            "give this user the directory, or use --state-dir",
+        )
+        return
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        yield Check(
+            "state directory", "warn", f"{path} is open to others ({mode:04o})", f"chmod 700 {path}"
+        )
+    else:
+        yield Check("state directory", "ok", f"{path} ({mode:04o})")
+
+
+def _clock() -> Iterator[Check]:
+    clock = SystemClock()
+    now = clock.now_ms()
+    if now < EPOCH_MS:
+        yield Check("clock", "fail", f"reads {iso(now)}", "set the clock (NTP): it is in the past")
+    else:
+        yield Check("clock", "ok", iso(now))
+
+
+def _extras() -> Iterator[Check]:
+    for extra, modules in EXTRAS.items():
+        if all(_present(module) for module in modules):
+            found = ", ".join(f"{each} {_version(each)}" for each in modules)
+            yield Check(f"extra {extra}", "ok", found)
+        else:
+            yield Check(f"extra {extra}", "note", "not installed", f"pip install 'harn[{extra}]'")
+
+
+def _present(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _version(module: str) -> str:
+    try:
+        return version(module.replace("_", "-").replace(".", "-"))
+    except PackageNotFoundError:
+        return "?"
+
+
+def _render(checks: list[Check]) -> str:
+    lines = [f"harn {__version__}"]
+    for check in checks:
+        lines.append(f"{check.status:<5} {check.name:<16} {one_line(check.detail)}")
+        if check.fix:
+            lines.append(f"{'':<23}{one_line(check.fix)}")
+    return "\n".join(lines)

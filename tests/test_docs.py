@@ -1,0 +1,165 @@
+"""What is not documented is a failing test, and every example runs."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+import harn
+from harn import errors, settings, topics
+from harn.cli.tree import harn as tree
+from harn.telemetry.metrics import FAMILIES
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def reference(name: str) -> str:
+    return (DOCS / "reference" / f"{name}.md").read_text()
+
+
+def commands(group: click.Command, path: tuple[str, ...] = ()) -> list[str]:
+    if not isinstance(group, click.Group):
+        return [" ".join(path)]
+    context = click.Context(group)
+    found = [" ".join(path)] if path else []
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        found += commands(command, (*path, name))
+    return found
+
+
+@pytest.mark.parametrize("command", commands(tree))
+def test_every_command_is_documented(command: str) -> None:
+    assert f"`harn {command}" in reference("cli"), f"docs/reference/cli.md misses `harn {command}`"
+
+
+@pytest.mark.parametrize("variable", settings.variables(), ids=lambda each: each.name)
+def test_every_variable_is_documented(variable: settings.Variable) -> None:
+    page = reference("environment")
+
+    assert f"`{variable.name}`" in page
+    assert variable.meaning in page, f"{variable.name}: the page tells another meaning"
+
+
+def error_classes() -> list[type[errors.HarnError]]:
+    return [
+        each
+        for each in vars(errors).values()
+        if inspect.isclass(each) and issubclass(each, errors.HarnError)
+    ]
+
+
+@pytest.mark.parametrize("error", error_classes(), ids=lambda each: each.__name__)
+def test_every_error_and_code_is_documented(error: type[errors.HarnError]) -> None:
+    page = reference("errors")
+
+    assert f"`{error.__name__}`" in page
+    assert error.code is None or f"`{error.code}`" in page
+    assert error.__name__ in (errors.__doc__ or ""), "not in the tree at the top of errors.py"
+
+
+@pytest.mark.parametrize("topic", topics.TOPICS, ids=lambda each: each.name)
+def test_every_topic_and_record_kind_is_documented(topic: topics.Topic) -> None:
+    page = reference("topics")
+
+    assert f"`{topic.name}`" in page
+    for kind in topic.kinds:
+        assert f"`{kind}`" in page, f"{topic.name}: {kind}"
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda each: each.name)
+def test_every_metric_is_documented(family) -> None:
+    page = reference("metrics")
+
+    assert f"`{family.name}`" in page
+    for label in family.labels:
+        assert f"`{label}`" in page
+
+
+def scripts(page: Path) -> list[tuple[str, str]]:
+    """The Python examples of *page*: one script each, with those that continue it appended."""
+    found: list[tuple[str, str]] = []
+    for match in FENCE.finditer(page.read_text()):
+        language, flags, code = match[1], match[2], match[3]
+        line = page.read_text()[: match.start()].count("\n") + 1
+        if language != "python" or "no-run" in flags:
+            continue
+        if "continue" in flags and found:
+            found[-1] = (found[-1][0], found[-1][1] + "\n" + code)
+        else:
+            found.append((f"{page.relative_to(ROOT)}:{line}", code))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("where", "code"),
+    [script for page in PAGES for script in scripts(page)],
+    ids=lambda value: value if ".md:" in value and "\n" not in value else "",
+)
+def test_every_example_in_the_docs_runs(where: str, code: str, tmp_path: Path) -> None:
+    script = tmp_path / "example.py"
+    script.write_text(code)
+    environ = {**os.environ, "PYTHONWARNINGS": "error", "PYTHONDEVMODE": ""}
+
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.returncode == 0, f"{where}\n{done.stdout}\n{done.stderr}"
+    expected = re.findall(r"^\s*#> (.*)$", code, re.MULTILINE)
+    assert [line for line in expected if line not in done.stdout.splitlines()] == [], done.stdout
+
+
+def test_no_example_is_left_out_without_a_reason() -> None:
+    for page in PAGES:
+        for match in FENCE.finditer(page.read_text()):
+            assert "no-run" not in match[2] or "because" in match[2], f"{page}: {match[0][:60]}"
+
+
+def module_names() -> list[str]:
+    return [
+        module.name
+        for module in pkgutil.walk_packages(harn.__path__, "harn.")
+        if module.name != "harn.__main__"
+    ]
+
+
+@pytest.mark.parametrize("name", module_names())
+def test_every_docstring_example_gives_what_it_says(name: str) -> None:
+    module = importlib.import_module(name)
+
+    result = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
+
+    assert result.failed == 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+        if "://" not in target and not target.startswith("mailto:"):
+            assert (page.parent / target).exists(), f"{page}: {target}"
+
+
+def test_no_page_names_this_workplace() -> None:
+    private = re.compile(r"(?<![a-z.])/(work|root|farm)/|files\.pythonhosted|pypi\.org")
+    for page in PAGES:
+        assert not private.search(page.read_text()), page

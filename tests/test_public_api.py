@@ -1,0 +1,55 @@
+"""`harn.__all__` is sorted, is exactly what is public, and grows towards the agreed surface."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+
+import harn
+
+STUB = Path(harn.__file__).with_suffix(".pyi")
+
+
+def stubbed_names() -> list[str]:
+    tree = ast.parse(STUB.read_text())
+    return [
+        alias.asname or alias.name
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    ]
+
+
+def test_all_is_sorted_and_without_repeats() -> None:
+    assert list(harn.__all__) == sorted(set(harn.__all__))
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    assert sorted(stubbed_names()) == list(harn.__all__)
+
+
+@pytest.mark.parametrize("name", harn.__all__)
+def test_every_public_name_can_be_imported_and_says_what_it_is(name: str) -> None:
+    thing = getattr(harn, name)
+
+    if inspect.isclass(thing) or inspect.isfunction(thing):
+        assert inspect.getdoc(thing), f"{name} has no docstring"
+        assert thing.__module__.startswith("harn."), f"{name} is not ours"
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'pool_crate'"):
+        harn.pool_crate
+
+
+def test_importing_harn_loads_no_room() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, harn; print(sorted(m for m in sys.modules if m.startswith('harn.')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"
