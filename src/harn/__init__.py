@@ -27,10 +27,12 @@ _ROOMS = {
         PoolTaskFailed PoolTaskRejected RaceFailed RateLimitError StorageBusy StorageCorrupt
         StorageError StorageVersion TaskCancelled TriggerError WorkerDied
     """,
+    "harn.eventlog": "event_log_emit event_log_read event_log_subscribe",
     "harn.runtime": """
         Runtime RuntimeContext current_runtime run runtime_context runtime_context_clear
         runtime_context_get runtime_context_set runtime_context_values sleep
     """,
+    "harn.storage": "Event",
 }
 _HOME = {name: module for module, names in _ROOMS.items() for name in names.split()}
 

@@ -31,6 +31,11 @@ from harn.errors import (
     TriggerError as TriggerError,
     WorkerDied as WorkerDied,
 )
+from harn.eventlog import (
+    event_log_emit as event_log_emit,
+    event_log_read as event_log_read,
+    event_log_subscribe as event_log_subscribe,
+)
 from harn.runtime import (
     Runtime as Runtime,
     RuntimeContext as RuntimeContext,
@@ -43,6 +48,7 @@ from harn.runtime import (
     runtime_context_values as runtime_context_values,
     sleep as sleep,
 )
+from harn.storage import Event as Event
 
 __version__: str
 __all__: list[str]

@@ -1,0 +1,504 @@
+"""The event log as users see it: emit, read, subscribe; and `record`, for audits.
+
+A topic is a sequence of records with offsets 1, 2, 3 ... that never restart. `emit` returns when
+its record is durable; emits that meet while a commit is under way share the next one. `record`
+never waits and never fails the work it tells about: it is written with the next commit, and a
+buffer that is full drops and counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from harn.errors import HarnError, InvalidOption
+from harn.runtime import current_runtime
+from harn.storage import (
+    PAGE,
+    Damaged,
+    Draft,
+    Event,
+    Operation,
+    Store,
+    append,
+    check_topic,
+    decode,
+    draft,
+    head,
+    raise_head,
+    read,
+    trim,
+)
+
+if TYPE_CHECKING:
+    from harn.runtime import Runtime
+
+logger = logging.getLogger("harn.eventlog")
+
+BUFFERED = 100_000
+"""Records of `record` held back at most, and how many a topic in memory keeps."""
+BATCH = 2000
+BATCH_BYTES = 16 * 1024 * 1024
+RETRY_AFTER = 0.2
+
+Payload = Any | Callable[[], Any]
+
+
+class Subscription:
+    """Records of a topic as they come, in order, none skipped; ends when closed.
+
+    Cancelling a wait loses nothing: the next one continues where it was.
+    """
+
+    def __init__(self, log: EventLog, topic: str, after: int | None) -> None:
+        self._log = log
+        self._topic = topic
+        self._position = after
+        self._page: deque[Event] = deque()
+        self._closed = False
+        self._start = log._head_for(self) if after is None else None
+
+    def __aiter__(self) -> Subscription:
+        return self
+
+    async def __anext__(self) -> Event:
+        if self._position is None:
+            assert self._start is not None
+            await asyncio.wait((self._start,))
+            self._position = self._start.result()
+        while not self._page:
+            if self._closed:
+                raise StopAsyncIteration
+            mark = self._log.store.growth(self._topic)
+            page, after = await self._log._page(self._topic, self._position, PAGE)
+            self._page.extend(page)
+            self._position = after
+            if not page:
+                await self._log.store.grown(self._topic, mark)
+        return self._page.popleft()
+
+    async def aclose(self) -> None:
+        """End the iteration."""
+        self._closed = True
+
+
+class EventLog:
+    """A runtime's event log; `current_runtime().event_log`."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.store = runtime.service(Store)
+        self.dropped = 0
+        """Records of `record` that were given up: the buffer was full, or it was no JSON."""
+        self.damaged: deque[Damaged] = deque(maxlen=100)
+        """The latest records that reading could not decode."""
+        self.damaged_total = 0
+        self._runtime = runtime
+        self._loop = runtime.loop
+        self._in_memory = self.store.is_memory
+        self._pending: deque[_Entry] = deque()
+        self._flying: list[_Entry] | None = None
+        self._recorded: Counter[str] = Counter()
+        self._heads: set[asyncio.Future[int]] = set()
+        self._scheduled = False
+        self._buffers: dict[str, _Buffer] = {}
+        self._landed: list[asyncio.Future[None]] = []
+
+    async def emit(
+        self, topic: str, kind: str, payload: Any, headers: Mapping[str, Any] | None = None
+    ) -> Event:
+        """Append a record and return it once it is durable.
+
+        Cancelling before its commit began means it was not written; afterwards it may be.
+        """
+        item = draft(topic, kind, payload, headers)
+        if self._in_memory:
+            self._absorb(topic)
+            [(id, at)] = self.store.run_now(lambda: append([item]))
+            self._bound(topic, id)
+        else:
+            entry = _Entry(item, self._loop.create_future())
+            self._pending.append(entry)
+            if self._flying is None and not self._heads:
+                self._take_off()
+            id, at = await entry.future  # type: ignore[misc]
+        return Event(id, topic, kind, decode(item.payload), decode(item.headers), at)
+
+    def record(
+        self, topic: str, kind: str, payload: Payload, headers: Mapping[str, Any] | None = None
+    ) -> None:
+        """Note a record without waiting; *payload* may be a function that makes it later.
+
+        It is written in order with the next commit, before this process reads the topic, and
+        at the latest when the runtime is left. It never raises and never blocks.
+        """
+        if self._in_memory:
+            buffer = self._buffers.get(topic)
+            if buffer is None:
+                buffer = self._buffers[topic] = _Buffer(maxlen=BUFFERED)
+            buffer.append((kind, payload, headers, self._runtime.clock.now_ms()))
+            buffer.total += 1
+            if self.store.is_awaited(topic):
+                self._schedule()
+            return
+        if len(self._pending) >= BUFFERED:
+            self.dropped += 1
+            return
+        at = self._runtime.clock.now_ms()
+        self._pending.append(_Entry((topic, kind, payload, headers, at), None))
+        self._recorded[topic] += 1
+        self._schedule()
+
+    async def append(self, drafts: list[Draft]) -> list[tuple[int, int]]:
+        """Append *drafts* to their topics, all or none; return (id, time) of each."""
+        if not drafts:
+            return []
+        if self._in_memory:
+            for topic in {item.topic for item in drafts}:
+                self._absorb(topic)
+        return await self.store.run(lambda: append(drafts))
+
+    async def read(self, topic: str, after: int = 0, limit: int | None = None) -> list[Event]:
+        """Return the records of *topic* after offset *after*, oldest first, at most *limit*."""
+        _check_range(after, limit)
+        found: list[Event] = []
+        async for page in self._pages(topic, after, limit):
+            found.extend(page)
+        return found
+
+    async def stream(self, topic: str, after: int = 0) -> AsyncIterator[Event]:
+        """Yield what `read` would return, page by page, so that memory stays small."""
+        async for page in self._pages(topic, after, None):
+            for event in page:
+                yield event
+
+    def subscribe(self, topic: str, after: int | None = None) -> Subscription:
+        """Follow *topic* after offset *after*, or from now on."""
+        if after is not None:
+            _check_range(after, None)
+        return Subscription(self, check_topic(topic), after)
+
+    async def head(self, topic: str) -> int:
+        """Return the newest offset of *topic*, 0 before its first record."""
+        await self._settle(check_topic(topic))
+        return await self.store.run(lambda: head(topic), write=False)
+
+    async def trim(
+        self,
+        topic: str,
+        *,
+        keep: int | None = None,
+        before_ms: int | None = None,
+        force: bool = False,
+    ) -> int:
+        """Remove records beyond the newest *keep* or older than *before_ms*; return how many.
+
+        What is not settled, or not read by a consumer with a stored cursor, stays; *force*
+        removes it too. Cancelling leaves a part removed, oldest first.
+        """
+        await self._settle(check_topic(topic))
+        total = 0
+        while gone := await self.store.run(
+            lambda: trim(topic, keep=keep, before_ms=before_ms, force=force)
+        ):
+            total += gone
+        return total
+
+    async def flush(self) -> None:
+        """Wait until everything recorded so far is in the store."""
+        if self._in_memory:
+            for topic in list(self._buffers):
+                self._absorb(topic)
+            return
+        while self._recorded:
+            landed = self._loop.create_future()
+            self._landed.append(landed)
+            self._schedule()
+            await landed
+
+    async def aclose(self) -> None:
+        """Write what was recorded; what cannot be written now is dropped and counted."""
+        if self._in_memory:
+            return
+        for _ in range(2):
+            while self._flying is not None:
+                landed = self._loop.create_future()
+                self._landed.append(landed)
+                await landed
+            if self._pending:
+                self._take_off()
+        if self._recorded:
+            self.dropped += sum(self._recorded.values())
+            logger.warning("%d audit records could not be written", sum(self._recorded.values()))
+
+    # -- the shared commit -------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        if not self._scheduled and self._flying is None:
+            self._scheduled = True
+            call = (
+                self._loop.call_soon
+                if self._runtime.on_loop_thread()
+                else self._loop.call_soon_threadsafe
+            )
+            call(self._due)
+
+    def _due(self) -> None:
+        self._scheduled = False
+        if self._in_memory:
+            for topic in list(self._buffers):
+                if self.store.is_awaited(topic):
+                    self._absorb(topic)
+        elif self._flying is None and not self._heads:
+            self._take_off()
+
+    def _take_off(self) -> None:
+        """Hand everything that waits to the store as one operation."""
+        entries: list[_Entry] = []
+        drafts: list[Draft] = []
+        size = 0
+        while self._pending and len(entries) < BATCH and size < BATCH_BYTES:
+            entry = self._pending.popleft()
+            item = entry.ready()
+            if item is None:
+                self._give_up(entry)
+                continue
+            size += len(item.payload)
+            entries.append(entry)
+            drafts.append(item)
+        if not entries:
+            self._flying = None
+            self._tell_landed()
+            return
+        self._flying = entries
+        try:
+            answer = self.store.submit(lambda: append(drafts))
+        except HarnError as error:
+            self._crashed(error)
+        else:
+            answer.add_done_callback(self._land)
+
+    def _land(self, answer: asyncio.Future[list[tuple[int, int]]]) -> None:
+        error = answer.exception()
+        if error is not None:
+            self._crashed(error)
+            return
+        assert self._flying is not None
+        for entry, place in zip(self._flying, answer.result(), strict=True):
+            if entry.future is None:
+                self._forget(entry)
+            elif not entry.future.done():
+                entry.future.set_result(place)
+        self._flying = None
+        self._tell_landed()
+        if self._pending and not self._heads:
+            self._take_off()
+
+    def _crashed(self, error: BaseException) -> None:
+        """Fail whoever waits; keep what was only recorded and try it again a little later."""
+        entries, self._flying = self._flying or [], None
+        again = [entry for entry in entries if entry.future is None]
+        for entry in entries:
+            if entry.future is not None and not entry.future.done():
+                entry.future.set_exception(error)
+        self._pending.extendleft(reversed(again))
+        self._tell_landed()
+        if again:
+            logger.warning("audit records wait for the store: %s", error)
+        if self._pending:
+            clock = self._runtime.clock
+            clock.call_at(clock.monotonic() + RETRY_AFTER, self._schedule, background=True)
+
+    def _give_up(self, entry: _Entry) -> None:
+        if entry.future is None:
+            self._forget(entry)
+            self.dropped += 1
+
+    def _forget(self, entry: _Entry) -> None:
+        self._recorded[entry.topic] -= 1
+        if self._recorded[entry.topic] <= 0:
+            del self._recorded[entry.topic]
+
+    def _tell_landed(self) -> None:
+        landed, self._landed = self._landed, []
+        for waiter in landed:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # -- reading -----------------------------------------------------------------------------
+
+    async def _pages(self, topic: str, after: int, limit: int | None) -> AsyncIterator[list[Event]]:
+        check_topic(topic)
+        left = limit
+        while left is None or left > 0:
+            size = PAGE if left is None else min(PAGE, left)
+            page, last = await self._page(topic, after, size)
+            if last == after:
+                return
+            after = last
+            if left is not None:
+                left -= len(page)
+            yield page
+
+    async def _page(self, topic: str, after: int, limit: int) -> tuple[list[Event], int]:
+        """Read a page; return it with the offset it reaches to, damaged records included."""
+        await self._settle(topic)
+        events, damaged = await self.store.run(lambda: read(topic, after, limit), write=False)
+        for item in damaged:
+            self.damaged_total += 1
+            self.damaged.append(item)
+            logger.warning("%s: record %s cannot be read: %s", topic, item.id, item.reason)
+        last = max(
+            [after, *(e.id for e in events[-1:]), *(d.id for d in damaged if d.id is not None)]
+        )
+        return events, last
+
+    async def _settle(self, topic: str) -> None:
+        """Make what this process has recorded readable."""
+        if self._in_memory:
+            self._absorb(topic)
+        while topic in self._recorded:
+            landed = self._loop.create_future()
+            self._landed.append(landed)
+            self._schedule()
+            await landed
+
+    def _head_for(self, subscription: Subscription) -> asyncio.Future[int]:
+        """Ask where the topic ends now; emits wait until that is known."""
+        topic = subscription._topic
+        if self._in_memory:
+            self._absorb(topic)
+        asked = self.store.submit(lambda: head(topic))
+        self._heads.add(asked)
+        asked.add_done_callback(self._head_known)
+        return asked
+
+    def _head_known(self, asked: asyncio.Future[int]) -> None:
+        self._heads.discard(asked)
+        if not asked.cancelled():
+            asked.exception()  # whoever iterates raises it; nobody else must
+        if not self._heads and self._pending and self._flying is None:
+            self._take_off()
+
+    # -- memory ------------------------------------------------------------------------------
+
+    def _absorb(self, topic: str) -> None:
+        """Move what was recorded in memory into the store."""
+        buffer = self._buffers.pop(topic, None)
+        if buffer is None:
+            return
+        entries = [_Entry((topic, *item), None) for item in buffer]
+        drafts = [item for entry in entries if (item := entry.ready()) is not None]
+        self.dropped += len(entries) - len(drafts)
+        skipped = buffer.total - len(buffer)
+
+        def absorb() -> Operation[int]:
+            if skipped:
+                yield from raise_head(topic, skipped)
+            if drafts:
+                places = yield from append(drafts)
+                return places[-1][0]
+            return 0
+
+        self._bound(topic, self.store.run_now(absorb))
+
+    def _bound(self, topic: str, newest: int) -> None:
+        """Keep a topic in memory within its bound, a tenth over it at most."""
+        if (newest > BUFFERED and newest % (BUFFERED // 10) == 0) or newest > 2 * BUFFERED:
+            while self.store.run_now(lambda: trim(topic, keep=BUFFERED)):
+                pass
+
+
+class _Buffer(deque[tuple[str, Payload, Mapping[str, Any] | None, int]]):
+    """What was recorded for one topic in memory, and how much ever was since the last read."""
+
+    total = 0
+
+
+class _Entry:
+    """A record that waits for the next commit, and whoever waits for it."""
+
+    __slots__ = ("future", "item")
+
+    def __init__(
+        self,
+        item: Draft | tuple[str, str, Payload, Mapping[str, Any] | None, int],
+        future: asyncio.Future[tuple[int, int]] | None,
+    ) -> None:
+        self.item = item
+        self.future = future
+
+    @property
+    def topic(self) -> str:
+        return self.item.topic if isinstance(self.item, Draft) else self.item[0]
+
+    def ready(self) -> Draft | None:
+        """Return the draft, or None if nobody wants it any more or it cannot be made."""
+        if isinstance(self.item, Draft):
+            return None if self.future is not None and self.future.done() else self.item
+        topic, kind, payload, headers, at = self.item
+        try:
+            made = draft(topic, kind, payload() if callable(payload) else payload, headers)
+        except Exception as error:
+            logger.warning("an audit record for %s was dropped: %s", topic, error)
+            return None
+        self.item = Draft(made.topic, made.kind, made.payload, made.headers, at)
+        return self.item
+
+
+def _check_range(after: int, limit: int | None) -> None:
+    if isinstance(after, bool) or not isinstance(after, int) or not 0 <= after < 1 << 62:
+        raise InvalidOption("after", after, "an offset: 0 or a positive integer")
+    if limit is not None and (
+        isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit < 1 << 62
+    ):
+        raise InvalidOption("limit", limit, "0 or a positive integer, or None for all")
+
+
+async def event_log_emit(
+    topic: str, kind: str, payload: Any, headers: Mapping[str, Any] | None = None
+) -> Event:
+    """Append a record to *topic* of the current runtime's log; it is durable on return.
+
+    Cancelling before its commit began means it was not written; afterwards it may be.
+
+    >>> async def main() -> int:
+    ...     event = await event_log_emit("news", "greeting", {"text": "hello"})
+    ...     return event.id
+    >>> asyncio.run(main())
+    1
+    """
+    return await current_runtime().event_log.emit(topic, kind, payload, headers)
+
+
+async def event_log_read(topic: str, after: int = 0, limit: int | None = None) -> list[Event]:
+    """Return the records of *topic* after offset *after*, oldest first, at most *limit*.
+
+    Cancelling leaves nothing behind.
+
+    >>> async def main() -> list[int]:
+    ...     for n in range(3):
+    ...         await event_log_emit("news", "count", n)
+    ...     return [event.payload for event in await event_log_read("news", after=1)]
+    >>> asyncio.run(main())
+    [1, 2]
+    """
+    return await current_runtime().event_log.read(topic, after, limit)
+
+
+def event_log_subscribe(topic: str, after: int | None = None) -> Subscription:
+    """Follow *topic* after offset *after*; None means from now on.
+
+    Cancelling a wait loses nothing: the next one continues where it was.
+
+    >>> async def main() -> str:
+    ...     news = event_log_subscribe("news")
+    ...     await event_log_emit("news", "greeting", "hello")
+    ...     async for event in news:
+    ...         return event.payload
+    >>> asyncio.run(main())
+    'hello'
+    """
+    return current_runtime().event_log.subscribe(topic, after)

@@ -1,0 +1,56 @@
+"""The store: one event log with indexes beside it, on SQLite, PostgreSQL, files or in memory.
+
+`runtime.service(Store)` is a runtime's open store. `store.run(recipe)` carries out an operation,
+a generator of named statements (see `operations.py`), in a transaction of its own; the engines
+differ in how they drive it and in nothing that can be seen.
+
+    contract     records, and what an engine must do
+    operations   the generators, and the loop that drives one
+    log          append, read, cursors          retention   trim
+    codec        what may enter                 topics of queues: `harn.topics`
+    indexes      how a fold of the log plugs in
+    store        the open engine of a runtime
+    memory, sqlite, file, postgres              the engines
+"""
+
+from __future__ import annotations
+
+from harn.storage.codec import check_kind, check_topic, decode, draft, encode, encode_headers
+from harn.storage.contract import Damaged, Draft, Driver, Durability, Event
+from harn.storage.indexes import Index, Table
+from harn.storage.log import PAGE, append, head, raise_head, read
+from harn.storage.operations import Ask, Operation, Recipe, Rows, ask, ask_many
+from harn.storage.places import mask, read_url
+from harn.storage.retention import trim
+from harn.storage.store import Store
+
+__all__ = [
+    "PAGE",
+    "Ask",
+    "Damaged",
+    "Draft",
+    "Driver",
+    "Durability",
+    "Event",
+    "Index",
+    "Operation",
+    "Recipe",
+    "Rows",
+    "Store",
+    "Table",
+    "append",
+    "ask",
+    "ask_many",
+    "check_kind",
+    "check_topic",
+    "decode",
+    "draft",
+    "encode",
+    "encode_headers",
+    "head",
+    "mask",
+    "raise_head",
+    "read",
+    "read_url",
+    "trim",
+]

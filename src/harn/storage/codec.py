@@ -1,0 +1,144 @@
+"""What may enter the log, and in which form it is kept: checked once, the same on every engine.
+
+A payload is JSON, at most 10 MiB of it and at most 200 levels deep. NUL inside a string is fine
+(it travels escaped); a lone surrogate is not text and is refused, and so are NaN and infinities,
+which JSON does not know.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from harn.errors import InvalidOption
+from harn.storage.contract import Draft
+
+MAX_PAYLOAD = 10 * 1024 * 1024
+MAX_HEADERS = 64 * 1024
+MAX_DEPTH = 200
+MAX_TOPIC = 200
+MAX_KIND = 128
+
+EMPTY = b"{}"
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+_known_topics: set[str] = set()
+_decoder = msgspec.json.Decoder()
+
+
+def draft(topic: str, kind: str, payload: Any, headers: Mapping[str, Any] | None = None) -> Draft:
+    """Check and encode one record.
+
+    >>> draft("news", "hello", {"a": 1}).payload
+    b'{"a":1}'
+    """
+    return Draft(
+        check_topic(topic),
+        check_kind(kind),
+        encode("payload", payload, MAX_PAYLOAD),
+        encode_headers(headers),
+    )
+
+
+def check_topic(topic: str) -> str:
+    """Return *topic* if it may be one: ASCII letters, digits, `.`, `_`, `-`."""
+    if topic in _known_topics:
+        return topic
+    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or len(topic) > MAX_TOPIC:
+        raise InvalidOption(
+            "topic", topic, f"1 to {MAX_TOPIC} ASCII letters, digits, '.', '_' or '-'"
+        )
+    if len(_known_topics) < 10_000:
+        _known_topics.add(topic)
+    return topic
+
+
+def check_kind(kind: str) -> str:
+    """Return *kind* if it may be one: short, printable text."""
+    if not isinstance(kind, str) or not 0 < len(kind) <= MAX_KIND or not kind.isprintable():
+        raise InvalidOption("kind", kind, f"1 to {MAX_KIND} printable characters")
+    return kind
+
+
+def encode_headers(headers: Mapping[str, Any] | None) -> bytes:
+    """Encode *headers*, an object with string keys; none is an empty one."""
+    if not headers:
+        if headers is None or isinstance(headers, Mapping):
+            return EMPTY
+        raise InvalidOption("headers", headers, "a mapping with string keys, or None")
+    if not isinstance(headers, Mapping) or not all(isinstance(key, str) for key in headers):
+        raise InvalidOption("headers", headers, "a mapping with string keys, or None")
+    return encode("headers", dict(headers), MAX_HEADERS)
+
+
+def encode(option: str, value: Any, at_most: int) -> bytes:
+    """Encode *value* as JSON, refusing by the name *option* what JSON or we cannot hold."""
+    try:
+        encoded = msgspec.json.encode(value, enc_hook=_as_json)
+    except RecursionError:
+        raise InvalidOption(option, _sketch(value), f"JSON of at most {MAX_DEPTH} levels") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidOption(option, _sketch(value), f"a JSON value ({error})") from None
+    if len(encoded) > at_most:
+        raise InvalidOption(option, f"{len(encoded):,} bytes", f"JSON of at most {at_most:,} bytes")
+    if b"null" in encoded and not _is_finite(value):
+        raise InvalidOption(option, _sketch(value), "JSON, which knows no NaN or infinity")
+    if encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:
+        _check_depth(option, decode(encoded))
+    return encoded
+
+
+def decode(encoded: bytes) -> Any:
+    """Read JSON as it was kept."""
+    return _decoder.decode(encoded)
+
+
+def _as_json(value: Any) -> Any:
+    if hasattr(value, "model_dump"):  # a pydantic model, without knowing pydantic
+        return value.model_dump(mode="json")
+    if hasattr(value, "as_dict"):
+        return value.as_dict()
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def _is_finite(value: Any) -> bool:
+    """Tell whether no float inside is NaN or infinite: the encoder would write null for it."""
+    left = [value]
+    while left:
+        item = left.pop()
+        if isinstance(item, float):
+            if not math.isfinite(item):
+                return False
+        elif isinstance(item, Mapping):
+            left.extend(item.values())
+        elif isinstance(item, list | tuple | set | frozenset):
+            left.extend(item)
+        elif hasattr(item, "__dataclass_fields__"):
+            left.extend(getattr(item, name) for name in item.__dataclass_fields__)
+        elif isinstance(item, msgspec.Struct):
+            left.extend(getattr(item, name) for name in item.__struct_fields__)
+    return True
+
+
+def _check_depth(option: str, value: Any) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [inner for item in level if isinstance(item, list | dict) for inner in _of(item)]
+        if not level:
+            return
+    raise InvalidOption(option, _sketch(value), f"JSON of at most {MAX_DEPTH} levels")
+
+
+def _of(item: list[Any] | dict[str, Any]) -> list[Any]:
+    return list(item.values()) if isinstance(item, dict) else item
+
+
+def _sketch(value: Any) -> str:
+    try:
+        return repr(value)[:80]
+    except RecursionError:
+        return f"a deep {type(value).__name__}"

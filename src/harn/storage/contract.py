@@ -1,0 +1,103 @@
+"""What a store holds, and what an engine must be able to do.
+
+An `Event` is a record of a topic as everyone reads it; a `Draft` is one on its way in, checked and
+encoded. A `Driver` is an engine: it carries out operations, each in a transaction of its own, and
+hints when somebody else may have written. Nothing else is asked of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
+
+import msgspec
+
+from harn.storage.operations import Recipe
+
+T = TypeVar("T")
+
+Durability = Literal["full", "normal", "memory"]
+"""`full` survives a power cut, `normal` a killed process, `memory` neither."""
+
+
+class Event(msgspec.Struct, frozen=True):
+    """A record of the event log: *id* counts from 1 in each topic and never restarts."""
+
+    id: int
+    topic: str
+    kind: str
+    payload: Any
+    headers: dict[str, Any]
+    occurred_at_ms: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field, JSON-ready.
+
+        >>> Event(1, "news", "hello", {"a": 1}, {}, 0).as_dict()["kind"]
+        'hello'
+        """
+        return {
+            "id": self.id,
+            "topic": self.topic,
+            "kind": self.kind,
+            "payload": self.payload,
+            "headers": self.headers,
+            "occurred_at_ms": self.occurred_at_ms,
+        }
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """A record on its way into the log; *at_ms* is set where it happened earlier than it lands."""
+
+    topic: str
+    kind: str
+    payload: bytes
+    headers: bytes
+    at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A record that cannot be read: where it is and what is wrong with it."""
+
+    topic: str
+    id: int | None
+    reason: str
+    position: int | None = None
+    """Its byte position, for engines that keep files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What an engine tells its store, always on the loop's thread."""
+
+    appended: Callable[[frozenset[str]], None]
+    """These topics have grown by an operation of ours."""
+    hinted: Callable[[], None]
+    """Somebody else may have written something."""
+
+
+class Driver(Protocol):
+    """An engine, opened for one runtime."""
+
+    durability: Durability
+
+    def submit(
+        self, recipe: Recipe[T], *, write: bool = True, durability: Durability | None = None
+    ) -> asyncio.Future[T]:
+        """Have the operation carried out in a transaction of its own; the answer is durable.
+
+        Cancelling the future before the operation began means it did not happen; afterwards it
+        runs to its end and only the answer is lost.
+        """
+
+    def watch(self, wanted: bool) -> None:
+        """Begin, or stop, hinting at what other processes write."""
+
+    async def check(self) -> list[str]:
+        """Look for damage below the records, such as broken pages; return what was found."""
+
+    async def aclose(self) -> None:
+        """Finish what was handed over, then let go of files, threads and connections."""

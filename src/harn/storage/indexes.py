@@ -1,0 +1,49 @@
+"""Indexes beside the log: what is folded from it, kept by the same transactions, rebuildable.
+
+An index says which topics it folds, how one record changes it, and how its tables are written
+out, emptied and filled again. With that, `verify` can fold the log into a private SQLite and
+compare, `rebuild` can put the result in place on any engine, and a trim knows what is unsettled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from harn.storage.contract import Event
+from harn.storage.operations import Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of an index, by the names of the queries that handle it whole.
+
+    *dump* selects *columns* in a fixed order of rows, *clear* empties it, *restore* inserts one
+    row (it is asked for many at once).
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    dump: str
+    clear: str
+    restore: str
+
+
+class Index(Protocol):
+    """A fold of the log."""
+
+    name: str
+    tables: tuple[Table, ...]
+
+    def wants(self, topic: str) -> bool:
+        """Tell whether records of *topic* change this index."""
+
+    def fold(self, event: Event) -> Operation[None]:
+        """Apply *event*, which is of a wanted topic; records come in the order they were made."""
+
+    def held(self, topic: str) -> Operation[int | None]:
+        """Return the oldest offset of *topic* that is not settled, or None if all are."""
+
+
+INDEXES: tuple[Index, ...] = ()
+"""Every index there is. A concern that brings one adds it here."""

@@ -1,0 +1,110 @@
+"""Operations on the event log: append, read, trim, and consumers' cursors.
+
+Offsets count from 1 in each topic and are taken from the topic's own row. On PostgreSQL that
+row stays locked until the commit, so the records of a topic become visible in the order of their
+offsets and a reader never skips one (see `docs/design/postgres-order.md`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from harn.storage.codec import decode
+from harn.storage.contract import Damaged, Draft, Event
+from harn.storage.operations import Operation, Row, ask, ask_many
+
+PAGE = 500
+"""Records in a page, at most."""
+PAGE_BYTES = 16 * 1024 * 1024
+"""Roughly what a page may weigh; one record always fits."""
+TAKE_OFFSETS = "take_offsets"
+"""The statement by which engines see that a topic grows."""
+COLUMNS = ("topic_id", "id", "kind", "payload", "headers", "at")
+
+
+def append(drafts: Sequence[Draft]) -> Operation[list[tuple[int, int]]]:
+    """Append *drafts*, to several topics if need be, all or none; return (id, time) of each.
+
+    Records of one topic keep their order. Topics are locked in the order of their names, so
+    that two such operations cannot block each other.
+    """
+    counts = Counter(item.topic for item in drafts)
+    largest = _largest(drafts) if len(drafts) > 1 else len(drafts[0].payload)
+    taken: dict[str, list[int]] = {}
+    for topic in sorted(counts):
+        [(topic_id, head, now)] = yield ask(
+            TAKE_OFFSETS, topic=topic, count=counts[topic], largest=largest
+        )
+        taken[topic] = [topic_id, head - counts[topic], now]
+    rows: list[Row] = []
+    landed: list[tuple[int, int]] = []
+    for item in drafts:
+        place = taken[item.topic]
+        place[1] += 1
+        at = place[2] if item.at_ms is None else item.at_ms
+        rows.append((place[0], place[1], item.kind, item.payload, item.headers, at))
+        landed.append((place[1], at))
+    yield ask_many("insert_events", COLUMNS, rows)
+    return landed
+
+
+def _largest(drafts: Sequence[Draft]) -> int:
+    return max(len(item.payload) for item in drafts)
+
+
+def read(topic: str, after: int, limit: int = PAGE) -> Operation[tuple[list[Event], list[Damaged]]]:
+    """Read a page of *topic* after offset *after*; an empty one means there is no more.
+
+    A page may be shorter than *limit* although more follows. A record that cannot be decoded
+    is reported beside the others and harms none of them.
+    """
+    rows = yield ask("read_events", topic=topic, after=after, limit=limit, budget=PAGE_BYTES)
+    events: list[Event] = []
+    damaged: list[Damaged] = []
+    for id, kind, payload, headers, at in rows:
+        try:
+            events.append(Event(id, topic, kind, decode(payload), decode(headers), at))
+        except ValueError as error:
+            damaged.append(Damaged(topic, id, f"not JSON: {error}"))
+    return events, damaged
+
+
+def head(topic: str) -> Operation[int]:
+    """Return the newest offset of *topic*, 0 before its first record."""
+    rows = yield ask("topic_head", topic=topic)
+    return int(rows[0][0]) if rows else 0
+
+
+def topics() -> Operation[dict[str, int]]:
+    """Return every topic with its newest offset."""
+    rows = yield ask("list_topics")
+    return dict(rows)
+
+
+def now() -> Operation[int]:
+    """Return the store's time, in milliseconds."""
+    [(ms,)] = yield ask("now")
+    return int(ms)
+
+
+def move_cursor(topic: str, consumer: str, position: int) -> Operation[int]:
+    """Note that *consumer* has dealt with *topic* up to *position*; it never moves back."""
+    [(at,)] = yield ask("move_cursor", topic=topic, consumer=consumer, position=position)
+    return int(at)
+
+
+def read_cursor(topic: str, consumer: str) -> Operation[int]:
+    """Return how far *consumer* has come in *topic*, 0 at first."""
+    rows = yield ask("read_cursor", topic=topic, consumer=consumer)
+    return int(rows[0][0]) if rows else 0
+
+
+def drop_cursor(topic: str, consumer: str) -> Operation[bool]:
+    """Forget *consumer*, so that it no longer holds back a trim."""
+    return bool((yield ask("drop_cursor", topic=topic, consumer=consumer)))
+
+
+def raise_head(topic: str, by: int) -> Operation[None]:
+    """Skip *by* offsets of *topic*: what they stood for is gone."""
+    yield ask(TAKE_OFFSETS, topic=topic, count=by, largest=0)

@@ -1,0 +1,81 @@
+"""memory://: the same statements on a private SQLite in memory, carried out at once.
+
+There is no thread and no I/O; an operation runs on the loop between two awaits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+import apsw
+
+from harn.clock import Clock
+from harn.errors import StorageError
+from harn.storage.contract import Durability, Hooks
+from harn.storage.operations import Recipe
+from harn.storage.session import Session, migrate, translated
+
+T = TypeVar("T")
+
+
+class MemoryDriver:
+    """An engine whose store ends with its runtime."""
+
+    durability: Durability = "memory"
+
+    def __init__(self, clock: Callable[[], Clock], hooks: Hooks) -> None:
+        self._hooks = hooks
+        self._clock = clock
+        self._session: Session | None = None
+        self._closed = False
+
+    def submit(
+        self, recipe: Recipe[T], *, write: bool = True, durability: Durability | None = None
+    ) -> asyncio.Future[T]:
+        """Carry the operation out at once; the future is done."""
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        try:
+            answer.set_result(self.run_now(recipe))
+        except Exception as error:
+            answer.set_exception(error)
+        return answer
+
+    def run_now(self, recipe: Recipe[T]) -> T:
+        """Carry the operation out at once."""
+        session = self._session or self._open()
+        try:
+            session.begin()
+            result = session.drive(recipe())
+            session.commit()
+        except BaseException as error:
+            session.rollback()
+            if (ours := translated(error, "memory://")) is error:
+                raise
+            raise ours from error
+        if session.touched:
+            self._hooks.appended(frozenset(session.touched))
+        return result
+
+    def watch(self, wanted: bool) -> None:
+        """Do nothing: nobody else can write here."""
+
+    async def check(self) -> list[str]:
+        """Find nothing: there are no pages to break."""
+        return []
+
+    async def aclose(self) -> None:
+        """Forget everything."""
+        self._closed = True
+        if self._session is not None:
+            self._session.connection.close()
+            self._session = None
+
+    def _open(self) -> Session:
+        if self._closed:
+            raise StorageError("this store is closed")
+        connection = apsw.Connection(":memory:", statementcachesize=200)
+        migrate(connection, "memory://")
+        self._session = Session(connection, self._clock)
+        return self._session

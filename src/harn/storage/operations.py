@@ -1,0 +1,78 @@
+"""An operation on a store: a generator that yields named statements and is sent rows.
+
+It is written once and every engine drives it, inside one transaction of its own. Each `yield` is
+a round trip, so what an operation costs can be counted on the page:
+
+    def renew(job_id: int, until: int) -> Operation[bool]:
+        held = yield ask("renew_claim", id=job_id, until=until)
+        return bool(held)
+
+What is handed to a store is a *recipe*, a function without arguments that makes a fresh
+operation, because an engine may have to start over (a deadlock, a connection lost). So an
+operation has no effects besides its statements. The statements live in `sql/`, by name; `:now` in
+one of them is the store's own time and is bound by the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+Row = tuple[Any, ...]
+Rows = list[Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One named statement: with *params* once, or with each of *rows* under *columns*."""
+
+    name: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
+    rows: Sequence[Row] | None = None
+
+
+Operation = Generator[Ask, Rows, T]
+Recipe = Callable[[], Operation[T]]
+Execute = Callable[[Ask], Rows]
+
+
+def ask(name: str, **params: Any) -> Ask:
+    """Ask for the statement *name*, bound to *params*."""
+    return Ask(name, params)
+
+
+def ask_many(name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> Ask:
+    """Ask for the statement *name* once for each of *rows*; nothing comes back."""
+    return Ask(name, {}, columns, rows)
+
+
+def drive(operation: Operation[T], execute: Execute) -> T:
+    """Carry *operation* out with *execute*, and return what it returns."""
+    try:
+        wanted = next(operation)
+        while True:
+            wanted = operation.send(execute(wanted))
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    finally:
+        operation.close()
+
+
+def nothing() -> Operation[None]:
+    """Do nothing, as an operation."""
+    return
+    yield
+
+
+def then(first: Recipe[Any], second: Recipe[T]) -> Recipe[T]:
+    """Make one operation of two, in one transaction; the second one's value comes back."""
+
+    def both() -> Operation[T]:
+        yield from first()
+        return (yield from second())
+
+    return both

@@ -1,0 +1,137 @@
+"""Where a store lives: its URL read, and files that only their owner may open."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from harn.duration import to_ms
+from harn.errors import InvalidOption, StorageError, did_you_mean
+
+OPTIONS = {
+    "memory": (),
+    "sqlite": ("durability", "busy_timeout"),
+    "file": ("durability", "busy_timeout"),
+    "postgresql": ("schema", "busy_timeout", "pool_size"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A storage URL, taken apart: *rest* is a path, or a DSN for PostgreSQL."""
+
+    engine: str
+    rest: str
+    options: dict[str, str]
+
+    @property
+    def path(self) -> Path:
+        """The file or directory, absolute."""
+        return Path(os.path.abspath(self.rest))
+
+    @property
+    def busy_ms(self) -> int | None:
+        """How long to wait for a lock, where the URL says so."""
+        found = self.options.get("busy_timeout")
+        return None if found is None else to_ms(found, "busy_timeout")
+
+
+def read_url(url: str) -> Place:
+    """Take *url* apart; options of ours come after a question mark.
+
+    >>> read_url("sqlite:///state/events.sqlite?durability=normal").options
+    {'durability': 'normal'}
+    """
+    scheme, _, rest = url.partition("://")
+    engine = "postgresql" if scheme == "postgres" else scheme
+    if engine not in OPTIONS:
+        raise InvalidOption("storage", mask(url), f"one of {', '.join(OPTIONS)}")
+    if engine == "postgresql":
+        return _postgres_place(url)
+    path, _, query = rest.partition("?")
+    options = dict(parse_qsl(query, strict_parsing=True)) if query else {}
+    for name in options:
+        if name not in OPTIONS[engine]:
+            known = OPTIONS[engine]
+            raise InvalidOption(
+                "storage", url, f"no option {name!r} in its URL{did_you_mean(name, known)}"
+            )
+    if options.get("durability", "full") not in ("full", "normal"):
+        raise InvalidOption("durability", options["durability"], "'full' or 'normal'")
+    if engine == "memory":
+        return Place(engine, "", options)
+    if not path.startswith("/") or path.strip("/") == "":
+        raise InvalidOption("storage", url, f"{engine}:///relative/path or {engine}:////absolute")
+    return Place(engine, path[1:], options)
+
+
+def _postgres_place(url: str) -> Place:
+    parts = urlsplit(url)
+    given = parse_qsl(parts.query)
+    ours = {name: value for name, value in given if name in OPTIONS["postgresql"]}
+    theirs = [(name, value) for name, value in given if name not in OPTIONS["postgresql"]]
+    schema = ours.get("schema", "harn")
+    if not schema.replace("_", "a").isalnum() or not schema.isascii() or len(schema) > 60:
+        raise InvalidOption("schema", schema, "ASCII letters, digits and underscores")
+    dsn = parts._replace(scheme="postgresql", query=urlencode(theirs)).geturl()
+    return Place("postgresql", dsn, ours)
+
+
+def mask(url: str) -> str:
+    """Return *url* without its password.
+
+    >>> mask("postgresql://me:secret@db/app?sslmode=require")
+    'postgresql://me:***@db/app?sslmode=require'
+    """
+    parts = urlsplit(url)
+    query = "&".join(
+        f"{name}={'***' if name == 'password' else value}" for name, value in parse_qsl(parts.query)
+    )
+    netloc = parts.netloc
+    if parts.password is not None:
+        credentials, _, host = netloc.rpartition("@")
+        netloc = f"{credentials.partition(':')[0]}:***@{host}"
+    shown = f"{parts.scheme}://{netloc}{parts.path}"
+    return f"{shown}?{query}" if query else shown
+
+
+def make_private_dir(path: Path) -> None:
+    """Make *path* and its missing parents, 0700 each."""
+    missing = []
+    while not path.exists():
+        missing.append(path)
+        path = path.parent
+    for part in reversed(missing):
+        try:
+            os.mkdir(part, 0o700)
+            os.chmod(part, 0o700)
+        except FileExistsError:
+            pass
+
+
+def make_private_file(path: Path) -> None:
+    """Make an empty file, 0600, unless there is one; its directory too. A symlink is refused."""
+    make_private_dir(path.parent)
+    try:
+        made = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        if path.is_symlink():
+            raise StorageError(f"{path} is a symbolic link; name the file itself") from None
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise StorageError(f"{path} is not a plain file") from None
+        return
+    os.fchmod(made, 0o600)
+    os.close(made)
+    sync_dir(path.parent)
+
+
+def sync_dir(path: Path) -> None:
+    """Make a new or renamed entry of the directory *path* durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,137 @@
+"""One apsw connection and the operations that run on it: what SQLite, memory and files share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import apsw
+
+from harn.clock import Clock
+from harn.errors import StorageBusy, StorageCorrupt, StorageError
+from harn.storage.log import TAKE_OFFSETS
+from harn.storage.operations import Ask, Operation, Rows, T, drive
+from harn.storage.queries import load_queries, missing_steps
+
+
+class Session:
+    """A connection, the statements by name, and the store's time inside a transaction."""
+
+    def __init__(
+        self, connection: apsw.Connection, clock: Callable[[], Clock], *, read_only: bool = False
+    ) -> None:
+        self.connection = connection
+        self.touched: set[str] = set()
+        self._queries = load_queries("sqlite")
+        self._clock = clock
+        self._read_only = read_only
+        self._floor = 0
+        self._ticked = False
+
+    def begin(self) -> None:
+        """Open a transaction: a writing one takes the lock at once."""
+        self._ticked = False
+        self.connection.execute("BEGIN" if self._read_only else "BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        """Make everything since `begin` true."""
+        self.connection.execute("COMMIT")
+
+    def rollback(self) -> None:
+        """Undo everything since `begin`; harmless when there is nothing."""
+        if self.connection.in_transaction:
+            self.connection.execute("ROLLBACK")
+
+    def drive(self, operation: Operation[T]) -> T:
+        """Carry *operation* out inside the open transaction."""
+        self.touched = set()
+        return drive(operation, self.execute)
+
+    def execute(self, asked: Ask) -> Rows:
+        """Carry one statement out."""
+        query = self._queries[asked.name]
+        if asked.rows is not None:
+            self.connection.executemany(query.text, asked.rows).fetchall()
+            return []
+        params: Any = asked.params
+        if query.wants_now:
+            params = {**params, "now": self.now()}
+            if asked.name == "now":
+                return [(params["now"],)]
+        if asked.name == TAKE_OFFSETS:
+            self.touched.add(params["topic"])
+        return self.connection.execute(query.text, params).fetchall()
+
+    def now(self) -> int:
+        """Return the store's time: the clock's, but never behind what any process has seen."""
+        clock = self._clock()
+        ms = clock.now_ms()
+        if clock.is_fake:
+            return ms
+        if not self._ticked:
+            self._ticked = True
+            self._floor = max(self._floor, self._tick(ms))
+        return max(ms, self._floor)
+
+    def _tick(self, ms: int) -> int:
+        if self._read_only:
+            rows: Any = self.connection.execute("SELECT ms FROM store_clock").fetchall()
+            return int(rows[0][0]) if rows else 0
+        text = self._queries["tick"].text
+        rows = self.connection.execute(text, {"clock": ms}).fetchall()
+        return int(rows[0][0])
+
+
+def migrate(connection: apsw.Connection, where: str) -> None:
+    """Bring every concern's tables up to date, in one transaction that one process wins."""
+    if not _steps_left(connection, where):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS harn_schema"
+            " (concern TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT, WITHOUT ROWID"
+        )
+        for step in _steps_left(connection, where):
+            for _ in connection.execute(step.script):
+                pass
+            connection.execute(
+                "INSERT INTO harn_schema VALUES (?1, ?2)"
+                " ON CONFLICT (concern) DO UPDATE SET version = ?2",
+                (step.concern, step.version),
+            )
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _steps_left(connection: apsw.Connection, where: str) -> list[Any]:
+    known = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'harn_schema'").fetchall()
+    rows: Any = (
+        connection.execute("SELECT concern, version FROM harn_schema").fetchall() if known else []
+    )
+    return missing_steps(dict(rows), "sqlite", where)
+
+
+def translated(error: BaseException, where: str) -> BaseException:
+    """Return *error* as one of ours, saying what may help; others pass unchanged."""
+    if isinstance(error, apsw.BusyError | apsw.LockedError):
+        return _because(StorageBusy(f"{where} is locked by another process; try again"), error)
+    if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+        message = f"{where} is damaged ({error}); run `harn log verify`, restore a copy"
+        return _because(StorageCorrupt(message), error)
+    if isinstance(error, apsw.FullError):
+        message = f"no room left for {where}; it goes on by itself once there is"
+        return _because(StorageError(message), error)
+    if isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError):
+        return _because(StorageError(f"{where} cannot be written ({error})"), error)
+    if isinstance(error, apsw.Error | OSError):
+        return _because(StorageError(f"{where}: {error}"), error)
+    return error
+
+
+def _because(ours: StorageError, cause: BaseException) -> StorageError:
+    ours.__cause__ = cause
+    return ours

@@ -1,0 +1,408 @@
+"""SQLite, through apsw: one writer thread, and writes that meet commit together.
+
+Operations that arrive while a commit is under way share the next transaction, each in its own
+savepoint: one that fails fails alone, a COMMIT that fails fails all of them. Reads have a thread
+and a connection of their own, so that a long page does not hold up a commit. WAL mode with
+`synchronous=FULL`: what has been answered has been fsynced.
+
+The thread opens the file when the first operation comes and again whenever something went wrong,
+so a store heals by itself once the cause is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from harn.clock import Clock
+from harn.errors import StorageError
+from harn.storage.contract import Durability, Hooks
+from harn.storage.handover import Handover, Request
+from harn.storage.operations import Recipe, nothing
+from harn.storage.places import make_private_file
+from harn.storage.session import Session, migrate, translated
+from harn.storage.watching import FileWatch
+
+T = TypeVar("T")
+
+BUSY_MS = 5000
+"""How long a writer waits for another process before it says `StorageBusy`."""
+GROUP = 512
+"""Operations in one commit, at most."""
+CHECKPOINT_PAGES = 1000
+WAL_BYTES = 32 * 1024 * 1024
+SYNC_WITHIN = 1.0
+"""Seconds after which commits of the weaker class are synced too."""
+
+
+def wal_is_safe(version: tuple[int, int, int]) -> bool:
+    """Tell whether this SQLite is free of the WAL-reset bug (3.7.0 to 3.51.2).
+
+    >>> wal_is_safe((3, 51, 3)), wal_is_safe((3, 50, 6)), wal_is_safe((3, 44, 6))
+    (True, False, True)
+    """
+    if version < (3, 7, 0) or version >= (3, 51, 3):
+        return True
+    return (3, 50, 7) <= version < (3, 51, 0) or (3, 44, 6) <= version < (3, 45, 0)
+
+
+def sqlite_version() -> tuple[int, int, int]:
+    """Return the version of the SQLite that apsw brought."""
+    major, minor, patch = (int(part) for part in apsw.sqlite_lib_version().split(".")[:3])
+    return major, minor, patch
+
+
+class SqliteDriver:
+    """One SQLite file, shared with whoever else opens it."""
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Callable[[], Clock],
+        hooks: Hooks,
+        *,
+        durability: Durability = "full",
+        busy_ms: int = BUSY_MS,
+    ) -> None:
+        if not wal_is_safe(sqlite_version()):
+            raise StorageError(
+                f"SQLite {apsw.sqlite_lib_version()} may corrupt a WAL file; "
+                "install apsw 3.51.3 or newer"
+            )
+        self.durability: Durability = durability
+        self.path = path
+        self._handover = Handover(clock, hooks)
+        self._writer = _Writer(path, clock, self._handover, busy_ms)
+        self._reader = _Reader(path, clock, self._handover, busy_ms)
+        self._watch = FileWatch(lambda: [Path(f"{path}-wal")], clock, hooks.hinted)
+        self._closed = False
+        self._forked = False
+        _drivers.add(self)
+
+    def submit(
+        self, recipe: Recipe[T], *, write: bool = True, durability: Durability | None = None
+    ) -> asyncio.Future[T]:
+        """Hand the operation to the writer's, or without *write* the reader's, thread."""
+        self._check_open()
+        request = self._handover.request(recipe, durability or self.durability)
+        (self._writer if write else self._reader).put(request)
+        return request.future
+
+    def watch(self, wanted: bool) -> None:
+        """Hint when the WAL file changes under us."""
+        self._watch.switch(wanted)
+
+    async def check(self) -> list[str]:
+        """Let SQLite look at every page and index."""
+        self._check_open()
+        request = self._handover.request(nothing, "full")
+        self._reader.put_check(request)
+        return await request.future  # type: ignore[no-any-return]
+
+    async def aclose(self) -> None:
+        """Finish what was handed over, then close the file."""
+        if self._closed or self._forked:
+            return
+        self._closed = True
+        self._watch.switch(False)
+        for part in (self._reader, self._writer):
+            await part.aclose()
+
+    def _check_open(self) -> None:
+        if self._forked:
+            raise StorageError(
+                f"{self.path} was opened before a fork and cannot be used in the child; "
+                "open a Runtime of its own there"
+            )
+        if self._closed:
+            raise StorageError(f"{self.path} is closed")
+
+
+class _Thread:
+    """A thread with an inbox and, while all is well, a session."""
+
+    read_only = False
+
+    def __init__(
+        self, path: Path, clock: Callable[[], Clock], handover: Handover, busy_ms: int
+    ) -> None:
+        self.path = path
+        self.session: Session | None = None
+        self._clock = clock
+        self._handover = handover
+        self._busy_ms = busy_ms
+        self._inbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._files: list[tuple[int, int]] = []
+
+    def put(self, request: Request) -> None:
+        """Hand *request* over, starting the thread on first use."""
+        if self._thread is None:
+            role = "reader" if self.read_only else "writer"
+            self._thread = threading.Thread(
+                target=self._serve, name=f"harn-sqlite-{role}", daemon=True
+            )
+            self._thread.start()
+        self._inbox.put(request)
+
+    async def aclose(self) -> None:
+        """Let the thread finish its inbox and end."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        ended = self._handover.request(nothing, "full")
+        self._farewell = ended
+        self._inbox.put(None)
+        await ended.future
+        thread.join()
+
+    def _serve(self) -> None:
+        while (batch := self._next_batch()) is not None:
+            if batch:
+                self._carry_out(batch)
+                self._handover.deliver(batch)
+                batch = None  # results may be large: do not hold them until the next one
+        self._let_go()
+        self._handover.deliver([self._farewell])
+
+    def _next_batch(self) -> list[Request] | None:
+        raise NotImplementedError
+
+    def _carry_out(self, batch: list[Request]) -> None:
+        raise NotImplementedError
+
+    def _ready(self) -> Session:
+        """Return the session, opened anew if files were moved away under it."""
+        if self.session is not None and self._files != self._identity():
+            self._rescue()
+        if self.session is None:
+            self.session = self._open()
+            self._files = self._identity()
+        return self.session
+
+    def _open(self) -> Session:
+        make_private_file(self.path)
+        connection = apsw.Connection(str(self.path), statementcachesize=200)
+        try:
+            connection.set_busy_handler(_Patience(self._busy_ms))
+            for pragma in (
+                "journal_mode = WAL",
+                "synchronous = FULL",
+                f"journal_size_limit = {WAL_BYTES}",
+                f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
+                "cache_size = -16000",
+                "temp_store = MEMORY",
+            ):
+                connection.execute(f"PRAGMA {pragma}").fetchall()
+            migrate(connection, str(self.path))
+        except BaseException:
+            connection.close()
+            raise
+        return Session(connection, self._clock, read_only=self.read_only)
+
+    def _identity(self) -> list[tuple[int, int]]:
+        found = []
+        for name in (self.path, f"{self.path}-wal"):
+            try:
+                seen = os.stat(name)
+                found.append((seen.st_dev, seen.st_ino))
+            except FileNotFoundError:
+                found.append((0, 0))
+        return found
+
+    def _rescue(self) -> None:
+        # Somebody removed the WAL file: what is in it is still in our hands, so move it into
+        # the database before the handle goes.
+        if self.session is not None and not self.read_only:
+            try:
+                self.session.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            except apsw.Error:
+                pass
+        self._let_go()
+
+    def _let_go(self) -> None:
+        session, self.session = self.session, None
+        if session is not None:
+            try:
+                session.connection.close()
+            except apsw.Error:
+                pass
+
+    def _failed(self, error: BaseException) -> BaseException:
+        """Translate *error*; after one that may have hurt the handle, open a new one."""
+        if not isinstance(error, apsw.BusyError | apsw.LockedError | apsw.ConstraintError):
+            self._let_go()
+        return translated(error, str(self.path))
+
+
+class _Writer(_Thread):
+    _unsynced = False
+    _full = True
+
+    def _open(self) -> Session:
+        self._full = True
+        return super()._open()
+
+    def _next_batch(self) -> list[Request] | None:
+        try:
+            first = self._inbox.get(timeout=SYNC_WITHIN if self._unsynced else None)
+        except queue.Empty:
+            self._sync()
+            return []
+        if first is None:
+            self._sync()
+            return None
+        batch = [first]
+        while len(batch) < GROUP:
+            try:
+                item = self._inbox.get_nowait()
+            except queue.Empty:
+                break
+            if item is None:
+                self._inbox.put(None)
+                break
+            batch.append(item)
+        return batch
+
+    def _carry_out(self, batch: list[Request]) -> None:
+        wanted = [request for request in batch if request.wanted]
+        if not wanted:
+            return
+        try:
+            session = self._ready()
+            full = any(request.durability == "full" for request in wanted)
+            self._choose_class(session, full)
+            session.begin()
+            for request in wanted:
+                self._carry_out_one(session, request, alone=len(wanted) == 1)
+            session.commit()
+            self._unsynced = not full
+        except BaseException as error:
+            self._undo()
+            ours = self._failed(error)
+            for request in wanted:
+                if request.error is None:
+                    request.error = ours
+
+    def _choose_class(self, session: Session, full: bool) -> None:
+        if full is not self._full:
+            session.connection.execute(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
+            self._full = full
+
+    def _carry_out_one(self, session: Session, request: Request, *, alone: bool) -> None:
+        execute = session.connection.execute
+        if not alone:
+            execute("SAVEPOINT one")
+        try:
+            request.result = session.drive(request.recipe())
+            request.touched = session.touched
+        except BaseException as error:
+            request.error = translated(error, str(self.path))
+            if not session.connection.in_transaction:
+                raise  # SQLite itself has undone the whole transaction
+            execute("ROLLBACK" if alone else "ROLLBACK TO one")
+            if alone:
+                execute("BEGIN")
+                return
+        if not alone:
+            execute("RELEASE one")
+
+    def _undo(self) -> None:
+        if self.session is not None:
+            try:
+                self.session.rollback()
+            except apsw.Error:
+                self._let_go()
+
+    def _sync(self) -> None:
+        """Commit something tiny the strong way, which syncs all that came before it."""
+        if self._unsynced and self.session is not None:
+            try:
+                self._choose_class(self.session, True)
+                self.session.begin()
+                self.session.now()
+                self.session.connection.execute("UPDATE store_clock SET ms = ms")
+                self.session.commit()
+            except apsw.Error as error:
+                self._undo()
+                self._failed(error)
+        self._unsynced = False
+
+
+class _Reader(_Thread):
+    read_only = True
+
+    def put_check(self, request: Request) -> None:
+        """Ask for a look at every page, instead of an operation."""
+        request.touched = set()
+        self._checks.add(request)
+        self.put(request)
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._checks: set[Request] = set()
+
+    def _next_batch(self) -> list[Request] | None:
+        first = self._inbox.get()
+        return None if first is None else [first]
+
+    def _carry_out(self, batch: list[Request]) -> None:
+        [request] = batch
+        if not request.wanted:
+            return
+        try:
+            session = self._ready()
+            if request in self._checks:
+                self._checks.discard(request)
+                rows = session.connection.execute("PRAGMA integrity_check").fetchall()
+                request.result = [text for (text,) in rows if text != "ok"]
+                return
+            session.begin()
+            try:
+                request.result = session.drive(request.recipe())
+            finally:
+                session.rollback()
+        except BaseException as error:
+            request.error = self._failed(error)
+
+
+class _Patience:
+    """A busy handler that looks again soon, then less often, then gives up."""
+
+    def __init__(self, busy_ms: int) -> None:
+        self._busy_ms = busy_ms
+        self._pause = threading.Event()
+        self._waited = 0.0
+
+    def __call__(self, tries: int) -> bool:
+        if tries == 0:
+            self._waited = 0.0
+        pause = min(0.5 + tries * 0.5, 20.0)
+        if self._waited + pause > self._busy_ms:
+            return False
+        self._waited += pause
+        self._pause.wait(pause / 1000)
+        return True
+
+
+_drivers: weakref.WeakSet[SqliteDriver] = weakref.WeakSet()
+_left_behind: list[object] = []
+
+
+def _poison_after_fork() -> None:
+    # The child must neither use nor close these handles: closing would checkpoint and remove
+    # files that the parent is writing. So it keeps them, unused, for ever.
+    for driver in list(_drivers):
+        driver._forked = True
+        _left_behind.append((driver, driver._writer.session, driver._reader.session))
+
+
+os.register_at_fork(after_in_child=_poison_after_fork)

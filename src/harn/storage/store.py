@@ -1,0 +1,140 @@
+"""The store of a runtime: one open engine, and who waits for a topic to grow."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from harn.clock import resolve
+from harn.storage.contract import Driver, Durability, Hooks
+from harn.storage.memory import MemoryDriver
+from harn.storage.operations import Recipe
+from harn.storage.places import Place, read_url
+
+if TYPE_CHECKING:
+    from harn.runtime import Runtime
+
+T = TypeVar("T")
+
+POLL = 0.5
+"""Seconds after which a waiting reader looks again, hint or no hint."""
+
+
+class Store:
+    """A runtime's store, opened when it is first used: `runtime.service(Store)`."""
+
+    def __init__(self, runtime: Runtime, url: str | None = None) -> None:
+        self._runtime = runtime
+        self.place: Place = read_url(runtime.storage_url if url is None else url)
+        hooks = Hooks(self._appended, self._hinted)
+        self.driver: Driver = open_driver(self.place, runtime, hooks)
+        self._growth: dict[str, int] = {}
+        self._hints = 0
+        self._waiting: dict[str, list[asyncio.Future[None]]] = {}
+        self._watched = 0
+
+    @property
+    def durability(self) -> Durability:
+        """What a write survives once it has been answered."""
+        return self.driver.durability
+
+    @property
+    def is_memory(self) -> bool:
+        """Whether this store ends with the runtime."""
+        return self.place.engine == "memory"
+
+    async def run(
+        self, recipe: Recipe[T], *, write: bool = True, durability: Durability | None = None
+    ) -> T:
+        """Carry the operation that *recipe* makes out, in a transaction of its own.
+
+        Without *write* it must only read. Cancelling before it began means it did not happen;
+        afterwards it runs to its end and only the answer is lost.
+        """
+        if isinstance(self.driver, MemoryDriver):
+            return self.driver.run_now(recipe)
+        return await self.driver.submit(recipe, write=write, durability=durability)
+
+    def submit(self, recipe: Recipe[T], *, write: bool = True) -> asyncio.Future[T]:
+        """Hand the operation over and return at once, with the future of its answer."""
+        return self.driver.submit(recipe, write=write)
+
+    def run_now(self, recipe: Recipe[T]) -> T:
+        """Carry the operation out between two awaits; only a memory store can."""
+        assert isinstance(self.driver, MemoryDriver)
+        return self.driver.run_now(recipe)
+
+    def growth(self, topic: str) -> tuple[int, int]:
+        """Return a mark of *topic*; take it before reading and pass it to `grown`."""
+        return self._growth.get(topic, 0), self._hints
+
+    async def grown(self, topic: str, since: tuple[int, int], within: float = POLL) -> None:
+        """Wait until *topic* may have grown *since*, or half a second has passed.
+
+        Cancelling leaves nothing behind.
+        """
+        if self.growth(topic) != since:
+            return
+        woken = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.setdefault(topic, [])
+        waiting.append(woken)
+        self._watch(+1)
+        clock = self._runtime.clock
+        timer = clock.call_at(clock.monotonic() + within, partial(resolve, woken), background=True)
+        try:
+            await woken
+        finally:
+            timer.cancel()
+            self._watch(-1)
+            if woken in waiting:
+                waiting.remove(woken)
+            if not waiting and self._waiting.get(topic) is waiting:
+                del self._waiting[topic]
+
+    def is_awaited(self, topic: str) -> bool:
+        """Tell whether somebody waits for *topic* to grow."""
+        return topic in self._waiting
+
+    async def check(self) -> list[str]:
+        """Look for damage below the records; return what was found."""
+        return await self.driver.check()
+
+    async def aclose(self) -> None:
+        """Finish what was handed over and let go of everything."""
+        await self.driver.aclose()
+
+    def _watch(self, change: int) -> None:
+        self._watched += change
+        if self._watched and change > 0:
+            self.driver.watch(True)
+
+    def _appended(self, topics: frozenset[str]) -> None:
+        for topic in topics:
+            self._growth[topic] = self._growth.get(topic, 0) + 1
+            for woken in self._waiting.pop(topic, ()):
+                resolve(woken)
+
+    def _hinted(self) -> None:
+        self._hints += 1
+        waiting, self._waiting = self._waiting, {}
+        for futures in waiting.values():
+            for woken in futures:
+                resolve(woken)
+
+
+def open_driver(place: Place, runtime: Runtime, hooks: Hooks) -> Driver:
+    """Make the engine for *place*; it opens files and connections when it is first used."""
+    if place.engine == "memory":
+        return MemoryDriver(lambda: runtime.clock, hooks)
+    if place.engine == "sqlite":
+        from harn.storage.sqlite import BUSY_MS, SqliteDriver
+
+        return SqliteDriver(
+            place.path,
+            lambda: runtime.clock,
+            hooks,
+            durability="normal" if place.options.get("durability") == "normal" else "full",
+            busy_ms=BUSY_MS if place.busy_ms is None else place.busy_ms,
+        )
+    raise NotImplementedError(place.engine)

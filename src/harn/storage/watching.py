@@ -1,0 +1,90 @@
+"""Being told by the kernel that another process wrote to a file (Linux's inotify).
+
+Only ever a hint: where there is no inotify, or a file lies on a network, readers find out when
+they poll. The descriptor is listed as idle, so it is no reason for a fake clock to hold still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from harn.clock import Clock
+
+IN_MODIFY = 0x2
+IN_CREATE = 0x100
+
+
+class FileWatch:
+    """Calls *changed* on the loop soon after one of the *files* was written to."""
+
+    def __init__(
+        self,
+        files: Callable[[], list[Path]],
+        clock: Callable[[], Clock],
+        changed: Callable[[], None],
+    ) -> None:
+        self._files = files
+        self._clock = clock
+        self._changed = changed
+        self._fd = -1
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def switch(self, wanted: bool) -> None:
+        """Begin or end watching; asking again for the same looks for new files."""
+        if wanted:
+            self._begin()
+        else:
+            self._end()
+
+    def _begin(self) -> None:
+        if self._fd < 0:
+            self._fd = _inotify_init()
+            if self._fd < 0:
+                return
+            self._clock().activity.idle_fds.add(self._fd)
+            self._loop = asyncio.get_running_loop()
+            try:
+                self._loop.add_reader(self._fd, self._ready)
+            except NotImplementedError:
+                self._end()
+                return
+        for path in self._files():
+            _inotify_add(self._fd, path)
+
+    def _ready(self) -> None:
+        try:
+            while len(os.read(self._fd, 65536)) > 60_000:
+                pass
+        except BlockingIOError:
+            return
+        self._changed()
+
+    def _end(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd < 0:
+            return
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(fd)
+        self._clock().activity.idle_fds.discard(fd)
+        os.close(fd)
+
+
+def _inotify_init() -> int:
+    try:
+        return int(_libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+    except (AttributeError, OSError):
+        return -1
+
+
+def _inotify_add(fd: int, path: Path) -> bool:
+    found = _libc().inotify_add_watch(fd, os.fsencode(path), IN_MODIFY | IN_CREATE)
+    return bool(found >= 0 or ctypes.get_errno() != errno.ENOENT)
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
