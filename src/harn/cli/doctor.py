@@ -80,10 +80,10 @@ def _python() -> Iterator[Check]:
 def _sqlite() -> Iterator[Check]:
     import apsw
 
-    from harn.storage import wal_is_safe
+    from harn.storage.sqlite import sqlite_version, wal_is_safe
 
     engine = apsw.sqlite_lib_version()
-    if wal_is_safe(engine):
+    if wal_is_safe(sqlite_version()):
         yield Check("sqlite", "ok", f"{engine} (apsw {apsw.apsw_version()})")
     else:
         yield Check(
