@@ -32,6 +32,10 @@ _ROOMS = {
         Runtime RuntimeContext current_runtime run runtime_context runtime_context_clear
         runtime_context_get runtime_context_set runtime_context_values sleep
     """,
+    "harn.tasks": """
+        Err Ok Owned TaskHandle cancel_graceful defer disown drop from_thread is_cancelled is_err
+        is_ok owned scope spawn unwrap unwrap_err
+    """,
     "harn.storage": "Event",
 }
 _HOME = {name: module for module, names in _ROOMS.items() for name in names.split()}

@@ -49,6 +49,25 @@ from harn.runtime import (
     sleep as sleep,
 )
 from harn.storage import Event as Event
+from harn.tasks import (
+    Err as Err,
+    Ok as Ok,
+    Owned as Owned,
+    TaskHandle as TaskHandle,
+    cancel_graceful as cancel_graceful,
+    defer as defer,
+    disown as disown,
+    drop as drop,
+    from_thread as from_thread,
+    is_cancelled as is_cancelled,
+    is_err as is_err,
+    is_ok as is_ok,
+    owned as owned,
+    scope as scope,
+    spawn as spawn,
+    unwrap as unwrap,
+    unwrap_err as unwrap_err,
+)
 
 __version__: str
 __all__: list[str]

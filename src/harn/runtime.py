@@ -32,7 +32,8 @@ from harn.ids import IdSource
 from harn.joining import join_cancelled
 from harn.settings import Settings
 from harn.telemetry.spans import current_ids
-from harn.wakers import threads_now
+from harn.unwinding import unwind
+from harn.wakers import alarm_now, threads_now
 
 if TYPE_CHECKING:
     from harn.eventlog import EventLog
@@ -90,6 +91,7 @@ class Task:
         "name",
         "parent",
         "runtime",
+        "thread",
         "values",
         "waiting",
     )
@@ -116,6 +118,8 @@ class Task:
         self.counters: dict[str, int] | None = None
         self.aio: asyncio.Task[Any] | None = None
         """The asyncio task that runs us, while one does."""
+        self.thread: str | None = None
+        """The worker thread or process that runs us, while one does."""
         self.waiting: Any = None
         """What we are blocked on, where a primitive of ours knows; see `sync/deadlock.py`."""
         if parent is None:
@@ -306,6 +310,7 @@ class Runtime:
         self._thread_id = threading.get_ident()
         self.root.aio = asyncio.current_task()
         self.known_threads = threads_now()
+        self.known_alarm = alarm_now()
         if not self._given_clock:
             self.clock = getattr(self._loop, "harn_clock", None) or self.clock
 
@@ -365,6 +370,7 @@ class Runtime:
         while self.at_exit:
             await _noting(errors, self.at_exit.pop())
         await _noting(errors, self._cancel_detached)
+        await _noting(errors, self._unwind)
         while self._services:
             _, service = self._services.popitem()
             await _noting(errors, functools.partial(_close, service))
@@ -377,6 +383,10 @@ class Runtime:
             for task in left:
                 task.cancel()
             await join_cancelled(left, self.clock)
+
+    async def _unwind(self) -> None:
+        if (error := await unwind(self.frame)) is not None:
+            raise error
 
     def context(self, task: Task) -> RuntimeContext:
         """Describe *task* in full."""

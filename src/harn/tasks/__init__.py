@@ -1,0 +1,56 @@
+"""Structured concurrency: tasks that cannot leak.
+
+scope.py       spawn; scope, the block that joins what was spawned in it; cancel_graceful
+handle.py      TaskHandle: await it, cancel it, ask how it ended
+parallel.py    parallel, each, settle, race, stream: the same function over many items
+timing.py      deadline, retry
+isolation.py   where a function runs: loop, thread (threads.py), process (processes.py)
+cleanup.py     defer, owned, disown, drop
+waiting.py     wait_agent
+results.py     Ok and Err
+ownership.py   the analysis behind `harn lint`
+"""
+
+from harn.tasks.cleanup import Owned, defer, disown, drop, owned
+from harn.tasks.handle import AwaitingTasks, Nursery, TaskHandle, launch
+from harn.tasks.isolation import (
+    Isolation,
+    Runner,
+    check_callable,
+    check_isolation,
+    is_async_callable,
+    runner_for,
+)
+from harn.tasks.results import Err, Ok, is_err, is_ok, unwrap, unwrap_err
+from harn.tasks.scope import Scope, cancel_graceful, is_cancelled, scope, spawn
+from harn.tasks.threads import from_thread
+
+__all__ = [
+    "AwaitingTasks",
+    "Err",
+    "Isolation",
+    "Nursery",
+    "Ok",
+    "Owned",
+    "Runner",
+    "Scope",
+    "TaskHandle",
+    "cancel_graceful",
+    "check_callable",
+    "check_isolation",
+    "defer",
+    "disown",
+    "drop",
+    "from_thread",
+    "is_async_callable",
+    "is_cancelled",
+    "is_err",
+    "is_ok",
+    "launch",
+    "owned",
+    "runner_for",
+    "scope",
+    "spawn",
+    "unwrap",
+    "unwrap_err",
+]

@@ -1,0 +1,71 @@
+"""Run a function apart from the loop that started it, and still know who is running.
+
+A worker process, or a thread with an event loop of its own, has no runtime to ask. It gets a
+`Passport`: the ids, names and values of its task, from which a runtime is made that nobody enters,
+just enough for `runtime_context()` to answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harn.runtime import Ambient, Frame, Runtime, Task, current_frame_var
+
+
+@dataclass(frozen=True, slots=True)
+class Passport:
+    """Who a task is, in values that can be copied anywhere."""
+
+    id: str
+    name: str
+    parent_id: str | None
+    root_id: str
+    group_id: str | None
+    ambient: Ambient
+    values: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, task: Task) -> Passport:
+        """Describe *task*."""
+        parent = task.parent.id if task.parent else None
+        root = task.root.id
+        return cls(task.id, task.name, parent, root, task.group_id, task.ambient, task.values)
+
+    def frame(self, cancel_from: Task | None = None) -> Frame:
+        """Make the frame of a task with these names, in a runtime of its own."""
+        runtime = Runtime()
+        root = Task(runtime, self.root_id, "root", None, ambient=self.ambient)
+        parent = root
+        if self.parent_id not in (None, self.root_id):
+            parent = Task(runtime, str(self.parent_id), "", root)
+        task = Task(
+            runtime,
+            self.id,
+            self.name,
+            parent if self.parent_id else None,
+            group_id=self.group_id,
+            ambient=self.ambient,
+            cancel_from=cancel_from,
+        )
+        task.values = self.values
+        return Frame(task)
+
+
+def run_apart(task: Task, fn: Callable[..., Any], *args: Any) -> Any:
+    """Run the async *fn* in a new event loop on this thread, in the name of *task*."""
+    return run_with(Passport.of(task).frame(cancel_from=task), fn, *args)
+
+
+def run_with(frame: Frame, fn: Callable[..., Any], *args: Any) -> Any:
+    """Call *fn*, with *frame* as the current one; run what it returns if that can be awaited."""
+    current_frame_var.set(frame)
+    result = fn(*args)
+    return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+
+
+async def _awaited(result: Any) -> Any:
+    return await result

@@ -1,0 +1,155 @@
+"""Cleanups of the block we are in: `defer`, `owned`, `disown`, `drop`.
+
+They belong to the innermost open `scope`, else to the current task, and unwind last in, first out
+on every way out, after the tasks of the block have ended.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+from harn.runtime import Frame, current_frame
+from harn.tasks.handle import TaskHandle
+from harn.tasks.isolation import check_callable
+
+T = TypeVar("T")
+
+
+class Ownership:
+    """The mark that `Owned` leaves on an annotation."""
+
+    def __repr__(self) -> str:
+        return "owned"
+
+
+Owned = Annotated[T, Ownership()]
+"""`Owned[T]` is `T` to type checkers; `harn lint` follows it (HARN-OWN-003)."""
+
+
+class Cleanup:
+    """The key of a deferred call: each `defer` is an entry of its own."""
+
+    __slots__ = ("fn",)
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn = fn
+
+    def __repr__(self) -> str:
+        return f"defer({self.fn!r})"
+
+
+def defer(fn: Callable[..., Any], *args: Any) -> None:
+    """Call *fn* with *args* when the enclosing `scope`, or else the current task, ends.
+
+    Deferred calls run last in, first out on every way out, all of them even if one fails. An
+    async *fn* is awaited to its end and a cancel meanwhile raised afterwards. A plain *fn* is
+    called on the loop, also while the runtime is being left: let it be quick.
+
+    >>> import harn
+    >>> async def main() -> None:
+    ...     async with harn.scope():
+    ...         harn.defer(print, "closed")
+    ...         print("open")
+    >>> harn.run(main)
+    open
+    closed
+    """
+    check_callable(fn)
+    _register(current_frame(), Cleanup(fn), functools.partial(fn, *args))
+
+
+def owned(handle: T) -> T:
+    """Let the enclosing `scope`, or else the current task, `drop` *handle* when it ends.
+
+    Returns *handle*. Doing so twice in one block changes nothing.
+
+    >>> import harn
+    >>> class File:
+    ...     def close(self) -> None:
+    ...         print("closed")
+    >>> async def main() -> None:
+    ...     async with harn.scope():
+    ...         harn.owned(File())
+    >>> harn.run(main)
+    closed
+    """
+    _register(current_frame(), _key(handle), functools.partial(_close, handle))
+    return handle
+
+
+def disown(handle: T) -> T:
+    """Undo `owned` in this block or one around it: from now on the caller closes *handle*.
+
+    Returns *handle*, so a function that hands it on can end in `return disown(handle)`. One that is
+    not owned here is returned as it is.
+
+    >>> import harn
+    >>> async def main() -> list[str]:
+    ...     async with harn.scope():
+    ...         return harn.disown(harn.owned(["not closed"]))
+    >>> harn.run(main)
+    ['not closed']
+    """
+    frame: Frame | None = current_frame()
+    key = _key(handle)
+    while frame is not None:
+        if frame.cleanups is not None and frame.cleanups.pop(key, None) is not None:
+            break
+        frame = _outside(frame)
+    return handle
+
+
+async def drop(handle: Any) -> None:
+    """Close *handle* now, and no more at the end of the block.
+
+    A task is cancelled and awaited (its error stays with its owner); anything else is closed by its
+    `aclose`, `close` or `release`, whichever it has first; what has none of them is left alone.
+    Dropping twice is harmless where closing twice is.
+
+    Cancelling interrupts an async close as it would if awaited directly.
+
+    >>> import harn
+    >>> async def main() -> None:
+    ...     await harn.drop("nothing to close")
+    >>> harn.run(main)
+    """
+    disown(handle)
+    result = _close(handle)
+    if inspect.isawaitable(result):
+        await result
+
+
+def _close(handle: Any) -> Any:
+    if isinstance(handle, TaskHandle):
+        handle.cancel()
+        return handle.ended()
+    if inspect.isclass(handle):
+        return None
+    for name in ("aclose", "close", "release"):
+        close = getattr(handle, name, None)
+        if callable(close):
+            return close()
+    return None
+
+
+def _register(frame: Frame, owner: object, cleanup: Callable[[], Any]) -> None:
+    if frame.cleanups is None:
+        frame.cleanups = {}
+    frame.cleanups.setdefault(owner, cleanup)
+
+
+def _key(handle: object) -> tuple[str, int]:
+    # By identity: a handle may be unhashable, or equal to another. The entry keeps it alive.
+    return ("owned", id(handle))
+
+
+def _outside(frame: Frame) -> Frame | None:
+    """Return the frame around *frame* in the same task, if *frame* is an open scope's."""
+    nursery = frame.nursery
+    if nursery is not None and nursery.frame is frame:
+        outer: Frame = nursery.outer
+        return outer if outer.task is frame.task else None
+    return None

@@ -1,0 +1,335 @@
+"""A running task as its owner sees it: await it, cancel it, ask how it ended.
+
+A `TaskHandle` stands between an asyncio task and whoever is interested in it. Each `await` of a
+handle waits on a future of its own, so cancelling the one who waits leaves the task alone. An
+error goes to those who wait; if nobody does, to the nursery that owns the task; a detached task's
+goes to the log, once, when its handle is thrown away or the runtime ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from collections.abc import Awaitable, Callable, Collection, Generator
+from functools import partial
+from typing import Any, Generic, Literal, Protocol, TypeVar, cast
+
+from harn.clock import Clock, resolve
+from harn.errors import DeadlockError, HarnError, TaskCancelled
+from harn.runtime import Frame, Runtime, Task, current_frame, current_frame_var
+from harn.tasks.results import Err, Ok
+from harn.unwinding import unwind
+
+T = TypeVar("T")
+Status = Literal["running", "completed", "failed", "cancelled"]
+
+logger = logging.getLogger("harn.tasks")
+
+
+class AwaitingTasks:
+    """What a task waits for while it awaits others: put in `Task.waiting`, read by `sync`.
+
+    *tasks* may be a live view: it is looked at when the question is asked.
+    """
+
+    __slots__ = ("tasks",)
+
+    def __init__(self, tasks: Collection[Task]) -> None:
+        self.tasks = tasks
+
+
+class Nursery(Protocol):
+    """Whoever takes a task in and answers for its error: an open `scope`."""
+
+    def adopt(self, handle: TaskHandle[Any]) -> None:
+        """Take *handle* in before it starts; raise if no more can come."""
+
+    def child_ended(self, handle: TaskHandle[Any], error: BaseException | None) -> None:
+        """Let go of *handle*; *error* is its failure, if nobody else received it."""
+
+    def child_failed(self, error: BaseException) -> None:
+        """Answer for *error*, of a child that has ended before."""
+
+
+class TaskHandle(Generic[T]):
+    """A task that runs, or has run. Made by `spawn`.
+
+    `await handle` gives the task's value, raises its own exception, or `TaskCancelled` if it was
+    cancelled; it may be awaited many times and by many. Cancelling the one who awaits leaves the
+    task running, with the same owner as before.
+
+    >>> import harn
+    >>> async def main() -> int:
+    ...     handle = harn.spawn(lambda: 6 * 7)
+    ...     return await handle
+    >>> harn.run(main)
+    42
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_aio",
+        "_error",
+        "_nursery",
+        "_received",
+        "_status",
+        "_task",
+        "_unseen",
+        "_value",
+        "_waiters",
+    )
+
+    def __init__(self, task: Task, nursery: Nursery | None) -> None:
+        self._task = task
+        self._nursery = nursery
+        self._status: Status = "running"
+        self._waiters: list[asyncio.Future[None]] | None = None
+        self._received = False
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self._aio: asyncio.Task[T] | None = None
+        self._unseen: weakref.finalize[Any, Any] | None = None
+
+    @property
+    def task_id(self) -> str:
+        """The task's id, `<parent>:spawn:<n>`."""
+        return self._task.id
+
+    @property
+    def task(self) -> Task:
+        """The task as the runtime knows it: its id, name, group and parent."""
+        return self._task
+
+    @property
+    def status(self) -> Status:
+        """How far it is: `running`, `completed`, `failed` or `cancelled`."""
+        return self._status
+
+    def done(self) -> bool:
+        """Tell whether the task has ended, one way or another."""
+        return self._status != "running"
+
+    def cancel(self) -> None:
+        """Ask the task to stop: `is_cancelled()` turns true in it and its await is interrupted.
+
+        Returns at once; await the handle to see it end. Harmless when it has ended. May be called
+        from any thread.
+        """
+        if self._status == "running":
+            self._task.cancel_requested = True
+            runtime = self._task.runtime
+            if runtime.on_loop_thread():
+                self._interrupt()
+            else:
+                runtime.loop.call_soon_threadsafe(self._interrupt)
+
+    def _interrupt(self) -> None:
+        if self._aio is not None:
+            self._aio.cancel()
+
+    async def wait(self) -> T:
+        """Wait for the task and return its value or raise its error, as `await handle` does.
+
+        Cancelling leaves the task running.
+        """
+        return await self
+
+    async def ended(self) -> None:
+        """Wait until the task has ended and receive nothing: an error stays with its owner.
+
+        Cancelling leaves the task running.
+        """
+        if self._aio is not None:
+            await asyncio.wait((self._aio,))
+
+    async def ends(self, seconds: float, clock: Clock) -> bool:
+        """Wait for the task, but no longer than *seconds* by *clock*; tell whether it has ended.
+
+        Its error, if it has one, counts as received: look at `outcome()`.
+        """
+        if self._status == "running":
+            await _Waiting(self._until_ended((clock, seconds)))
+        return self._status != "running"
+
+    def outcome(self) -> Ok[T] | Err[BaseException]:
+        """Return how a task that has ended did so; `TaskCancelled` stands for a cancel."""
+        try:
+            return Ok(self._receive())
+        except BaseException as error:
+            return Err(error)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if self._status == "running":
+            yield from self._until_ended()
+        return self._receive()
+
+    def _until_ended(self, limit: tuple[Clock, float] | None = None) -> Generator[Any, None, None]:
+        me = current_frame().task
+        if me is self._task:
+            raise DeadlockError(f"task {me.id} awaits itself and would never end")
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._waiters is None:
+            self._waiters = [waiter]
+        else:
+            self._waiters.append(waiter)
+        timer = None
+        if limit is not None:
+            clock, seconds = limit
+            timer = clock.call_at(clock.monotonic() + seconds, partial(resolve, waiter))
+        else:
+            waited_before, me.waiting = me.waiting, AwaitingTasks((self._task,))
+        try:
+            yield from waiter
+        except BaseException:
+            self._not_received(waiter)
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+            else:
+                me.waiting = waited_before
+        if timer is not None and self._status == "running":
+            self._waiters.remove(waiter)
+
+    def _not_received(self, waiter: asyncio.Future[None]) -> None:
+        waiters = self._waiters
+        if waiters is not None:
+            waiters.remove(waiter)
+        if self._error is None or self._received or waiters:
+            return
+        # The task failed and we were to receive it, but we were cancelled first: back to the owner.
+        if self._nursery is not None:
+            self._nursery.child_failed(self._error)
+        else:
+            self._report_later(self._error)
+
+    def _receive(self) -> T:
+        if self._status == "completed":
+            return cast(T, self._value)
+        self._received = True
+        if self._unseen is not None:
+            self._unseen.detach()
+            self._unseen = None
+        if self._error is not None:
+            raise self._error
+        raise TaskCancelled(f"task {self._task.id} was cancelled")
+
+    def _ended(self, aio: asyncio.Task[T]) -> None:
+        task = self._task
+        task.runtime.tasks.discard(task)
+        task.aio = self._aio = None
+        error = None
+        if aio.cancelled():
+            self._status = "cancelled"
+        elif (error := aio.exception()) is not None:
+            self._error = error
+            self._status = "failed"
+        else:
+            self._value = aio.result()
+            self._status = "completed"
+        awaited = False
+        if self._waiters is not None:
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+                    awaited = True
+        if self._nursery is not None:
+            self._nursery.child_ended(self, None if awaited else error)
+        elif error is not None and not awaited:
+            self._report_later(error)
+
+    def _report_later(self, error: BaseException) -> None:
+        # Awaiting the handle calls this off; throwing it away, or the runtime's end, lets it out.
+        self._unseen = weakref.finalize(self, _report, self._task.id, self._task.name, error)
+        self._unseen.atexit = False
+        runtime = self._task.runtime
+        if runtime.closing:
+            self._unseen()
+        else:
+            runtime.service(Unseen).add(self._unseen)
+
+    def __repr__(self) -> str:
+        return f"<TaskHandle {self._task.id} {self._task.name!r} {self._status}>"
+
+
+class _Waiting:
+    """Make a generator of futures something to await."""
+
+    __slots__ = ("_steps",)
+
+    def __init__(self, steps: Generator[Any, None, None]) -> None:
+        self._steps = steps
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._steps
+
+
+def launch(
+    task: Task,
+    call: Callable[..., Awaitable[T]],
+    args: tuple[Any, ...] = (),
+    *,
+    nursery: Nursery | None = None,
+    frame: Frame | None = None,
+) -> TaskHandle[T]:
+    """Start *call* as *task*, owned by *nursery*, or by the runtime if there is none.
+
+    *call* is something async (see `isolation.runner_for` for what is not). Rooms above use this to
+    give their tasks names and groups of their own; users have `spawn`.
+    """
+    runtime = task.runtime
+    handle: TaskHandle[T] = TaskHandle(task, nursery)
+    if nursery is not None:
+        nursery.adopt(handle)
+    elif runtime.closing:
+        raise HarnError("this Runtime has been left and takes no more tasks")
+    running = _run(frame or Frame(task, nursery), call, args)
+    aio = asyncio.get_running_loop().create_task(running, name=task.id)
+    handle._aio = task.aio = aio
+    runtime.tasks.add(task)
+    aio.add_done_callback(handle._ended)
+    if nursery is None:
+        runtime.own(aio)
+    return handle
+
+
+async def _run(frame: Frame, call: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
+    current_frame_var.set(frame)
+    try:
+        value = await call(*args)
+    except BaseException as error:
+        if frame.cleanups and (chosen := await unwind(frame, error)) is not error:
+            assert chosen is not None
+            raise chosen from error
+        raise
+    if frame.cleanups and (chosen := await unwind(frame)) is not None:
+        raise chosen
+    return value
+
+
+class Unseen:
+    """The failures of a runtime's detached tasks that nobody has looked at yet."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._reports: set[weakref.finalize[Any, Any]] = set()
+
+    def add(self, report: weakref.finalize[Any, Any]) -> None:
+        """Keep *report* until it was made, called off, or the runtime ends."""
+        if len(self._reports) >= 2 * self._kept:
+            self._reports = {each for each in self._reports if each.alive}
+            self._kept = max(64, len(self._reports))
+        self._reports.add(report)
+
+    _kept = 64
+
+    async def aclose(self) -> None:
+        """Make every report that is still due."""
+        for report in self._reports:
+            report()
+
+
+def _report(task_id: str, name: str, error: BaseException) -> None:
+    logger.error(
+        "detached task %s (%s) failed and nobody awaited it", task_id, name, exc_info=error
+    )

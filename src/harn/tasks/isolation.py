@@ -1,0 +1,167 @@
+"""Where a function runs: on the loop, on a worker thread, or in a worker process.
+
+`bind` turns whatever the user gave us (async or plain, function, partial, method, object) into
+something async that runs in the right place. A `Runner` is one such place with a bound of its own;
+pools bring theirs, everything else shares the runtime's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import os
+from collections.abc import Awaitable, Callable, Coroutine
+from types import FunctionType, MethodType
+from typing import Any, Literal, Protocol, get_args
+
+from harn.errors import InvalidOption, did_you_mean
+from harn.runtime import Runtime
+from harn.tasks.processes import Processes
+from harn.tasks.threads import Threads
+
+Isolation = Literal["auto", "task", "thread", "process"]
+Call = Callable[..., Awaitable[Any]]
+
+MAX_THREADS = 128
+"""Worker threads of one runtime, outside its pools. They start when needed."""
+
+
+class Runner(Protocol):
+    """A place to run functions, at most *limit* at once (None: as many as there are)."""
+
+    limit: int | None
+
+    def bind(self, fn: Callable[..., Any]) -> Call:
+        """Return something async that runs *fn* here."""
+
+    async def aclose(self) -> None:
+        """End the threads or processes of this place."""
+
+
+def bind(runtime: Runtime, fn: Callable[..., Any], isolation: Isolation) -> Call:
+    """Return something async that runs *fn* as *isolation* says, with the runtime's workers."""
+    if isolation == "auto":
+        if type(fn) is FunctionType and fn.__code__.co_flags & inspect.CO_COROUTINE:
+            return fn  # by far the most common case, worth a line
+        check_callable(fn)
+        if is_async_callable(fn):
+            return fn
+        return runtime.service(SharedThreads).threads.bind(fn)
+    return runner_for(runtime, isolation).bind(check_callable(fn))
+
+
+def runner_for(runtime: Runtime, isolation: Isolation, max_workers: int | None = None) -> Runner:
+    """Return the place that *isolation* names.
+
+    With *max_workers* it has that many workers of its own, and the caller closes it; without, it is
+    the runtime's shared one and closes with the runtime.
+    """
+    check_isolation(isolation)
+    if isolation == "task":
+        return OnLoop()
+    if isolation == "process":
+        if max_workers is not None:
+            return Processes(runtime, max_workers)
+        return runtime.service(SharedProcesses).processes
+    threads = (
+        Threads(runtime, max_workers)
+        if max_workers is not None
+        else runtime.service(SharedThreads).threads
+    )
+    return OnLoopOrThread(threads) if isolation == "auto" else threads
+
+
+class OnLoop:
+    """The event loop itself; a plain function blocks it while it runs."""
+
+    limit: int | None = None
+
+    def bind(self, fn: Callable[..., Any]) -> Call:
+        """Return something async that calls *fn* right there."""
+        return fn if is_async_callable(fn) else functools.partial(_call_here, fn)
+
+    async def aclose(self) -> None:
+        """Do nothing: the loop is not ours."""
+
+
+class OnLoopOrThread:
+    """Async functions on the loop, plain ones on *threads*."""
+
+    limit: int | None = None
+
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
+
+    def bind(self, fn: Callable[..., Any]) -> Call:
+        """Return something async that runs *fn* where it belongs."""
+        return fn if is_async_callable(fn) else self._threads.bind(fn)
+
+    async def aclose(self) -> None:
+        """End the threads."""
+        await self._threads.aclose()
+
+
+async def _call_here(fn: Callable[..., Any], *args: Any) -> Any:
+    result = fn(*args)
+    return await result if inspect.isawaitable(result) else result
+
+
+class SharedThreads:
+    """The worker threads of a runtime."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.threads = Threads(runtime, MAX_THREADS)
+
+    async def aclose(self) -> None:
+        """End them with the runtime."""
+        await self.threads.aclose()
+
+
+class SharedProcesses:
+    """The worker processes of a runtime: as many as there are processors."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.processes = Processes(runtime, os.cpu_count() or 1)
+
+    async def aclose(self) -> None:
+        """End them with the runtime."""
+        await self.processes.aclose()
+
+
+def check_isolation(value: Isolation) -> Isolation:
+    """Return *value*, or raise `InvalidOption` if it is no isolation."""
+    known = get_args(Isolation)
+    if value not in known:
+        near = did_you_mean(value, known) if isinstance(value, str) else ""
+        raise InvalidOption("isolation", value, f'"auto", "task", "thread" or "process"{near}')
+    return value
+
+
+def check_callable(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return *fn*, or raise `InvalidOption` with the way out if it cannot be called."""
+    if callable(fn):
+        return fn
+    if isinstance(fn, Coroutine):
+        name = getattr(fn, "__name__", "fn")
+        fn.close()
+        raise InvalidOption("fn", fn, f"the function itself: {name}, not {name}()")
+    if isinstance(fn, Awaitable | asyncio.Future):
+        raise InvalidOption("fn", fn, "a function to call; this has been started already")
+    raise InvalidOption("fn", fn, "a function, or anything else that can be called")
+
+
+def is_async_callable(fn: Callable[..., Any]) -> bool:
+    """Tell whether calling *fn* gives something to await.
+
+    >>> async def fetch(): ...
+    >>> is_async_callable(functools.partial(fetch)), is_async_callable(print)
+    (True, False)
+    """
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    if type(fn) in (FunctionType, MethodType) or inspect.isbuiltin(fn):
+        return inspect.iscoroutinefunction(fn)
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
+        getattr(type(fn), "__call__", None)  # noqa: B004 - the method itself, to look at it
+    )

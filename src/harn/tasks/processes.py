@@ -1,0 +1,217 @@
+"""Worker processes: true parallelism, and a boundary that copies values both ways.
+
+Each process is started with `spawn` (a fork would copy locks and database handles in the middle of
+their work) and serves one call at a time through a pipe; a thread of ours waits at the other end.
+One process for one call is why a killed worker fails only the task that it ran, and why cancelling
+a task really stops it: the process is killed and the next call gets a new one. (The standard
+`ProcessPoolExecutor` fails everyone when one worker dies, and cannot stop a call at all.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import multiprocessing
+import pickle
+import signal
+import threading
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from harn.errors import HarnError, InvalidOption, WorkerDied
+from harn.runtime import Runtime, current_frame
+from harn.tasks.apart import Passport, run_with
+from harn.tasks.threads import Threads
+
+_spawning = threading.Lock()
+
+
+class Processes:
+    """At most *limit* processes, started when there is work for them and reused."""
+
+    def __init__(self, runtime: Runtime, limit: int) -> None:
+        self.limit: int | None = limit
+        self._threads = Threads(runtime, limit, name="process")
+        self._idle: list[Worker] = []
+
+    def bind(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Return something async that runs *fn* in one of these processes."""
+        return functools.partial(self.call, fn)
+
+    async def call(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """Run *fn* with copies of *args* in a process; return a copy of its value.
+
+        Cancelling kills the process.
+        """
+        task = current_frame().task
+        order = Order(self, fn, args, Passport.of(task))
+        waiting = asyncio.ensure_future(self._threads.call(order.carry_out))
+        cancel: asyncio.CancelledError | None = None
+        while not waiting.done():
+            try:
+                await asyncio.wait((waiting,))
+            except asyncio.CancelledError as error:
+                cancel = error
+                order.stop()
+                waiting.cancel()
+        if cancel is not None:
+            if not waiting.cancelled():
+                waiting.exception()
+            raise cancel
+        return waiting.result()
+
+    def take(self) -> Worker:
+        """Return an idle process, or a new one. (On a worker thread.)"""
+        while True:
+            try:
+                worker = self._idle.pop()
+            except IndexError:
+                return Worker()
+            if worker.process.is_alive():
+                return worker
+            worker.kill()
+
+    def give_back(self, worker: Worker) -> None:
+        """Keep *worker* for the next call. (On a worker thread.)"""
+        self._idle.append(worker)
+
+    async def aclose(self) -> None:
+        """End every process and its thread."""
+        await self._threads.aclose()
+        while self._idle:
+            self._idle.pop().kill()
+
+
+class Order:
+    """One call on its way through a process."""
+
+    def __init__(
+        self, pool: Processes, fn: Callable[..., Any], args: tuple[Any, ...], passport: Passport
+    ) -> None:
+        self._pool = pool
+        self._fn = fn
+        self._args = args
+        self._passport = passport
+        self._lock = threading.Lock()
+        self._worker: Worker | None = None
+        self._stopped = False
+
+    def carry_out(self) -> Any:
+        """Send it, wait, and return what comes back. (On a worker thread.)"""
+        payload = _packed(self._fn, self._args, self._passport)
+        worker = self._pool.take()
+        with self._lock:
+            self._worker = worker
+            if self._stopped:
+                worker.kill()
+        current_frame().task.thread = f"process {worker.process.pid}"
+        try:
+            reply = worker.ask(payload)
+        except (EOFError, OSError):
+            worker.kill()
+            code = worker.process.exitcode
+            raise WorkerDied(
+                f"the worker process {worker.process.pid} ended {_how(code)} while it ran "
+                f"{getattr(self._fn, '__qualname__', self._fn)!s}; the task may have had effects"
+            ) from None
+        with self._lock:
+            self._worker = None
+        self._pool.give_back(worker)
+        return _unpacked(reply)
+
+    def stop(self) -> None:
+        """Kill the process that runs it, if one does. (On the loop.)"""
+        with self._lock:
+            self._stopped = True
+            if self._worker is not None:
+                self._worker.kill()
+
+
+class Worker:
+    """A process that serves calls, and our end of its pipe."""
+
+    def __init__(self) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._pipe, theirs = spawn.Pipe()
+        self.process = spawn.Process(target=_serve, args=(theirs,), name="harn-worker", daemon=True)
+        with _spawning:
+            self.process.start()
+        theirs.close()
+
+    def ask(self, payload: bytes) -> bytes:
+        """Send one call and wait for its reply; `EOFError` or `OSError` if the process dies."""
+        self._pipe.send_bytes(payload)
+        return self._pipe.recv_bytes()
+
+    def kill(self) -> None:
+        """End the process now."""
+        self.process.kill()
+        self.process.join()
+        self._pipe.close()
+
+
+def _how(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"by signal {signal.Signals(-code).name}"
+    return f"with code {code}"
+
+
+def _packed(fn: Callable[..., Any], args: tuple[Any, ...], passport: Passport) -> bytes:
+    try:
+        return pickle.dumps((fn, args, passport))
+    except Exception as error:
+        raise InvalidOption(
+            "fn",
+            fn,
+            "with isolation='process' the function must be importable (a module-level `def`) and "
+            f"the arguments and context values picklable: {error}",
+        ) from error
+
+
+def _unpacked(reply: bytes) -> Any:
+    kind, content, trace = pickle.loads(reply)  # noqa: S301 - from a process that we started
+    if kind == "value":
+        return content
+    if kind == "error":
+        content.add_note(f"in a worker process:\n{trace}")
+        raise content
+    raise HarnError(f"{content}\nin a worker process:\n{trace}")
+
+
+def _serve(pipe: Connection) -> None:
+    """Answer calls until the other end is closed. (In the worker process.)"""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, who ends us
+    while True:
+        try:
+            payload = pipe.recv_bytes()
+        except (EOFError, OSError):
+            return
+        pipe.send_bytes(_answer(payload))
+
+
+def _answer(payload: bytes) -> bytes:
+    try:
+        fn, args, passport = pickle.loads(payload)  # noqa: S301 - from the process that started us
+        value = contextvars.copy_context().run(run_with, passport.frame(), fn, *args)
+    except BaseException as error:
+        return _pack_error(error)
+    try:
+        return pickle.dumps(("value", value, ""))
+    except Exception as error:
+        text = f"the result ({type(value).__name__}) cannot be copied between processes: {error}"
+        return pickle.dumps(("refused", text, ""))
+
+
+def _pack_error(error: BaseException) -> bytes:
+    trace = "".join(traceback.format_exception(error))
+    if isinstance(error, Exception):
+        try:
+            packed = pickle.dumps(("error", error, trace))
+            pickle.loads(packed)  # noqa: S301 - our own bytes: some errors only fail on the way back
+            return packed
+        except Exception:  # noqa: S110 - then it travels as text
+            pass
+    return pickle.dumps(("refused", f"{type(error).__name__}: {error}", trace))

@@ -1,0 +1,388 @@
+"""`spawn` starts a task; a `scope` is a block that does not end before the tasks started in it.
+
+The scope is our own, built on futures, because none of the standard pieces keeps its promises
+(a nested `TaskGroup` swallows the parent's cancel on Python 3.11 and 3.12). What it promises:
+
+- Every task spawned while the block is open, by whomever, has ended when the block ends.
+- The first failure in time cancels the siblings and interrupts the body; when all have ended it is
+  raised itself, and later failures are notes on it. A failure that someone awaits comes out at
+  that await instead, and is the awaiter's business.
+- A cancel from outside is passed on to the tasks and comes out as what it is.
+
+Interrupting the body is `Task.cancel`, taken back with `uncancel` on the way out. The count that
+asyncio keeps of both tells whether somebody else wanted to cancel us as well; then they win. The
+interrupt is always requested while the body's task is not running, so it is delivered at the
+body's very next step and never lies in wait for code after the block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable, KeysView
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar, TypeVarTuple, overload
+
+from harn.clock import SystemClock, Timer
+from harn.duration import Duration, to_seconds
+from harn.errors import HarnError, InvalidOption, TaskCancelled
+from harn.joining import REPORT_AFTER, logger
+from harn.runtime import Frame, Task, current_frame, current_frame_var
+from harn.tasks.handle import AwaitingTasks, TaskHandle, launch
+from harn.tasks.isolation import Isolation, bind
+from harn.tasks.results import Err, Ok
+from harn.unwinding import note, unwind
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+@overload
+def spawn(
+    fn: Callable[[*Ts], Awaitable[T]],
+    /,
+    *args: *Ts,
+    name: str | None = None,
+    isolation: Isolation = "auto",
+) -> TaskHandle[T]: ...
+@overload
+def spawn(
+    fn: Callable[[*Ts], T], /, *args: *Ts, name: str | None = None, isolation: Isolation = "auto"
+) -> TaskHandle[T]: ...
+def spawn(
+    fn: Callable[[*Ts], Any],
+    /,
+    *args: *Ts,
+    name: str | None = None,
+    isolation: Isolation = "auto",
+) -> TaskHandle[Any]:
+    """Start *fn* with *args* as a task of its own and return its handle at once.
+
+    Inside a `scope` the task belongs to the scope. Elsewhere it is detached: it runs until it ends
+    or its runtime does, and an error that nobody awaits is logged. *isolation* says where it runs:
+    `"auto"` (an async function on the loop, a plain one on a worker thread), `"task"` (on the
+    loop), `"thread"`, or `"process"` (arguments and result are copied). A plain function that
+    returns an awaitable has it awaited on the loop.
+
+    >>> import harn
+    >>> async def double(n: int) -> int:
+    ...     return 2 * n
+    >>> async def main() -> int:
+    ...     return await harn.spawn(double, 21)
+    >>> harn.run(main)
+    42
+    """
+    frame = current_frame()
+    return _start(frame.task, frame.nursery, fn, args, name, isolation)
+
+
+def _start(
+    parent: Task,
+    nursery: Scope | None,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    name: str | None,
+    isolation: Isolation,
+) -> TaskHandle[Any]:
+    if name is not None and (not isinstance(name, str) or not name):
+        raise InvalidOption("name", name, "a non-empty string, or None")
+    call = bind(parent.runtime, fn, isolation)
+    task = Task(
+        parent.runtime,
+        parent.child_id("spawn"),
+        name or "spawn",
+        parent,
+        group_id=parent.group_id,
+        cancel_from=parent if nursery is not None else None,
+    )
+    return launch(task, call, args, nursery=nursery)
+
+
+def is_cancelled() -> bool:
+    """Tell whether the current task was asked to stop; works on worker threads too.
+
+    True after `cancel()` and `cancel_graceful()`, when the scope or the parent that must outlive
+    this task is cancelled, and while the runtime is being left.
+
+    >>> import harn
+    >>> async def main() -> bool:
+    ...     return harn.is_cancelled()
+    >>> harn.run(main)
+    False
+    """
+    task = current_frame().task
+    return task.cancelled or task.runtime.closing
+
+
+class Scope:
+    """A block that joins what is spawned in it; made by `scope()`."""
+
+    def __init__(self) -> None:
+        self._children: dict[Task, TaskHandle[Any]] = {}
+        self._errors: list[BaseException] = []
+        self._state = "new"
+        self._cancelling = False
+        self._interrupted = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: Timer | None = None
+
+    @property
+    def tasks(self) -> KeysView[Task]:
+        """The tasks that still run, as a live view."""
+        return self._children.keys()
+
+    @overload
+    def spawn(
+        self,
+        fn: Callable[[*Ts], Awaitable[T]],
+        /,
+        *args: *Ts,
+        name: str | None = None,
+        isolation: Isolation = "auto",
+    ) -> TaskHandle[T]: ...
+    @overload
+    def spawn(
+        self,
+        fn: Callable[[*Ts], T],
+        /,
+        *args: *Ts,
+        name: str | None = None,
+        isolation: Isolation = "auto",
+    ) -> TaskHandle[T]: ...
+    def spawn(
+        self,
+        fn: Callable[[*Ts], Any],
+        /,
+        *args: *Ts,
+        name: str | None = None,
+        isolation: Isolation = "auto",
+    ) -> TaskHandle[Any]:
+        """Start a task that belongs to this scope, from wherever this is called."""
+        return _start(current_frame().task, self, fn, args, name, isolation)
+
+    def defer(self, fn: Callable[..., Any], *args: Any) -> None:
+        """Call *fn* with *args* when this scope ends; see `harn.defer`."""
+        if self._state != "open":
+            raise HarnError("this scope is not open; defer inside its block")
+        if self.frame.cleanups is None:
+            self.frame.cleanups = {}
+        self.frame.cleanups[object()] = partial(fn, *args)
+
+    def cancel(self) -> None:
+        """Cancel every task of this scope, and the body unless the body itself is calling.
+
+        The block then ends without an error, unless something fails on the way out.
+        """
+        if self._state in ("open", "joining"):
+            self._cancel_children()
+            if asyncio.current_task() is not self._host:
+                self._interrupt_body()
+
+    async def __aenter__(self) -> Self:
+        if self._state != "new":
+            raise HarnError("a scope can be entered once; make a new one")
+        host = asyncio.current_task()
+        assert host is not None
+        self._host = host
+        self._cancels_before = host.cancelling()
+        self.outer = current_frame()
+        self.frame = Frame(self.outer.task, self)
+        self._token = current_frame_var.set(self.frame)
+        self._state = "open"
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        self._state = "joining"
+        _leave(self._token, self.outer)
+        if error is not None:
+            if not isinstance(error, asyncio.CancelledError):
+                self._errors.append(error)
+            self._cancel_children()
+        cancel = await self._join() if self._children else None
+        self._state = "ended"
+        if self._timer is not None:
+            self._timer.cancel()
+        if cancel is None and self._cancelled_from_outside(error):
+            cancel = error if isinstance(error, asyncio.CancelledError) else None
+            cancel = cancel or asyncio.CancelledError()
+        chosen = self._weigh(cancel, error)
+        if self.frame.cleanups:
+            chosen = await unwind(self.frame, chosen)
+        if chosen is None or chosen is error:
+            return chosen is None  # an error that is not chosen was our own interrupt
+        context = chosen.__context__
+        try:
+            raise chosen
+        finally:
+            chosen.__context__ = context  # its own history, not that of our interrupt
+            del chosen, error, cancel, context
+
+    def _cancelled_from_outside(self, error: BaseException | None) -> bool:
+        """Take our interrupt back, and tell whether somebody else asked for a cancel too."""
+        if not self._interrupted:
+            return isinstance(error, asyncio.CancelledError)
+        return self._host.uncancel() > self._cancels_before
+
+    def _weigh(
+        self, cancel: asyncio.CancelledError | None, error: BaseException | None
+    ) -> BaseException | None:
+        """Choose what comes out of the block: a cancel from outside, else the first failure."""
+        chosen = cancel or (self._errors[0] if self._errors else None)
+        if chosen is not None:
+            note(chosen, self._errors)
+            if isinstance(error, asyncio.CancelledError):
+                note(chosen, (error,))
+        self._errors = []
+        return chosen
+
+    async def _join(self) -> asyncio.CancelledError | None:
+        """Wait for every child, whatever cancels us; return that cancel."""
+        cancel: asyncio.CancelledError | None = None
+        me = self.outer.task
+        waited_before, me.waiting = me.waiting, AwaitingTasks(self.tasks)
+        while self._children:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            except asyncio.CancelledError as error:
+                cancel = error
+                self._cancel_children()
+        me.waiting = waited_before
+        return cancel
+
+    def adopt(self, handle: TaskHandle[Any]) -> None:
+        """Take *handle* in before it starts."""
+        if self._state not in ("open", "joining"):
+            raise HarnError("this scope has ended and takes no more tasks")
+        self._children[handle.task] = handle
+        if self._cancelling:
+            handle.task.runtime.loop.call_soon(handle.cancel)
+
+    def child_ended(self, handle: TaskHandle[Any], error: BaseException | None) -> None:
+        """Let go of *handle*; its *error*, if nobody received it, ends the scope."""
+        self._children.pop(handle.task, None)
+        if error is not None:
+            self.child_failed(error)
+        if not self._children:
+            self._wake()
+
+    def child_failed(self, error: BaseException) -> None:
+        """Cancel what is left because of *error*, and interrupt the body."""
+        if self._state == "ended":
+            logger.error("a task failed after its scope had ended", exc_info=error)
+            return
+        self._errors.append(error)
+        self._cancel_children()
+        if asyncio.current_task() is self._host:
+            self.outer.task.runtime.loop.call_soon(self._interrupt_body)
+        else:
+            self._interrupt_body()
+
+    def _interrupt_body(self) -> None:
+        if self._state == "open" and not self._interrupted:
+            self._interrupted = True
+            self._host.cancel()
+
+    def _cancel_children(self) -> None:
+        self._cancelling = True
+        for handle in list(self._children.values()):
+            handle.cancel()
+        if self._children and self._timer is None:
+            self._report_after(REPORT_AFTER)
+
+    def _report_after(self, patience: float) -> None:
+        clock = self.outer.task.runtime.clock
+        wake = partial(self._report, patience)
+        self._timer = clock.call_at(clock.monotonic() + patience, wake, background=True)
+
+    def _report(self, patience: float) -> None:
+        for handle in self._children.values():
+            logger.warning("%r still runs %g s after its cancel", handle, patience)
+        self._report_after(patience * 2)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def scope() -> Scope:
+    """Open a block that ends only when every task spawned in it has ended.
+
+    `async with scope() as s`: `spawn` inside the block, or `s.spawn` from anywhere, starts tasks
+    that belong to it, and so do theirs. The first failure cancels the others, interrupts the block,
+    and is raised from it; later failures are notes. An exception out of the block cancels what is
+    left; `return`, `break` and reaching the end join it. `defer`, `owned` and permits taken inside
+    unwind after the tasks, last in, first out.
+
+    Cancelling cancels the tasks, waits for them, unwinds, and comes out as the cancel it is.
+
+    >>> import harn
+    >>> async def main() -> list[int]:
+    ...     seen = []
+    ...     async with harn.scope():
+    ...         harn.spawn(seen.append, 1)
+    ...     return seen
+    >>> harn.run(main)
+    [1]
+    """
+    return Scope()
+
+
+async def cancel_graceful(
+    handle: TaskHandle[T], timeout: Duration = "5s"
+) -> Ok[T] | Err[BaseException]:
+    """Ask the task to stop, wait up to *timeout* for it to do so itself, then cancel it.
+
+    First only `is_cancelled()` turns true in the task. A task that has ended, before or after,
+    gives its outcome: `Ok(value)` or `Err(exception)`, with `TaskCancelled` for one that was
+    cancelled. A thread that will not stop is left to its runtime and reported as abandoned.
+
+    Cancelling this leaves the request standing and the task with its owner.
+
+    >>> import harn
+    >>> async def polite() -> str:
+    ...     while not harn.is_cancelled():
+    ...         await harn.sleep("1ms")
+    ...     return "bye"
+    >>> async def main() -> object:
+    ...     return await harn.cancel_graceful(harn.spawn(polite))
+    >>> harn.run(main)
+    Ok(value='bye')
+    """
+    seconds = to_seconds(timeout, "timeout")
+    if not isinstance(handle, TaskHandle):
+        raise InvalidOption("handle", handle, "a TaskHandle, as spawn returns it")
+    if handle.done():
+        return handle.outcome()
+    if handle.task is current_frame().task:
+        raise InvalidOption("handle", handle, "another task: this one would wait for itself")
+    handle.task.cancel_requested = True
+    if await handle.ends(seconds, handle.task.runtime.clock):
+        return handle.outcome()
+    handle.cancel()
+    while not await handle.ends(REPORT_AFTER, _REAL):
+        if handle.task.thread is not None:
+            return Err(TaskCancelled(f"{handle!r} is abandoned: {handle.task.thread} still runs"))
+        logger.warning("%r still runs %g s after its cancel", handle, REPORT_AFTER)
+    if handle.status == "cancelled":
+        return Err(TaskCancelled("cancel_graceful: timeout, task forcefully aborted"))
+    return handle.outcome()
+
+
+_REAL = SystemClock()
+"""Threads live in real time, whatever clock the runtime has."""
+
+
+def _leave(token: contextvars.Token[Frame], outer: Frame) -> None:
+    try:
+        current_frame_var.reset(token)
+    except ValueError:  # left in another context than it was entered in
+        with suppress(LookupError):
+            current_frame_var.set(outer)

@@ -1,0 +1,307 @@
+"""Worker threads: plain functions run here, so that they never block the loop.
+
+The threads are our own and bounded; asyncio's default executor is shared with everything else in
+the process, and one stuck function there starves it. A thread cannot be stopped from outside:
+cancelling its task sets `is_cancelled()`, interrupts what it does through `from_thread`, and waits.
+A function that has not begun is withdrawn. Only when the runtime itself is being left do we stop
+waiting, after `ABANDON_AFTER` seconds, and say so in the log: the thread is abandoned, not stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextvars
+import functools
+import inspect
+import itertools
+import logging
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from harn.clock import SystemClock, Timer
+from harn.errors import HarnError
+from harn.joining import REPORT_AFTER
+from harn.runtime import Runtime, Task, current_frame
+from harn.tasks.apart import run_apart
+from harn.wakers import OWN_THREADS
+
+T = TypeVar("T")
+
+logger = logging.getLogger("harn.tasks")
+
+ABANDON_AFTER = 5.0
+"""Seconds that a runtime being left waits for a thread that was told to stop."""
+
+_REAL = SystemClock()
+"""Threads live in real time, whatever clock the runtime has."""
+
+
+class Threads:
+    """At most *limit* threads, started when there is work for them."""
+
+    def __init__(self, runtime: Runtime, limit: int, name: str = "worker") -> None:
+        self.limit: int | None = limit
+        self._runtime = runtime
+        self._names = (f"{OWN_THREADS}{name}-{number}" for number in itertools.count(1))
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._unfinished = 0
+        self._closed = False
+
+    def bind(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Return something async that runs *fn* on one of these threads.
+
+        An async function gets an event loop of its own there.
+        """
+        return functools.partial(self.call, fn)
+
+    async def call(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """Run *fn* with *args* on a thread; return its value or raise its error.
+
+        Cancelling withdraws a function that has not begun; otherwise it sets `is_cancelled()` in
+        the function, waits for it to end, drops its value and raises the cancel.
+        """
+        task = current_frame().task
+        if inspect.iscoroutinefunction(fn):
+            fn = functools.partial(run_apart, task, fn)
+        job = ThreadCall(task, fn, args)
+        self._submit(job)
+        try:
+            await job.wait()
+        finally:
+            self._unfinished -= 1
+        return await job.result()
+
+    def _submit(self, job: Callable[[], None]) -> None:
+        # Counted on the loop's thread only, so there is nothing to lock.
+        if self._closed:
+            raise HarnError("these worker threads have been closed")
+        self._unfinished += 1
+        assert self.limit is not None
+        if self._unfinished > len(self._threads) < self.limit:
+            # A daemon, so that a function that never returns cannot keep the process alive.
+            thread = threading.Thread(
+                target=_work, args=(self._jobs,), name=next(self._names), daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+        self._jobs.put(job)
+
+    async def aclose(self) -> None:
+        """End every thread; the idle ones are gone when this returns."""
+        self._closed = True
+        for _ in self._threads:
+            self._jobs.put(None)
+        if not self._unfinished:
+            for thread in self._threads:
+                thread.join(timeout=1.0)
+        self._threads.clear()
+
+
+def _work(jobs: SimpleQueue[Callable[[], None] | None]) -> None:
+    while (job := jobs.get()) is not None:
+        job()
+        del job  # an idle thread keeps nothing alive
+
+
+current_call: contextvars.ContextVar[ThreadCall] = contextvars.ContextVar("harn_thread_call")
+
+
+class ThreadCall:
+    """One function on its way through a thread, seen from the loop and from the thread."""
+
+    def __init__(self, task: Task, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self.task = task
+        self._runtime = task.runtime
+        self._fn = fn
+        self._args = args
+        self._context = contextvars.copy_context()
+        self._ticket = [True]
+        self._waiter: asyncio.Future[None] | None = None
+        self._cancel: asyncio.CancelledError | None = None
+        self._timer: Timer | None = None
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._ended = False
+        self._abandoned = False
+        self.reaching: set[asyncio.Task[Any]] = set()
+        """What the thread is doing on the loop, through `from_thread`."""
+        self.must_cancel = False
+        """A cancel that the next `from_thread` is to receive."""
+        self._runtime.clock.activity.working += 1
+
+    def __call__(self) -> None:
+        """Run the function, unless it was withdrawn. (On the thread.)"""
+        if not self._take():
+            return
+        value, error = None, None
+        self.task.thread = threading.current_thread().name
+        try:
+            value = self._context.run(self._call)
+        except BaseException as raised:  # also SystemExit: it ends the task, never the thread
+            error = raised
+        try:
+            self._runtime.loop.call_soon_threadsafe(self._arrived, value, error)
+        except RuntimeError:
+            logger.warning("%r ended on its thread after its event loop had closed", self.task)
+        del value, error
+
+    def _call(self) -> Any:
+        current_call.set(self)
+        return self._fn(*self._args)
+
+    def _take(self) -> bool:
+        # Popping is atomic: either the thread begins the call or the loop withdraws it.
+        try:
+            return self._ticket.pop()
+        except IndexError:
+            return False
+
+    async def wait(self) -> None:
+        """Wait until the call has ended, was withdrawn, or is abandoned; see `result`."""
+        while not self._ended:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            except asyncio.CancelledError as cancel:
+                self._cancel = cancel
+                self._asked_to_stop()
+
+    async def result(self) -> Any:
+        """Return the value or raise the error; a cancel that came meanwhile comes first."""
+        value, error, cancel = self._value, self._error, self._cancel
+        self._value = self._error = None
+        if cancel is not None:
+            if inspect.iscoroutine(value):
+                value.close()
+            raise cancel
+        if error is not None:
+            raise _as_exception(error)
+        return await value if inspect.isawaitable(value) else value
+
+    def _asked_to_stop(self) -> None:
+        self.task.cancel_requested = True
+        if self._take():
+            self._end()
+            return
+        self.must_cancel = not self.reaching
+        for reach in list(self.reaching):
+            reach.cancel()
+        if self._timer is None:
+            self._report_after(REPORT_AFTER)
+        if self._runtime.closing:
+            when = _REAL.monotonic() + ABANDON_AFTER
+            _REAL.call_at(when, self._abandon)
+
+    def _report_after(self, patience: float) -> None:
+        when = _REAL.monotonic() + patience
+        self._timer = _REAL.call_at(when, functools.partial(self._report, patience))
+
+    def _report(self, patience: float) -> None:
+        where = self.task.thread
+        logger.warning("%r still runs on %s %g s after its cancel", self.task, where, patience)
+        self._report_after(patience * 2)
+
+    def _abandon(self) -> None:
+        if not self._ended:
+            self._abandoned = True
+            logger.warning("%r is abandoned: %s still runs it", self.task, self.task.thread)
+            self._end()
+
+    def _arrived(self, value: Any, error: BaseException | None) -> None:
+        self.task.thread = None
+        if not self._ended:
+            self._value, self._error = value, error
+            self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._runtime.clock.activity.working -= 1
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def _as_exception(error: BaseException) -> BaseException:
+    """Return what a task may raise on the loop: an exit would end the loop, not the task."""
+    if isinstance(error, Exception | asyncio.CancelledError):
+        return error
+    wrapped = HarnError(f"a function on a worker thread raised {type(error).__name__}({error})")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def from_thread(fn: Callable[..., Any], *args: Any) -> Any:
+    """From a worker thread: run *fn* with *args* on the runtime's loop, wait, return its value.
+
+    *fn* may be async or plain; either way it runs on the loop, as the task that the thread works
+    for, so a plain one must be quick. Its error is raised here. If that task is cancelled,
+    `CancelledError` is raised here, once, and *fn* has been cancelled.
+
+    >>> import harn
+    >>> async def fetch(n: int) -> int:
+    ...     return n + 1
+    >>> def work() -> int:
+    ...     return harn.from_thread(fetch, 41)
+    >>> async def main() -> int:
+    ...     return await harn.spawn(work)
+    >>> harn.run(main)
+    42
+    """
+    runtime = current_frame().task.runtime
+    if runtime.on_loop_thread():
+        raise HarnError("from_thread is for worker threads; on the event loop, call or await it")
+    loop = runtime.loop
+    reply: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    begin = functools.partial(_begin, runtime, current_call.get(None), fn, args, reply)
+    try:
+        loop.call_soon_threadsafe(begin, context=contextvars.copy_context())
+    except RuntimeError:
+        raise HarnError("the event loop of this runtime has been closed") from None
+    while True:
+        try:
+            return reply.result(timeout=1.0)
+        except TimeoutError:
+            if reply.done():
+                raise
+            if loop.is_closed():
+                raise HarnError("the event loop of this runtime has been closed") from None
+
+
+def _begin(
+    runtime: Runtime,
+    call: ThreadCall | None,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    reply: concurrent.futures.Future[Any],
+) -> None:
+    reach = runtime.loop.create_task(_reach(fn, args))
+    runtime.own(reach)
+    reach.add_done_callback(functools.partial(_answer, reply, call))
+    if call is not None:
+        call.reaching.add(reach)
+        if call.must_cancel:
+            call.must_cancel = False
+            reach.cancel()
+
+
+async def _reach(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    result = fn(*args)
+    return await result if inspect.isawaitable(result) else result
+
+
+def _answer(
+    reply: concurrent.futures.Future[Any], call: ThreadCall | None, reach: asyncio.Task[Any]
+) -> None:
+    if call is not None:
+        call.reaching.discard(reach)
+    if reach.cancelled():
+        reply.set_exception(asyncio.CancelledError())
+    elif (error := reach.exception()) is not None:
+        reply.set_exception(error)
+    else:
+        reply.set_result(reach.result())
