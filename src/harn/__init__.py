@@ -33,8 +33,10 @@ _ROOMS = {
         runtime_context_get runtime_context_set runtime_context_values sleep
     """,
     "harn.tasks": """
-        Err Ok Owned TaskHandle cancel_graceful defer disown drop from_thread is_cancelled is_err
-        is_ok owned scope spawn unwrap unwrap_err
+        Err Ok Owned ParallelStream Settled TaskHandle cancel_graceful deadline defer
+        disown drop from_thread is_cancelled is_err is_ok owned parallel parallel_each
+        parallel_each_stream parallel_race parallel_settle retry scope spawn unwrap
+        unwrap_err wait_agent
     """,
     "harn.storage": "Event",
 }

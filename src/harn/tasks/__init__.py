@@ -21,23 +21,37 @@ from harn.tasks.isolation import (
     is_async_callable,
     runner_for,
 )
+from harn.tasks.parallel import (
+    Settled,
+    parallel,
+    parallel_each,
+    parallel_race,
+    parallel_settle,
+)
 from harn.tasks.results import Err, Ok, is_err, is_ok, unwrap, unwrap_err
 from harn.tasks.scope import Scope, cancel_graceful, is_cancelled, scope, spawn
+from harn.tasks.stream import ParallelStream, parallel_each_stream
 from harn.tasks.threads import from_thread
+from harn.tasks.timing import Deadline, deadline, retry
+from harn.tasks.waiting import wait_agent
 
 __all__ = [
     "AwaitingTasks",
+    "Deadline",
     "Err",
     "Isolation",
     "Nursery",
     "Ok",
     "Owned",
+    "ParallelStream",
     "Runner",
     "Scope",
+    "Settled",
     "TaskHandle",
     "cancel_graceful",
     "check_callable",
     "check_isolation",
+    "deadline",
     "defer",
     "disown",
     "drop",
@@ -48,9 +62,16 @@ __all__ = [
     "is_ok",
     "launch",
     "owned",
+    "parallel",
+    "parallel_each",
+    "parallel_each_stream",
+    "parallel_race",
+    "parallel_settle",
+    "retry",
     "runner_for",
     "scope",
     "spawn",
     "unwrap",
     "unwrap_err",
+    "wait_agent",
 ]

@@ -284,7 +284,7 @@ def launch(
         nursery.adopt(handle)
     elif runtime.closing:
         raise HarnError("this Runtime has been left and takes no more tasks")
-    running = _run(frame or Frame(task, nursery), call, args)
+    running = run_in_frame(frame or Frame(task, nursery), call, args)
     aio = asyncio.get_running_loop().create_task(running, name=task.id)
     handle._aio = task.aio = aio
     runtime.tasks.add(task)
@@ -294,7 +294,8 @@ def launch(
     return handle
 
 
-async def _run(frame: Frame, call: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
+async def run_in_frame(frame: Frame, call: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
+    """Await *call* with *frame* as the current one, and unwind it at the end."""
     current_frame_var.set(frame)
     try:
         value = await call(*args)

@@ -51,6 +51,15 @@ def bind(runtime: Runtime, fn: Callable[..., Any], isolation: Isolation) -> Call
     return runner_for(runtime, isolation).bind(check_callable(fn))
 
 
+def limit_of(fn: Callable[..., Any], isolation: Isolation) -> int | None:
+    """Return how many calls of *fn* the runtime's own workers can run at once."""
+    if isolation == "process":
+        return os.cpu_count() or 1
+    if isolation == "thread" or (isolation == "auto" and not is_async_callable(fn)):
+        return MAX_THREADS
+    return None
+
+
 def runner_for(runtime: Runtime, isolation: Isolation, max_workers: int | None = None) -> Runner:
     """Return the place that *isolation* names.
 

@@ -127,7 +127,7 @@ class Order:
         with self._lock:
             self._stopped = True
             if self._worker is not None:
-                self._worker.kill()
+                self._worker.process.kill()  # its thread sees the end of the pipe and tidies up
 
 
 class Worker:

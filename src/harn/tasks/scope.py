@@ -33,6 +33,7 @@ from harn.runtime import Frame, Task, current_frame, current_frame_var
 from harn.tasks.handle import AwaitingTasks, TaskHandle, launch
 from harn.tasks.isolation import Isolation, bind
 from harn.tasks.results import Err, Ok
+from harn.tasks.threads import current_call
 from harn.unwinding import note, unwind
 
 T = TypeVar("T")
@@ -113,7 +114,8 @@ def is_cancelled() -> bool:
     False
     """
     task = current_frame().task
-    return task.cancelled or task.runtime.closing
+    call = current_call.get(None)
+    return task.cancelled or task.runtime.closing or (call is not None and call.stop_requested)
 
 
 class Scope:

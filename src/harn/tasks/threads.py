@@ -129,6 +129,8 @@ class ThreadCall:
         self._abandoned = False
         self.reaching: set[asyncio.Task[Any]] = set()
         """What the thread is doing on the loop, through `from_thread`."""
+        self.stop_requested = False
+        """Whether the function was asked to stop; its task may go on after it."""
         self.must_cancel = False
         """A cancel that the next `from_thread` is to receive."""
         self._runtime.clock.activity.working += 1
@@ -183,7 +185,7 @@ class ThreadCall:
         return await value if inspect.isawaitable(value) else value
 
     def _asked_to_stop(self) -> None:
-        self.task.cancel_requested = True
+        self.stop_requested = True
         if self._take():
             self._end()
             return

@@ -1,0 +1,335 @@
+"""Workers that carry out one function over many items: the engine under every `parallel` form.
+
+With a cap, that many workers pull from one iterator until it is empty, so a million items cost no
+more each than ten, and an item that nobody has room for is not even made. Without a cap every item
+has a worker of its own. Each item is a task of its own to everything that asks (`runtime_context`,
+`defer`, permits, `is_cancelled`) and has a copy of the context, although one asyncio task may carry
+out thousands: `_in_context` steps an item's coroutine inside the item's context.
+
+The caller owns the workers. It returns, or raises, only when all of them have ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import types
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+)
+from typing import Any
+
+from harn.errors import InvalidOption, TaskCancelled
+from harn.joining import join_cancelled
+from harn.runtime import Frame, Task, current_frame
+from harn.tasks.handle import AwaitingTasks, run_in_frame
+from harn.tasks.isolation import Isolation, bind, limit_of
+from harn.unwinding import note
+
+Items = Iterable[Any] | AsyncIterable[Any]
+
+
+class Worker:
+    """One asyncio task of the crew, and the item's task that it is busy with."""
+
+    __slots__ = ("aio", "task")
+
+    def __init__(self) -> None:
+        self.aio: asyncio.Task[None] | None = None
+        self.task: Task | None = None
+
+
+class Crew:
+    """The workers of one `parallel` call. Subclasses say what becomes of values and errors."""
+
+    def __init__(
+        self,
+        kind: str,
+        items: Items,
+        fn: Callable[..., Any],
+        max_concurrent: int,
+        isolation: Isolation,
+    ) -> None:
+        cap = check_cap(max_concurrent)
+        self.frame = current_frame()
+        self.parent = self.frame.task
+        self.runtime = self.parent.runtime
+        self._call = bind(self.runtime, fn, isolation)
+        self._limit = _smaller(cap, limit_of(fn, isolation))
+        self._items, self._feed = _source(items)
+        self._turn: asyncio.Lock | None = None
+        self.group_id = self.parent.child_id(kind)
+        self._name = NAMES[kind]
+        self._context = contextvars.copy_context()
+        self._pulled = 0
+        self.workers: set[Worker] = set()
+        self.stopping = False
+        self.failures: list[tuple[int, BaseException]] = []
+        self._chosen: BaseException | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    # What a form decides.
+
+    def succeeded(self, index: int, value: Any) -> Any:
+        """Take *value*; what is returned, if anything, is awaited before the next item."""
+        raise NotImplementedError
+
+    def failed(self, index: int, error: BaseException) -> None:
+        """Take *error*: unless a form says otherwise, it stops the crew."""
+        self.failures.append((index, error))
+        self.stop()
+
+    # What the caller does.
+
+    async def work(self) -> None:
+        """Carry out every item, or stop early; raise the failure that stopped it.
+
+        Cancelling cancels the workers, waits for them and comes out as the cancel it is.
+        """
+        me = self.parent
+        waited_before, me.waiting = me.waiting, AwaitingTasks(Running(self))
+        try:
+            self.start()
+            while self.workers and not self.stopping:
+                self._waiter = asyncio.get_running_loop().create_future()
+                await self._waiter
+        except asyncio.CancelledError as cancel:
+            await self._dismiss_for(cancel)
+            raise
+        except BaseException:
+            await self.dismiss()
+            raise
+        else:
+            await self.dismiss()
+        finally:
+            me.waiting = waited_before
+        if (error := self.failure()) is not None:
+            raise error
+
+    def start(self) -> None:
+        """Start as many workers as may work at once and have something to do."""
+        if self._feed is not None:
+            if self._limit is None:
+                self._hire(self._feed_all())
+            else:
+                for _ in range(self._limit):
+                    worker = Worker()
+                    self._hire(self._pull_from_feed(worker), worker)
+            return
+        while (self._limit is None or len(self.workers) < self._limit) and not self.stopping:
+            if (pulled := self._pull()) is None:
+                return
+            self._hire_for(*pulled)
+
+    def stop(self) -> None:
+        """Begin nothing more, and let the caller end what is under way."""
+        self.stopping = True
+        self.wake()
+
+    async def dismiss(self) -> None:
+        """Cancel the workers and wait until they have ended; raise a cancel that came meanwhile."""
+        self.stopping = True
+        self.choose()
+        while left := [worker.aio for worker in self.workers if worker.aio is not None]:
+            self.cancel_workers()
+            await join_cancelled(left, self.runtime.clock)
+            if all(aio.done() for aio in left):
+                # Their callbacks, which take them off the list, run after ours.
+                self.workers = {each for each in self.workers if each.aio not in left}
+
+    async def _dismiss_for(self, cancel: asyncio.CancelledError) -> None:
+        try:
+            await self.dismiss()
+        finally:
+            note(cancel, (error for _, error in self.failures))
+
+    def cancel_workers(self) -> None:
+        """Ask every worker to end."""
+        for worker in list(self.workers):
+            if worker.task is not None:
+                worker.task.cancel_requested = True
+            if worker.aio is not None:
+                worker.aio.cancel()
+
+    def choose(self) -> None:
+        """Settle which failure comes out: of those so far, the one with the lowest index."""
+        if self._chosen is None and self.failures:
+            self._chosen = min(self.failures, key=lambda failure: failure[0])[1]
+
+    def failure(self) -> BaseException | None:
+        """Return what is to be raised, with the other failures as notes."""
+        self.choose()
+        if self._chosen is not None:
+            note(self._chosen, (error for _, error in self.failures))
+            self.failures = []
+        return self._chosen
+
+    def wake(self) -> None:
+        """Let the caller look again."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # What a worker does.
+
+    def _hire(self, duty: Coroutine[Any, Any, None], worker: Worker | None = None) -> None:
+        worker = worker or Worker()
+        worker.aio = aio = asyncio.get_running_loop().create_task(duty, name=self.group_id)
+        self.workers.add(worker)
+        aio.add_done_callback(lambda aio: self._left(worker, aio))
+
+    def _hire_for(self, index: int, item: Any) -> None:
+        worker = Worker()
+        if self._limit is None:
+            self._hire(self._do(worker, index, item), worker)
+        else:
+            self._hire(self._pull_and_do(worker, index, item), worker)
+
+    def _left(self, worker: Worker, aio: asyncio.Task[None]) -> None:
+        self.workers.discard(worker)
+        if not aio.cancelled() and (error := aio.exception()) is not None:
+            self.failures.append((self._pulled, error))  # an exit, or a fault in the items
+            self.stop()
+        if not self.workers:
+            self.wake()
+
+    async def _pull_and_do(self, worker: Worker, index: int, item: Any) -> None:
+        while True:
+            await _in_context(self._context.copy(), self._do(worker, index, item))
+            if self.stopping or (pulled := self._pull()) is None:
+                return
+            index, item = pulled
+
+    async def _do(self, worker: Worker, index: int, item: Any) -> None:
+        parent = self.parent
+        task = worker.task = Task(
+            self.runtime,
+            f"{self.group_id}:{index}",
+            self._name,
+            parent,
+            group_id=self.group_id,
+            cancel_from=parent,
+        )
+        task.aio = worker.aio
+        tasks = self.runtime.tasks
+        tasks.add(task)
+        try:
+            value = await run_in_frame(Frame(task, self.frame.nursery), self._call, (item,))
+        except asyncio.CancelledError:
+            if self.stopping or (worker.aio is not None and worker.aio.cancelling()):
+                raise
+            self.failed(index, TaskCancelled(f"task {task.id} was cancelled"))
+        except Exception as error:
+            self.failed(index, error)
+        else:
+            taken = self.succeeded(index, value)
+            if taken is not None:
+                await taken
+        finally:
+            tasks.discard(task)
+            worker.task = None
+
+    def _pull(self) -> tuple[int, Any] | None:
+        assert self._items is not None
+        for item in self._items:
+            index = self._pulled
+            self._pulled += 1
+            return index, item
+        return None
+
+    async def _pull_from_feed(self, worker: Worker) -> None:
+        assert self._feed is not None
+        if self._turn is None:
+            self._turn = asyncio.Lock()
+        while not self.stopping:
+            async with self._turn:
+                try:
+                    item = await anext(self._feed)
+                except StopAsyncIteration:
+                    return
+                index = self._pulled
+                self._pulled += 1
+            await _in_context(self._context.copy(), self._do(worker, index, item))
+
+    async def _feed_all(self) -> None:
+        assert self._feed is not None
+        async for item in self._feed:
+            if self.stopping:
+                return
+            self._hire_for(self._pulled, item)
+            self._pulled += 1
+            await self.has_room()
+
+    async def has_room(self) -> None:
+        """Wait until one more item may begin, where there is no cap."""
+
+
+NAMES = {
+    "parallel": "parallel",
+    "parallel_each": "parallel each",
+    "parallel_settle": "parallel settle",
+    "parallel_race": "parallel race",
+    "parallel_each_stream": "parallel each as stream",
+}
+
+
+class Running:
+    """The tasks of a crew that run at the moment one looks."""
+
+    def __init__(self, crew: Crew) -> None:
+        self._crew = crew
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter([worker.task for worker in self._crew.workers if worker.task is not None])
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __contains__(self, task: object) -> bool:
+        return any(each is task for each in self)
+
+
+@types.coroutine
+def _in_context(
+    context: contextvars.Context, coro: Coroutine[Any, Any, Any]
+) -> Generator[Any, Any, Any]:
+    """Await *coro*, each of its steps inside *context*."""
+    run, send = context.run, coro.send
+    try:
+        awaited = run(send, None)
+        while True:
+            try:
+                yield awaited
+            except BaseException as error:
+                awaited = run(coro.throw, error)
+            else:
+                awaited = run(send, None)
+    except StopIteration as end:
+        return end.value
+
+
+def _source(items: Items) -> tuple[Iterator[Any] | None, AsyncIterator[Any] | None]:
+    if isinstance(items, AsyncIterable):
+        return None, aiter(items)
+    try:
+        return iter(items), None
+    except TypeError:
+        raise InvalidOption("items", items, "a list or anything else to iterate over") from None
+
+
+def check_cap(value: int) -> int | None:
+    """Return the cap that *value* asks for; zero and less mean none."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidOption("max_concurrent", value, "a whole number; 0 or less means no limit")
+    return value if value > 0 else None
+
+
+def _smaller(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return min(one, other)

@@ -1,0 +1,288 @@
+"""The same function over many items at once: all, each, settled, raced, or as a stream.
+
+    parallel(n, fn)              fn(0) … fn(n-1); a list in order; the first failure ends it
+    parallel_each(items, fn)     fn over items; likewise
+    parallel_settle(items, fn)   never fails: an Ok or Err for each item, in order
+    parallel_race(items, fn)     the first success; the others are cancelled and awaited
+    parallel_each_stream(...)    values as they come, in order of completion (stream.py)
+
+`max_concurrent` caps how many run at once; 0 or less means all of them (a plain function is always
+bounded by the worker threads). Items may be any iterable, or an async one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, overload
+
+from harn.errors import InvalidOption, RaceFailed
+from harn.tasks.crew import Crew, Items
+from harn.tasks.isolation import Isolation
+from harn.tasks.results import Err, Ok
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+
+@overload
+async def parallel(
+    n: int,
+    fn: Callable[[int], Awaitable[T]],
+    max_concurrent: int = 0,
+    *,
+    isolation: Isolation = "auto",
+) -> list[T]: ...
+@overload
+async def parallel(
+    n: int, fn: Callable[[int], T], max_concurrent: int = 0, *, isolation: Isolation = "auto"
+) -> list[T]: ...
+async def parallel(
+    n: int,
+    fn: Callable[[int], Any],
+    max_concurrent: int = 0,
+    *,
+    isolation: Isolation = "auto",
+) -> list[Any]:
+    """Run *fn* with each of 0 … *n*-1 and return the values in that order.
+
+    The first failure cancels the rest, waits for them, and is raised; of failures in the same
+    moment the lowest index wins and the others are notes on it. A negative *n* means none.
+
+    Cancelling cancels and awaits every task of it.
+
+    >>> import harn
+    >>> async def main() -> list[int]:
+    ...     return await harn.parallel(5, lambda i: i * 10)
+    >>> harn.run(main)
+    [0, 10, 20, 30, 40]
+    """
+    if isinstance(n, bool) or not isinstance(n, int):
+        raise InvalidOption("n", n, "a whole number")
+    return await _collected("parallel", range(n), fn, max_concurrent, isolation)
+
+
+@overload
+async def parallel_each(
+    items: Iterable[A] | AsyncIterable[A],
+    fn: Callable[[A], Awaitable[T]],
+    max_concurrent: int = 0,
+    *,
+    isolation: Isolation = "auto",
+) -> list[T]: ...
+@overload
+async def parallel_each(
+    items: Iterable[A] | AsyncIterable[A],
+    fn: Callable[[A], T],
+    max_concurrent: int = 0,
+    *,
+    isolation: Isolation = "auto",
+) -> list[T]: ...
+async def parallel_each(
+    items: Iterable[A] | AsyncIterable[A],
+    fn: Callable[[A], Any],
+    max_concurrent: int = 0,
+    *,
+    isolation: Isolation = "auto",
+) -> list[Any]:
+    """Run *fn* with each of *items* and return the values in the items' order.
+
+    Failures and cancelling are as in `parallel`.
+
+    >>> import harn
+    >>> async def main() -> list[str]:
+    ...     return await harn.parallel_each(["a", "b"], str.upper, max_concurrent=4)
+    >>> harn.run(main)
+    ['A', 'B']
+    """
+    return await _collected("parallel_each", items, fn, max_concurrent, isolation)
+
+
+async def _collected(
+    kind: str, items: Items, fn: Callable[..., Any], max_concurrent: int, isolation: Isolation
+) -> list[Any]:
+    crew = Collecting(kind, items, fn, max_concurrent, isolation)
+    await crew.work()
+    return crew.in_order()
+
+
+class Collecting(Crew):
+    """Keeps every value in its item's place."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._values: dict[int, Any] = {}
+        self.succeeded = self._values.__setitem__  # type: ignore[method-assign, assignment]
+
+    def in_order(self) -> list[Any]:
+        """Return the values in the order of the items."""
+        values = self._values
+        return [values[index] for index in range(len(values))]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled(Generic[T]):
+    """What `parallel_settle` returns: every outcome in order, and how many there are of each."""
+
+    results: list[Ok[T] | Err[BaseException]]
+    succeeded: int
+    failed: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it with errors as text, JSON-ready as far as the values are."""
+        return {
+            "results": [
+                {"ok": result.value} if isinstance(result, Ok) else {"err": _text(result.error)}
+                for result in self.results
+            ],
+            "succeeded": self.succeeded,
+            "failed": self.failed,
+        }
+
+
+@overload
+async def parallel_settle(
+    items: Iterable[A] | AsyncIterable[A],
+    fn: Callable[[A], Awaitable[T]],
+    max_concurrent: int = 0,
+    *,
+    isolation: Isolation = "auto",
+) -> Settled[T]: ...
+@overload
+async def parallel_settle(
+    items: Iterable[A] | AsyncIterable[A],
+    fn: Callable[[A], T],
+    max_concurrent: int = 0,
+    *,
+    isolation: Isolation = "auto",
+) -> Settled[T]: ...
+async def parallel_settle(
+    items: Iterable[A] | AsyncIterable[A],
+    fn: Callable[[A], Any],
+    max_concurrent: int = 0,
+    *,
+    isolation: Isolation = "auto",
+) -> Settled[Any]:
+    """Run *fn* with each of *items*; return every outcome in order, `Ok(value)` or `Err(error)`.
+
+    A failure disturbs nobody. Cancelling cancels and awaits every task of it and is raised: it is
+    no outcome.
+
+    >>> import harn
+    >>> async def main() -> tuple[int, int]:
+    ...     outcome = await harn.parallel_settle([1, 0, 2], lambda n: 10 // n)
+    ...     return outcome.succeeded, outcome.failed
+    >>> harn.run(main)
+    (2, 1)
+    """
+    crew = Settling("parallel_settle", items, fn, max_concurrent, isolation)
+    await crew.work()
+    results = crew.in_order()
+    return Settled(results, len(results) - crew.failed_count, crew.failed_count)
+
+
+class Settling(Collecting):
+    """Keeps every outcome, good or bad, in its item's place."""
+
+    failed_count = 0
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.succeeded = self._keep  # type: ignore[method-assign]
+
+    def _keep(self, index: int, value: Any) -> None:
+        self._values[index] = Ok(value)
+
+    def failed(self, index: int, error: BaseException) -> None:
+        """Keep *error* as an outcome."""
+        self.failed_count += 1
+        self._values[index] = Err(error)
+
+
+@overload
+async def parallel_race(
+    items: Iterable[A] | AsyncIterable[A],
+    fn: Callable[[A], Awaitable[Ok[T] | Err[Any]]],
+    max_concurrent: int = 0,
+    *,
+    isolation: Isolation = "auto",
+) -> T: ...
+@overload
+async def parallel_race(
+    items: Iterable[A] | AsyncIterable[A],
+    fn: Callable[[A], Awaitable[T]],
+    max_concurrent: int = 0,
+    *,
+    isolation: Isolation = "auto",
+) -> T: ...
+@overload
+async def parallel_race(
+    items: Iterable[A] | AsyncIterable[A],
+    fn: Callable[[A], T],
+    max_concurrent: int = 0,
+    *,
+    isolation: Isolation = "auto",
+) -> T: ...
+async def parallel_race(
+    items: Iterable[A] | AsyncIterable[A],
+    fn: Callable[[A], Any],
+    max_concurrent: int = 0,
+    *,
+    isolation: Isolation = "auto",
+) -> Any:
+    """Run *fn* with each of *items* and return the first success; cancel and await the others.
+
+    A plain value is a success, an `Ok` gives its payload, an exception or an `Err` is a failure. If
+    all fail, `RaceFailed` is raised; its `errors` holds each exception or `Err` payload, by index.
+    No items are an `InvalidOption`. Cancelling cancels and awaits every task of it.
+
+    >>> import harn
+    >>> async def main() -> int:
+    ...     return await harn.parallel_race([0, 5], lambda n: 10 // n)
+    >>> harn.run(main)
+    2
+    """
+    crew = Racing("parallel_race", items, fn, max_concurrent, isolation)
+    await crew.work()
+    return crew.prize()
+
+
+class Racing(Crew):
+    """Stops at the first success."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._errors: dict[int, Any] = {}
+        self._won = False
+        self._prize: Any = None
+
+    def succeeded(self, index: int, value: Any) -> None:
+        """Take the prize, unless *value* is an `Err`."""
+        if isinstance(value, Err):
+            self._errors[index] = value.error
+        elif not self._won:
+            self._won = True
+            self._prize = value.value if isinstance(value, Ok) else value
+            self.stop()
+
+    def failed(self, index: int, error: BaseException) -> None:
+        """Remember *error*; the race goes on."""
+        self._errors[index] = error
+
+    def prize(self) -> Any:
+        """Return what was won, or raise `RaceFailed`."""
+        if self._won:
+            return self._prize
+        errors = [self._errors[index] for index in range(len(self._errors))]
+        if not errors:
+            raise InvalidOption("items", [], "expected at least one item")
+        messages = "; ".join(_text(error) for error in errors)
+        raise RaceFailed(f"parallel_race: all {len(errors)} task(s) failed: {messages}", errors)
+
+
+def _text(error: object) -> str:
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    return text or type(error).__name__

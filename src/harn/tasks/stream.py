@@ -1,0 +1,239 @@
+"""`parallel_each_stream`: values as they come, no faster than they are taken.
+
+At most one finished value waits in the buffer; a worker whose value finds no room waits with it and
+begins nothing new. Values and the first failure are handed over in order of completion. The front
+that the caller holds is apart from the crew that the workers hold, so that throwing the front away
+is noticed and ends the work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar, cast, overload
+
+from harn.errors import HarnError
+from harn.runtime import current_frame
+from harn.tasks.crew import Crew, Running, Worker
+from harn.tasks.handle import AwaitingTasks
+from harn.tasks.isolation import Isolation
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+
+@overload
+def parallel_each_stream(
+    items: Iterable[A] | AsyncIterable[A],
+    fn: Callable[[A], Awaitable[T]],
+    max_concurrent: int = 0,
+    *,
+    isolation: Isolation = "auto",
+) -> ParallelStream[T]: ...
+@overload
+def parallel_each_stream(
+    items: Iterable[A] | AsyncIterable[A],
+    fn: Callable[[A], T],
+    max_concurrent: int = 0,
+    *,
+    isolation: Isolation = "auto",
+) -> ParallelStream[T]: ...
+def parallel_each_stream(
+    items: Iterable[A] | AsyncIterable[A],
+    fn: Callable[[A], Any],
+    max_concurrent: int = 0,
+    *,
+    isolation: Isolation = "auto",
+) -> ParallelStream[Any]:
+    """Run *fn* with each of *items* and give the values in order of completion, as they come.
+
+    Iterate over it with `async for`; work begins with the first value asked for. A failure is
+    raised where the next value is asked for, after the rest has been cancelled and awaited. Leaving
+    an `async with` of it, `aclose()`, the end of the scope or task it was made in, and throwing it
+    away all cancel what is left. *items* are pulled one by one as there is room.
+
+    Cancelling a wait for the next value loses no value.
+
+    >>> import harn
+    >>> async def main() -> list[int]:
+    ...     squares = harn.parallel_each_stream(range(3), lambda n: n * n, max_concurrent=1)
+    ...     return [square async for square in squares]
+    >>> harn.run(main)
+    [0, 1, 4]
+    """
+    crew = Streaming("parallel_each_stream", items, fn, max_concurrent, isolation)
+    return ParallelStream(crew)
+
+
+class ParallelStream(Generic[T]):
+    """An async iterator over finished values, and an async context manager that ends the rest."""
+
+    def __init__(self, crew: Streaming) -> None:
+        self._crew = crew
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        return cast(T, await self._crew.take())
+
+    async def aclose(self) -> None:
+        """Cancel what is left and wait for it. A second call does nothing.
+
+        Cancelling still waits for the rest to end, then raises the cancel.
+        """
+        await self._crew.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        self._crew.abandon()
+
+
+class Streaming(Crew):
+    """Hands values to one taker, through a buffer for one."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._state = "new"
+        self._buffer: deque[Any] = deque()
+        self._blocked: deque[tuple[asyncio.Future[None], Any]] = deque()
+        self._taker: asyncio.Future[None] | None = None
+        self._room: asyncio.Future[None] | None = None
+
+    async def take(self) -> Any:
+        """Return the next finished value; `StopAsyncIteration` at the end.
+
+        Cancelling loses no value.
+        """
+        if self._state == "new":
+            self._begin()
+        while not self._buffer:
+            if self._state == "closed" or self.stopping or not self.workers:
+                await self._end()
+            if self._taker is not None:
+                raise HarnError("this stream is being read already; one reader at a time")
+            self._taker = asyncio.get_running_loop().create_future()
+            me = current_frame().task
+            waited_before, me.waiting = me.waiting, AwaitingTasks(Running(self))
+            try:
+                await self._taker
+            finally:
+                self._taker = None
+                me.waiting = waited_before
+        value = self._buffer.popleft()
+        if self._blocked:
+            waiter, blocked = self._blocked.popleft()
+            self._buffer.append(blocked)
+            waiter.set_result(None)
+        if not self._blocked and self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        return value
+
+    async def _end(self) -> None:
+        """Raise what the stream ends with: its failure once, then `StopAsyncIteration`."""
+        state = self._state
+        await self.aclose()
+        if state != "closed" and (error := self.failure()) is not None:
+            raise error
+        raise StopAsyncIteration
+
+    def _begin(self) -> None:
+        self._state = "open"
+        if self.frame.cleanups is None:
+            self.frame.cleanups = {}
+        self.frame.cleanups[self] = self.aclose
+        if self._feed is None and self._limit is None:
+            self._hire(self._start_all())
+        else:
+            self.start()
+
+    async def _start_all(self) -> None:
+        while not self.stopping and (pulled := self._pull()) is not None:
+            self._hire_for(*pulled)
+            await self.has_room()
+
+    async def has_room(self) -> None:
+        """Wait while a finished value finds no room; else give the others a turn."""
+        await asyncio.sleep(0)
+        while self._blocked:
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
+
+    def succeeded(self, index: int, value: Any) -> Awaitable[None] | None:
+        """Put *value* into the buffer, or wait with it for room."""
+        if self.stopping:
+            return None
+        if not self._buffer and not self._blocked:
+            self._buffer.append(value)
+            self.wake()
+            return None
+        waiter = asyncio.get_running_loop().create_future()
+        entry = (waiter, value)
+        self._blocked.append(entry)
+        return self._until_taken(entry)
+
+    async def _until_taken(self, entry: tuple[asyncio.Future[None], Any]) -> None:
+        try:
+            await entry[0]
+        except asyncio.CancelledError:
+            if entry in self._blocked:
+                self._blocked.remove(entry)
+            raise
+
+    def failed(self, index: int, error: BaseException) -> None:
+        """Let what was finished before pass, then end with *error*."""
+        while self._blocked:
+            waiter, value = self._blocked.popleft()
+            self._buffer.append(value)
+            waiter.set_result(None)
+        super().failed(index, error)
+        self.cancel_workers()
+
+    def wake(self) -> None:
+        """Let the taker look again."""
+        if self._taker is not None and not self._taker.done():
+            self._taker.set_result(None)
+
+    async def aclose(self) -> None:
+        """Cancel what is left and wait for it."""
+        self._state = "closed"
+        self._buffer.clear()
+        try:
+            if self.workers:
+                await self.dismiss()
+        finally:
+            self.wake()
+            self._let_go()
+
+    def abandon(self) -> None:
+        """End the work because nobody can ask for it any more. (On any thread.)"""
+        if self._state == "open":
+            loop = self.runtime.loop
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._abandoned)
+
+    def _abandoned(self) -> None:
+        self._state = "closed"
+        self.stopping = True
+        self.cancel_workers()
+
+    def _left(self, worker: Worker, aio: asyncio.Task[None]) -> None:
+        super()._left(worker, aio)
+        if self._state == "closed" and not self.workers:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self.frame.cleanups is not None:
+            self.frame.cleanups.pop(self, None)

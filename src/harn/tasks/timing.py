@@ -1,0 +1,133 @@
+"""`deadline` ends a block that takes too long; `retry` tries something again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+
+from harn.clock import Timer, sleep_until
+from harn.duration import Duration, to_seconds, to_text
+from harn.errors import DeadlineExceeded, HarnError, InvalidOption
+from harn.runtime import current_runtime
+from harn.tasks.isolation import bind
+from harn.unwinding import note
+
+T = TypeVar("T")
+
+MAX_BACKOFF = 30.0
+
+
+class Deadline:
+    """A block with a time limit; made by `deadline`."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._timer: Timer | None = None
+        self._passed = False
+
+    async def __aenter__(self) -> Self:
+        host = asyncio.current_task()
+        if self._timer is not None:
+            raise HarnError("a deadline can be entered once; make a new one")
+        assert host is not None
+        self._host = host
+        self._cancels_before = host.cancelling()
+        clock = current_runtime().clock
+        self._timer = clock.call_at(clock.monotonic() + self._seconds, self._pass)
+        return self
+
+    def _pass(self) -> None:
+        self._passed = True
+        self._host.cancel()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._timer is not None
+        self._timer.cancel()
+        if not self._passed:
+            return
+        self._passed = False
+        others = self._host.uncancel() > self._cancels_before
+        if isinstance(error, asyncio.CancelledError) and not others:
+            exceeded = DeadlineExceeded(f"Deadline exceeded: {to_text(self._seconds)} have passed")
+            note(exceeded, (error,))
+            raise exceeded from error
+
+
+def deadline(duration: Duration) -> Deadline:
+    """Interrupt the block when *duration* has passed, and raise `DeadlineExceeded` from it.
+
+    `async with deadline("30s")`: whatever the block waits for is cancelled, tasks in a `scope`
+    inside it too. Time is the runtime's monotonic clock. An outer deadline still applies inside an
+    inner one. A cancel from outside stays a cancel, also when both come at once.
+
+    >>> import harn
+    >>> async def main() -> str:
+    ...     try:
+    ...         async with harn.deadline("5ms"):
+    ...             await harn.sleep("1h")
+    ...     except harn.DeadlineExceeded as error:
+    ...         return str(error)
+    >>> harn.run(main)
+    'Deadline exceeded: 5ms have passed'
+    """
+    return Deadline(to_seconds(duration))
+
+
+@overload
+async def retry(
+    attempts: int,
+    fn: Callable[[], Awaitable[T]],
+    *,
+    reraise: bool = False,
+    backoff_ms: Duration = 0,
+) -> T | None: ...
+@overload
+async def retry(
+    attempts: int, fn: Callable[[], T], *, reraise: bool = False, backoff_ms: Duration = 0
+) -> T | None: ...
+async def retry(
+    attempts: int,
+    fn: Callable[[], Any],
+    *,
+    reraise: bool = False,
+    backoff_ms: Duration = 0,
+) -> Any:
+    """Call *fn* up to *attempts* times; return its first value, or None if every attempt fails.
+
+    *reraise* raises the last error instead of returning None. *backoff_ms* is the pause after the
+    first failure; it doubles each time, up to 30 s. A plain *fn* runs on a worker thread.
+
+    Cancels, deadlines and exits are never caught: they come out at once.
+
+    >>> import harn
+    >>> async def main() -> object:
+    ...     return await harn.retry(3, lambda: 1 / 0)
+    >>> print(harn.run(main))
+    None
+    """
+    if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
+        raise InvalidOption("attempts", attempts, "a whole number, at least 1")
+    pause = to_seconds(backoff_ms, "backoff_ms")
+    runtime = current_runtime()
+    call = bind(runtime, fn, "auto")
+    for attempt in range(1, attempts + 1):
+        try:
+            return await call()
+        except DeadlineExceeded:
+            raise
+        except Exception:
+            if attempt == attempts:
+                if reraise:
+                    raise
+                return None
+        if pause:
+            await sleep_until(runtime.clock, runtime.clock.monotonic() + pause)
+            pause = min(pause * 2, MAX_BACKOFF)
+    return None
