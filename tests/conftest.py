@@ -10,6 +10,13 @@ import pytest
 
 from harn import Runtime
 from harn.testing import FakeClock, fresh_runtime
+from postgres import (  # noqa: F401
+    lasting_url,
+    postgres_database,
+    postgres_server,
+    postgres_url,
+    storage_url,
+)
 
 ROOT = Path(__file__).parent.parent
 STRESS = float(os.environ.get("HARN_STRESS", "0"))

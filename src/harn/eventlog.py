@@ -64,19 +64,27 @@ class Subscription:
     def __aiter__(self) -> Subscription:
         return self
 
-    async def __anext__(self) -> Event:
+    async def ready(self) -> int:
+        """Wait until it is settled which offset this follows, and return it.
+
+        What this process emits later is always seen; what others do, from this moment on.
+        """
         if self._position is None:
             assert self._start is not None
             await asyncio.wait((self._start,))
             self._position = self._start.result()
+        return self._position
+
+    async def __anext__(self) -> Event:
+        position = await self.ready()
         while not self._page:
             if self._closed:
                 raise StopAsyncIteration
             mark = self._log.store.growth(self._topic)
-            page, after = await self._log._page(self._topic, self._position, PAGE)
+            page, after = await self._log._page(self._topic, position, PAGE)
             self._page.extend(page)
-            self._position = after
-            if not page:
+            still, self._position, position = after == position, after, after
+            if still:
                 await self._log.store.grown(self._topic, mark)
         return self._page.popleft()
 

@@ -125,16 +125,17 @@ def _is_finite(value: Any) -> bool:
 
 
 def _check_depth(option: str, value: Any) -> None:
-    level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        level = [inner for item in level if isinstance(item, list | dict) for inner in _of(item)]
+    level = [value] if isinstance(value, list | dict) else []
+    for _ in range(MAX_DEPTH):
+        level = [inner for item in level for inner in _containers(item)]
         if not level:
             return
     raise InvalidOption(option, _sketch(value), f"JSON of at most {MAX_DEPTH} levels")
 
 
-def _of(item: list[Any] | dict[str, Any]) -> list[Any]:
-    return list(item.values()) if isinstance(item, dict) else item
+def _containers(item: list[Any] | dict[str, Any]) -> list[Any]:
+    inside = item.values() if isinstance(item, dict) else item
+    return [inner for inner in inside if isinstance(inner, list | dict)]
 
 
 def _sketch(value: Any) -> str:

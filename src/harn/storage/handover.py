@@ -73,6 +73,13 @@ class Handover:
         except RuntimeError:
             pass
 
+    def grown(self, topic: str) -> None:
+        """Say that somebody else wrote to *topic*; called in a thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._hooks.appended, frozenset((topic,)))
+        except RuntimeError:
+            pass
+
     def _settle(self, requests: Sequence[Request]) -> None:
         touched: set[str] = set()
         for request in requests:

@@ -137,4 +137,10 @@ def open_driver(place: Place, runtime: Runtime, hooks: Hooks) -> Driver:
             durability="normal" if place.options.get("durability") == "normal" else "full",
             busy_ms=BUSY_MS if place.busy_ms is None else place.busy_ms,
         )
-    raise NotImplementedError(place.engine)
+    if place.engine == "file":
+        from harn.storage.file import FileDriver
+
+        return FileDriver(place, lambda: runtime.clock, hooks)
+    from harn.storage.postgres import PostgresDriver
+
+    return PostgresDriver(place, lambda: runtime.clock, hooks)

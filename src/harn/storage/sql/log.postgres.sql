@@ -8,3 +8,51 @@ RETURNING topic_id, head, :now;
 -- Write records at the offsets taken for them.
 INSERT INTO events (topic_id, id, kind, payload, headers, occurred_at_ms)
 SELECT * FROM unnest(:topic_id::bigint[], :id::bigint[], :kind::text[], :payload::bytea[], :headers::bytea[], :at::bigint[]);
+
+-- name: begin
+-- Open a writing transaction that cannot hang, and claim the producer's next number: nothing comes back if it has landed.
+BEGIN;
+SELECT set_config('search_path', :path, true), set_config('statement_timeout', :statement_ms, true),
+       set_config('lock_timeout', :lock_ms, true),
+       set_config('idle_in_transaction_session_timeout', :statement_ms, true);
+INSERT INTO producers (producer, seq, seen_ms) VALUES (:producer, :seq, :now)
+ON CONFLICT (producer) DO UPDATE SET seq = excluded.seq, seen_ms = excluded.seen_ms
+WHERE producers.seq < excluded.seq
+RETURNING seq;
+
+-- name: begin_read
+-- Open a transaction that only reads and cannot hang.
+BEGIN READ ONLY;
+SELECT set_config('search_path', :path, true), set_config('statement_timeout', :statement_ms, true),
+       set_config('lock_timeout', :lock_ms, true);
+
+-- name: begin_migration
+-- Open the transaction in which one process at a time brings the tables up to date.
+BEGIN;
+SELECT set_config('search_path', :path, true), set_config('lock_timeout', :lock_ms, true);
+SELECT pg_advisory_xact_lock(hashtextextended(:lock, 0));
+
+-- name: has_schema
+-- Tell whether our schema and its list of versions exist.
+SELECT to_regnamespace(:schema) IS NOT NULL, to_regclass(:versions) IS NOT NULL;
+
+-- name: make_versions
+-- Make the list of versions.
+CREATE TABLE IF NOT EXISTS harn_schema (concern text PRIMARY KEY, version integer NOT NULL);
+
+-- name: versions
+-- Tell how far each concern's tables have come.
+SELECT concern, version FROM harn_schema;
+
+-- name: note_version
+-- Note how far a concern's tables have come.
+INSERT INTO harn_schema VALUES (:concern, :version)
+ON CONFLICT (concern) DO UPDATE SET version = excluded.version;
+
+-- name: notify
+-- Wake whoever listens, for each topic.
+SELECT pg_notify(:channel, topic) FROM unnest(:topics::text[]) AS topic;
+
+-- name: freeze
+-- Let nobody append until this transaction ends.
+LOCK TABLE topics IN EXCLUSIVE MODE;

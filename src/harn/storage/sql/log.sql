@@ -8,8 +8,8 @@ SELECT e.id, e.kind, e.payload, e.headers, e.occurred_at_ms
 FROM topics t JOIN events e ON e.topic_id = t.topic_id
 WHERE t.name = :topic AND e.id > :after
 ORDER BY e.id
-LIMIT (SELECT CASE WHEN :limit * (largest + 1) > :budget THEN 1 + :budget / (largest + 1) ELSE :limit END
-       FROM topics WHERE name = :topic);
+LIMIT coalesce((SELECT CASE WHEN :limit * (largest + 1) > :budget THEN 1 + :budget / (largest + 1) ELSE :limit END
+                FROM topics WHERE name = :topic), 0);
 
 -- name: read_records
 -- Read a page as read_events does, with each record's place in the order of all topics.
@@ -17,8 +17,8 @@ SELECT e.seq, e.id, e.kind, e.payload, e.headers, e.occurred_at_ms
 FROM topics t JOIN events e ON e.topic_id = t.topic_id
 WHERE t.name = :topic AND e.id > :after
 ORDER BY e.id
-LIMIT (SELECT CASE WHEN :limit * (largest + 1) > :budget THEN 1 + :budget / (largest + 1) ELSE :limit END
-       FROM topics WHERE name = :topic);
+LIMIT coalesce((SELECT CASE WHEN :limit * (largest + 1) > :budget THEN 1 + :budget / (largest + 1) ELSE :limit END
+                FROM topics WHERE name = :topic), 0);
 
 -- name: topic_head
 -- Tell the newest offset of a topic, trimmed or not.
@@ -83,11 +83,6 @@ DELETE FROM cursors WHERE topic = :topic AND consumer = :consumer RETURNING posi
 -- name: list_cursors
 -- List every consumer's place.
 SELECT topic, consumer, position FROM cursors ORDER BY topic, consumer;
-
--- name: note_producer
--- Write down, with the transaction, that this producer has come to this number.
-INSERT INTO producers (producer, seq, seen_ms) VALUES (:producer, :seq, :now)
-ON CONFLICT (producer) DO UPDATE SET seq = excluded.seq, seen_ms = excluded.seen_ms;
 
 -- name: producer_seq
 -- Tell the number that a producer came to.

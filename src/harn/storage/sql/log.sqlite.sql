@@ -12,3 +12,7 @@ INSERT INTO events (topic_id, id, kind, payload, headers, occurred_at_ms) VALUES
 -- Move the store's clock forward, never back.
 INSERT INTO store_clock (one, ms) VALUES (1, :clock)
 ON CONFLICT (one) DO UPDATE SET ms = max(ms, :clock) RETURNING ms;
+
+-- name: freeze
+-- Let nobody append until this transaction ends: a writing transaction is alone already.
+SELECT 1;

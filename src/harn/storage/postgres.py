@@ -1,0 +1,367 @@
+"""PostgreSQL, through psycopg and its pool: a few threads, each with one transaction at a time.
+
+Every call is bounded (`statement_timeout`, `lock_timeout`, set inside the transaction so that a
+transaction-mode PgBouncer is fine), and whatever can be tried again is: a deadlock, a server
+that restarts, a connection lost.
+
+The hard case is a connection lost between COMMIT and its answer. Each transaction therefore
+begins by writing its number into its producer's row, and only if it is higher than what is
+there. A retry uses the same number: if the first attempt has landed, or is landing at this very
+moment (the row is locked, so we wait for it), nothing is written twice and the answer of the
+first attempt is the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import threading
+import uuid
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from harn.clock import Clock, SystemClock
+from harn.errors import HarnError, StorageBusy, StorageCorrupt, StorageError
+from harn.storage.contract import Durability, Hooks
+from harn.storage.handover import Handover, Request
+from harn.storage.listening import Listener, Notifier
+from harn.storage.log import TAKE_OFFSETS
+from harn.storage.operations import Ask, Recipe, Rows, drive, nothing
+from harn.storage.places import Place, mask
+from harn.storage.queries import load_queries, missing_steps
+
+try:
+    import psycopg
+    import psycopg_pool
+except ImportError as error:  # pragma: no cover - the extra is installed in tests
+    raise StorageError("postgresql:// needs the extra: install harn[postgres]") from error
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+T = TypeVar("T")
+
+BUSY_MS = 5000
+STATEMENT_MS = 30_000
+POOL_SIZE = 4
+PAUSE = 0.05
+"""Seconds between two attempts to reach a server that is away."""
+
+
+class PostgresDriver:
+    """One schema of one database, shared with whoever else uses it."""
+
+    durability: Durability = "full"
+
+    def __init__(self, place: Place, clock: Callable[[], Clock], hooks: Hooks) -> None:
+        self.where = mask(place.rest)
+        self.schema = place.options.get("schema", "harn")
+        self._busy_ms = BUSY_MS if place.busy_ms is None else place.busy_ms
+        self._size = int(place.options.get("pool_size", POOL_SIZE))
+        self._clock = clock
+        self._handover = Handover(clock, hooks)
+        self._server = _Server(place.rest, self.where, self.schema, self._size + 1, self._busy_ms)
+        self._inbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._lanes: list[threading.Thread] = []
+        self._under_way = 0
+        self._notifier = Notifier(self._server.use, self.schema)
+        self._listener = Listener(place.rest, self.schema, self._handover)
+        self._closed = False
+        self._forked = False
+        _drivers.add(self)
+
+    def submit(
+        self, recipe: Recipe[T], *, write: bool = True, durability: Durability | None = None
+    ) -> asyncio.Future[T]:
+        """Hand the operation to the next free thread."""
+        if self._forked:
+            raise StorageError(f"{self.where} was opened before a fork; open a new Runtime there")
+        if self._closed:
+            raise StorageError(f"{self.where} is closed")
+        request = self._handover.request(recipe, "full" if write else "memory")
+        self._under_way += 1
+        request.future.add_done_callback(self._one_less)
+        if len(self._lanes) < min(self._size, self._under_way):
+            self._add_lane()
+        self._inbox.put(request)
+        return request.future
+
+    def watch(self, wanted: bool) -> None:
+        """Listen on a connection of its own; where that is impossible, polling has to do."""
+        self._listener.switch(wanted)
+
+    async def check(self) -> list[str]:
+        """Find nothing: the pages are the server's own business."""
+        return []
+
+    async def aclose(self) -> None:
+        """Finish what was handed over, then close every connection."""
+        if self._closed or self._forked:
+            return
+        self._closed = True
+        ended = self._handover.request(nothing, "full")
+        threading.Thread(target=self._shut, args=(ended,), name="harn-pg-closer").start()
+        await ended.future
+
+    def _shut(self, ended: Request) -> None:
+        for _ in self._lanes:
+            self._inbox.put(None)
+        for lane in self._lanes:
+            lane.join()
+        self._listener.stop()
+        self._notifier.stop()
+        self._server.close()
+        self._handover.deliver([ended])
+
+    def _one_less(self, _: object) -> None:
+        self._under_way -= 1
+
+    def _add_lane(self) -> None:
+        number = len(self._lanes)
+        lane = threading.Thread(
+            target=self._serve,
+            args=(f"{uuid.uuid4().hex}-{number}",),
+            name=f"harn-pg-{number}",
+            daemon=True,
+        )
+        self._lanes.append(lane)
+        lane.start()
+
+    def _serve(self, producer: str) -> None:
+        work = _Lane(self._server, self._clock, producer, self._busy_ms)
+        while (request := self._inbox.get()) is not None:
+            if request.wanted:
+                work.carry_out(request)
+            self._handover.deliver([request])
+            if request.touched and request.error is None:
+                self._notifier.tell(request.touched)
+
+
+class _Lane:
+    """One thread's way of carrying out an operation, attempts and all."""
+
+    def __init__(
+        self, server: _Server, clock: Callable[[], Clock], producer: str, busy_ms: int
+    ) -> None:
+        self._server = server
+        self._clock = clock
+        self._producer = producer
+        self._busy_ms = busy_ms
+        self._seq = 0
+        self._queries = load_queries("postgres")
+        self._touched: set[str] = set()
+        self._committing = False
+
+    def carry_out(self, request: Request) -> None:
+        """Settle *request*, trying again while that can help and the patience lasts."""
+        self._seq += 1
+        started = SystemClock().monotonic()
+        while True:
+            self._committing = False
+            try:
+                with self._server.use() as connection:
+                    self._attempt(connection, request)
+                return
+            except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected) as error:
+                lost: BaseException = error
+            except psycopg.Error as error:
+                if not _connection_lost(error):
+                    request.error = _translated(error, self._server.where)
+                    return
+                lost = error
+            except BaseException as error:
+                request.error = error
+                return
+            if (SystemClock().monotonic() - started) * 1000 > self._busy_ms:
+                request.error = self._out_of_reach(lost)
+                return
+            threading.Event().wait(PAUSE)
+
+    def _attempt(self, connection: Connection[Any], request: Request) -> None:
+        write = request.durability != "memory"
+        if not self._begin(connection, write):
+            connection.execute("ROLLBACK")
+            return  # the attempt before this one has landed; its result is in the request
+        try:
+            self._touched = set()
+            result = drive(request.recipe(), lambda asked: self._execute(connection, asked))
+        except BaseException:
+            if not connection.closed:
+                connection.execute("ROLLBACK")
+            raise
+        request.result, request.touched = result, self._touched
+        self._committing = write
+        connection.execute("COMMIT")
+
+    def _begin(self, connection: Connection[Any], write: bool) -> bool:
+        clock = self._clock()
+        params = {
+            "path": f'"{self._server.schema}", pg_catalog',
+            "statement_ms": str(STATEMENT_MS),
+            "lock_ms": str(self._busy_ms),
+            "producer": self._producer,
+            "seq": self._seq,
+            "now": clock.now_ms() if clock.is_fake else None,
+        }
+        text = self._queries["begin" if write else "begin_read"].text
+        cursor = psycopg.ClientCursor(connection)
+        cursor.execute(text, params)
+        if not write:
+            return True
+        while cursor.nextset():
+            pass
+        return cursor.rowcount == 1
+
+    def _execute(self, connection: Connection[Any], asked: Ask) -> Rows:
+        query = self._queries[asked.name]
+        params = dict(asked.params)
+        if asked.rows is not None:
+            columns = zip(*asked.rows, strict=True) if asked.rows else [()] * len(asked.columns)
+            params = {
+                name: list(values) for name, values in zip(asked.columns, columns, strict=True)
+            }
+        if query.wants_now:
+            clock = self._clock()
+            params["now"] = clock.now_ms() if clock.is_fake else None
+        if asked.name == TAKE_OFFSETS:
+            self._touched.add(params["topic"])
+        cursor = connection.execute(query.text, params or None, binary=True)
+        return cursor.fetchall() if cursor.description else []
+
+    def _out_of_reach(self, error: BaseException) -> StorageBusy:
+        what = "the answer to a commit was lost; it may have landed" if self._committing else error
+        ours = StorageBusy(f"{self._server.where} is out of reach ({what}); try again")
+        ours.__cause__ = error
+        return ours
+
+
+class _Server:
+    """The pool of connections, opened and migrated when first used."""
+
+    def __init__(self, dsn: str, where: str, schema: str, size: int, busy_ms: int) -> None:
+        self.where = where
+        self.schema = schema
+        self._dsn = dsn
+        self._size = size
+        self._busy_ms = busy_ms
+        self._lock = threading.Lock()
+        self._pool: psycopg_pool.ConnectionPool[Any] | None = None
+        self._migrated = False
+
+    def use(self) -> _Borrowed:
+        """Lend a connection for one `with` block; a broken one is replaced afterwards."""
+        with self._lock:
+            if self._pool is None:
+                self._pool = psycopg_pool.ConnectionPool(
+                    self._dsn,
+                    min_size=0,
+                    max_size=self._size,
+                    name="harn-pg",
+                    num_workers=1,
+                    reconnect_timeout=1.0,
+                    kwargs={
+                        "autocommit": True,
+                        "prepare_threshold": None,
+                        "connect_timeout": 5,
+                        "application_name": "harn",
+                        "client_encoding": "utf8",
+                    },
+                    open=True,
+                )
+            if not self._migrated:
+                with _Borrowed(self._pool, self._busy_ms / 1000) as connection:
+                    migrate(connection, self.schema, self._busy_ms, self.where)
+                self._migrated = True
+            pool = self._pool
+        return _Borrowed(pool, self._busy_ms / 1000)
+
+    def close(self) -> None:
+        """Close every connection."""
+        if self._pool is not None:
+            self._pool.close(timeout=2)
+            self._pool = None
+
+
+class _Borrowed:
+    """A connection of the pool, given back at the end of the block."""
+
+    def __init__(self, pool: psycopg_pool.ConnectionPool[Any], patience: float) -> None:
+        self._pool = pool
+        self._patience = patience
+
+    def __enter__(self) -> Connection[Any]:
+        connection: Connection[Any] = self._pool.getconn(timeout=self._patience)
+        self._connection = connection
+        return connection
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.putconn(self._connection)
+
+
+def migrate(connection: Connection[Any], schema: str, busy_ms: int, where: str) -> None:
+    """Bring every concern's tables up to date, in one transaction under an advisory lock."""
+    queries = load_queries("postgres")
+
+    def run(name: str, **params: Any) -> list[Any]:
+        cursor = psycopg.ClientCursor(connection)
+        cursor.execute(queries[name].text, params)
+        while cursor.nextset():
+            pass
+        return cursor.fetchall() if cursor.description else []
+
+    def applied() -> dict[str, int]:
+        [(_, listed)] = run("has_schema", schema=f'"{schema}"', versions=f'"{schema}".harn_schema')
+        return dict(run("versions")) if listed else {}
+
+    path = f'"{schema}", pg_catalog'
+    try:
+        run("begin_migration", path=path, lock_ms=str(busy_ms), lock=f"harn:{schema}")
+        steps = missing_steps(applied(), "postgres", where)
+        if steps:
+            [(exists, _)] = run("has_schema", schema=f'"{schema}"', versions="none")
+            if not exists:
+                connection.execute(f'CREATE SCHEMA "{schema}"')
+            run("make_versions")
+            for step in steps:
+                connection.execute(step.script)
+                run("note_version", concern=step.concern, version=step.version)
+        connection.execute("COMMIT")
+    except BaseException:
+        if not connection.closed:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _connection_lost(error: psycopg.Error) -> bool:
+    if isinstance(error, psycopg_pool.PoolTimeout | psycopg.InterfaceError):
+        return True
+    lost = error.sqlstate is None or error.sqlstate.startswith(("08", "57P", "53"))
+    return isinstance(error, psycopg.OperationalError) and lost
+
+
+def _translated(error: psycopg.Error, where: str) -> HarnError:
+    state = error.sqlstate or ""
+    ours: HarnError
+    if isinstance(error, psycopg.errors.LockNotAvailable | psycopg.errors.QueryCanceled):
+        ours = StorageBusy(f"{where} is held by someone else ({error}); try again")
+    elif state.startswith("XX"):
+        ours = StorageCorrupt(f"{where}: {error}")
+    else:
+        ours = StorageError(f"{where}: {error}")
+    ours.__cause__ = error
+    return ours
+
+
+_drivers: weakref.WeakSet[PostgresDriver] = weakref.WeakSet()
+_left_behind: list[object] = []
+
+
+def _poison_after_fork() -> None:
+    for driver in list(_drivers):
+        driver._forked = True
+        _left_behind.append((driver, driver._server._pool))
+
+
+os.register_at_fork(after_in_child=_poison_after_fork)
