@@ -1,0 +1,142 @@
+"""What follows when a child ends, and whom it concerns: pure decisions.
+
+`after_exit` answers for the child itself: start it again (when?), open its circuit, or leave it.
+`affected` says who else is restarted with it. Neither waits, reads a clock or changes anything;
+`Supervisor` carries out what they say.
+
+The budget is kept twice over. As people count it: the exits of the last window, this one
+included, are more than `max_restarts`. And as it must hold: no sliding window ever contains more
+than `max_restarts` restarts, which a backoff that shrinks between two exits could otherwise
+break. The trial after an open circuit is a restart like any other and is charged, so that a
+child that fails its trial has one restart less before the circuit opens again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from harn.supervisors.spec import Policy, Strategy
+
+Outcome = Literal["clean", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a child's budget remembers; times are monotonic seconds, oldest first."""
+
+    restart_count: int = 0
+    """Restarts of its own since the start, or since its circuit last opened."""
+    exits: tuple[float, ...] = ()
+    """Exits that were answered with a restart, in the last window."""
+    restarts: tuple[float, ...] = ()
+    """When restarts really happened, in the last window; an open circuit does not clear them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Start the child again at *at*, *delay_ms* from now."""
+
+    at: float
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitOpen:
+    """The restarts are spent: leave the child alone until *until*, then try once."""
+
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Leave the child ended: it has *finished* or *failed*, or its restarts are *spent*."""
+
+    reason: Literal["finished", "failed", "spent"]
+
+
+Decision = Again | CircuitOpen | GiveUp
+
+
+def after_exit(
+    policy: Policy, outcome: Outcome, history: History, now: float, *, index: int = 0
+) -> Decision:
+    """Decide what follows *outcome*; *index* is the child's place, which its jitter depends on."""
+    if policy.mode == "never" or (policy.mode == "on_failure" and outcome == "clean"):
+        return GiveUp("finished" if outcome == "clean" else "failed")
+    delay_ms = backoff_ms(policy, history.restart_count, index)
+    at = now + delay_ms / 1000
+    if has_budget(policy, history, now, at):
+        return Again(at, delay_ms)
+    if policy.circuit is not None:
+        return CircuitOpen(now + policy.circuit)
+    return GiveUp("spent")
+
+
+def has_budget(policy: Policy, history: History, now: float, at: float) -> bool:
+    """Tell whether the child that ended *now* may be started again at *at*."""
+    most = policy.max_restarts
+    if most is None:
+        return True
+    if policy.window == 0:
+        return history.restart_count < most
+    exits = sum(1 for exit in history.exits if now - exit < policy.window) + 1
+    restarts = sum(1 for restart in history.restarts if at - restart < policy.window)
+    return exits <= most and restarts < most
+
+
+def backoff_ms(policy: Policy, restart_count: int, index: int) -> int:
+    """Return how long the next restart waits: grown, capped, and then jittered.
+
+    >>> from harn.supervisors.spec import Restart
+    >>> policy = Restart(backoff_ms=10, max_backoff_ms=40, jitter_ms=3).policy
+    >>> [backoff_ms(policy, count, index=0) for count in range(4)]
+    [13, 23, 43, 43]
+    """
+    jitter = ((index + 1) * 1103 + restart_count * 9176) % (policy.jitter_ms + 1)
+    base = policy.backoff_ms
+    cap = max(policy.max_backoff_ms, base)
+    if base == 0:
+        return jitter
+    # The logarithm first: the power itself would overflow long before a million restarts.
+    if restart_count * math.log(policy.factor) > math.log(cap / base) + 1:
+        return cap + jitter
+    return min(math.floor(base * policy.factor**restart_count + 0.5), cap) + jitter
+
+
+def exit_noted(history: History, policy: Policy, decision: Decision, now: float) -> History:
+    """Return *history* after an exit that was answered with *decision*."""
+    if isinstance(decision, CircuitOpen):
+        return replace(history, restart_count=0, exits=())
+    if isinstance(decision, GiveUp):
+        return history
+    exits = _recent((*history.exits, now), policy, now)
+    return replace(history, restart_count=history.restart_count + 1, exits=exits)
+
+
+def restart_noted(history: History, policy: Policy, now: float) -> History:
+    """Return *history* after a restart of the child's own really happened *now*."""
+    return replace(history, restarts=_recent((*history.restarts, now), policy, now))
+
+
+def _recent(times: tuple[float, ...], policy: Policy, now: float) -> tuple[float, ...]:
+    if policy.max_restarts is None or policy.window == 0:
+        return ()
+    kept = tuple(time for time in times if now - time < policy.window)
+    return kept[-(policy.max_restarts + 1) :]
+
+
+def affected(strategy: Strategy, index: int, count: int) -> range:
+    """Return the places that are restarted when the child at *index* of *count* is.
+
+    They are stopped from the right to the left and started from the left to the right.
+
+    >>> list(affected("one_for_one", 1, 4)), list(affected("rest_for_one", 1, 4))
+    ([1], [1, 2, 3])
+    """
+    if strategy == "one_for_all":
+        return range(count)
+    if strategy == "rest_for_one":
+        return range(index, count)
+    return range(index, index + 1)

@@ -1,0 +1,276 @@
+"""What a supervisor is asked to do, as data: strategies, restart policies, children.
+
+Everything is checked here, where it enters, and turned into frozen records; behind this door it
+is trusted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeVar, cast, get_args
+
+from harn.duration import Duration, to_ms
+from harn.errors import InvalidOption, did_you_mean
+
+T = TypeVar("T")
+
+Mode = Literal["never", "on_failure", "always"]
+Strategy = Literal["one_for_one", "rest_for_one", "one_for_all", "escalate_to_parent"]
+
+MODES: tuple[str, ...] = get_args(Mode)
+STRATEGIES: tuple[str, ...] = get_args(Strategy)
+LEASE_TTL_MS = 10_000
+SHORTEST_TTL_MS = 100
+LONGEST_NAME = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """When a child that has ended is started again, and when no more.
+
+    *mode* is `never`, `on_failure` or `always`. At most *max_restarts* (None: no limit) happen in
+    any *window_ms*; a window of 0 counts them over the child's whole life. The n-th restart waits
+    `backoff_ms * factor**n`, at most *max_backoff_ms*, plus a jitter of up to *jitter_ms* that is
+    the same in every run. With *circuit_open_ms* a child that has spent its restarts is tried
+    again after that time; without it, it is given up.
+
+    >>> Restart(max_restarts=3, backoff_ms="1s").backoff_ms
+    1000
+    """
+
+    mode: Mode = "on_failure"
+    max_restarts: int | None = None
+    window_ms: Duration = 60_000
+    backoff_ms: Duration = 0
+    factor: float = 2.0
+    jitter_ms: Duration = 0
+    max_backoff_ms: Duration = 30_000
+    circuit_open_ms: Duration | None = None
+
+    def __post_init__(self) -> None:
+        keep = object.__setattr__
+        keep(self, "mode", _word("mode", self.mode, MODES))
+        if self.max_restarts is not None and not _is_count(self.max_restarts):
+            raise InvalidOption(
+                "max_restarts", self.max_restarts, "0 or more, or None for no limit"
+            )
+        if not _is_number(self.factor) or not 1 <= self.factor < math.inf:
+            raise InvalidOption("factor", self.factor, "a number of at least 1")
+        keep(self, "factor", float(self.factor))
+        for name in ("window_ms", "backoff_ms", "jitter_ms", "max_backoff_ms"):
+            keep(self, name, to_ms(getattr(self, name), name))
+        if self.circuit_open_ms is not None:
+            keep(self, "circuit_open_ms", to_ms(self.circuit_open_ms, "circuit_open_ms"))
+
+    @property
+    def policy(self) -> Policy:
+        """The same, in the units that decisions are made in."""
+        return Policy(
+            self.mode,
+            self.max_restarts,
+            cast(int, self.window_ms) / 1000,
+            cast(int, self.backoff_ms),
+            self.factor,
+            cast(int, self.jitter_ms),
+            cast(int, self.max_backoff_ms),
+            None if self.circuit_open_ms is None else cast(int, self.circuit_open_ms) / 1000,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A `Restart`, checked: *window* and *circuit* are seconds, the delays milliseconds."""
+
+    mode: Mode
+    max_restarts: int | None
+    window: float
+    backoff_ms: int
+    factor: float
+    jitter_ms: int
+    max_backoff_ms: int
+    circuit: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A name that one process at a time may hold, for *ttl_ms* after it last said so.
+
+    >>> Lease("persona:captain", ttl_ms="30s").ttl_ms
+    30000
+    """
+
+    name: str
+    ttl_ms: Duration = LEASE_TTL_MS
+
+    def __post_init__(self) -> None:
+        _check_name("active_lease", self.name)
+        ttl_ms = to_ms(self.ttl_ms, "ttl_ms")
+        if ttl_ms < SHORTEST_TTL_MS:
+            raise InvalidOption("ttl_ms", self.ttl_ms, f"at least {SHORTEST_TTL_MS} ms")
+        object.__setattr__(self, "ttl_ms", ttl_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """One child of a supervisor: a name, and what to run under it.
+
+    *task* is called with a `ChildContext`. It may be async, a plain function (which runs on a
+    worker thread), or something that returns a `Supervisor`: the child then lives as long as that
+    one does. *kind* is a word for people and tools. *restart* is a `Restart`, a bare mode, a
+    mapping of its fields, or None for the supervisor's own. *active_lease* names a lease (or is a
+    `Lease`) without which the child does not run.
+
+    >>> Child("tick", print, restart="always").restart.mode
+    'always'
+    """
+
+    name: str
+    task: Callable[..., Any]
+    kind: str = "task"
+    restart: Restart | str | Mapping[str, Any] | None = None
+    active_lease: str | Lease | None = None
+
+    def __post_init__(self) -> None:
+        keep = object.__setattr__
+        _check_name("name", self.name)
+        _check_name("kind", self.kind)
+        if not callable(self.task):
+            raise InvalidOption("task", self.task, "a function that takes the child's context")
+        if self.restart is not None:
+            keep(self, "restart", read_restart(self.restart))
+        if isinstance(self.active_lease, str):
+            keep(self, "active_lease", Lease(self.active_lease))
+        elif self.active_lease is not None and not isinstance(self.active_lease, Lease):
+            raise InvalidOption("active_lease", self.active_lease, "a lease's name, or a Lease")
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """A `Child`, checked, with the policy in force for it."""
+
+    index: int
+    name: str
+    kind: str
+    task: Callable[..., Any]
+    policy: Policy
+    lease: Lease | None
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorSpec:
+    """What `supervisor_start` was asked for."""
+
+    name: str | None
+    strategy: Strategy
+    children: tuple[ChildSpec, ...]
+    shutdown: float
+
+
+def read_spec(
+    name: str | None,
+    strategy: str,
+    children: Iterable[Child | Mapping[str, Any]],
+    restart: Restart | str | Mapping[str, Any] | None,
+    shutdown_ms: Duration,
+) -> SupervisorSpec:
+    """Check the arguments of `supervisor_start`; what is wrong is named."""
+    if name is not None:
+        _check_name("name", name)
+    default = read_restart(restart) if restart is not None else Restart()
+    return SupervisorSpec(
+        name,
+        read_strategy(strategy),
+        tuple(_read_children(children, default)),
+        to_ms(shutdown_ms, "shutdown_ms") / 1000,
+    )
+
+
+def read_strategy(strategy: str) -> Strategy:
+    """Read a strategy's name; case, dashes and spaces do not matter.
+
+    >>> read_strategy("Rest-for-one"), read_strategy("escalate")
+    ('rest_for_one', 'escalate_to_parent')
+    """
+    if isinstance(strategy, str) and _plain(strategy) == "escalate":
+        return "escalate_to_parent"
+    return cast(Strategy, _word("strategy", strategy, STRATEGIES))
+
+
+def read_restart(restart: Restart | str | Mapping[str, Any]) -> Restart:
+    """Read a policy: a `Restart`, a bare mode, or a mapping of its fields.
+
+    >>> read_restart("never").mode, read_restart({"max_restarts": 2}).max_restarts
+    ('never', 2)
+    """
+    if isinstance(restart, Restart):
+        return restart
+    if isinstance(restart, str):
+        return Restart(mode=cast(Mode, restart))
+    if isinstance(restart, Mapping):
+        return _from_mapping(Restart, restart, "restart")
+    raise InvalidOption(
+        "restart", restart, "a Restart, one of its modes, or a mapping of its fields"
+    )
+
+
+def _read_children(
+    children: Iterable[Child | Mapping[str, Any]], default: Restart
+) -> Iterable[ChildSpec]:
+    accepted = "a list of at least one Child"
+    if isinstance(children, str | Mapping | Child) or not isinstance(children, Iterable):
+        raise InvalidOption("children", children, accepted)
+    seen: set[str] = set()
+    for index, given in enumerate(children):
+        child = _from_mapping(Child, given, "child") if isinstance(given, Mapping) else given
+        if not isinstance(child, Child):
+            raise InvalidOption("children", given, accepted)
+        if child.name in seen:
+            raise InvalidOption("children", child.name, "a name of its own for each child")
+        seen.add(child.name)
+        restart = child.restart if isinstance(child.restart, Restart) else default
+        lease = child.active_lease if isinstance(child.active_lease, Lease) else None
+        yield ChildSpec(index, child.name, child.kind, child.task, restart.policy, lease)
+    if not seen:
+        raise InvalidOption("children", children, accepted)
+
+
+def _from_mapping(kind: Callable[..., T], given: Mapping[str, Any], option: str) -> T:
+    known = [item.name for item in fields(kind)]  # type: ignore[arg-type]
+    for key in given:
+        if key not in known:
+            near = did_you_mean(str(key), known)
+            raise InvalidOption(option, key, f"one of {', '.join(known)}{near}")
+    for name in ("name", "task"):
+        if name in known and name not in given:
+            raise InvalidOption(option, dict(given), f"a mapping with {name!r}")
+    return kind(**given)
+
+
+def _word(option: str, value: object, known: tuple[str, ...]) -> str:
+    found = _plain(value) if isinstance(value, str) else None
+    if found is None or found not in known:
+        near = did_you_mean(found, known) if found else ""
+        raise InvalidOption(option, value, f"one of {', '.join(known)}{near}")
+    return found
+
+
+def _plain(text: str) -> str:
+    return text.strip().lower().replace("-", "_").replace(" ", "_")
+
+
+def _check_name(option: str, value: object) -> None:
+    accepted = f"1 to {LONGEST_NAME} printable characters"
+    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_NAME:
+        raise InvalidOption(option, value, accepted)
+    if not value.isprintable() or not value.strip():
+        raise InvalidOption(option, value, accepted)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
