@@ -22,7 +22,7 @@ _ROOMS = {
     "harn.duration": "Duration",
     "harn.errors": """
         ChannelClosed ChannelDeadlock ClaimLost DeadlineExceeded DeadlockError HarnError
-        InvalidOption MailboxClosed ManifestError MutexReentered PoolBusy PoolClosed PoolError
+        InvalidOption MailboxClosed ManifestError ModelError MutexReentered PoolBusy PoolClosed PoolError
         PoolExists PoolFull PoolLocked PoolNotFound PoolScopeUnavailable PoolTaskCancelled
         PoolTaskFailed PoolTaskRejected RaceFailed RateLimitError StorageBusy StorageCorrupt
         StorageError StorageVersion TaskCancelled TriggerError WorkerDied

@@ -9,6 +9,7 @@ from harn.errors import (
     InvalidOption as InvalidOption,
     MailboxClosed as MailboxClosed,
     ManifestError as ManifestError,
+    ModelError as ModelError,
     MutexReentered as MutexReentered,
     PoolBusy as PoolBusy,
     PoolClosed as PoolClosed,

@@ -29,7 +29,8 @@
     │  └─ StorageVersion         written by a newer harn
     ├─ ManifestError             a mistake in harn.toml
     ├─ TriggerError              a trigger that cannot be registered or fired
-    └─ RateLimitError            a limit that cannot be asked for
+    ├─ RateLimitError            a limit that cannot be asked for
+    └─ ModelError                a call to a model failed; `.retryable` tells more
 
 A class exists where a caller would act differently; its code, where it has one, belongs to the
 class. Expected outcomes (a rejected task, a timed-out acquire) are values, not errors.
@@ -38,7 +39,7 @@ class. Expected outcomes (a rejected task, a timed-out acquire) are values, not 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 
@@ -204,6 +205,29 @@ class TriggerError(HarnError):
 
 class RateLimitError(HarnError):
     """A rate limit that cannot be asked for or kept."""
+
+
+class ModelError(HarnError):
+    """A call to a model failed.
+
+    *status_code* and *headers* are the provider's answer, where there was one; *retryable* tells
+    whether the same call may succeed later.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        provider: str | None = None,
+        status_code: int | None = None,
+        retryable: bool = False,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.provider = provider
+        self.status_code = status_code
+        self.retryable = retryable
+        self.headers = dict(headers or {})
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -1,0 +1,174 @@
+"""Anthropic messages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from harn.llm.http import Secret, Wire
+from harn.llm.messages import Delta, Message, ModelReply, ModelRequest, ToolCall, Usage
+from harn.llm.provider import estimate_tokens
+
+PATH = "v1/messages"
+VERSION = "2023-06-01"
+STRUCTURED = "answer"
+"""The tool through which a structured answer is asked for."""
+
+
+class AnthropicMessages:
+    """A provider that speaks Anthropic's messages at *base_url*."""
+
+    def __init__(self, name: str, base_url: str, key: Secret, *, timeout: float = 120.0) -> None:
+        headers = {"x-api-key": key.reveal(), "anthropic-version": VERSION}
+        self._wire = Wire(name, base_url, headers, key, timeout)
+
+    async def complete(self, request: ModelRequest) -> ModelReply:
+        """Call the model and return its whole answer. Cancelling closes the connection."""
+        answer, headers = await self._wire.post(PATH, self._body(request))
+        try:
+            blocks = answer["content"]
+            calls = tuple(_tool_call(each) for each in blocks if each["type"] == "tool_use")
+            text = "".join(each["text"] for each in blocks if each["type"] == "text")
+            usage = _usage(answer.get("usage") or {})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise self._wire.error(f"an answer without {error}", retryable=True) from None
+        if request.schema is not None:
+            structured = [call.arguments for call in calls if call.name == STRUCTURED]
+            text = structured[0] if structured else text
+            calls = tuple(call for call in calls if call.name != STRUCTURED)
+        return ModelReply(
+            text=text,
+            usage=usage,
+            model=answer.get("model") or request.model,
+            tool_calls=calls,
+            finish=answer.get("stop_reason"),
+            headers=headers,
+            raw=answer,
+        )
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        """Yield the answer piece by piece; closing the iterator closes the connection."""
+        used = Usage()
+        first = True
+        async for headers, data in self._wire.events(PATH, {**self._body(request), "stream": True}):
+            if first:
+                first = False
+                yield Delta(headers=headers)
+            event = self._wire.decoded(data)
+            kind = event.get("type")
+            if kind == "message_start":
+                used = _usage(event["message"].get("usage") or {})
+                yield Delta(usage=used)
+            elif kind == "content_block_delta":
+                if text := (event.get("delta") or {}).get("text"):
+                    yield Delta(text=text)
+            elif kind == "message_delta":
+                output = int((event.get("usage") or {}).get("output_tokens") or used.output_tokens)
+                used = Usage(used.input_tokens, output)
+                yield Delta(usage=used)
+            elif kind == "message_stop":
+                return
+            elif kind == "error":
+                problem = event.get("error") or {}
+                raise self._wire.error(
+                    f"the stream failed: {problem.get('message', problem)}", retryable=True
+                )
+        raise self._wire.error("the stream ended before its end mark", retryable=True)
+
+    def count_tokens(self, request: ModelRequest) -> int:
+        """Estimate the input tokens from the length of the text."""
+        return estimate_tokens(request)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._wire.aclose()
+
+    def _body(self, request: ModelRequest) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": request.model,
+            "max_tokens": request.max_tokens,
+            "messages": _turns(request.messages),
+        }
+        if request.system:
+            body["system"] = request.system
+        if request.temperature is not None:
+            body["temperature"] = request.temperature
+        tools = [
+            {
+                "name": tool.name,
+                "description": tool.description,
+                "input_schema": dict(tool.parameters),
+            }
+            for tool in request.tools
+        ]
+        if request.schema is not None:
+            description = "Give the final answer in exactly this form."
+            tools.append(
+                {
+                    "name": STRUCTURED,
+                    "description": description,
+                    "input_schema": dict(request.schema),
+                }
+            )
+            body["tool_choice"] = {"type": "tool", "name": STRUCTURED}
+        if tools:
+            body["tools"] = tools
+        return {**body, **request.extra}
+
+
+def _turns(messages: tuple[Message, ...]) -> list[dict[str, Any]]:
+    """Write messages as alternating turns: tool results that follow each other are one turn."""
+    turns: list[dict[str, Any]] = []
+    for message in messages:
+        role = "assistant" if message.role == "assistant" else "user"
+        blocks = _blocks(message)
+        if turns and turns[-1]["role"] == role:
+            turns[-1]["content"].extend(blocks)
+        else:
+            turns.append({"role": role, "content": blocks})
+    return turns
+
+
+def _blocks(message: Message) -> list[dict[str, Any]]:
+    if message.role == "tool":
+        return [
+            {
+                "type": "tool_result",
+                "tool_use_id": message.tool_call_id,
+                "content": message.text,
+                "is_error": message.is_error,
+            }
+        ]
+    blocks: list[dict[str, Any]] = []
+    if message.text:
+        blocks.append({"type": "text", "text": message.text})
+    for call in message.tool_calls:
+        blocks.append(
+            {
+                "type": "tool_use",
+                "id": call.id,
+                "name": call.name,
+                "input": _arguments(call.arguments),
+            }
+        )
+    return blocks
+
+
+def _arguments(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return {}
+
+
+def _tool_call(block: dict[str, Any]) -> ToolCall:
+    arguments = msgspec.json.encode(block.get("input") or {}).decode()
+    return ToolCall(block["id"], block["name"], arguments)
+
+
+def _usage(wire: dict[str, Any]) -> Usage:
+    cached = ("cache_creation_input_tokens", "cache_read_input_tokens")
+    given = int(wire.get("input_tokens") or 0) + sum(int(wire.get(name) or 0) for name in cached)
+    return Usage(given, int(wire.get("output_tokens") or 0))

@@ -1,0 +1,159 @@
+"""One HTTP client per provider: posting JSON, reading event streams, and what failures mean."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import msgspec
+
+from harn.errors import HarnError, ModelError
+
+RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+"""Status codes after which the same call may succeed."""
+LARGEST_BODY = 64 * 1024 * 1024
+
+
+class Secret:
+    """An API key that no repr, log or error shows."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """Return the key itself, for the one header that needs it."""
+        return self._value
+
+    def hide_in(self, text: str) -> str:
+        """Return *text* without the key."""
+        return text.replace(self._value, "***") if self._value else text
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+
+class Wire:
+    """An HTTP connection to one provider."""
+
+    def __init__(
+        self, provider: str, base_url: str, headers: Mapping[str, str], key: Secret, timeout: float
+    ) -> None:
+        try:
+            import httpx2
+        except ImportError:
+            raise HarnError("calling models needs httpx2: pip install 'harn[llm]'") from None
+        self.provider = provider
+        self._key = key
+        self._client = httpx2.AsyncClient(
+            base_url=base_url.rstrip("/") + "/",
+            headers=dict(headers),
+            timeout=httpx2.Timeout(timeout, connect=min(timeout, 10.0)),
+            follow_redirects=False,
+        )
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
+        """Post *body* and return the decoded answer with its headers.
+
+        Cancelling closes the connection.
+        """
+        with self._failures():
+            response = await self._client.post(path, content=_encode(body), headers=_JSON)
+        self._check(response.status_code, response.headers, response.content)
+        return self._decoded(response.content), dict(response.headers)
+
+    async def events(
+        self, path: str, body: Mapping[str, Any]
+    ) -> AsyncIterator[tuple[dict[str, str], str]]:
+        """Post *body* and yield the data of each server-sent event, with the headers.
+
+        Closing the iterator closes the connection.
+        """
+        import httpx2
+
+        with self._failures():
+            async with self._client.stream(
+                "POST", path, content=_encode(body), headers=_JSON
+            ) as response:
+                if response.status_code >= 400:
+                    self._check(response.status_code, response.headers, await response.aread())
+                headers = dict(response.headers)
+                async for event in httpx2.EventSource(response):
+                    yield headers, event.data
+
+    def decoded(self, data: str) -> Any:
+        """Decode the JSON *data* of one event."""
+        return self._decoded(data.encode())
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    def error(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        retryable: bool = False,
+        headers: Mapping[str, str] | None = None,
+    ) -> ModelError:
+        """Make the error for a failed call; the key is not in it."""
+        return ModelError(
+            self._key.hide_in(f"{self.provider}: {message}"),
+            provider=self.provider,
+            status_code=status,
+            retryable=retryable,
+            headers=headers,
+        )
+
+    @contextlib.contextmanager
+    def _failures(self) -> Any:
+        import httpx2
+
+        try:
+            yield
+        except httpx2.TimeoutException as error:
+            raise self.error(
+                f"no answer in time ({type(error).__name__})", retryable=True
+            ) from None
+        except (httpx2.TransportError, httpx2.SSEError) as error:
+            text = f"{type(error).__name__}: {error}"
+            raise self.error(f"connection failed ({text})", retryable=True) from None
+
+    def _check(self, status: int, headers: Mapping[str, str], content: bytes) -> None:
+        if status >= 400:
+            raise self.error(
+                f"HTTP {status}: {_message(content)}",
+                status=status,
+                retryable=status in RETRYABLE,
+                headers=dict(headers),
+            )
+
+    def _decoded(self, content: bytes) -> Any:
+        if len(content) > LARGEST_BODY:
+            raise self.error(f"an answer of {len(content)} bytes is too large")
+        try:
+            return msgspec.json.decode(content)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise self.error(f"the answer is not JSON ({error})", retryable=True) from None
+
+
+_JSON = {"content-type": "application/json"}
+
+
+def _encode(body: Mapping[str, Any]) -> bytes:
+    return msgspec.json.encode(body)
+
+
+def _message(content: bytes) -> str:
+    """Return what the provider said went wrong, shortened."""
+    try:
+        found = msgspec.json.decode(content)
+        inner = found.get("error", found) if isinstance(found, dict) else found
+        text = inner.get("message", inner) if isinstance(inner, dict) else inner
+    except msgspec.DecodeError:
+        text = content.decode("utf-8", "replace")
+    shown = str(text).strip() or "no reason given"
+    return shown if len(shown) <= 300 else f"{shown[:297]}..."

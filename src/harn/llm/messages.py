@@ -1,0 +1,119 @@
+"""What is said to a model and what it says back, in no provider's dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Role = Literal["user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens that a call used, as the provider counted them."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Both sides together."""
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens, self.output_tokens + other.output_tokens
+        )
+
+    def as_dict(self) -> dict[str, int]:
+        """Return the counts, JSON-ready."""
+        return {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A model's wish to call a tool; *arguments* is its JSON text, not yet checked."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn: a user's, a model's (perhaps with tool calls), or a tool's result."""
+
+    role: Role
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool as a model sees it: *parameters* is a JSON Schema of an object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """Everything that one call to a model says."""
+
+    model: str
+    messages: tuple[Message, ...]
+    system: str | None = None
+    max_tokens: int = 1024
+    temperature: float | None = None
+    tools: tuple[ToolSpec, ...] = ()
+    schema: Mapping[str, Any] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Fields passed on to the provider as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReply:
+    """What came back from a whole call."""
+
+    text: str
+    usage: Usage
+    model: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    finish: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    raw: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of a stream: some *text*, or the *usage* once the provider tells it."""
+
+    text: str = ""
+    usage: Usage | None = None
+    headers: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LlmResult:
+    """The answer to `llm_call`: *value* is the checked object when a schema was asked for."""
+
+    text: str
+    usage: Usage
+    model: str
+    provider: str
+    raw: Any = None
+    value: Any = None
+    tool_calls: tuple[ToolCall, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return text, usage, model and provider, JSON-ready."""
+        return {
+            "text": self.text,
+            "usage": self.usage.as_dict(),
+            "model": self.model,
+            "provider": self.provider,
+        }

@@ -1,0 +1,56 @@
+"""The seam to a model: three methods. Anything that has them is a provider.
+
+Two wire formats come with harn, OpenAI-compatible chat completions and Anthropic messages; any
+SDK can be wrapped in twenty lines (see `docs/concepts/models.md`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from typing import Protocol, runtime_checkable
+
+from harn.llm.messages import Delta, ModelReply, ModelRequest
+
+BYTES_PER_TOKEN = 4
+MARGIN = 1.15
+"""How much more than the rule of thumb is reserved: a correction downward costs nothing."""
+
+
+@runtime_checkable
+class Provider(Protocol):
+    """A model that can be called."""
+
+    async def complete(self, request: ModelRequest) -> ModelReply:
+        """Call the model and return its whole answer; `ModelError` if it fails.
+
+        Cancelling closes the connection.
+        """
+        ...
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        """Call the model and yield its answer piece by piece.
+
+        Closing the iterator closes the connection.
+        """
+        ...
+
+    def count_tokens(self, request: ModelRequest) -> int:
+        """Estimate the input tokens of *request* before it is sent."""
+        ...
+
+
+def estimate_tokens(request: ModelRequest) -> int:
+    """Estimate input tokens from the length of what is said, a little on the high side.
+
+    >>> from harn.llm.messages import Message
+    >>> estimate_tokens(ModelRequest("m", (Message("user", "x" * 400),)))
+    115
+    """
+    size = len((request.system or "").encode())
+    for message in request.messages:
+        size += len(message.text.encode("utf-8", "surrogatepass"))
+        size += sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
+    for tool in request.tools:
+        size += len(tool.name) + len(tool.description) + len(str(tool.parameters))
+    return math.ceil(round(size / BYTES_PER_TOKEN * MARGIN, 6))

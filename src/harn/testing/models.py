@@ -1,0 +1,385 @@
+"""A model provider that does what a script says: a real HTTP server on loopback.
+
+It speaks OpenAI's chat completions under `/v1` and Anthropic's messages beside it, whole and
+streamed, and can fail in the ways that real ones do. Any client can be pointed at it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from harn.clock import SystemClock, sleep_until
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Answer with *text*, or with *tool_calls*: pairs of a name and arguments.
+
+    Without *usage* (input and output tokens) a quarter of the bytes is counted, at least one.
+    """
+
+    text: str = ""
+    tool_calls: Sequence[tuple[str, dict[str, Any]]] = ()
+    usage: tuple[int, int] | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Answer with an HTTP error, such as 429 with *retry_after* seconds."""
+
+    status: int
+    message: str = "scripted failure"
+    retry_after: float | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """Wait *seconds* of real time, then go on with *then*."""
+
+    seconds: float
+    then: Say | Fail = field(default_factory=Say)
+
+
+@dataclass(frozen=True, slots=True)
+class CutShort:
+    """Begin to answer, then close the connection after *pieces* of the stream."""
+
+    text: str
+    pieces: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """Answer 200 with *body*, which is not what a client expects."""
+
+    body: bytes = b'{"choices": [{"mess'
+
+
+Step = Say | Fail | Slow | CutShort | Garbage
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One request as the server saw it; *at* is its monotonic time, *tokens* what it charged."""
+
+    path: str
+    body: dict[str, Any]
+    headers: dict[str, str]
+    at: float
+    tokens: int = 0
+
+
+class FakeModels:
+    """The server. *script* is a list of steps, used up one a request, or a function of the body.
+
+    After the last step, and without a script, it repeats the last user message.
+
+    >>> async def main() -> int:
+    ...     async with FakeModels([Say("hello")]) as models:
+    ...         return models.url.startswith("http://127.0.0.1:")
+    >>> asyncio.run(main())
+    True
+    """
+
+    def __init__(
+        self, script: Iterable[Step] | Callable[[dict[str, Any]], Step] | None = None
+    ) -> None:
+        self._function = script if callable(script) else None
+        self._steps: deque[Step] = deque() if script is None or callable(script) else deque(script)
+        self._clock = SystemClock()
+        self._server: asyncio.Server | None = None
+        self._handlers: set[asyncio.Task[None]] = set()
+        self._number = 0
+        self.received: list[Received] = []
+        """Every request, in the order of arrival."""
+        self.open_now = 0
+        """Requests being answered at this moment."""
+        self.most_open = 0
+        """The most that were ever open at once."""
+
+    @property
+    def url(self) -> str:
+        """Base URL for Anthropic clients."""
+        assert self._server is not None, "enter the FakeModels first"
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return f"http://{host}:{port}"
+
+    @property
+    def openai_url(self) -> str:
+        """Base URL for OpenAI-compatible clients."""
+        return f"{self.url}/v1"
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._handlers:
+            task.cancel()
+        if self._handlers:
+            await asyncio.wait(self._handlers)
+
+    def busiest(self, seconds: float = 60.0) -> tuple[int, int]:
+        """Return the most requests and the most tokens of any window of *seconds*."""
+        ordered = sorted(self.received, key=lambda each: each.at)
+        requests = tokens = held = 0
+        first = 0
+        for last, each in enumerate(ordered):
+            held += each.tokens
+            while ordered[first].at <= each.at - seconds:
+                held -= ordered[first].tokens
+                first += 1
+            requests, tokens = max(requests, last - first + 1), max(tokens, held)
+        return requests, tokens
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._handlers.add(task)
+        task.add_done_callback(self._handlers.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while await self._one_request(reader, writer):
+                pass
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # the client has gone
+        finally:
+            writer.close()
+
+    async def _one_request(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        first, *lines = head.split("\r\n")
+        headers = {
+            name.strip().lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in lines if line)
+        }
+        content = await reader.readexactly(int(headers.get("content-length", "0")))
+        path = first.split(" ")[1]
+        body = json.loads(content) if content else {}
+        self.open_now += 1
+        self.most_open = max(self.most_open, self.open_now)
+        try:
+            return await self._answer(_Exchange(path, body, headers, writer))
+        finally:
+            self.open_now -= 1
+
+    async def _answer(self, exchange: _Exchange) -> bool:
+        step = self._next(exchange.body)
+        at = self._clock.monotonic()
+        charged = step.then if isinstance(step, Slow) else step
+        usage = _usage(charged, exchange.body) if isinstance(charged, Say) else (0, 0)
+        self.received.append(
+            Received(exchange.path, exchange.body, exchange.headers, at, sum(usage))
+        )
+        if isinstance(step, Slow):
+            await sleep_until(self._clock, self._clock.monotonic() + step.seconds)
+            step = step.then
+        if isinstance(step, Say):
+            self._number += 1
+            await exchange.say(step, usage, self._number)
+            return True
+        if isinstance(step, Fail):
+            await exchange.fail(step)
+            return True
+        if isinstance(step, CutShort):
+            await exchange.cut_short(step)
+            return False
+        await exchange.send(200, step.body, {})
+        return True
+
+    def _next(self, body: dict[str, Any]) -> Step:
+        if self._function is not None:
+            return self._function(body)
+        if self._steps:
+            return self._steps.popleft()
+        return Say(_last_text(body))
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """One request and the connection its answer goes to."""
+
+    path: str
+    body: dict[str, Any]
+    headers: dict[str, str]
+    writer: asyncio.StreamWriter
+
+    @property
+    def is_anthropic(self) -> bool:
+        return self.path.endswith("/messages")
+
+    async def say(self, step: Say, usage: tuple[int, int], number: int) -> None:
+        if self.body.get("stream"):
+            await self._begin_stream(step.headers)
+            for event in self._stream(step, usage, number):
+                await self._chunk(event)
+            self.writer.write(b"0\r\n\r\n")
+            await self.writer.drain()
+        else:
+            whole = self._anthropic if self.is_anthropic else self._openai
+            await self.send(200, json.dumps(whole(step, usage, number)).encode(), step.headers)
+
+    async def fail(self, step: Fail) -> None:
+        headers = dict(step.headers)
+        if step.retry_after is not None:
+            headers["retry-after"] = f"{step.retry_after:g}"
+        error = {"type": "scripted", "message": step.message}
+        content = json.dumps({"type": "error", "error": error}).encode()
+        await self.send(step.status, content, headers)
+
+    async def cut_short(self, step: CutShort) -> None:
+        await self._begin_stream({})
+        for number, event in enumerate(self._stream(Say(step.text), (1, 1), 0)):
+            if number > step.pieces:
+                return
+            await self._chunk(event)
+
+    async def send(self, status: int, content: bytes, headers: dict[str, str]) -> None:
+        head = {"content-type": "application/json", "content-length": str(len(content)), **headers}
+        self._head(status, head)
+        self.writer.write(content)
+        await self.writer.drain()
+
+    def _head(self, status: int, headers: dict[str, str]) -> None:
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self.writer.write(f"HTTP/1.1 {status} Scripted\r\n{lines}\r\n".encode("latin-1"))
+
+    async def _begin_stream(self, headers: dict[str, str]) -> None:
+        stream = {"content-type": "text/event-stream", "transfer-encoding": "chunked"}
+        self._head(200, {**stream, **headers})
+        await self.writer.drain()
+
+    async def _chunk(self, text: str) -> None:
+        data = text.encode()
+        self.writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        await self.writer.drain()
+
+    def _openai(self, step: Say, usage: tuple[int, int], number: int) -> dict[str, Any]:
+        calls = [
+            {
+                "id": f"call_{number}_{index}",
+                "type": "function",
+                "function": {"name": name, "arguments": json.dumps(arguments)},
+            }
+            for index, (name, arguments) in enumerate(step.tool_calls)
+        ]
+        message: dict[str, Any] = {"role": "assistant", "content": step.text or None}
+        if calls:
+            message["tool_calls"] = calls
+        finish = "tool_calls" if calls else "stop"
+        return {
+            "id": f"chatcmpl-{number}",
+            "object": "chat.completion",
+            "created": 1_767_225_600,
+            "model": self.body.get("model", "fake"),
+            "choices": [
+                {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
+            ],
+            "usage": _openai_usage(usage),
+        }
+
+    def _anthropic(self, step: Say, usage: tuple[int, int], number: int) -> dict[str, Any]:
+        content: list[dict[str, Any]] = [{"type": "text", "text": step.text}] if step.text else []
+        for index, (name, arguments) in enumerate(step.tool_calls):
+            content.append(
+                {
+                    "type": "tool_use",
+                    "id": f"toolu_{number}_{index}",
+                    "name": name,
+                    "input": arguments,
+                }
+            )
+        return {
+            "id": f"msg_{number}",
+            "type": "message",
+            "role": "assistant",
+            "model": self.body.get("model", "fake"),
+            "content": content,
+            "stop_reason": "tool_use" if step.tool_calls else "end_turn",
+            "stop_sequence": None,
+            "usage": {"input_tokens": usage[0], "output_tokens": usage[1]},
+        }
+
+    def _stream(self, step: Say, usage: tuple[int, int], number: int) -> Iterable[str]:
+        if self.is_anthropic:
+            return self._anthropic_stream(step, usage, number)
+        return self._openai_stream(step, usage, number)
+
+    def _openai_stream(self, step: Say, usage: tuple[int, int], number: int) -> Iterable[str]:
+        base = {
+            "id": f"chatcmpl-{number}",
+            "object": "chat.completion.chunk",
+            "created": 1_767_225_600,
+            "model": self.body.get("model", "fake"),
+        }
+
+        def chunk(delta: dict[str, Any], finish: str | None = None) -> str:
+            choice = {"index": 0, "delta": delta, "finish_reason": finish}
+            return f"data: {json.dumps({**base, 'choices': [choice]})}\n\n"
+
+        yield chunk({"role": "assistant", "content": ""})
+        for piece in _pieces(step.text):
+            yield chunk({"content": piece})
+        yield chunk({}, "stop")
+        yield f"data: {json.dumps({**base, 'choices': [], 'usage': _openai_usage(usage)})}\n\n"
+        yield "data: [DONE]\n\n"
+
+    def _anthropic_stream(self, step: Say, usage: tuple[int, int], number: int) -> Iterable[str]:
+        def event(kind: str, **fields: Any) -> str:
+            return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n"
+
+        message = self._anthropic(Say(), (usage[0], 1), number)
+        yield event("message_start", message={**message, "stop_reason": None})
+        yield event("content_block_start", index=0, content_block={"type": "text", "text": ""})
+        for piece in _pieces(step.text):
+            delta = {"type": "text_delta", "text": piece}
+            yield event("content_block_delta", index=0, delta=delta)
+        yield event("content_block_stop", index=0)
+        ended = {"stop_reason": "end_turn", "stop_sequence": None}
+        yield event("message_delta", delta=ended, usage={"output_tokens": usage[1]})
+        yield event("message_stop")
+
+
+def _pieces(text: str) -> list[str]:
+    words = text.split(" ")
+    return [word if i == len(words) - 1 else f"{word} " for i, word in enumerate(words)]
+
+
+def _openai_usage(usage: tuple[int, int]) -> dict[str, int]:
+    given, made = usage
+    return {"prompt_tokens": given, "completion_tokens": made, "total_tokens": given + made}
+
+
+def _usage(step: Say, body: dict[str, Any]) -> tuple[int, int]:
+    if step.usage is not None:
+        return step.usage
+    said = len(json.dumps(body.get("messages", "")))
+    return max(1, said // 4), max(1, len(step.text) // 4)
+
+
+def _last_text(body: dict[str, Any]) -> str:
+    for message in reversed(body.get("messages", [])):
+        content = message.get("content")
+        if isinstance(content, str):
+            return content
+        for block in content or ():
+            if block.get("type") == "text":
+                return str(block["text"])
+    return ""

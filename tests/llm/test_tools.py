@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import pytest
+
+from harn import InvalidOption
+from harn.llm.tools import Tool, as_text, tools_of
+
+
+def search(
+    query: Annotated[str, "what to look for"],
+    limit: int = 10,
+    order: Literal["new", "old"] = "new",
+) -> list[str]:
+    """Search the archive.
+
+    Newest first unless told otherwise.
+    """
+    return [query] * limit
+
+
+def test_the_signature_and_the_docstring_become_the_description() -> None:
+    spec = Tool(search).spec
+
+    assert spec.name == "search"
+    assert spec.description.startswith("Search the archive.")
+    assert spec.parameters["required"] == ["query"]
+    assert spec.parameters["properties"]["query"] == {
+        "type": "string",
+        "description": "what to look for",
+    }
+    assert spec.parameters["properties"]["order"]["enum"] == ["new", "old"]
+
+
+def test_a_call_is_checked_and_pythons_defaults_apply() -> None:
+    assert Tool(search).arguments('{"query": "x"}') == {"query": "x"}
+    assert Tool(search).arguments('{"query": "x", "limit": 2}') == {"query": "x", "limit": 2}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"query": 5}', "{}", '{"query": "x", "order": "best"}', '{"query":"x","z":1}', "[", ""],
+)
+def test_a_call_that_does_not_fit_is_a_value_error(text) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        Tool(search).arguments(text)
+
+
+def untyped(a): ...
+def starred(*args: int): ...
+def odd(a: object.__class__): ...
+
+
+@pytest.mark.parametrize("fn", [untyped, starred, lambda: 1, 5])
+def test_a_function_that_cannot_be_described_is_refused_by_name(fn) -> None:
+    with pytest.raises(InvalidOption, match="tools"):
+        tools_of([fn])
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    with pytest.raises(InvalidOption, match="search"):
+        tools_of([search, search])
+
+
+def test_results_are_written_for_the_model() -> None:
+    assert as_text("plain") == "plain"
+    assert as_text({"a": [1]}) == '{"a":[1]}'
+    assert as_text(None) == "null"
+    assert as_text(object).startswith("<class")

@@ -1,0 +1,184 @@
+"""Both wire formats against a real HTTP server, faults included."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from harn.errors import ModelError
+from harn.llm.anthropic import AnthropicMessages
+from harn.llm.http import Secret
+from harn.llm.messages import Message, ModelRequest, ToolCall, ToolSpec, Usage
+from harn.llm.openai import OpenAICompatible
+from harn.llm.provider import Provider
+from harn.testing.models import CutShort, Fail, FakeModels, Garbage, Say, Slow
+
+KEY = "sk-canary-0123456789"
+FORMATS = ["openai", "anthropic"]
+
+
+def client(kind: str, models: FakeModels, timeout: float = 10.0):
+    if kind == "openai":
+        return OpenAICompatible("fake", models.openai_url, Secret(KEY), timeout=timeout)
+    return AnthropicMessages("fake", models.url, Secret(KEY), timeout=timeout)
+
+
+@contextlib.asynccontextmanager
+async def talking(kind: str, script, timeout: float = 10.0):
+    async with FakeModels(script) as models:
+        provider = client(kind, models, timeout)
+        try:
+            yield provider, models
+        finally:
+            await provider.aclose()
+
+
+def request(text: str = "hello", **more) -> ModelRequest:
+    return ModelRequest("m-1", (Message("user", text),), "be brief", **more)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+async def test_a_whole_answer(kind: str) -> None:
+    async with talking(kind, [Say("hi there", usage=(12, 3))]) as (provider, models):
+        assert isinstance(provider, Provider)
+
+        reply = await provider.complete(request(temperature=0.5, extra={"top_p": 0.9}))
+
+    assert (reply.text, reply.usage, reply.model) == ("hi there", Usage(12, 3), "m-1")
+    sent = models.received[0].body
+    assert sent["temperature"] == 0.5
+    assert sent["top_p"] == 0.9
+    assert KEY in " ".join(models.received[0].headers.values())
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+async def test_a_streamed_answer(kind: str) -> None:
+    async with talking(kind, [Say("one two three", usage=(7, 5))]) as (provider, _):
+        deltas = [delta async for delta in provider.stream(request())]
+
+    assert [delta.text for delta in deltas if delta.text] == ["one ", "two ", "three"]
+    assert [delta.usage for delta in deltas if delta.usage][-1] == Usage(7, 5)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+async def test_tools_and_their_results_go_both_ways(kind: str) -> None:
+    add = ToolSpec("add", "Add.", {"type": "object", "properties": {"a": {"type": "integer"}}})
+    talk = (
+        Message("user", "2+2 and 3+3"),
+        Message("assistant", "", (ToolCall("c1", "add", '{"a": 2}'), ToolCall("c2", "add", "{}"))),
+        Message("tool", "4", tool_call_id="c1"),
+        Message("tool", "boom", tool_call_id="c2", is_error=True),
+    )
+    script = [Say(tool_calls=[("add", {"a": 1})])]
+    async with talking(kind, script) as (provider, models):
+        reply = await provider.complete(ModelRequest("m-1", talk, tools=(add,)))
+
+    assert [(call.name, call.arguments.replace(" ", "")) for call in reply.tool_calls] == [
+        ("add", '{"a":1}')
+    ]
+    messages = models.received[0].body["messages"]
+    if kind == "openai":
+        assert [each["role"] for each in messages] == ["user", "assistant", "tool", "tool"]
+    else:
+        assert [each["role"] for each in messages] == ["user", "assistant", "user"]
+        assert [block["is_error"] for block in messages[2]["content"]] == [False, True]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize(
+    ("step", "status", "retryable"),
+    [
+        (Fail(429, "slow down", retry_after=2), 429, True),
+        (Fail(500), 500, True),
+        (Fail(529), 529, True),
+        (Fail(401, f"bad key {KEY}"), 401, False),
+        (Fail(400, "x" * 5000), 400, False),
+        (Garbage(), None, True),
+        (Garbage(b"{}"), None, True),
+        (Garbage(b"[" * 100_000), None, True),
+        (CutShort("some text"), None, True),
+    ],
+)
+async def test_a_failure_says_whether_it_may_be_tried_again(kind, step, status, retryable) -> None:
+    async with talking(kind, [step]) as (provider, _):
+        with pytest.raises(ModelError) as caught:
+            await provider.complete(request())
+
+    error = caught.value
+    assert (error.status_code, error.retryable, error.provider) == (status, retryable, "fake")
+    assert KEY not in str(error) + repr(error) + str(error.headers)
+    assert len(str(error)) < 500
+    if status == 429:
+        assert error.headers["retry-after"] == "2"
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+async def test_a_stream_that_is_cut_short_fails_after_what_arrived(kind: str) -> None:
+    pieces: list[str] = []
+    async with talking(kind, [CutShort("one two three", pieces=3)]) as (provider, _):
+        with pytest.raises(ModelError) as caught:
+            async for delta in provider.stream(request()):
+                pieces.append(delta.text)
+
+    assert caught.value.retryable
+    assert "".join(pieces).startswith("one")
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+async def test_a_slow_answer_times_out_as_retryable(kind: str) -> None:
+    async with talking(kind, [Slow(30, Say("late"))], timeout=0.05) as (provider, _):
+        with pytest.raises(ModelError, match="in time") as caught:
+            await provider.complete(request())
+
+    assert caught.value.retryable
+
+
+async def test_nobody_there_is_retryable() -> None:
+    provider = OpenAICompatible("fake", "http://127.0.0.1:1", Secret(""))
+    with pytest.raises(ModelError, match="connection failed") as caught:
+        await provider.complete(request())
+    await provider.aclose()
+
+    assert caught.value.retryable
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+async def test_cancelling_hangs_up(kind: str) -> None:
+    async with talking(kind, [Slow(60, Say("late"))]) as (provider, models):
+        call = asyncio.create_task(provider.complete(request()))
+        while not models.received:
+            await asyncio.sleep(0.001)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+async def test_a_schema_is_asked_for_in_each_formats_own_way(kind: str) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    step = Say('{"n": 1}') if kind == "openai" else Say(tool_calls=[("answer", {"n": 1})])
+    async with talking(kind, [step]) as (provider, models):
+        reply = await provider.complete(request(schema=schema))
+
+    assert reply.text.replace(" ", "") == '{"n":1}'
+    assert reply.tool_calls == ()
+    body = models.received[0].body
+    wanted = body["response_format"] if kind == "openai" else body["tool_choice"]
+    assert wanted["type"] in ("json_schema", "tool")
+
+
+def test_a_key_is_never_shown() -> None:
+    secret = Secret(KEY)
+
+    assert KEY not in repr(secret) + str(secret) + f"{secret!r}"
+    assert secret.hide_in(f"your key {KEY} is bad") == "your key *** is bad"
+
+
+async def test_the_servers_own_count_of_a_window() -> None:
+    async with talking("openai", [Say("a", usage=(5, 5))] * 3) as (provider, models):
+        for _ in range(3):
+            await provider.complete(request())
+
+    assert models.busiest() == (3, 30)
