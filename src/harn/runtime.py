@@ -32,7 +32,7 @@ from harn.ids import IdSource
 from harn.joining import join_cancelled
 from harn.settings import Settings
 from harn.telemetry.spans import current_ids
-from harn.unwinding import unwind
+from harn.unwinding import note, unwind
 from harn.wakers import alarm_now, threads_now
 
 if TYPE_CHECKING:
@@ -300,6 +300,10 @@ class Runtime:
     ) -> None:
         try:
             await self.aclose()
+        except Exception as failure:
+            if error is None:
+                raise
+            note(error, (failure,))  # what was on its way out first comes out
         finally:
             if self._token is not None:
                 _restore(self._token)
@@ -335,12 +339,12 @@ class Runtime:
 
         One that has an `aclose` is closed with the runtime, last made first.
         """
-        found = self._services.get(kind)
+        found: T | None = self._services.get(kind)
         if found is None:
             if self._closing:
                 raise HarnError("this Runtime has been left; open a new one")
             found = self._services.setdefault(kind, kind(self))  # type: ignore[call-arg]
-        return cast(T, found)
+        return found
 
     def forget(self, kind: type[T]) -> T | None:
         """Drop this runtime's *kind* without closing it; the next use makes a new one."""
