@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 UV := python3 -m uv
 
-.PHONY: uv help demo test check lint types bench stress docs lock
+.PHONY: uv help demo test check lint types interop bench stress docs lock
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ types: uv ## mypy --strict
 
 check: ## everything CI does: tests, lint, types, the demo
 	bash .ci/run
+
+interop: uv ## other projects' own clients and servers against ours
+	UV_PROJECT_ENVIRONMENT=.venv-interop $(UV) run --group interop pytest -n 0 tests/interop
 
 bench: uv ## harn against its peers and the bare floor (ONLY=pools for one subject)
 	$(UV) run python -m bench $(ONLY)
