@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -51,13 +52,15 @@ class Activity:
     while a worker thread or process of ours is busy.
     """
 
-    __slots__ = ("_when_stored", "idle_fds", "storing", "working")
+    __slots__ = ("_when_stored", "idle_fds", "idle_timers", "storing", "working")
 
     def __init__(self) -> None:
         self.storing = 0
         self.working = 0
         self.idle_fds: set[int] = set()
         """Sockets of ours that only ever hint, such as a LISTEN connection."""
+        self.idle_timers: weakref.WeakSet[Timer] = weakref.WeakSet()
+        """Background timers on the real loop: they will not wake anybody who waits."""
         self._when_stored: list[asyncio.Future[None]] = []
 
     def store_began(self) -> None:
@@ -92,15 +95,16 @@ class SystemClock:
         """Return the wall time in milliseconds since 1970, UTC."""
         return time.time_ns() // 1_000_000
 
-    def monotonic(self) -> float:
-        """Return the machine's monotonic seconds."""
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
 
     def call_at(
         self, when: float, wake: Callable[[], object], *, background: bool = False
     ) -> Timer:
         """Call *wake* on the running loop at *when*, not before."""
-        return asyncio.get_running_loop().call_later(max(0.0, when - time.monotonic()), wake)
+        timer = asyncio.get_running_loop().call_later(max(0.0, when - time.monotonic()), wake)
+        if background:
+            self.activity.idle_timers.add(timer)
+        return timer
 
 
 async def sleep_until(clock: Clock, when: float) -> None:

@@ -80,6 +80,11 @@ class FakeClock:
                 self._watch(loop)
         return timer
 
+    @property
+    def pending(self) -> int:
+        """How many timers are set, background ones aside."""
+        return self._live
+
     async def advance(self, duration: Duration = 0, **parts: float) -> None:
         """Move time forward, firing due timers in order and letting what they woke settle.
 

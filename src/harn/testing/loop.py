@@ -107,7 +107,10 @@ class _LoopClock:
     def call_at(
         self, when: float, wake: Callable[[], object], *, background: bool = False
     ) -> Timer:
-        return self._loop.call_at(when, wake)
+        timer = self._loop.call_at(when, wake)
+        if background:
+            self.activity.idle_timers.add(timer)
+        return timer
 
 
 def run_virtual(main: Callable[..., Any], /, *args: Any, **runtime_options: Any) -> Any:
