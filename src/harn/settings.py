@@ -25,6 +25,16 @@ def _text(value: str) -> str:
     return value
 
 
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(value: str) -> str:
+        word = value.strip().lower()
+        if word not in words:
+            raise ValueError(f"one of {', '.join(words)}")
+        return word
+
+    return parse
+
+
 def _switch(value: str) -> bool:
     word = value.strip().lower()
     if word in {"1", "true", "on", "yes"}:
@@ -51,6 +61,18 @@ class Settings:
         "Store used by the command line when `--storage` is not given.",
     )
 
+    log: str = _variable(
+        "HARN_LOG",
+        "text",
+        _one_of("text", "json"),
+        "How the command line writes its log to stderr: `text` or `json`, one line a record.",
+    )
+    log_level: str = _variable(
+        "HARN_LOG_LEVEL",
+        "warning",
+        _one_of("debug", "info", "warning", "error"),
+        "The least severe records that the command line logs.",
+    )
     debug: bool = _variable(
         "HARN_DEBUG",
         False,

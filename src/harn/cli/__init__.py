@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NoReturn
 
 from harn import __version__
@@ -38,7 +39,8 @@ def _invoke(argv: Sequence[str]) -> int:
     from harn.errors import HarnError
 
     try:
-        result = harn.main(args=list(argv), prog_name="harn", standalone_mode=False)
+        with _logging():
+            result = harn.main(args=list(argv), prog_name="harn", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except click.exceptions.NoArgsIsHelpError as help_wanted:
         help_wanted.show()
@@ -61,6 +63,17 @@ def _invoke(argv: Sequence[str]) -> int:
         return _fail(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), 1)
     except Exception as error:
         return _unexpected(error)
+
+
+def _logging() -> AbstractContextManager[None]:
+    import logging
+
+    from harn.settings import Settings
+    from harn.telemetry import logs
+
+    settings = Settings.load()
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    return logs.configured("json" if settings.log == "json" else "text", level)
 
 
 def _usage(error: click.UsageError) -> str:

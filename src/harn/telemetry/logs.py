@@ -1,0 +1,103 @@
+r"""Log lines that say who was running: one line a record, whatever the names in it contain.
+
+harn logs through the standard library, below the logger `harn`. A program that sets up logging
+itself needs nothing from here but `WhoIsRunning`, a filter that puts the task, tenant and trace
+ids on each record. The command line works inside
+`configured`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from typing import Literal, TextIO
+
+from harn.clock import iso
+from harn.telemetry.spans import current_ids
+
+LogFormat = Literal["text", "json"]
+FORMATS: tuple[LogFormat, ...] = ("text", "json")
+
+NAMES = ("task_id", "tenant_id", "trace_id", "span_id")
+
+
+class WhoIsRunning(logging.Filter):
+    """Put the ids of the task that logs on its record; those that are unknown are None."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Add the ids and let the record pass."""
+        from harn.runtime import current_frame_var
+
+        frame = current_frame_var.get(None)
+        record.task_id = frame.task.id if frame is not None else None
+        record.tenant_id = frame.task.ambient.tenant_id if frame is not None else None
+        record.trace_id, record.span_id = current_ids()
+        return True
+
+
+class OneLine(logging.Formatter):
+    """Text for people: control characters, line ends included, are spelled out."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write *record* on one line."""
+        who = " ".join(
+            f"{name.removesuffix('_id')}={value}"
+            for name in ("task_id", "tenant_id", "trace_id")
+            if (value := getattr(record, name, None))
+        )
+        when = iso(int(record.created * 1000))
+        text = f"{when} {record.levelname:<7} {record.name}: {_message(record)}"
+        return _escaped(f"{text} [{who}]" if who else text)
+
+
+class JsonLine(logging.Formatter):
+    """One JSON object a line, for machines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write *record* as JSON."""
+        line = {
+            "at": iso(int(record.created * 1000)),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: value for name in NAMES if (value := getattr(record, name, None))}
+        if record.exc_info and record.exc_info[0] is not None:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line)  # ASCII only, so no separator of any alphabet can end the line
+
+
+@contextlib.contextmanager
+def configured(
+    format: LogFormat = "text", level: int = logging.WARNING, stream: TextIO | None = None
+) -> Iterator[None]:
+    """Send the records of harn to *stream* (stderr unless given) while the block runs."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonLine() if format == "json" else OneLine())
+    handler.addFilter(WhoIsRunning())
+    ours = logging.getLogger("harn")
+    before = ours.level
+    ours.addHandler(handler)
+    ours.setLevel(level)
+    try:
+        yield
+    finally:
+        ours.removeHandler(handler)
+        ours.setLevel(before)
+
+
+def _message(record: logging.LogRecord) -> str:
+    text = record.getMessage()
+    if record.exc_info and record.exc_info[0] is not None:
+        kind, error, _ = record.exc_info
+        text = f"{text} ({kind.__name__}: {error})"
+    return text
+
+
+def _escaped(text: str) -> str:
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )

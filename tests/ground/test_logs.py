@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+
+import pytest
+
+from harn import Runtime
+from harn.telemetry import logs
+
+NASTY = "a\r\nb\x1b[2J\u2028c\x85d"
+
+
+@pytest.mark.parametrize("format", logs.FORMATS)
+async def test_a_record_is_one_line_whatever_it_contains(format) -> None:
+    stream = io.StringIO()
+
+    with logs.configured(format, logging.INFO, stream):
+        async with Runtime(tenant_id=f"acme{NASTY}"):
+            logging.getLogger("harn.test").warning("pool %s is full", NASTY)
+            try:
+                raise ValueError(NASTY)
+            except ValueError:
+                logging.getLogger("harn.test").exception("it failed")
+
+    assert len(stream.getvalue().splitlines()) == 2
+    assert "\x1b" not in stream.getvalue()
+
+
+async def test_json_lines_say_who_was_running() -> None:
+    stream = io.StringIO()
+
+    with logs.configured("json", logging.INFO, stream):
+        async with Runtime(tenant_id="acme"):
+            logging.getLogger("harn.test").info("hello")
+        logging.getLogger("harn.test").info("outside")
+    logging.getLogger("harn.test").warning("after the block")
+
+    inside, outside = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert inside["task_id"] == "task_root"
+    assert inside["tenant_id"] == "acme"
+    assert (inside["level"], inside["logger"], inside["message"]) == ("info", "harn.test", "hello")
+    assert "task_id" not in outside
