@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from harn import Event, InvalidOption, Runtime, StorageError
 from harn.eventlog import EventLog
 from harn.storage import Operation, Rows, Store, append, ask, draft
-from harn.storage.log import drop_cursor, move_cursor, now, read_cursor, topics
+from harn.storage.log import drop_cursor, move_cursor, now, raise_head, read_cursor, topics
 
 
 @pytest.fixture
@@ -454,3 +454,14 @@ async def test_the_store_of_a_runtime_is_one(storage_url: str) -> None:
         assert runtime.service(Store) is runtime.event_log.store
         expected = "memory" if storage_url == "memory://" else "full"
         assert runtime.service(Store).durability == expected
+
+
+async def test_offsets_that_were_skipped_are_never_given_away(lasting_url: str) -> None:
+    async with Runtime(storage=lasting_url) as runtime:
+        await runtime.event_log.emit("a", "k", 1)
+        await runtime.service(Store).run(lambda: raise_head("a", 5))
+        await runtime.service(Store).run(lambda: raise_head("new", 5))
+
+    async with Runtime(storage=lasting_url) as runtime:
+        assert (await runtime.event_log.emit("a", "k", 2)).id == 7
+        assert (await runtime.event_log.emit("new", "k", 2)).id == 6

@@ -8,12 +8,14 @@ fake clock waits for it.
 from __future__ import annotations
 
 import asyncio
+import queue
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from harn.clock import Activity, Clock
 from harn.storage.contract import Durability, Hooks
-from harn.storage.operations import Recipe
+from harn.storage.operations import Recipe, nothing
 
 T = TypeVar("T")
 
@@ -94,3 +96,83 @@ class Handover:
             request.activity.store_ended()
         if touched:
             self._hooks.appended(frozenset(touched))
+
+
+class StoreThread:
+    """A thread with an inbox; what has gathered there is carried out together.
+
+    An engine says how (`carry_out`), what to do after a pause that it asked for (`idle`), and
+    how to let go of what it holds.
+    """
+
+    group = 512
+    """Requests carried out together, at most."""
+
+    def __init__(self, name: str, handover: Handover) -> None:
+        self._name = name
+        self._handover = handover
+        self._inbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._farewell: Request | None = None
+
+    def carry_out(self, batch: list[Request]) -> None:
+        """Settle every request of *batch*; must not raise."""
+        raise NotImplementedError
+
+    def patience(self) -> float | None:
+        """Return the seconds after which to call `idle`, or None for never."""
+        return None
+
+    def idle(self) -> None:
+        """Do what had to wait."""
+
+    def let_go(self) -> None:
+        """Close what is open."""
+
+    def put(self, request: Request) -> None:
+        """Hand *request* over, starting the thread on first use."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+            self._thread.start()
+        self._inbox.put(request)
+
+    async def aclose(self) -> None:
+        """Let the thread finish its inbox and end."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self._farewell = self._handover.request(nothing, "full")
+        self._inbox.put(None)
+        await self._farewell.future
+        thread.join()
+
+    def _serve(self) -> None:
+        while (batch := self._next_batch()) is not None:
+            if batch:
+                self.carry_out(batch)
+                self._handover.deliver(batch)
+                batch = None  # answers may be large: do not hold them until the next one
+        self.idle()
+        self.let_go()
+        assert self._farewell is not None
+        self._handover.deliver([self._farewell])
+
+    def _next_batch(self) -> list[Request] | None:
+        try:
+            first = self._inbox.get(timeout=self.patience())
+        except queue.Empty:
+            self.idle()
+            return []
+        if first is None:
+            return None
+        batch = [first]
+        while len(batch) < self.group:
+            try:
+                item = self._inbox.get_nowait()
+            except queue.Empty:
+                break
+            if item is None:
+                self._inbox.put(None)
+                break
+            batch.append(item)
+        return batch

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import queue
 import threading
 import weakref
 from collections.abc import Callable
@@ -25,7 +24,7 @@ import apsw
 from harn.clock import Clock
 from harn.errors import StorageError
 from harn.storage.contract import Durability, Hooks
-from harn.storage.handover import Handover, Request
+from harn.storage.handover import Handover, Request, StoreThread
 from harn.storage.operations import Recipe, nothing
 from harn.storage.places import make_private_file
 from harn.storage.session import Session, migrate, translated
@@ -35,8 +34,6 @@ T = TypeVar("T")
 
 BUSY_MS = 5000
 """How long a writer waits for another process before it says `StorageBusy`."""
-GROUP = 512
-"""Operations in one commit, at most."""
 CHECKPOINT_PAGES = 1000
 WAL_BYTES = 32 * 1024 * 1024
 SYNC_WITHIN = 1.0
@@ -126,58 +123,20 @@ class SqliteDriver:
             raise StorageError(f"{self.path} is closed")
 
 
-class _Thread:
-    """A thread with an inbox and, while all is well, a session."""
+class _Thread(StoreThread):
+    """A thread with, while all is well, a session."""
 
     read_only = False
 
     def __init__(
         self, path: Path, clock: Callable[[], Clock], handover: Handover, busy_ms: int
     ) -> None:
+        super().__init__(f"harn-sqlite-{'reader' if self.read_only else 'writer'}", handover)
         self.path = path
         self.session: Session | None = None
         self._clock = clock
-        self._handover = handover
         self._busy_ms = busy_ms
-        self._inbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
         self._files: list[tuple[int, int]] = []
-
-    def put(self, request: Request) -> None:
-        """Hand *request* over, starting the thread on first use."""
-        if self._thread is None:
-            role = "reader" if self.read_only else "writer"
-            self._thread = threading.Thread(
-                target=self._serve, name=f"harn-sqlite-{role}", daemon=True
-            )
-            self._thread.start()
-        self._inbox.put(request)
-
-    async def aclose(self) -> None:
-        """Let the thread finish its inbox and end."""
-        thread, self._thread = self._thread, None
-        if thread is None:
-            return
-        ended = self._handover.request(nothing, "full")
-        self._farewell = ended
-        self._inbox.put(None)
-        await ended.future
-        thread.join()
-
-    def _serve(self) -> None:
-        while (batch := self._next_batch()) is not None:
-            if batch:
-                self._carry_out(batch)
-                self._handover.deliver(batch)
-                batch = None  # results may be large: do not hold them until the next one
-        self._let_go()
-        self._handover.deliver([self._farewell])
-
-    def _next_batch(self) -> list[Request] | None:
-        raise NotImplementedError
-
-    def _carry_out(self, batch: list[Request]) -> None:
-        raise NotImplementedError
 
     def _ready(self) -> Session:
         """Return the session, opened anew if files were moved away under it."""
@@ -226,9 +185,10 @@ class _Thread:
                 self.session.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             except apsw.Error:
                 pass
-        self._let_go()
+        self.let_go()
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
+        """Close the file."""
         session, self.session = self.session, None
         if session is not None:
             try:
@@ -239,7 +199,7 @@ class _Thread:
     def _failed(self, error: BaseException) -> BaseException:
         """Translate *error*; after one that may have hurt the handle, open a new one."""
         if not isinstance(error, apsw.BusyError | apsw.LockedError | apsw.ConstraintError):
-            self._let_go()
+            self.let_go()
         return translated(error, str(self.path))
 
 
@@ -251,28 +211,12 @@ class _Writer(_Thread):
         self._full = True
         return super()._open()
 
-    def _next_batch(self) -> list[Request] | None:
-        try:
-            first = self._inbox.get(timeout=SYNC_WITHIN if self._unsynced else None)
-        except queue.Empty:
-            self._sync()
-            return []
-        if first is None:
-            self._sync()
-            return None
-        batch = [first]
-        while len(batch) < GROUP:
-            try:
-                item = self._inbox.get_nowait()
-            except queue.Empty:
-                break
-            if item is None:
-                self._inbox.put(None)
-                break
-            batch.append(item)
-        return batch
+    def patience(self) -> float | None:
+        """Sync commits of the weaker class before a second has passed."""
+        return SYNC_WITHIN if self._unsynced else None
 
-    def _carry_out(self, batch: list[Request]) -> None:
+    def carry_out(self, batch: list[Request]) -> None:
+        """Carry *batch* out in one transaction."""
         wanted = [request for request in batch if request.wanted]
         if not wanted:
             return
@@ -320,9 +264,9 @@ class _Writer(_Thread):
             try:
                 self.session.rollback()
             except apsw.Error:
-                self._let_go()
+                self.let_go()
 
-    def _sync(self) -> None:
+    def idle(self) -> None:
         """Commit something tiny the strong way, which syncs all that came before it."""
         if self._unsynced and self.session is not None:
             try:
@@ -339,6 +283,7 @@ class _Writer(_Thread):
 
 class _Reader(_Thread):
     read_only = True
+    group = 1
 
     def put_check(self, request: Request) -> None:
         """Ask for a look at every page, instead of an operation."""
@@ -350,11 +295,8 @@ class _Reader(_Thread):
         super().__init__(*args)
         self._checks: set[Request] = set()
 
-    def _next_batch(self) -> list[Request] | None:
-        first = self._inbox.get()
-        return None if first is None else [first]
-
-    def _carry_out(self, batch: list[Request]) -> None:
+    def carry_out(self, batch: list[Request]) -> None:
+        """Carry one request out in a transaction that sees one moment."""
         [request] = batch
         if not request.wanted:
             return

@@ -1,0 +1,481 @@
+"""The log's statements carried out on a directory of JSONL files, instead of by SQL.
+
+<dir>/lock            held while a transaction is under way; dies with its holder
+<dir>/commits.jsonl   the commit journal (see `journal.py`)
+<dir>/cursors.json    where consumers stand, as of the journal's start
+<dir>/topics/*.jsonl  one file a topic (see `lines.py`)
+"""
+
+from __future__ import annotations
+
+import fcntl
+import heapq
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harn.clock import Clock
+from harn.errors import StorageBusy
+from harn.storage.journal import Commit, Journal, Part
+from harn.storage.lines import Broken, Line, TopicFile, write_header, write_line
+from harn.storage.operations import Ask, Row, Rows
+from harn.storage.places import make_private_dir, sync_dir
+
+JOURNAL_BYTES = 4 * 1024 * 1024
+
+
+@dataclass
+class Staged:
+    """What an open transaction wants to become true."""
+
+    rows: list[Row] = field(default_factory=list)
+    heads: dict[str, int] = field(default_factory=dict)
+    cursors: dict[tuple[str, str], int | None] = field(default_factory=dict)
+    trims: dict[str, int] = field(default_factory=dict)
+
+    def copy(self) -> Staged:
+        """Return a savepoint."""
+        return Staged(list(self.rows), dict(self.heads), dict(self.cursors), dict(self.trims))
+
+
+class FileLog:
+    """The log in a directory; used by one thread, shared with other processes by its lock."""
+
+    def __init__(self, directory: Path, clock: Callable[[], Clock], busy_ms: int) -> None:
+        self.directory = directory
+        self.topics = directory / "topics"
+        self.staged = Staged()
+        self._clock = clock
+        self._busy_ms = busy_ms
+        self._journal = Journal(directory)
+        self._lock = -1
+        self._heads: dict[str, int] = {}
+        self._ends: dict[str, int] = {}
+        self._places: dict[str, tuple[int, int, int]] = {}
+        self._cursors: dict[tuple[str, str], int] = {}
+        self._unsynced: set[str] = set()
+        self.grown: set[str] | None = None
+        """Topics that others wrote to since this was last emptied; None: any of them."""
+        self._statements: dict[str, Callable[..., Rows]] = {
+            "take_offsets": self._take_offsets,
+            "read_events": self._read_events,
+            "read_records": self._read_records,
+            "topic_head": self._topic_head,
+            "list_topics": self._list_topics,
+            "topic_extent": self._topic_extent,
+            "first_offset": self._first_offset,
+            "first_offset_since": self._first_offset_since,
+            "trim_events": self._trim_events,
+            "raise_head": self._raise_head,
+            "note_size": lambda **_: [],
+            "move_cursor": self._move_cursor,
+            "read_cursor": self._read_cursor,
+            "lowest_cursor": self._lowest_cursor,
+            "drop_cursor": self._drop_cursor,
+            "list_cursors": self._list_cursors,
+            "freeze": list,
+            "now": lambda: [(self.now(),)],
+        }
+
+    # -- transactions ------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Take the lock and learn what others have done since."""
+        self._open()
+        self._take_lock()
+        try:
+            self._catch_up()
+        except BaseException:
+            self._journal.close()
+            self.release()
+            raise
+        self.staged = Staged()
+
+    def commit(self, *, sync: bool) -> None:
+        """Make what was staged true, then carry it over to the topics' files."""
+        commit = self._prepared()
+        if commit is not None:
+            self._journal.add(commit, sync=sync)
+            self._apply(commit, again=False)
+            for topic, id, *_ in self.staged.rows:
+                self._heads[topic] = id
+        for topic, head in self.staged.heads.items():
+            if head > self._head_on_disk(topic):
+                self._compact(topic, 0, head)
+        for topic, below in self.staged.trims.items():
+            self._compact(topic, below)
+        if self._journal.position > JOURNAL_BYTES:
+            self.checkpoint()
+
+    def release(self) -> None:
+        """Give the lock back."""
+        if self._lock >= 0:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Let go of every file."""
+        self._journal.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def sync(self) -> None:
+        """Sync commits of the weaker class."""
+        self._journal.sync()
+
+    def checkpoint(self) -> None:
+        """Sync the topics' files and start the journal anew."""
+        for topic in sorted(self._unsynced):
+            _sync_file(self._path(topic))
+        sync_dir(self.topics)
+        _write_whole(self.directory / "cursors.json", _cursors_as_json(self._cursors))
+        self._journal.replace()
+        self._unsynced.clear()
+
+    def now(self) -> int:
+        """Return the store's time, never behind what any commit has said."""
+        clock = self._clock()
+        ms = clock.now_ms()
+        return ms if clock.is_fake else max(ms, self._journal.ms)
+
+    def execute(self, asked: Ask) -> Rows | None:
+        """Carry one statement of the log out; None if it is not one."""
+        if asked.name == "insert_events":
+            assert asked.rows is not None
+            self.staged.rows.extend(asked.rows)
+            return []
+        statement = self._statements.get(asked.name)
+        return None if statement is None else statement(**asked.params)
+
+    def in_order(self, after: dict[str, int]) -> Iterator[tuple[str, Line]]:
+        """Yield the records of the topics in *after*, each after its offset, as they were made."""
+
+        def of(topic: str, seen: int) -> Iterator[tuple[int, str, Line]]:
+            for line in self._lines(topic, seen):
+                if isinstance(line, Line):
+                    yield line.seq, topic, line
+
+        for _, topic, line in heapq.merge(*(of(t, n) for t, n in sorted(after.items()))):
+            yield topic, line
+
+    def names(self) -> list[str]:
+        """Return every topic."""
+        found = {name.name.removesuffix(".jsonl") for name in self.topics.glob("*.jsonl")}
+        return sorted(found | set(self.staged.heads))
+
+    # -- the journal and the files -------------------------------------------------------------
+
+    def _open(self) -> None:
+        if self._lock < 0:
+            make_private_dir(self.topics)
+            path = self.directory / "lock"
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._lock = os.open(path, flags, 0o600)
+            os.fchmod(self._lock, 0o600)
+
+    def _take_lock(self) -> None:
+        pause, waited = 0.0005, 0.0
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if waited * 1000 > self._busy_ms:
+                    raise StorageBusy(
+                        f"{self.directory} is locked by another process; try again"
+                    ) from None
+            threading.Event().wait(pause)
+            waited += pause
+            pause = min(pause * 1.5, 0.02)
+
+    def _catch_up(self) -> None:
+        anew = self._journal.is_replaced()
+        if anew:
+            self._journal.open()
+            self._heads.clear()
+            self._ends.clear()
+            self._places.clear()
+            self._unsynced.clear()
+            self._cursors = _read_cursors(self.directory / "cursors.json")
+            self.grown = None
+        for commit in self._journal.news():
+            self._apply(commit, again=anew)
+            if self.grown is not None:
+                self.grown.update(part.topic for part in commit.parts)
+
+    def _apply(self, commit: Commit, *, again: bool) -> None:
+        """Carry *commit* over; parts that are there already are written *again* only if asked."""
+        for part in commit.parts:
+            self._unsynced.add(part.topic)
+            self._heads.pop(part.topic, None)
+            self._ends.pop(part.topic, None)
+        for part in commit.parts:
+            path = self._path(part.topic)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                if part.at == 0:
+                    os.fchmod(handle, 0o600)
+                if again or os.fstat(handle).st_size < part.end:
+                    _write_all(handle, part.data, part.at)
+            finally:
+                os.close(handle)
+            self._ends[part.topic] = part.end
+        for topic, consumer, position in commit.cursors:
+            if position is None:
+                self._cursors.pop((topic, consumer), None)
+            else:
+                self._cursors[topic, consumer] = position
+
+    def _prepared(self) -> Commit | None:
+        staged = self.staged
+        if not staged.rows and not staged.cursors and not staged.heads:
+            return None
+        seq = self._journal.seq
+        written: dict[str, list[bytes]] = {}
+        for topic, id, kind, payload, headers, at in staged.rows:
+            seq += 1
+            line = write_line(id, seq, kind, payload, headers, at)
+            written.setdefault(topic, []).append(line)
+        parts = []
+        for topic in sorted({*written, *staged.heads}):
+            at = self._end(topic)
+            given = staged.heads.get(topic, 0)
+            lines = written.get(topic, [])
+            if at == 0:
+                lines.insert(0, write_header(topic, 0 if written.get(topic) else given))
+            if lines:
+                parts.append(Part(topic, at, b"".join(lines)))
+        cursors = [(t, c, position) for (t, c), position in staged.cursors.items()]
+        return Commit(seq, self.now(), parts, cursors)
+
+    def _end(self, topic: str) -> int:
+        """Return where the next line of *topic* goes; a torn one there is cut off first."""
+        known = self._ends.get(topic)
+        if known is None:
+            try:
+                known = _cut_torn_tail(self._path(topic))
+            except FileNotFoundError:
+                known = 0
+            self._ends[topic] = known
+        return known
+
+    def _compact(self, topic: str, below: int, head: int = 0) -> None:
+        """Write the file of *topic* anew without what lies below an offset, or with a new head."""
+        self.checkpoint()
+        source = self._file(topic)
+        if source is None:
+            return
+        try:
+            head = max(head, source.head())
+            start = source.find(below - 1)
+            kept = os.pread(source._fd, source.size - start, start) if start < source.size else b""
+        finally:
+            source.close()
+        _write_whole(self._path(topic), write_header(topic, head) + kept)
+        self._ends.pop(topic, None)
+        self._heads.pop(topic, None)
+        self._places.pop(topic, None)
+
+    def _path(self, topic: str) -> Path:
+        return self.topics / f"{topic}.jsonl"
+
+    def _file(self, topic: str) -> TopicFile | None:
+        try:
+            return TopicFile(self._path(topic), topic)
+        except FileNotFoundError:
+            return None
+
+    # -- statements ----------------------------------------------------------------------------
+
+    def _take_offsets(self, topic: str, count: int, largest: int) -> Rows:
+        head = self.staged.heads[topic] = self._head(topic) + count
+        return [(topic, head, self.now())]
+
+    def _raise_head(self, topic: str, head: int) -> Rows:
+        head = self.staged.heads[topic] = max(self._head(topic), head)
+        return [(topic, head)]
+
+    def _head(self, topic: str) -> int:
+        staged = self.staged.heads.get(topic)
+        if staged is not None:
+            return staged
+        return self._head_on_disk(topic)
+
+    def _head_on_disk(self, topic: str) -> int:
+        known = self._heads.get(topic)
+        if known is None:
+            source = self._file(topic)
+            if source is None:
+                return 0
+            known = self._heads[topic] = source.head()
+            source.close()
+        return known
+
+    def _topic_head(self, topic: str) -> Rows:
+        if topic in self.staged.heads or self._path(topic).exists():
+            return [(self._head(topic),)]
+        return []
+
+    def _list_topics(self) -> Rows:
+        return [(topic, self._head(topic)) for topic in self.names()]
+
+    def _lines(self, topic: str, after: int) -> Iterator[Line | Broken]:
+        """Yield what is on disk, then what this transaction has staged, after an offset."""
+        source = self._file(topic)
+        if source is not None:
+            try:
+                yield from self._from_disk(source, topic, after)
+            finally:
+                source.close()
+        for name, id, kind, payload, headers, at in self.staged.rows:
+            if name == topic and id > after:
+                raw = msgspec.Raw
+                yield Line(id, 1 << 62, kind, at, raw(headers), raw(payload))
+
+    def _from_disk(self, source: TopicFile, topic: str, after: int) -> Iterator[Line | Broken]:
+        inode, seen, position = self._places.get(topic, (0, 0, 0))
+        if inode != source.inode or seen != after:
+            position = source.find(after)
+        for end, line in source.lines(position, after):
+            near = line.id if isinstance(line, Line) else line.near + 1
+            self._places[topic] = (source.inode, near, end)
+            yield line
+
+    def _read_events(self, topic: str, after: int, limit: int, budget: int) -> Rows:
+        return [row for _, row in self._page(topic, after, limit, budget)]
+
+    def _read_records(self, topic: str, after: int, limit: int, budget: int) -> Rows:
+        return [(seq, *row) for seq, row in self._page(topic, after, limit, budget)]
+
+    def _page(self, topic: str, after: int, limit: int, budget: int) -> Iterator[tuple[int, Row]]:
+        if limit <= 0:
+            return
+        lines = self._lines(topic, after)
+        try:
+            for line in lines:
+                row = line.row()
+                yield line.seq if isinstance(line, Line) else 0, row
+                limit, budget = limit - 1, budget - len(row[2])
+                if limit <= 0 or budget <= 0:
+                    return
+        finally:
+            lines.close()  # type: ignore[attr-defined]
+
+    def _topic_extent(self, topic: str) -> Rows:
+        kept = [line.id for line in self._lines(topic, 0) if isinstance(line, Line)]
+        return [(min(kept, default=None), len(kept))]
+
+    def _first_offset(self, topic: str) -> Rows:
+        return [(row[0],) for _, row in self._page(topic, 0, 1, 1)]
+
+    def _first_offset_since(self, topic: str, since: int) -> Rows:
+        for line in self._lines(topic, 0):
+            if isinstance(line, Line) and line.at >= since:
+                return [(line.id,)]
+        return []
+
+    def _trim_events(self, topic: str, below: int, at_most: int) -> Rows:
+        below = max(below, self.staged.trims.get(topic, 0))
+        gone = []
+        for line in self._lines(topic, self.staged.trims.get(topic, 0)):
+            near = line.id if isinstance(line, Line) else line.near + 1
+            if near >= below:
+                break
+            gone.append((near,))
+        if gone:
+            self.staged.trims[topic] = below
+        return gone
+
+    def _move_cursor(self, topic: str, consumer: str, position: int) -> Rows:
+        found = max(position, self._cursor(topic, consumer) or 0)
+        self.staged.cursors[topic, consumer] = found
+        return [(found,)]
+
+    def _cursor(self, topic: str, consumer: str) -> int | None:
+        key = topic, consumer
+        return self.staged.cursors[key] if key in self.staged.cursors else self._cursors.get(key)
+
+    def _read_cursor(self, topic: str, consumer: str) -> Rows:
+        found = self._cursor(topic, consumer)
+        return [] if found is None else [(found,)]
+
+    def _lowest_cursor(self, topic: str) -> Rows:
+        places = [place for name, _, place in self._list_cursors() if name == topic]
+        return [(min(places, default=None),)]
+
+    def _drop_cursor(self, topic: str, consumer: str) -> Rows:
+        found = self._read_cursor(topic, consumer)
+        self.staged.cursors[topic, consumer] = None
+        return found
+
+    def _list_cursors(self) -> Rows:
+        all_of_them: dict[tuple[str, str], int | None] = {**self._cursors, **self.staged.cursors}
+        return [
+            (topic, consumer, place)
+            for (topic, consumer), place in sorted(all_of_them.items())
+            if place is not None
+        ]
+
+
+def _cut_torn_tail(path: Path) -> int:
+    handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        size = end = os.fstat(handle).st_size
+        while end:
+            begin = max(0, end - 65536)
+            cut = os.pread(handle, end - begin, begin).rfind(b"\n")
+            if cut >= 0:
+                end = begin + cut + 1
+                break
+            end = begin
+        if end != size:
+            os.ftruncate(handle, end)
+        return end
+    finally:
+        os.close(handle)
+
+
+def _write_all(handle: int, data: bytes, at: int) -> None:
+    done = os.pwrite(handle, data, at)
+    while done < len(data):
+        done += os.pwrite(handle, data[done:], at + done)
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    """Replace *path* all at once: write, sync, rename, sync the directory."""
+    temporary = path.with_name(path.name + ".tmp")
+    flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    handle = os.open(temporary, flags, 0o600)
+    try:
+        os.fchmod(handle, 0o600)
+        _write_all(handle, data, 0)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    os.rename(temporary, path)
+    sync_dir(path.parent)
+
+
+def _sync_file(path: Path) -> None:
+    handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _read_cursors(path: Path) -> dict[tuple[str, str], int]:
+    try:
+        found: list[Any] = msgspec.json.decode(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    return {(topic, consumer): place for topic, consumer, place in found}
+
+
+def _cursors_as_json(cursors: dict[tuple[str, str], int]) -> bytes:
+    return msgspec.json.encode([(t, c, place) for (t, c), place in sorted(cursors.items())])

@@ -1,0 +1,176 @@
+"""What travels between a worker queue and its index: states, new jobs, claims, choices.
+
+A job's state is a number in its row. READY jobs may be claimed now, SCHEDULED ones later; CLAIMED
+and FAILED ones are in flight until their claim expires; the rest are settled. A READY job may
+still carry the claim that lapsed: its holder may renew, ack, fail or release it until somebody
+else claims it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from harn.storage.operations import Operation
+
+READY, SCHEDULED, CLAIMED, FAILED, ACKED, PURGED, DEAD = range(7)
+STATES = ("ready", "scheduled", "claimed", "failed", "acked", "purged", "dead")
+PRIORITIES = ("high", "normal", "low")
+DIMENSIONS = ("tenant", "binding", "trigger-id", "tenant-and-binding")
+
+Dimension = Literal["tenant", "binding", "trigger-id", "tenant-and-binding"]
+Settling = Literal["ack", "fail", "release", "renew"]
+Settled = Literal["done", "again", "lost"]
+"""What became of an action on a claim: carried out, settled before, or superseded."""
+
+_MISSING = "\x02"
+_BETWEEN = "\x01"
+
+
+def share_key(
+    dimension: str, tenant_id: str | None, binding_key: str | None, trigger_id: str | None
+) -> str:
+    """Return the key under which a job shares its queue, as stored and sorted.
+
+    Names are printable, so a missing one and the border of a pair are written with control
+    characters: no tenant can name them, and pairs sort as pairs.
+    """
+    if dimension == "tenant":
+        return tenant_id if tenant_id is not None else f"_no_tenant{_MISSING}"
+    if dimension == "binding":
+        return binding_key if binding_key is not None else f"_no_binding{_MISSING}"
+    if dimension == "trigger-id":
+        return trigger_id if trigger_id is not None else f"_no_trigger{_MISSING}"
+    first = share_key("tenant", tenant_id, None, None)
+    return f"{first}{_BETWEEN}{share_key('binding', None, binding_key, None)}"
+
+
+def shown_key(key: str) -> str:
+    """Write a stored key the way people read it.
+
+    >>> shown_key(share_key("tenant-and-binding", None, "review@v1", None))
+    '_no_tenant|review@v1'
+    """
+    return key.replace(_MISSING, "").replace(_BETWEEN, "|")
+
+
+class JobDraft(msgspec.Struct, frozen=True):
+    """A job on its way in: its record, encoded, and what the index needs of it."""
+
+    payload: bytes
+    headers: bytes
+    priority: int
+    tenant_id: str | None
+    binding_key: str | None
+    trigger_id: str | None
+    dedupe_key: str | None
+    max_attempts: int
+    not_before_ms: int | None = None
+    delay_ms: int | None = None
+
+    def wakes_at(self, enqueued_at: int) -> int | None:
+        """Return when the job may be claimed, or None for at once."""
+        if self.delay_ms is not None:
+            return enqueued_at + self.delay_ms
+        return self.not_before_ms
+
+
+class ClaimedJob(msgspec.Struct, frozen=True):
+    """A job and the claim on it, as a claim operation returns them."""
+
+    id: int
+    body: bytes
+    enqueued_at: int
+    attempts: int
+    max_attempts: int
+    claim_id: str
+    expires_at: int
+    claimed_at: int
+
+
+class Settlement(msgspec.Struct, frozen=True):
+    """What a claim's holder wants done with it."""
+
+    action: Settling
+    job_id: int
+    claim_id: str
+    consumer: str
+    outcome: bytes = b"null"
+    """What the handler returned, as JSON."""
+    outcome_omitted: bool = False
+    error: str | None = None
+    reason: str | None = None
+    delay_ms: int | None = None
+    """For a release or a failure: how long the job waits from now."""
+    ttl_ms: int = 0
+    final: bool = False
+    """For a failure: the job is dead, whatever attempts are left."""
+
+
+class SettlementResult(msgspec.Struct, frozen=True):
+    """What became of a settlement, and what was written for it."""
+
+    settled: Settled
+    expires_at: int = 0
+    response: dict[str, object] | None = None
+    dead: bool = False
+    note: str = ""
+
+
+class Share(msgspec.Struct):
+    """One key's part of a queue: its work, and its place in the rotation.
+
+    *turn* is the round in which the key can be served next, None while it has nothing ready or is
+    at its cap. *credit* counts in *round*; in a later round the key has been refilled.
+    """
+
+    key: str
+    ready: int
+    in_flight: int
+    turn: int | None
+    round: int
+    credit: int
+    oldest_at: int | None
+
+
+class Board(msgspec.Struct, frozen=True):
+    """What a queue's row tells a claimer."""
+
+    queue_id: int
+    now: int
+    dimension: str
+    cap: int
+    policy: str | None
+    round: int
+    last_key: str
+    promoted: bool
+    triggers: str | None = None
+    """The trigger ids that this claimer can handle, as a JSON array; None for all."""
+
+
+class Pick(msgspec.Struct, frozen=True):
+    """A job that was chosen, and how."""
+
+    id: int
+    key: str
+    enqueued_at: int
+    round: int
+    credit: int
+    promoted: bool = False
+
+
+class Choice(msgspec.Struct):
+    """What a scheduler chose, and the state that it leaves behind."""
+
+    picks: list[Pick]
+    round: int
+    last_key: str
+    promoted: bool
+    shares: list[Share]
+    """The shares that were served, as they are afterwards."""
+
+
+Choose = Callable[[Board, int], Operation[Choice]]
+"""Choose at most so many jobs from a board; it asks for the facts it needs."""

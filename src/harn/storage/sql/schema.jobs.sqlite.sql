@@ -1,0 +1,80 @@
+-- version: 1
+CREATE TABLE queues (
+    queue_id INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    dimension TEXT NOT NULL DEFAULT 'tenant',
+    cap INTEGER NOT NULL DEFAULT 0,
+    policy TEXT,
+    other_policy TEXT,
+    policy_at INTEGER NOT NULL DEFAULT 0,
+    round INTEGER NOT NULL DEFAULT 0,
+    last_key TEXT NOT NULL DEFAULT '',
+    promoted INTEGER NOT NULL DEFAULT 0,
+    promotions INTEGER NOT NULL DEFAULT 0,
+    deferrals INTEGER NOT NULL DEFAULT 0,
+    dropped_selected INTEGER NOT NULL DEFAULT 0,
+    dropped_deferred INTEGER NOT NULL DEFAULT 0,
+    alarm INTEGER,
+    acked INTEGER NOT NULL DEFAULT 0,
+    purged INTEGER NOT NULL DEFAULT 0,
+    dead INTEGER NOT NULL DEFAULT 0,
+    responses INTEGER NOT NULL DEFAULT 0,
+    ages TEXT NOT NULL DEFAULT ''
+) STRICT;
+CREATE TABLE shares (
+    queue_id INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    ready INTEGER NOT NULL DEFAULT 0,
+    scheduled INTEGER NOT NULL DEFAULT 0,
+    in_flight INTEGER NOT NULL DEFAULT 0,
+    turn INTEGER,
+    round INTEGER NOT NULL DEFAULT 0,
+    credit INTEGER NOT NULL DEFAULT 0,
+    oldest_at INTEGER,
+    selected INTEGER NOT NULL DEFAULT 0,
+    promoted INTEGER NOT NULL DEFAULT 0,
+    deferred INTEGER NOT NULL DEFAULT 0,
+    deferred_from INTEGER NOT NULL DEFAULT 0,
+    idle_at INTEGER,
+    PRIMARY KEY (queue_id, key)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX shares_in_turn ON shares (queue_id, turn, key) WHERE turn IS NOT NULL;
+CREATE INDEX shares_by_age ON shares (queue_id, oldest_at, key) WHERE turn IS NOT NULL;
+CREATE INDEX shares_idle ON shares (queue_id, idle_at) WHERE idle_at IS NOT NULL;
+CREATE TABLE jobs (
+    queue_id INTEGER NOT NULL,
+    id INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    priority INTEGER NOT NULL,
+    state INTEGER NOT NULL,
+    enqueued_at INTEGER NOT NULL,
+    wake_at INTEGER,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    max_attempts INTEGER NOT NULL,
+    epoch INTEGER NOT NULL DEFAULT 0,
+    claim_id TEXT,
+    held INTEGER NOT NULL DEFAULT 0,
+    consumer TEXT,
+    claimed_at INTEGER,
+    settled_at INTEGER,
+    tenant_id TEXT,
+    binding_key TEXT,
+    trigger_id TEXT,
+    history TEXT,
+    PRIMARY KEY (queue_id, id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX jobs_of_key ON jobs (queue_id, key, priority, id) WHERE state = 0;
+CREATE INDEX jobs_ready ON jobs (queue_id, priority, id) WHERE state = 0;
+CREATE INDEX jobs_to_wake ON jobs (queue_id, wake_at) WHERE wake_at IS NOT NULL;
+CREATE TABLE job_dedupe (
+    queue_id INTEGER NOT NULL,
+    tenant_id TEXT NOT NULL,
+    dedupe_key TEXT NOT NULL,
+    job_id INTEGER NOT NULL,
+    PRIMARY KEY (queue_id, tenant_id, dedupe_key)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE queue_triggers (
+    queue_id INTEGER NOT NULL,
+    trigger_id TEXT NOT NULL,
+    PRIMARY KEY (queue_id, trigger_id)
+) STRICT, WITHOUT ROWID;
