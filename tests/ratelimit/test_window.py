@@ -146,18 +146,25 @@ def test_R6_whoever_asks_for_a_stricter_rule_gets_it_from_everybody(rules, steps
         if bucket.ask(units, limit, span, now) is None:
             admitted.append((now, bucket.rows[before][2], limit, span))
 
-    for at, _, limit, span in admitted:  # every span that opens with a grant of that rule
-        later = [units for when, units, *_ in admitted if at <= when < at + span]
-        mine = admitted.index(next(each for each in admitted if each[0] == at))
-        assert sum(later[admitted_before(admitted, at, limit, span, mine) :]) <= limit
+    for rule in set(rules):
+        for first in range(len(admitted)):
+            assert sum(granted_under(rule, admitted, first)) <= rule[0]
 
 
-def admitted_before(admitted, at, limit, span, first) -> int:
-    """How many grants of the same instant came before the rule was first granted."""
-    for skip, each in enumerate(admitted[first:]):
-        if each[0] == at and each[2:] == (limit, span):
-            return skip
-    raise AssertionError("not found")
+def granted_under(rule, admitted, first) -> list[int]:
+    """What was granted in the span after *first*, for as long as *rule* was in force."""
+    span = rule[1]
+    in_force_until, found = 0, []
+    for number, (at, units, *asked) in enumerate(admitted):
+        if tuple(asked) == rule:
+            if number >= first and at >= in_force_until and found:
+                break  # it had run out and begins anew
+            in_force_until = at + span
+        elif number >= first and at >= in_force_until:
+            break
+        if number >= first and at < admitted[first][0] + span:
+            found.append(units)
+    return found
 
 
 @settings(deadline=None, max_examples=200)
@@ -202,12 +209,30 @@ def test_R6_a_short_window_frees_nothing_that_a_long_one_holds() -> None:
     assert bucket.ask(1, limit=5, span=1, now=10) == 3600
 
 
+def test_R6_a_short_row_counts_for_the_long_span_that_is_in_force() -> None:
+    bucket = Bucket()
+    for now, span in ((0, 60), (20, 60), (30, 1), (60, 60)):
+        assert bucket.ask(1, limit=3, span=span, now=now) is None
+
+    assert bucket.ask(1, limit=3, span=60, now=80) is None
+    assert bucket.ask(1, limit=3, span=60, now=80) == 90
+
+
 def test_R6_the_smaller_limit_counts_for_whoever_asks_with_a_larger_one() -> None:
     bucket = Bucket()
     bucket.ask(5, limit=5, span=100, now=0)
 
     assert bucket.ask(1, limit=100, span=100, now=1) == 100
     assert bucket.ask(1, limit=100, span=100, now=100) is None
+
+
+def test_R6_what_is_oversize_for_the_stricter_rule_charges_one_full_window_of_it() -> None:
+    bucket = Bucket()
+    bucket.ask(3, limit=5, span=100, now=0)
+    bucket.settle(1, 0, now=1)
+
+    assert bucket.ask(8, limit=10, span=100, now=2) is None
+    assert open_window(bucket.stored).live == 5
 
 
 def test_a_raised_limit_counts_one_window_after_the_last_grant_of_the_old_one() -> None:

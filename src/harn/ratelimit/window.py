@@ -99,9 +99,9 @@ class Window:
         )
 
     def settle_in(self, now: int) -> int | None:
-        """Drop the rules that have run out; return the instant to cut rows back to, if any is later.
+        """Drop the rules that have run out; the window in which none is in force is empty.
 
-        A window in which no rule is in force is empty.
+        Returns the instant that the rows must be cut back to, if there are later ones.
         """
         rules = self.rules
         if len(rules) != 1 or not now < rules[0].until <= now + rules[0].span:
@@ -176,8 +176,6 @@ class Window:
         expires = now + longest
         if self.head == self.next:
             self.head_us = expires
-        elif self.tail_us > expires:
-            expires = self.tail_us
         self.tail_us = expires
         self._note_rule(limit, span, now + span)
         number = self.next
