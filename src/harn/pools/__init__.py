@@ -1,1 +1,71 @@
-"""x"""
+"""Agent pools: named budgets of concurrency that many submitters share.
+
+options.py       what a pool and a submit may be told
+strategies.py    which queued task goes next: fifo, priority, lifo, fair_round_robin
+backpressure.py  what a full queue does; parking.py, the line of those who wait
+pool.py          Pool: admit, start, finish; stuck.py, closures that wait for their own pool
+worker.py        the workers that run closures
+task.py          PoolTask, the handle; snapshots.py, what can be seen
+memory.py        retention and idempotency
+records.py       the lines of a journal; journalfile.py, journal.py, the file and its thread
+persistence.py   what is journalled when, and what a restart makes of it
+durable.py       @durable: functions that a journal may name
+registry.py      pool_create, pool_get, pool_list, pool_wait, pool_simulate_restart
+host.py          the seam for tenant and org pools
+audit.py         receipts on lifecycle.pool.audit; unsettled.py, unsettled_state
+"""
+
+from harn.pools.backpressure import (
+    Backpressure,
+    BackpressurePolicy,
+    backpressure_queue,
+    fail_fast,
+    ring_buffer,
+)
+from harn.pools.durable import durable
+from harn.pools.host import PoolHost
+from harn.pools.options import PoolOptions, Retention
+from harn.pools.pool import Pool
+from harn.pools.registry import (
+    PoolRegistry,
+    pool_create,
+    pool_get,
+    pool_list,
+    pool_simulate_restart,
+    pool_wait,
+)
+from harn.pools.snapshots import PoolSnapshot, TaskSnapshot
+from harn.pools.strategies import QueueStrategy, Strategy, fair_round_robin, fifo, lifo, priority
+from harn.pools.task import PoolTask
+from harn.pools.unsettled import UnsettledSources, UnsettledState, unsettled_state
+
+__all__ = [
+    "Backpressure",
+    "BackpressurePolicy",
+    "Pool",
+    "PoolHost",
+    "PoolOptions",
+    "PoolRegistry",
+    "PoolSnapshot",
+    "PoolTask",
+    "QueueStrategy",
+    "Retention",
+    "Strategy",
+    "TaskSnapshot",
+    "UnsettledSources",
+    "UnsettledState",
+    "backpressure_queue",
+    "durable",
+    "fail_fast",
+    "fair_round_robin",
+    "fifo",
+    "lifo",
+    "pool_create",
+    "pool_get",
+    "pool_list",
+    "pool_simulate_restart",
+    "pool_wait",
+    "priority",
+    "ring_buffer",
+    "unsettled_state",
+]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
 
@@ -204,6 +204,13 @@ class Line(Generic[T]):
             task = self.head
         return None
 
+    def __iter__(self) -> Iterator[T]:
+        task = self.head
+        while task is not None:
+            if task.waiting:
+                yield task
+            task = task.next
+
     def sweep(self) -> None:
         """Unlink the marked ones, keeping the order of the rest."""
         task = self.head
@@ -229,6 +236,11 @@ class Queue(Generic[T]):
     def __len__(self) -> int:
         return self._live
 
+    def __iter__(self) -> Iterator[T]:
+        """Yield those that wait, in no particular order."""
+        for line in self._all_lines():
+            yield from line
+
     def push(self, task: T) -> None:
         """Add *task*."""
         raise NotImplementedError
@@ -248,6 +260,9 @@ class Queue(Generic[T]):
             self._sweep()
             self._held = self._live
         return True
+
+    def _all_lines(self) -> Iterable[Line[T]]:
+        raise NotImplementedError
 
     def _left_early(self, task: T) -> None:
         """Note that *task* is no longer live in its line."""
@@ -280,6 +295,9 @@ class Fifo(Queue[T]):
         self._live = line.live
         self._held = line.held
         return task
+
+    def _all_lines(self) -> Iterable[Line[T]]:
+        return (self._line,)
 
     def _left_early(self, task: T) -> None:
         self._line.live -= 1
@@ -332,6 +350,9 @@ class Priority(Queue[T]):
                 return task
             del self._lines[heapq.heappop(self._heap)]
 
+    def _all_lines(self) -> Iterable[Line[T]]:
+        return self._lines.values()
+
     def _left_early(self, task: T) -> None:
         self._lines[-task.priority].live -= 1
 
@@ -380,6 +401,9 @@ class FairRoundRobin(Queue[T]):
                 self._held -= line.held
                 del self._lines[line.key]
             return task
+
+    def _all_lines(self) -> Iterable[Line[T]]:
+        return self._lines.values()
 
     def _left_early(self, task: T) -> None:
         line = self._lines[task.partition]

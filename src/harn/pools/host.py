@@ -1,0 +1,42 @@
+"""The seam for tenant and org pools: whoever embeds harn may bring a host for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from harn.errors import PoolScopeUnavailable
+from harn.pools.options import PoolOptions
+
+if TYPE_CHECKING:
+    from harn.pools.pool import Pool
+    from harn.runtime import Runtime
+
+
+@runtime_checkable
+class PoolHost(Protocol):
+    """Gives a runtime its tenant and org pools: `Runtime(pool_host=...)`.
+
+    A budget that many pipelines or tenants share cannot live in one process's memory, so harn
+    asks its host. The host returns a `Pool` (or a subclass that routes its submits elsewhere)
+    for the scope, the scope's id and the name in *options*, the same one each time it is asked
+    until that pool is closed. It owns the pool's state and its durability; the runtime registers
+    the pool and closes it when it is left.
+    """
+
+    async def open_pool(self, options: PoolOptions, runtime: Runtime) -> Pool:
+        """Open the pool that *options* describe.
+
+        Cancelling must leave nothing open.
+        """
+
+
+async def open_hosted(options: PoolOptions, runtime: Runtime) -> Pool:
+    """Ask the runtime's host for a tenant or org pool; cancelling is the host's to handle."""
+    host = runtime.pool_host
+    if host is None:
+        raise PoolScopeUnavailable(
+            f"scope {options.scope!r} is host-managed: pool {options.name!r} needs a runtime "
+            f"with a host, Runtime(pool_host=...); in one process use scope 'session' or 'pipeline'"
+        )
+    pool: Pool = await host.open_pool(options, runtime)
+    return pool

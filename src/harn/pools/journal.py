@@ -1,0 +1,297 @@
+"""A pipeline pool's journal: one thread, and many submits to an fsync.
+
+Lines arrive on the loop and are handed to the journal's own thread, which writes all that have
+gathered with one write and one sync, then tells the loop. So a burst of submits shares the wait
+for the disk, and each is acknowledged only when it is safe.
+
+A failed write is cut off again and fails the submits that were in it; what has happened already
+(a task that ended) is *owed*, and goes first in the next write. After a failed sync nobody knows
+what reached the disk, so the journal takes no more lines until it is opened again.
+
+Compaction runs beside the writer: another thread folds the file as it stands, then the writer
+adds what has arrived since and swaps the files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harn.clock import Activity, resolve
+from harn.errors import StorageError
+from harn.pools.journalfile import JournalFile
+from harn.pools.records import Ledger, PoolRecord
+
+logger = logging.getLogger("harn.pools")
+
+COMPACT_LEAST = 100
+"""Tasks that must have ended since the last compaction before another one is worth it."""
+
+_numbers = itertools.count(1)
+_open: weakref.WeakSet[Journal] = weakref.WeakSet()
+
+
+class _Line:
+    """A line on its way to the disk, and how many tasks it ends."""
+
+    __slots__ = ("data", "ends", "owed", "ticket")
+
+    def __init__(self, ticket: int, data: bytes, owed: bool, ends: int) -> None:
+        self.ticket = ticket
+        self.data = data
+        self.owed = owed
+        self.ends = ends
+
+
+class Journal:
+    """An open journal. *keep* says what retention keeps: how many, and since when (ms)."""
+
+    def __init__(
+        self,
+        path: Path,
+        header: PoolRecord,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        activity: Activity,
+        keep: Callable[[], tuple[int, int]],
+    ) -> None:
+        self.path = path
+        self.ledger = Ledger()
+        """What was found in the file, until the pool has taken it over."""
+        self._header = header
+        self._loop = loop
+        self._activity = activity
+        self._keep = keep
+        self._lines: queue.SimpleQueue[_Line | Callable[[], None] | None] = queue.SimpleQueue()
+        self._unsettled: set[int] = set()
+        self._waiters: dict[int, list[asyncio.Future[None]]] = {}
+        self._ticket = 0
+        self._broken: str | None = None
+        self._opened: asyncio.Future[None] = loop.create_future()
+        self._ended: asyncio.Future[None] = loop.create_future()
+        self._thread = threading.Thread(
+            target=self._serve, name=f"harn-journal-{next(_numbers)}", daemon=True
+        )
+        # The thread's own:
+        self._file = JournalFile(path)
+        self._owed: list[_Line] = []
+        self._ends = 0
+        self._folding: threading.Thread | None = None
+
+    async def open(self) -> None:
+        """Lock the file and read it; `ledger` holds what was there.
+
+        Cancelling closes it again before the cancel comes out.
+        """
+        self._activity.store_began()
+        _open.add(self)
+        self._thread.start()
+        try:
+            await asyncio.wait((self._opened,))
+        except asyncio.CancelledError:
+            await self.aclose()
+            if self._opened.done():
+                self._opened.exception()
+            raise
+        finally:
+            self._activity.store_ended()
+        self._opened.result()
+
+    def append(self, line: bytes, *, owed: bool = False, ends: int = 0) -> int:
+        """Hand *line* over and return its ticket. *ends* counts the tasks that it ends.
+
+        A line that is *owed* tells of something that has happened already.
+        """
+        self._ticket += 1
+        if self._broken is None:
+            if not self._unsettled:
+                self._activity.store_began()
+            self._unsettled.add(self._ticket)
+            self._lines.put(_Line(self._ticket, line, owed, ends))
+        return self._ticket
+
+    @property
+    def last_ticket(self) -> int:
+        """The ticket of the newest line."""
+        return self._ticket
+
+    def forget_ledger(self) -> None:
+        """Let go of what was read: the pool has it now."""
+        self.ledger = Ledger()
+
+    async def synced(self, ticket: int) -> None:
+        """Wait until the line of *ticket* is on the disk; `StorageError` if it cannot be.
+
+        Cancelling leaves the line on its way.
+        """
+        if ticket not in self._unsettled:
+            if self._broken is not None:
+                raise StorageError(self._broken)
+            return
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.setdefault(ticket, []).append(waiter)
+        await waiter
+
+    async def aclose(self) -> None:
+        """Write what has been handed over, then let go of the file.
+
+        A cancel is raised once that is done.
+        """
+        self._stop()
+        cancelled = None
+        while not self._ended.done():
+            try:
+                await asyncio.wait((self._ended,))
+            except asyncio.CancelledError as error:
+                cancelled = error
+        self._thread.join()
+        if cancelled is not None:
+            raise cancelled
+
+    def abandon(self) -> None:
+        """Let go of the file without a goodbye, as a process that dies; blocks for a moment."""
+        self._stop()
+        self._thread.join()
+
+    def _stop(self) -> None:
+        self._lines.put(None)
+        _open.discard(self)
+
+    def _settle(self, lines: list[_Line], error: BaseException | None, broken: str | None) -> None:
+        self._broken = broken or self._broken
+        for line in lines:
+            self._unsettled.discard(line.ticket)
+            for waiter in self._waiters.pop(line.ticket, ()):
+                if not waiter.done():
+                    if error is None:
+                        waiter.set_result(None)
+                    else:
+                        waiter.set_exception(error)
+        if lines and not self._unsettled:
+            self._activity.store_ended()
+
+    # What follows runs on the journal's thread.
+
+    def _serve(self) -> None:
+        try:
+            self.ledger = self._file.open(self._header, self._keep())
+        except BaseException as error:
+            self._tell(_fail, self._opened, error)
+        else:
+            self._tell(resolve, self._opened)
+            while self._write_what_gathered():
+                pass
+            if self._folding is not None:
+                self._folding.join()
+            self._file.close()
+        self._tell(resolve, self._ended)
+
+    def _write_what_gathered(self) -> bool:
+        """Commit all that waits, as one; false when it is time to stop."""
+        batch = [self._lines.get()]
+        while not self._lines.empty():
+            batch.append(self._lines.get_nowait())
+        lines = self._owed + [each for each in batch if type(each) is _Line]
+        if lines:
+            self._owed = []
+            self._commit(lines)
+        for command in batch:
+            if callable(command):
+                command()
+        if None in batch:
+            return False
+        if self._ends >= max(COMPACT_LEAST, self._keep()[0]) and self._folding is None:
+            self._begin_compaction()
+        return True
+
+    def _commit(self, lines: list[_Line]) -> None:
+        if self._broken is not None:
+            self._tell(self._settle, lines, StorageError(self._broken), None)
+            return
+        try:
+            self._file.append(b"".join(line.data for line in lines))
+        except OSError as error:
+            self._write_failed(lines, f"cannot write to {self.path}: {error.strerror}")
+            return
+        try:
+            self._file.sync()
+        except OSError as error:
+            self._break(lines, f"cannot sync {self.path}: {error.strerror}; reopen the pool")
+            return
+        self._ends += sum(line.ends for line in lines)
+        self._tell(self._settle, lines, None, None)
+
+    def _write_failed(self, lines: list[_Line], message: str) -> None:
+        try:
+            self._file.cut_back()
+        except OSError:
+            self._break(lines, f"{message}; reopen the pool")
+            return
+        self._owed = [line for line in lines if line.owed]
+        failed = [line for line in lines if not line.owed]
+        self._tell(self._settle, failed, StorageError(message), None)
+
+    def _break(self, lines: list[_Line], message: str) -> None:
+        logger.error("%s", message)
+        self._broken = message
+        self._tell(self._settle, lines, StorageError(message), message)
+
+    def _begin_compaction(self) -> None:
+        self._ends = 0
+        self._folding = threading.Thread(
+            target=self._fold,
+            args=(self._file.size,),
+            name=f"{self._thread.name}-compaction",
+            daemon=True,
+        )
+        self._folding.start()
+
+    def _fold(self, size: int) -> None:
+        try:
+            ledger = self._file.fold_prefix(size, self._keep())
+        except (OSError, StorageError) as error:
+            logger.warning("cannot compact %s: %s", self.path, error)
+            self._lines.put(lambda: self._swap(None, size))
+        else:
+            self._lines.put(lambda: self._swap(ledger, size))
+
+    def _swap(self, ledger: Ledger | None, size: int) -> None:
+        self._folding = None
+        if ledger is not None and self._broken is None:
+            try:
+                self._file.replace(ledger, size)
+            except OSError as error:
+                logger.warning("cannot compact %s: %s", self.path, error)
+
+    def _tell(self, what: Callable[..., None], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(what, *args)
+        except RuntimeError:  # the loop has closed: nobody is left to be told
+            pass
+
+    def _forked(self) -> None:
+        """In a forked child: this copy neither holds the lock nor writes."""
+        self._broken = f"the journal {self.path} belongs to the parent process"
+        self._file.close()
+
+
+def _fail(future: asyncio.Future[None], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+def _close_in_child() -> None:
+    for journal in list(_open):
+        journal._forked()
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

@@ -1,0 +1,89 @@
+"""What a pool remembers of tasks that have ended, and which idempotency keys they hold.
+
+Retention bounds both, by count and by age; a task and its key are forgotten together. The counts
+go on for ever.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from harn.pools.durable import registered_function
+from harn.pools.options import Retention
+from harn.pools.records import as_json
+from harn.pools.snapshots import TERMINAL
+from harn.pools.task import PoolTask
+
+
+class Memory:
+    """The ended tasks of a pool, oldest first, and every bound idempotency key."""
+
+    __slots__ = ("_age_ms", "_bound", "_count", "conflicts", "counts", "ended", "total")
+
+    def __init__(self, retention: Retention) -> None:
+        self._count = retention.count
+        self._age_ms = retention.age_ms
+        self._bound: dict[Hashable, PoolTask] = {}
+        self.ended: deque[PoolTask] = deque()
+        self.counts: dict[str, int] = dict.fromkeys(TERMINAL, 0)
+        self.total = 0
+        """Every task ever submitted, those already forgotten included."""
+        self.conflicts = 0
+
+    def remember(self, task: PoolTask, now: int) -> None:
+        """Keep *task*, which has just ended, as long as retention says."""
+        ended = self.ended
+        ended.append(task)
+        if len(ended) > self._count or ended[0]._finished_ms < now - self._age_ms:  # type: ignore[operator]
+            self.forget_old(now)
+
+    def forget_old(self, now: int) -> None:
+        """Let go of what retention no longer keeps."""
+        ended, count, since = self.ended, self._count, now - self._age_ms
+        while ended and (len(ended) > count or ended[0]._finished_ms < since):  # type: ignore[operator]
+            self.unbind(ended.popleft())
+
+    def bind(self, binding: Hashable, task: PoolTask) -> None:
+        """Let *binding* lead to *task* until it is forgotten."""
+        task._binding = binding
+        self._bound[binding] = task
+
+    def unbind(self, task: PoolTask) -> None:
+        """Free the idempotency key of *task*, if it has one."""
+        if task._binding is not None:
+            self._bound.pop(task._binding, None)
+            task._binding = None
+
+    def bound(self, binding: Hashable) -> PoolTask | None:
+        """Return the task that *binding* leads to."""
+        return self._bound.get(binding)
+
+
+def binding(tenant_id: str | None, idempotency_key: str) -> Hashable:
+    """Return what a key is bound under: exact strings, each tenant with keys of its own."""
+    return idempotency_key if tenant_id is None else (tenant_id, idempotency_key)
+
+
+def fingerprint(fn: Callable[..., Any]) -> int:
+    """Return a number that differs, in all likelihood, for another function or other arguments.
+
+    It tells a reused key from a repeated submit. Closures over different variables look alike.
+    """
+    args: bytes | None = b""
+    if isinstance(fn, functools.partial):
+        args = as_json([list(fn.args), dict(fn.keywords)])
+        fn = fn.func
+    entry = registered_function(fn)
+    if entry is not None:
+        return call_fingerprint(entry.name, args or b"")
+    home = getattr(fn, "__module__", ""), getattr(fn, "__qualname__", type(fn).__qualname__)
+    return call_fingerprint(":".join(map(str, home)), args or b"")
+
+
+def call_fingerprint(name: str, args: bytes) -> int:
+    """Return the fingerprint of a call by name, as a journal holds it."""
+    return zlib.crc32(name.encode("utf-8", "surrogatepass") + b"\0" + args)

@@ -1,0 +1,274 @@
+"""A pipeline pool and its journal: what is written when, and what a restart makes of it.
+
+A submit is acknowledged, and a closure begins, only when the disk has it. A durable call that may
+run once also waits for its `start`: after a crash it is either still queued or known to have
+begun. Ends are written behind the work; `wait()` returns when they are safe.
+
+After a restart a queued durable call is queued again, in its old order, and so is a running one
+that may `rerun`. Everything else that had not ended has failed and says why: `never_started` or
+`interrupted`. So has a durable call whose function is not registered: it must not hold back the
+pool for ever, and its error names what to import.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from harn.errors import HarnError, StorageError
+from harn.pools.durable import Durable, durable_call, recall, registered
+from harn.pools.journal import Journal
+from harn.pools.journalfile import journal_name
+from harn.pools.memory import binding, call_fingerprint
+from harn.pools.records import (
+    VERSION,
+    EndRecord,
+    PoolRecord,
+    StartRecord,
+    TaskRecord,
+    WithdrawRecord,
+    as_json,
+    encode,
+    shown,
+)
+from harn.pools.snapshots import TERMINAL
+from harn.pools.task import PoolTask, Reloaded
+
+if TYPE_CHECKING:
+    from harn.pools.pool import Pool
+
+logger = logging.getLogger("harn.pools")
+
+
+class Persistence:
+    """The journal of one pool, seen from the pool."""
+
+    def __init__(self, pool: Pool) -> None:
+        runtime, options = pool.runtime, pool.options
+        assert options.scope_id is not None
+        self._pool = pool
+        header = PoolRecord(
+            v=VERSION,
+            id=pool.id,
+            name=pool.name,
+            scope=pool.scope,
+            scope_id=options.scope_id,
+            max_concurrent=pool.max_concurrent,
+            created_at=runtime.clock.now_ms(),
+            submit_counter=0,
+        )
+        self._journal = Journal(
+            runtime.state_dir / "pools" / journal_name(options.scope_id, pool.name),
+            header,
+            loop=runtime.loop,
+            activity=runtime.clock.activity,
+            keep=self._keep,
+        )
+
+    async def open(self) -> None:
+        """Open the journal and bring back what it holds; durable work goes on from here.
+
+        Cancelling closes it again.
+        """
+        await self._journal.open()
+        try:
+            self._restore()
+            await self._journal.synced(self._journal.last_ticket)
+        except BaseException:
+            await self._journal.aclose()
+            raise
+        self._pool._journal = self
+        for _ in range(self._pool.max_concurrent):
+            self._pool._next()
+
+    def submitted(self, task: PoolTask) -> None:
+        """Hand a new task over to the disk."""
+        assert task._fn is not None
+        call = durable_call(task._fn)
+        task._call = call
+        task._ticket = self._journal.append(encode(self._record(task)))
+
+    async def acknowledge(self, task: PoolTask) -> None:
+        """Wait until *task*'s submit is safe; undo it if that fails or we are cancelled."""
+        try:
+            await self._journal.synced(task._ticket)
+        except (StorageError, asyncio.CancelledError):
+            if self._pool.withdraw(task):
+                self._journal.append(encode(WithdrawRecord(VERSION, task._seq)), owed=True)
+            raise
+
+    async def starting(self, task: PoolTask) -> None:
+        """Wait until *task* may begin. Cancelling leaves it to the caller."""
+        await self._journal.synced(task._ticket)
+        call = task._call
+        assert task._started_ms is not None
+        start = encode(StartRecord(VERSION, task._seq, task._started_ms))
+        may_repeat = call is None or call[0].rerun
+        ticket = self._journal.append(start, owed=may_repeat)
+        if not may_repeat:
+            await self._journal.synced(ticket)
+        if task._fn is None and call is not None:
+            try:
+                task._fn = recall(*call)
+            except Exception as error:
+                raise HarnError(f"cannot put the call of {call[0].name} together") from error
+
+    def ended(self, task: PoolTask) -> None:
+        """Hand a task's end over to the disk; a task that is new to it, whole."""
+        if task._ticket == 0:
+            task._ticket = self._journal.append(encode(self._record(task)), ends=1)
+            return
+        assert task._finished_ms is not None
+        end = EndRecord(VERSION, task._seq, task._finished_ms, task.status, error=_text(task.error))
+        if task.status == "completed":
+            _write_result(end, task)
+        elif task._reason is not None:
+            end.rejection_reason, end.rejection_policy, end.stale_reason = task._reason
+        task._ticket = self._journal.append(encode(end), owed=True, ends=1)
+
+    async def synced(self, ticket: int) -> None:
+        """Wait until what *ticket* was given for is safe. Cancelling leaves it on its way."""
+        await self._journal.synced(ticket)
+
+    async def aclose(self) -> None:
+        """Write what is left and let go of the file; a cancel is raised after that."""
+        await self._journal.aclose()
+
+    def abandon(self) -> None:
+        """Let go of the file as a dying process would."""
+        self._journal.abandon()
+
+    def _keep(self) -> tuple[int, int]:
+        retention = self._pool.options.retention
+        return retention.count, self._pool.runtime.clock.now_ms() - retention.age_ms
+
+    def _record(self, task: PoolTask) -> TaskRecord:
+        tenant = task._binding[0] if isinstance(task._binding, tuple) else None
+        record = TaskRecord(
+            v=VERSION,
+            seq=task._seq,
+            id=task.id,
+            submitted_at=task._submitted_ms,
+            submitted_by=task._submitted_by,
+            status=task.status,
+            priority=task.priority,
+            key=task.key,
+            labels=task._labels or {},
+            idempotency_key=task._idempotency_key,
+            tenant_id=tenant,
+            started_at=task._started_ms,
+            finished_at=task._finished_ms,
+            error=_text(task.error),
+        )
+        if task._call is not None:
+            entry, args = task._call
+            record.call, record.args = entry.name, msgspec.Raw(args)
+        if task._reason is not None:
+            record.rejection_reason, record.rejection_policy, record.stale_reason = task._reason
+        return record
+
+    # After a restart.
+
+    def _restore(self) -> None:
+        """Fill the pool from the journal's ledger."""
+        ledger, memory = self._journal.ledger, self._pool._memory
+        pool_record = ledger.pool
+        assert pool_record is not None
+        for status, number in pool_record.dropped.items():
+            memory.counts[status] = memory.counts.get(status, 0) + number
+        memory.total = sum(pool_record.dropped.values()) + len(ledger.tasks)
+        self._pool._seq = ledger.last_seq
+        for seq in ledger.ended:
+            self._restore_ended(ledger.tasks.pop(seq))
+        context = contextvars.copy_context()
+        for seq in sorted(ledger.tasks):
+            self._restore_unfinished(ledger.tasks[seq], context)
+        self._journal.forget_ledger()
+
+    def _restore_ended(self, record: TaskRecord) -> None:
+        task, memory = self._known(record), self._pool._memory
+        task.status = record.status if record.status in TERMINAL else "failed"
+        task._finished_ms = record.finished_at
+        task._error = record.error
+        if record.status == "completed":
+            task._outcome = Reloaded(record.result, record.result_text)
+        if record.rejection_reason or record.stale_reason:
+            task._reason = record.rejection_reason, record.rejection_policy, record.stale_reason
+        if record.status != "rejected":
+            self._rebind(task, record)
+        memory.counts[task.status] += 1
+        memory.ended.append(task)
+
+    def _restore_unfinished(self, record: TaskRecord, context: contextvars.Context) -> None:
+        task, pool = self._known(record), self._pool
+        self._rebind(task, record)
+        began = record.status != "queued"
+        entry = registered(record.call) if record.call is not None else None
+        if entry is not None and (entry.rerun or not began):
+            args = bytes(record.args) if isinstance(record.args, msgspec.Raw) else b"[[],{}]"
+            task._call = entry, args
+            task._context = context.copy()
+            task._started_ms = None
+            task._ticket = -1  # known to the journal, and safe
+            pool._queue.push(task)
+            if pool._order is not None:
+                pool._order.add(task)
+            return
+        self._mark_stale(task, "interrupted" if began else "never_started", record, entry)
+
+    def _mark_stale(
+        self, task: PoolTask, reason: str, record: TaskRecord, entry: Durable | None
+    ) -> None:
+        memory = self._pool._memory
+        task.status = "failed"
+        task._finished_ms = self._pool.runtime.clock.now_ms()
+        task._reason = (None, None, reason)
+        task._error = f"reloaded as stale after process restart: {reason}"
+        if record.call is not None and entry is None:
+            task._error += f"; {record.call} is not registered, import it before pool_create"
+        memory.counts["failed"] += 1
+        memory.ended.append(task)
+        task._ticket = -1
+        self.ended(task)
+
+    def _known(self, record: TaskRecord) -> PoolTask:
+        pool = self._pool
+        task = PoolTask(
+            pool,
+            record.seq,
+            None,
+            record.priority,
+            record.key,
+            record.labels or None,
+            record.submitted_at,
+            record.submitted_by,
+        )
+        if pool._field is not None and record.labels:
+            task.partition = record.labels.get(pool._field, record.key)
+        task._started_ms = record.started_at
+        return task
+
+    def _rebind(self, task: PoolTask, record: TaskRecord) -> None:
+        if record.idempotency_key is None:
+            return
+        task._idempotency_key = record.idempotency_key
+        if record.call is not None:
+            args = bytes(record.args) if isinstance(record.args, msgspec.Raw) else b""
+            task._fingerprint = call_fingerprint(record.call, args)
+        self._pool._memory.bind(binding(record.tenant_id, record.idempotency_key), task)
+
+
+def _write_result(end: EndRecord, task: PoolTask) -> None:
+    written = as_json(task.result)
+    if written is not None:
+        end.result = msgspec.Raw(written)
+    else:
+        end.result_text = shown(task.result)
+
+
+def _text(error: str | None) -> str | None:
+    return None if error is None else error.encode("utf-8", "replace").decode()

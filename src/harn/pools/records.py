@@ -1,0 +1,282 @@
+"""The lines of a pipeline pool's journal, and the state they add up to.
+
+A line is one JSON object that ends in its own checksum: `{"kind": ..., "v": 1, ..., "crc": "..."}`.
+The first is the `pool`; then come `task` (a submit, or after compaction a task as it stood),
+`start`, `end`, and `withdraw` for a submit that was cancelled before it was acknowledged.
+`fold` reads lines into a `Ledger`; nothing here touches a disk.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from harn.errors import StorageCorrupt, StorageVersion
+
+VERSION = 1
+
+_TAIL = len(',"crc":"00000000"}')
+
+
+class PoolRecord(msgspec.Struct, tag_field="kind", tag="pool", omit_defaults=True):
+    """Whose journal this is, how far its numbers have come, and what retention has dropped."""
+
+    v: int
+    id: str
+    name: str
+    scope: str
+    scope_id: str
+    max_concurrent: int
+    created_at: int
+    submit_counter: int
+    dropped: dict[str, int] = {}
+
+
+class TaskRecord(msgspec.Struct, tag_field="kind", tag="task", omit_defaults=True):
+    """A task: as submitted, or as it stood when the journal was compacted."""
+
+    v: int
+    seq: int
+    id: str
+    submitted_at: int
+    submitted_by: str = "user"
+    status: str = "queued"
+    priority: int = 0
+    key: str | None = None
+    labels: dict[str, str] = {}
+    idempotency_key: str | None = None
+    tenant_id: str | None = None
+    call: str | None = None
+    """The name of a durable function; with *args*, all that is needed to run it."""
+    args: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    started_at: int | None = None
+    finished_at: int | None = None
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    result_text: str | None = None
+    error: str | None = None
+    rejection_reason: str | None = None
+    rejection_policy: str | None = None
+    stale_reason: str | None = None
+
+
+class StartRecord(msgspec.Struct, tag_field="kind", tag="start"):
+    """The task's closure is about to run."""
+
+    v: int
+    seq: int
+    at: int
+
+
+class EndRecord(msgspec.Struct, tag_field="kind", tag="end", omit_defaults=True):
+    """The task has reached its last status."""
+
+    v: int
+    seq: int
+    at: int
+    status: str
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    result_text: str | None = None
+    error: str | None = None
+    rejection_reason: str | None = None
+    rejection_policy: str | None = None
+    stale_reason: str | None = None
+
+
+class WithdrawRecord(msgspec.Struct, tag_field="kind", tag="withdraw"):
+    """The submit was called off before anyone was told of it."""
+
+    v: int
+    seq: int
+
+
+Record = PoolRecord | TaskRecord | StartRecord | EndRecord | WithdrawRecord
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Record)
+
+
+class _Versioned(msgspec.Struct):
+    v: int = 0
+
+
+_version_decoder = msgspec.json.Decoder(_Versioned)
+
+
+def encode(record: Record) -> bytes:
+    """Write *record* as a line, its checksum last."""
+    body = _encoder.encode(record)[:-1]
+    return b'%b,"crc":"%08x"}\n' % (body, zlib.crc32(body))
+
+
+def decode(line: bytes) -> Record:
+    """Read a line without its newline; `StorageCorrupt` if it is damaged, or not one of ours.
+
+    A line of a newer harn is `StorageVersion`, whatever its checksum looks like.
+    """
+    if b"%08x" % zlib.crc32(line[:-_TAIL]) != line[-10:-2]:
+        _refuse_newer(line)
+        raise StorageCorrupt("its checksum does not fit")
+    try:
+        record: Record = _decoder.decode(line)
+    except msgspec.MsgspecError as error:
+        _refuse_newer(line)
+        raise StorageCorrupt(str(error)) from None
+    if record.v != VERSION:
+        raise StorageVersion(f"is of version {record.v}; this harn reads version {VERSION}")
+    return record
+
+
+def _refuse_newer(line: bytes) -> None:
+    try:
+        version = _version_decoder.decode(line).v
+    except msgspec.MsgspecError:
+        return
+    if version > VERSION:
+        raise StorageVersion(f"is of version {version}; this harn reads version {VERSION}")
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A line that could not be read: where it began, why, and what was there."""
+
+    offset: int
+    reason: str
+    line: bytes
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What a journal adds up to: its pool, the tasks it holds, and its damaged lines."""
+
+    pool: PoolRecord | None = None
+    tasks: dict[int, TaskRecord] = field(default_factory=dict)
+    ended: dict[int, None] = field(default_factory=dict)
+    """The finished ones, in the order in which they finished."""
+    damage: list[Damage] = field(default_factory=list)
+    last_seq: int = 0
+    lines: int = 0
+
+    def apply(self, record: Record) -> None:
+        """Take *record* into account; one that names an unknown task is `StorageCorrupt`."""
+        if type(record) is TaskRecord:
+            self.tasks[record.seq] = record
+            if record.seq > self.last_seq:
+                self.last_seq = record.seq
+            if record.finished_at is not None:
+                self.ended[record.seq] = None
+        elif type(record) is StartRecord:
+            task = self._task(record.seq)
+            task.status, task.started_at = "running", record.at
+        elif type(record) is EndRecord:
+            self._end(self._task(record.seq), record)
+        elif type(record) is PoolRecord:
+            self.pool = record
+            self.last_seq = max(self.last_seq, record.submit_counter)
+        elif type(record) is WithdrawRecord:
+            self.tasks.pop(record.seq, None)
+            self.ended.pop(record.seq, None)
+
+    def _task(self, seq: int) -> TaskRecord:
+        task = self.tasks.get(seq)
+        if task is None:
+            raise StorageCorrupt(f"task {seq} is unknown here")
+        return task
+
+    def _end(self, task: TaskRecord, end: EndRecord) -> None:
+        task.status = end.status
+        task.finished_at = end.at
+        task.result = end.result
+        task.result_text = end.result_text
+        task.error = end.error
+        task.rejection_reason = end.rejection_reason
+        task.rejection_policy = end.rejection_policy
+        task.stale_reason = end.stale_reason
+        self.ended[task.seq] = None
+
+    def drop_old(self, count: int, before_ms: int) -> None:
+        """Forget finished tasks beyond the newest *count*, and those that ended too long ago."""
+        assert self.pool is not None
+        spare = len(self.ended) - count
+        dropped = dict(self.pool.dropped)
+        for seq in list(self.ended):
+            task = self.tasks[seq]
+            if spare <= 0 and (task.finished_at or 0) >= before_ms:
+                break
+            spare -= 1
+            del self.ended[seq], self.tasks[seq]
+            dropped[task.status] = dropped.get(task.status, 0) + 1
+        self.pool.dropped = dropped
+
+    def as_lines(self) -> Iterator[bytes]:
+        """Write the same state with as few lines as it takes."""
+        assert self.pool is not None
+        self.pool.submit_counter = self.last_seq
+        yield encode(self.pool)
+        for seq in self.ended:  # in the order of their end: retention goes by it
+            yield encode(self.tasks[seq])
+        for seq, task in self.tasks.items():
+            if seq not in self.ended:
+                yield encode(task)
+
+
+def fold(lines: Iterable[bytes], start: int = 0) -> tuple[Ledger, int]:
+    """Read *lines* (newlines included) from offset *start*; return the state and where it ends.
+
+    A damaged line is kept in `damage` and the rest is read. The end lies after the last whole
+    line: what follows is torn, the beginning of a line that was never acknowledged.
+    """
+    ledger, offset = Ledger(), start
+    apply, damage = ledger.apply, ledger.damage
+    for line in lines:
+        whole = line.endswith(b"\n")
+        try:
+            apply(decode(line.rstrip(b"\r\n")))
+        except StorageCorrupt as error:
+            if not whole:
+                break
+            if line.strip():
+                damage.append(Damage(offset, str(error), line))
+        offset += len(line)
+        ledger.lines += 1
+    return ledger, offset
+
+
+def as_json(value: Any) -> bytes | None:
+    """Write *value* as JSON if reading it back gives the same value; None if it would not."""
+    try:
+        if _is_json(value):
+            return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+    except (ValueError, RecursionError):
+        pass
+    return None
+
+
+def from_json(written: bytes) -> Any:
+    """Read back what `as_json` wrote."""
+    return json.loads(written)
+
+
+def _is_json(value: Any) -> bool:
+    kind = type(value)
+    if value is None or kind in (bool, int, str, float):
+        return True
+    if kind is list:
+        return all(_is_json(each) for each in value)
+    if kind is dict:
+        return all(type(key) is str and _is_json(each) for key, each in value.items())
+    return False
+
+
+def shown(value: Any) -> str:
+    """Describe *value* in at most 1000 characters, even one whose repr fails."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"<{type(value).__name__}>"
+    text = text.encode("utf-8", "replace").decode()
+    return text if len(text) <= 1000 else f"{text[:997]}..."

@@ -1,0 +1,241 @@
+"""The pools of a runtime by name and by id, and the verbs over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, overload
+
+from harn.duration import Duration
+from harn.errors import InvalidOption, PoolExists, PoolNotFound
+from harn.pools.host import open_hosted
+from harn.pools.options import PoolOptions, Retention, new_pool_id, read_options
+from harn.pools.persistence import Persistence
+from harn.pools.pool import Pool
+from harn.pools.snapshots import TaskSnapshot
+from harn.pools.task import PoolTask
+from harn.runtime import Runtime, current_runtime
+from harn.telemetry.metrics import Metrics, Sample
+
+MOST_LABELS = 200
+"""Pools that have metrics under their own name; the rest are added up as `other`."""
+
+DEFAULT_RETENTION = Retention()
+
+
+class PoolRegistry:
+    """Every live pool of one runtime."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._by_name: dict[str, Pool] = {}
+        self._by_id: dict[str, Pool] = {}
+        self._opening: set[str] = set()
+        runtime.event_log  # noqa: B018 - made before us, so that it is closed after us
+        runtime.service(Metrics).add(self._samples)
+
+    async def create(self, options: PoolOptions) -> Pool:
+        """Open the pool that *options* describe. Cancelling leaves no pool and no name taken."""
+        name = options.name
+        if name in self._by_name or name in self._opening:
+            known = self._by_name.get(name)
+            raise PoolExists(
+                f"pool {name!r} exists already ({known.id if known else 'being opened'}); "
+                f"pool_get({name!r}) returns it"
+            )
+        self._opening.add(name)
+        try:
+            pool = await self._open(options)
+        finally:
+            self._opening.discard(name)
+        self._by_name[pool.name] = self._by_id[pool.id] = pool
+        pool.on_closed = self._forget
+        return pool
+
+    async def _open(self, options: PoolOptions) -> Pool:
+        if options.scope in ("tenant", "org"):
+            return await open_hosted(options, self._runtime)
+        pool = Pool(self._runtime, options, new_pool_id(options, self._runtime))
+        if options.scope == "pipeline":
+            await Persistence(pool).open()
+        return pool
+
+    def get(self, name_or_id: str) -> Pool | None:
+        """Return the pool of this name, else the one with this id."""
+        return self._by_name.get(name_or_id) or self._by_id.get(name_or_id)
+
+    def __iter__(self) -> Iterator[Pool]:
+        return iter(sorted(self._by_id.values(), key=lambda pool: pool._created_ms))
+
+    def _forget(self, pool: Pool) -> None:
+        if self._by_id.get(pool.id) is pool:
+            del self._by_id[pool.id]
+        if self._by_name.get(pool.name) is pool:
+            del self._by_name[pool.name]
+
+    def abandon(self) -> None:
+        """Drop every pool as a dying process would."""
+        for pool in list(self):
+            pool.abandon()
+
+    async def aclose(self) -> None:
+        """Close every pool, cancelling what still runs; the runtime is being left."""
+        for pool in list(self):
+            await pool.close(cancel=True)
+
+    def _samples(self) -> Iterable[Sample]:
+        summed: dict[tuple[str, tuple[str, ...]], float] = {}
+        for number, pool in enumerate(self):
+            label = pool.name if number < MOST_LABELS else "other"
+            for family, value, *labels in _measured(pool):
+                place = family, (label, *labels)
+                summed[place] = summed.get(place, 0) + value
+        return [Sample(family, value, labels) for (family, labels), value in summed.items()]
+
+
+def _measured(pool: Pool) -> Iterator[tuple[Any, ...]]:
+    yield "harn_pool_active", pool._running
+    yield "harn_pool_queued", len(pool._queue)
+    yield "harn_pool_slots", pool.max_concurrent
+    yield "harn_pool_blocked_submitters", len(pool._line)
+    for status, count in pool._memory.counts.items():
+        yield "harn_pool_tasks_total", count, status
+    yield "harn_pool_idempotency_conflicts_total", pool.idempotency_conflicts
+
+
+async def pool_create(
+    *,
+    name: str | None = None,
+    max_concurrent: int = 1,
+    queue: object = None,
+    backpressure: object = None,
+    scope: str = "session",
+    pipeline_id: str | None = None,
+    stale_after_ms: Duration = 30_000,
+    isolation: str = "auto",
+    retention: Retention = DEFAULT_RETENTION,
+) -> Pool:
+    """Create a pool and register it under *name*, which must be free in this runtime.
+
+    *queue* is a strategy (the default is `priority()`), *backpressure* a policy (the default
+    keeps an unbounded queue). A pool of scope `"pipeline"` lives in a journal on disk and takes
+    up what an earlier process left there. *stale_after_ms* is recorded and shown, no more: a
+    journal has one owner, so an unfinished task of an earlier one is stale at once. Cancelling
+    leaves no pool behind.
+
+    >>> import harn
+    >>> async def main() -> str:
+    ...     pool = await harn.pool_create(name="review", max_concurrent=5)
+    ...     task = await pool.submit(lambda: "looks good", priority=10)
+    ...     return await task
+    >>> harn.run(main)
+    'looks good'
+    """
+    runtime = current_runtime()
+    registry = runtime.service(PoolRegistry)
+    options = read_options(
+        runtime,
+        name=name,
+        max_concurrent=max_concurrent,
+        queue=queue,
+        backpressure=backpressure,
+        scope=scope,
+        pipeline_id=pipeline_id,
+        stale_after_ms=stale_after_ms,
+        isolation=isolation,
+        retention=retention,
+    )
+    return await registry.create(options)
+
+
+def pool_get(name_or_id: str) -> Pool | None:
+    """Return the live pool with this name, or else this id; None when there is none.
+
+    >>> import harn
+    >>> async def main() -> bool:
+    ...     pool = await harn.pool_create(name="review")
+    ...     return harn.pool_get("review") is pool is harn.pool_get(pool.id)
+    >>> harn.run(main)
+    True
+    """
+    if not isinstance(name_or_id, str):
+        raise InvalidOption("name_or_id", name_or_id, "a pool's name or id")
+    return current_runtime().service(PoolRegistry).get(name_or_id)
+
+
+def pool_list() -> list[Pool]:
+    """Return every live pool of this runtime, oldest first.
+
+    >>> import harn
+    >>> async def main() -> list[str]:
+    ...     await harn.pool_create(name="a")
+    ...     await harn.pool_create(name="b")
+    ...     return [pool.name for pool in harn.pool_list()]
+    >>> harn.run(main)
+    ['a', 'b']
+    """
+    return list(current_runtime().service(PoolRegistry))
+
+
+Waitable = PoolTask | TaskSnapshot | Mapping[str, Any]
+
+
+@overload
+async def pool_wait(tasks: Waitable) -> TaskSnapshot: ...
+@overload
+async def pool_wait(tasks: Sequence[Waitable]) -> list[TaskSnapshot]: ...
+async def pool_wait(tasks: Any) -> Any:
+    """Wait for a task, or for every task of a list, and return the final snapshot of each.
+
+    A snapshot (or its dict) stands for its task. Results come in the order of the list.
+    Cancelling leaves the tasks alone.
+
+    >>> import harn
+    >>> async def main() -> list[str]:
+    ...     pool = await harn.pool_create(max_concurrent=2)
+    ...     tasks = [await pool.submit(lambda: 1), await pool.submit(lambda: 1 / 0)]
+    ...     return [outcome.status for outcome in await harn.pool_wait(tasks)]
+    >>> harn.run(main)
+    ['completed', 'failed']
+    """
+    if isinstance(tasks, PoolTask | TaskSnapshot | Mapping):
+        return await _task(tasks).wait()
+    if isinstance(tasks, str) or not isinstance(tasks, Iterable):
+        raise InvalidOption("tasks", tasks, "a pool task, or a list of them")
+    return [await task.wait() for task in [_task(each) for each in tasks]]
+
+
+def _task(given: object) -> PoolTask:
+    if isinstance(given, PoolTask):
+        return given
+    if isinstance(given, TaskSnapshot):
+        pool_id, task_id = given.pool_id, given.id
+    elif isinstance(given, Mapping) and "pool_id" in given and "id" in given:
+        pool_id, task_id = given["pool_id"], given["id"]
+    else:
+        raise InvalidOption("tasks", given, "a pool task, or a list of them")
+    pool = pool_get(pool_id)
+    if pool is None:
+        raise PoolNotFound(f"pool not found: {pool_id}")
+    task = pool.find(task_id)
+    if task is None:
+        raise PoolNotFound(f"pool {pool.name!r} does not know task {task_id} (any more)")
+    return task
+
+
+def pool_simulate_restart() -> None:
+    """Forget every pool of this runtime as if the process had died, for tests.
+
+    Disks are not touched: a pipeline pool that is created again finds its journal as a crash
+    would have left it. Closures that run go on, detached; what was queued never runs.
+
+    >>> import harn
+    >>> async def main() -> object:
+    ...     await harn.pool_create(name="review")
+    ...     harn.pool_simulate_restart()
+    ...     return harn.pool_get("review")
+    >>> harn.run(main) is None
+    True
+    """
+    registry = current_runtime().forget(PoolRegistry)
+    if registry is not None:
+        registry.abandon()

@@ -1,0 +1,48 @@
+"""Closures that wait for their own pool, and the moment when that can never end.
+
+A closure may submit to its own pool and wait for the result, as long as a slot is free to run it.
+Once every running closure waits for this pool (for a task of it, or for a place in its full
+queue), no slot will ever come free. The last one to wait is told with a `DeadlockError` instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from harn.errors import DeadlockError
+
+
+class StuckWaits:
+    """The waits of a pool's own running closures for this pool, oldest first."""
+
+    __slots__ = ("_name", "_waits", "running")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._waits: dict[asyncio.Future[None], None] = {}
+        self.running = 0
+        """How many closures of the pool are running, the waiting ones included."""
+
+    def add(self, waiter: asyncio.Future[None], what: str) -> None:
+        """Note that a closure is about to wait; `DeadlockError` if it would be the last."""
+        if len(self._waits) + 1 >= self.running:
+            raise self._error(what)
+        self._waits[waiter] = None
+
+    def discard(self, waiter: asyncio.Future[None]) -> None:
+        """Note that the wait is over, or is about to be."""
+        if self._waits:
+            self._waits.pop(waiter, None)
+
+    def check(self) -> None:
+        """After one closure ended: if only waiting ones are left, tell the newest."""
+        if self._waits and len(self._waits) >= self.running:
+            waiter, _ = self._waits.popitem()
+            if not waiter.done():
+                waiter.set_exception(self._error("was the last to wait"))
+
+    def _error(self, what: str) -> DeadlockError:
+        return DeadlockError(
+            f"pool {self._name!r}: every slot is held by a task that waits for this pool, and this "
+            f"one {what}; give the pool more slots, or submit nested work to another pool"
+        )
