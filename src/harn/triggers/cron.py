@@ -1,0 +1,167 @@
+"""Schedules: when a cron trigger is due, and what to do about instants that were missed. Pure.
+
+Expressions have five fields, or six with seconds in front. A named zone follows its wall clock:
+a job at a fixed time runs once when the clock goes back over it, and right after the gap when the
+clock jumps over it. What counts as missed is decided against the last instant that fired, which
+the store remembers for all processes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice, takewhile
+from typing import Any, Literal, get_args
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim
+
+from harn.errors import InvalidOption, did_you_mean
+
+Catchup = Literal["skip", "latest", "all"]
+
+LATE_MS = 60_000
+"""An instant this late has been missed; and so far `latest` and `all` look back at first."""
+MOST_AT_ONCE = 1000
+"""Missed instants handed out in one go; `all` comes back for the rest."""
+
+_NO_ZONES = ("posix", "right", "localtime", "Factory")
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When a trigger is due: an expression in a zone, and what missed instants are worth."""
+
+    expression: str
+    timezone: str = "UTC"
+    catchup: Catchup = "skip"
+
+    def after(self, ms: int) -> Iterator[int]:
+        """Yield the instants later than *ms*, as wall milliseconds, oldest first.
+
+        >>> next(Schedule("0 2 * * *").after(0))
+        7200000
+        """
+        fields, offset = _without_seconds(self.expression)
+        start = datetime.fromtimestamp(ms // 1000 - offset, UTC).astimezone(_zone(self.timezone))
+        for moment in CronSim(fields, start):
+            instant = (int(moment.timestamp()) + offset) * 1000
+            if instant > ms:
+                yield instant
+
+    def next(self, ms: int) -> int | None:
+        """Return the first instant later than *ms*, or None if there is none within 50 years."""
+        return next(self.after(ms), None)
+
+    def date(self, ms: int) -> str:
+        """Return the date of an instant where the schedule lives.
+
+        >>> Schedule("0 2 * * *", "Asia/Tokyo").date(1767225600000 - 3_600_000)
+        '2026-01-01'
+        """
+        return (
+            f"{datetime.fromtimestamp(ms // 1000, UTC).astimezone(_zone(self.timezone)):%Y-%m-%d}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What to fire now, oldest first, and where to look on from."""
+
+    fire: tuple[int, ...]
+    seen_ms: int
+    """Everything up to here has been fired or given up."""
+    more: bool = False
+    """Whether there is more to catch up on at once."""
+
+
+def due(schedule: Schedule, last_ms: int | None, now_ms: int) -> Due:
+    """Decide which instants after *last_ms* and up to *now_ms* fire.
+
+    *last_ms* is the last one that fired or was given up; None means that nothing is known, and
+    then a minute back is looked at, for `latest` and `all` only.
+    """
+    if last_ms is None:
+        last_ms = now_ms if schedule.catchup == "skip" else now_ms - LATE_MS
+    if schedule.catchup == "skip":
+        last_ms = max(last_ms, now_ms - LATE_MS)
+    if schedule.catchup == "latest":
+        return Due(_latest(schedule, last_ms, now_ms), now_ms)
+    instants = tuple(islice(_between(schedule, last_ms, now_ms), MOST_AT_ONCE))
+    more = len(instants) == MOST_AT_ONCE
+    return Due(instants, instants[-1] if more else now_ms, more)
+
+
+def _between(schedule: Schedule, after_ms: int, until_ms: int) -> Iterator[int]:
+    return takewhile(lambda instant: instant <= until_ms, schedule.after(after_ms))
+
+
+def _latest(schedule: Schedule, last_ms: int, now_ms: int) -> tuple[int, ...]:
+    # Look back over growing stretches: years of missed minutes are not worth counting.
+    stretch = 3_600_000
+    while True:
+        since = max(last_ms, now_ms - stretch)
+        newest = max(_between(schedule, since, now_ms), default=None)
+        if newest is not None:
+            return (newest,)
+        if since == last_ms:
+            return ()
+        stretch *= 24
+
+
+def check_schedule(
+    expression: Any, timezone: Any = None, catchup: Any = None, option: str = "match"
+) -> Schedule:
+    """Read a schedule; a bad part is an `InvalidOption` that names it.
+
+    >>> check_schedule("0 2 * * *", "Europe/Berlin").timezone
+    'Europe/Berlin'
+    """
+    timezone = "UTC" if timezone is None else timezone
+    catchup = "skip" if catchup is None else catchup
+    _check_zone(timezone, f"{option}.timezone")
+    if catchup not in get_args(Catchup):
+        near = did_you_mean(catchup, get_args(Catchup)) if isinstance(catchup, str) else ""
+        raise InvalidOption(f"{option}.catchup_mode", catchup, f'"skip", "latest" or "all"{near}')
+    _check_expression(expression, f"{option}.schedule")
+    schedule = Schedule(" ".join(expression.split()), timezone, catchup)
+    if schedule.next(0) is None:
+        raise InvalidOption(f"{option}.schedule", expression, "a time that comes at all")
+    return schedule
+
+
+def _without_seconds(expression: str) -> tuple[str, int]:
+    """Split plain seconds off: only five fields are treated right when clocks change."""
+    fields = expression.split()
+    if len(fields) == 6 and fields[0].isdigit():
+        return " ".join(fields[1:]), int(fields[0])
+    return expression, 0
+
+
+def _check_expression(expression: Any, option: str) -> None:
+    accepted = 'five cron fields such as "0 2 * * *", or six with seconds in front'
+    if not isinstance(expression, str) or len(expression) > 200 or not expression.isascii():
+        raise InvalidOption(option, expression, accepted)
+    if not expression.isprintable():
+        raise InvalidOption(option, expression, accepted)
+    try:
+        CronSim(expression, datetime(2026, 1, 1, tzinfo=UTC))
+    except Exception as error:  # the parser's own, and what odd input makes it trip over
+        raise InvalidOption(option, expression, f"{accepted} ({error})") from None
+
+
+def _check_zone(name: Any, option: str) -> None:
+    accepted = 'an IANA zone such as "Europe/Berlin" or "UTC", not an offset'
+    if not isinstance(name, str) or name.split("/")[0] in _NO_ZONES:
+        raise InvalidOption(option, name, accepted)
+    try:
+        _zone(name)
+    except Exception:  # unknown, a path, a directory: the library raises half a dozen kinds
+        raise InvalidOption(option, name, accepted) from None
+
+
+@functools.lru_cache(maxsize=256)
+def _zone(name: str) -> ZoneInfo:
+    return ZoneInfo(name)

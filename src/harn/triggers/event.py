@@ -1,0 +1,181 @@
+"""The event that a trigger hands on, and dotted paths into it.
+
+A path is keys and list positions joined by dots: `provider_payload.payload.items.0.name`. There
+are no brackets; an empty path or segment leads nowhere. What a path finds may have to become a
+priority or a key: those coercions live here too, because a sender decides what is found.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from harn.clock import from_iso, iso
+from harn.errors import InvalidOption
+
+MISSING: Final = object()
+"""What a path that leads nowhere finds."""
+
+MOST_PRIORITY = 1_000_000
+"""Priorities that come out of an event stay within plus and minus this."""
+
+SignatureState = Literal["verified", "unsigned"]
+
+_INDEX = re.compile(r"\d{1,9}", re.ASCII)
+_NUMBER = re.compile(r"[+-]?\d{1,18}(?:\.\d{1,18})?", re.ASCII)
+
+
+class TriggerEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """One thing that happened, as handlers see it.
+
+    A payload given to `channel_emit`, `trigger_fire` or `fire --payload`, and a webhook's parsed
+    body, are at `provider_payload["payload"]`. *headers* came with it and are only what the sender
+    says. *batch* holds every member of a batch, this one included.
+
+    >>> event = TriggerEvent(
+    ...     id="e1", provider="channel", kind="channel.emit", received_at="2026-01-01T00:00:00Z",
+    ...     occurred_at="2026-01-01T00:00:00Z", provider_payload={"payload": {"tags": ["a", "b"]}})
+    >>> event.get("provider_payload.payload.tags.1"), event.get("no.such", "-")
+    ('b', '-')
+    """
+
+    id: str
+    provider: str
+    kind: str
+    received_at: str
+    occurred_at: str
+    occurred_at_date: str = ""
+    dedupe_key: str | None = None
+    trace_id: str | None = None
+    tenant_id: str | None = None
+    headers: dict[str, str] = {}
+    provider_payload: dict[str, Any] = {}
+    batch: tuple[TriggerEvent, ...] | None = None
+    signature: SignatureState = "unsigned"
+
+    def __post_init__(self) -> None:
+        if not self.occurred_at_date:
+            msgspec.structs.force_setattr(self, "occurred_at_date", self.occurred_at[:10])
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """Return what *path* leads to, or *default* if it leads nowhere."""
+        found = find(self, path)
+        return default if found is MISSING else found
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field, JSON-ready, without those that are absent."""
+        found = {name: getattr(self, name) for name in self.__struct_fields__}
+        if self.batch is not None:
+            found["batch"] = [member.as_dict() for member in self.batch]
+        return {name: value for name, value in found.items() if value is not None}
+
+
+_FIELDS = frozenset(TriggerEvent.__struct_fields__)
+
+
+def event_from(record: Mapping[str, Any]) -> TriggerEvent:
+    """Read an event back from what `as_dict` wrote; a bad one is a `ValueError`."""
+    try:
+        return msgspec.convert(record, TriggerEvent)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"not a trigger event: {error}") from None
+
+
+def find(value: Any, path: str) -> Any:
+    """Follow *path* into *value*; `MISSING` where it leads nowhere.
+
+    >>> find({"a": [{"b": 7}]}, "a.0.b"), find({"a": 1}, "a..b") is MISSING
+    (7, True)
+    """
+    if not path:
+        return MISSING
+    for segment in path.split("."):
+        value = _step(value, segment)
+        if value is MISSING:
+            return MISSING
+    return value
+
+
+def _step(value: Any, segment: str) -> Any:
+    if not segment:
+        return MISSING
+    if isinstance(value, Mapping):
+        return value.get(segment, MISSING)
+    if isinstance(value, list | tuple):
+        if _INDEX.fullmatch(segment) and int(segment) < len(value):
+            return value[int(segment)]
+        return MISSING
+    if isinstance(value, TriggerEvent) and segment in _FIELDS:
+        return getattr(value, segment)
+    return MISSING
+
+
+def as_priority(value: Any) -> int | None:
+    """Read *value* as a priority, or None if it is no number (the caller warns and takes 0).
+
+    >>> as_priority(7.9), as_priority("7"), as_priority(True), as_priority("high")
+    (7, 7, 1, None)
+    """
+    if isinstance(value, str):
+        if not _NUMBER.fullmatch(value.strip()):
+            return None
+        value = float(value) if "." in value else int(value)
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if isinstance(value, int | float):
+        return int(max(-MOST_PRIORITY, min(MOST_PRIORITY, value)))
+    return None
+
+
+def as_key(value: Any) -> str | None:
+    """Read *value* as a key: scalars become text, anything else is no key.
+
+    >>> as_key("acme"), as_key(7), as_key(True), as_key(None), as_key([1])
+    ('acme', '7', 'true', None, None)
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return msgspec.json.encode(value).decode()
+    return None
+
+
+def as_gate_key(value: Any) -> str:
+    """Read *value* as the key of a gate: anything becomes text, and nothing is `null`.
+
+    >>> as_gate_key(MISSING), as_gate_key({"b": 1, "a": 2})
+    ('null', '{"a":2,"b":1}')
+    """
+    if value is MISSING or value is None:
+        return "null"
+    return as_key(value) or msgspec.json.encode(value, order="sorted").decode()
+
+
+def check_path(option: str, path: str | None) -> str | None:
+    """Return *path* if it may be a dotted path, or None."""
+    if path is None:
+        return None
+    if not isinstance(path, str) or not path or len(path) > 500 or not all(path.split(".")):
+        raise InvalidOption(option, path, 'a dotted path such as "provider_payload.payload.source"')
+    return path
+
+
+def event_at(ms: int) -> str:
+    """Write the time of an event: ISO-8601 UTC, without milliseconds when there are none.
+
+    >>> event_at(1767225600000)
+    '2026-01-01T00:00:00Z'
+    """
+    text = iso(ms)
+    return text.removesuffix(".000Z") + "Z" if text.endswith(".000Z") else text
+
+
+def event_ms(text: str) -> int:
+    """Read what `event_at` wrote."""
+    return from_iso(text)

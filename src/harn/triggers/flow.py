@@ -1,0 +1,274 @@
+"""Gates in front of a handler: what was asked for, and the decisions, pure.
+
+They apply in this order: batch, debounce, rate_limit, throttle, singleton, concurrency. A batch
+stands alone; the others combine. Each gate may have a key, a path into the event: every value of
+it is then a gate of its own. `gates.py` carries the decisions out on the store, so that they hold
+across processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from harn.duration import to_ms, to_text
+from harn.errors import InvalidOption, did_you_mean
+from harn.triggers.event import TriggerEvent, as_gate_key, check_path, find
+
+SkipReason = Literal["batch_merged", "debounced", "rate_limited", "singleton_active"]
+MOST = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """At most *max* in any *period_ms*: `rate_limit` skips the rest, `throttle` lets it wait."""
+
+    max: int
+    period_ms: int
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Debounce:
+    """Only the newest event proceeds, once *period_ms* have passed without another."""
+
+    period_ms: int
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Events are gathered until there are *size*, or *timeout_ms* after the first."""
+
+    size: int
+    timeout_ms: int
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Singleton:
+    """While one is in flight the others are skipped."""
+
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """At most *max* run at once; the others wait for a slot."""
+
+    max: int
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Who waits first for a slot: by the place in *order* of what *key* finds, or last."""
+
+    key: str
+    order: tuple[str, ...]
+
+    def rank(self, event: TriggerEvent) -> int:
+        """Return the place of *event*, 0 for the first."""
+        value = as_gate_key(find(event, self.key))
+        return self.order.index(value) if value in self.order else len(self.order)
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Every gate of a binding; None where it has none."""
+
+    batch: Batch | None = None
+    debounce: Debounce | None = None
+    rate_limit: Window | None = None
+    throttle: Window | None = None
+    singleton: Singleton | None = None
+    concurrency: Concurrency | None = None
+    order: Order | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what was asked for, JSON-ready."""
+        return {item.name: _shown(gate) for item in fields(self) if (gate := self._of(item.name))}
+
+    def _of(self, name: str) -> Any:
+        return getattr(self, name)
+
+
+NO_FLOW = Flow()
+GATES = ("batch", "debounce", "rate_limit", "throttle", "singleton", "concurrency")
+
+
+# -- decisions -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Not yet: ask again at *until_ms*."""
+
+    until_ms: int
+
+
+def within_window(window: Window, admitted: Sequence[int], now_ms: int) -> Wait | None:
+    """Decide whether one more fits beside *admitted*, times in ascending order; None means yes.
+
+    An entry leaves the window when its age reaches the period.
+
+    >>> within_window(Window(max=1, period_ms=1000), [500], 1499)
+    Wait(until_ms=1500)
+    """
+    live = [at for at in admitted if at > now_ms - window.period_ms]
+    if len(live) < window.max:
+        return None
+    return Wait(live[-window.max] + window.period_ms)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """A place in the line for a slot: better rank first, then the order of arrival."""
+
+    rank: int
+    ticket: int
+
+
+def has_turn(mine: Place, waiting: Sequence[Place], held: int, most: int) -> bool:
+    """Decide whether *mine* gets a slot now: there is one, and nobody is ahead in the line."""
+    return held < most and all(mine <= other for other in waiting)
+
+
+def batch_is_full(batch: Batch, members: int, opened_ms: int, now_ms: int) -> bool:
+    """Decide whether a batch fires now."""
+    return members >= batch.size or now_ms >= opened_ms + batch.timeout_ms
+
+
+def gate_key(binding_id: str, gate: str, key: str | None, event: TriggerEvent) -> str:
+    """Name the gate that *event* stands before: the binding's own, or one for the key's value.
+
+    Values are a tenant's own: the same value in another tenant is another gate.
+    """
+    if key is None:
+        return f"{gate}\x1f{binding_id}"
+    value = as_gate_key(find(event, key))
+    return "\x1f".join((gate, binding_id, event.tenant_id or "", value))
+
+
+# -- reading options -----------------------------------------------------------------------------
+
+
+def check_flow(options: Mapping[str, Any], order: Any = None, option: str = "") -> Flow:
+    """Read the gates of a binding; every mistake is named, with *option* in front."""
+    read: dict[str, Callable[[Any, str], Any]] = {
+        "batch": _batch,
+        "debounce": _debounce,
+        "rate_limit": _window,
+        "throttle": _window,
+        "singleton": _singleton,
+        "concurrency": _concurrency,
+    }
+    for name in options:
+        if name not in read:
+            raise InvalidOption(
+                f"{option}{name}", options[name], f"a gate{did_you_mean(name, read)}"
+            )
+    found: dict[str, Any] = {
+        name: read[name](value, f"{option}{name}")
+        for name, value in options.items()
+        if value is not None and value is not False
+    }
+    if "batch" in found and len(found) > 1:
+        others = ", ".join(sorted(set(found) - {"batch"}))
+        raise InvalidOption(
+            f"{option}batch", options["batch"], f"no other gate beside it ({others})"
+        )
+    if order is not None:
+        if "concurrency" not in found:
+            raise InvalidOption(f"{option}priority", order, "an order only beside concurrency")
+        found["order"] = _order(order, f"{option}priority")
+    return Flow(**found)
+
+
+def _window(value: Any, option: str) -> Window:
+    table = _table(value, option, ("max", "period", "key"), ("max", "period"))
+    return Window(
+        _count(table["max"], f"{option}.max"),
+        _period(table["period"], f"{option}.period"),
+        check_path(f"{option}.key", table.get("key")),
+    )
+
+
+def _debounce(value: Any, option: str) -> Debounce:
+    table = _table(value, option, ("period", "key"), ("period",))
+    return Debounce(
+        _period(table["period"], f"{option}.period"), check_path(f"{option}.key", table.get("key"))
+    )
+
+
+def _batch(value: Any, option: str) -> Batch:
+    table = _table(value, option, ("size", "timeout", "key"), ("size", "timeout"))
+    return Batch(
+        _count(table["size"], f"{option}.size", 10_000),
+        _period(table["timeout"], f"{option}.timeout"),
+        check_path(f"{option}.key", table.get("key")),
+    )
+
+
+def _singleton(value: Any, option: str) -> Singleton:
+    if value is True:
+        return Singleton()
+    table = _table(value, option, ("key",), ())
+    return Singleton(check_path(f"{option}.key", table.get("key")))
+
+
+def _concurrency(value: Any, option: str) -> Concurrency:
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = {"max": value}
+    table = _table(value, option, ("max", "key"), ("max",))
+    return Concurrency(
+        _count(table["max"], f"{option}.max"), check_path(f"{option}.key", table.get("key"))
+    )
+
+
+def _order(value: Any, option: str) -> Order:
+    table = _table(value, option, ("key", "order"), ("key", "order"))
+    order = table["order"]
+    if not isinstance(order, list | tuple) or not order or len(order) > 100:
+        raise InvalidOption(f"{option}.order", order, 'a list such as ["urgent", "normal"]')
+    return Order(check_path(f"{option}.key", table["key"]) or "", tuple(map(as_gate_key, order)))
+
+
+def _table(
+    value: Any, option: str, known: Sequence[str], needed: Sequence[str]
+) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidOption(option, value, f"a mapping with {', '.join(known)}")
+    for key in value:
+        if key not in known:
+            near = did_you_mean(str(key), known)
+            raise InvalidOption(f"{option}.{key}", value[key], f"no such key{near}")
+    for key in needed:
+        if key not in value:
+            raise InvalidOption(option, dict(value), f"a mapping with {key!r}")
+    return value
+
+
+def _count(value: Any, option: str, most: int = MOST) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise InvalidOption(option, value, f"a whole number from 1 to {most:,}")
+    return value
+
+
+def _period(value: Any, option: str) -> int:
+    ms = to_ms(value, option)
+    if ms < 1:
+        raise InvalidOption(option, value, "a duration longer than nothing")
+    return ms
+
+
+def _shown(gate: Any) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    for item in fields(gate):
+        value = getattr(gate, item.name)
+        if item.name.endswith("_ms"):
+            shown[item.name.removesuffix("_ms")] = to_text(value / 1000)
+        elif value is not None:
+            shown[item.name] = list(value) if isinstance(value, tuple) else value
+    return shown

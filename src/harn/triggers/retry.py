@@ -1,0 +1,131 @@
+"""How often and when a failed dispatch is tried again, and what its error is called: pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from harn.duration import to_seconds, to_text
+from harn.errors import InvalidOption, did_you_mean
+
+Backoff = Literal["immediate", "svix", "linear", "exponential"]
+
+SVIX = (0.0, 5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0)
+"""Seconds before each attempt; the last one repeats."""
+DEFAULT_ATTEMPTS = 7
+MOST_ATTEMPTS = 100
+LONGEST = 36_000.0
+"""No growing delay is longer than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """*max* attempts in all, each after the delay that *backoff* asks for.
+
+    `linear` waits *delay* before each further attempt, `exponential` twice as long every time.
+    """
+
+    max: int = DEFAULT_ATTEMPTS
+    backoff: Backoff = "svix"
+    delay: float = 1.0
+    retention_days: int = 7
+
+    def before(self, attempt: int) -> float:
+        """Return the seconds to wait before *attempt*, which counts from 1.
+
+        >>> [Retry(backoff="svix").before(n) for n in (1, 2, 3, 9)]
+        [0.0, 5.0, 300.0, 36000.0]
+        """
+        if attempt <= 1 or self.backoff == "immediate":
+            return 0.0
+        if self.backoff == "svix":
+            return SVIX[min(attempt, len(SVIX)) - 1]
+        if self.backoff == "linear":
+            return min(self.delay, LONGEST)
+        # An exponent beyond 60 is past any cap, and would overflow a float further on.
+        return float(min(self.delay * 2.0 ** min(attempt - 2, 60), LONGEST))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what was asked for, JSON-ready."""
+        shown: dict[str, Any] = {"max": self.max, "backoff": self.backoff}
+        if self.backoff in ("linear", "exponential"):
+            shown["delay"] = to_text(self.delay)
+        shown["retention_days"] = self.retention_days
+        return shown
+
+
+BY_HAND = Retry(backoff="svix")
+"""What `trigger_register` does unless told otherwise."""
+FROM_MANIFEST = Retry(backoff="immediate")
+"""What a manifest's trigger does unless told otherwise."""
+
+
+def check_retry(value: Any, default: Retry, option: str = "retry") -> Retry:
+    """Read what the user gave as *value*; `None` is *default*, a zero `max` its own."""
+    if value is None:
+        return default
+    if isinstance(value, Retry):
+        return value
+    if not isinstance(value, Mapping):
+        raise InvalidOption(option, value, 'a mapping such as {"max": 5, "backoff": "svix"}')
+    known = ("max", "backoff", "delay", "retention_days")
+    for key in value:
+        if key not in known:
+            raise InvalidOption(
+                f"{option}.{key}", value[key], f"no such key{did_you_mean(str(key), known)}"
+            )
+    backoff = value.get("backoff", default.backoff)
+    if backoff not in get_args(Backoff):
+        near = did_you_mean(backoff, get_args(Backoff)) if isinstance(backoff, str) else ""
+        raise InvalidOption(
+            f"{option}.backoff", backoff, f'"immediate", "svix", "linear" or "exponential"{near}'
+        )
+    attempts = _whole(f"{option}.max", value.get("max", 0), 0, MOST_ATTEMPTS)
+    return Retry(
+        max=attempts or DEFAULT_ATTEMPTS,
+        backoff=backoff,
+        delay=to_seconds(value.get("delay", 1.0), f"{option}.delay"),
+        retention_days=_whole(f"{option}.retention_days", value.get("retention_days", 7), 1, 3650),
+    )
+
+
+def _whole(option: str, value: Any, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidOption(option, value, f"a whole number from {least} to {most}")
+    return value
+
+
+ErrorClass = Literal[
+    "budget_exhausted",
+    "handler_timeout",
+    "auth_failed",
+    "provider_5xx",
+    "predicate_panic",
+    "handler_panic",
+    "unknown",
+]
+
+_CLASSES: tuple[tuple[ErrorClass, re.Pattern[str]], ...] = (
+    ("budget_exhausted", re.compile(r"budget.*(exhaust|exceed|spent)|(exhaust|exceed).*budget")),
+    ("handler_timeout", re.compile(r"timeout|timed out|deadline")),
+    ("auth_failed", re.compile(r"\b(401|403)\b|forbidden|unauthori[sz]ed|authentication")),
+    ("provider_5xx", re.compile(r"provider.*\b5\d\d\b|\b5\d\d\b.*provider|answered 5\d\d\b")),
+    ("predicate_panic", re.compile(r"predicate.*(panic|thrown|raised)")),
+    ("handler_panic", re.compile(r"handler.*(panic|thrown|raised)")),
+)
+_LOOKED_AT = 2000
+
+
+def error_class(message: str) -> ErrorClass:
+    """Sort an error into the few classes that operators filter by.
+
+    >>> error_class("a2a://peer answered 503"), error_class("handler raised KeyError: 'x'")
+    ('provider_5xx', 'handler_panic')
+    """
+    text = message[:_LOOKED_AT].lower()
+    for name, pattern in _CLASSES:
+        if pattern.search(text):
+            return name
+    return "unknown"
