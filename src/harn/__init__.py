@@ -39,6 +39,13 @@ _ROOMS = {
         unwrap_err wait_agent
     """,
     "harn.storage": "Event",
+    "harn.sync": """
+        Atomic Channel Mailbox MailboxMetrics Mutex Permit Selected SharedCell SharedMap
+        SharedMetrics SharedSnapshot SyncMetrics Waitpoint atomic channel channel_select
+        mailbox_lookup mailbox_open mailbox_send mutex shared_cell shared_map sync_gate_acquire
+        sync_metrics sync_mutex_acquire sync_release sync_rwlock_acquire sync_semaphore_acquire
+        waitpoint_cancel waitpoint_complete waitpoint_wait
+    """,
 }
 _HOME = {name: module for module, names in _ROOMS.items() for name in names.split()}
 

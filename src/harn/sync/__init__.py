@@ -1,0 +1,85 @@
+"""Talking and taking turns, inside this process.
+
+    channel.py    channels and channel_select
+    mailbox.py    named inboxes
+    shared.py     cells and maps with versions; scopes.py says who shares them
+    atomic.py     counters
+    mutex.py      critical sections by place or by resource; keys.py compares resources
+    permits.py    named mutex, rwlock, semaphore, gate; turnstile.py gives out the permits
+    waitpoint.py  moments that many wait for and one settles
+    deadlock.py   finds out when nobody can come any more
+    waiters.py    the one wait queue under all of them
+
+First come, first served, safe to cancel at any moment, and usable from worker threads.
+"""
+
+from harn.sync.atomic import Atomic, atomic
+from harn.sync.channel import Channel, Selected, channel, channel_select
+from harn.sync.mailbox import Mailbox, MailboxMetrics, mailbox_lookup, mailbox_open, mailbox_send
+from harn.sync.mutex import Mutex, mutex
+from harn.sync.permits import (
+    Permit,
+    SyncMetrics,
+    sync_gate_acquire,
+    sync_metrics,
+    sync_mutex_acquire,
+    sync_release,
+    sync_rwlock_acquire,
+    sync_semaphore_acquire,
+)
+from harn.sync.shared import (
+    SharedCell,
+    SharedMap,
+    SharedMetrics,
+    SharedSnapshot,
+    shared_cell,
+    shared_map,
+)
+from harn.sync.waiters import GRANTED, Waiter, WaitQueue, guard, park
+from harn.sync.waitpoint import (
+    Waitpoint,
+    WaitpointStore,
+    waitpoint_cancel,
+    waitpoint_complete,
+    waitpoint_wait,
+)
+
+__all__ = [
+    "GRANTED",
+    "Atomic",
+    "Channel",
+    "Mailbox",
+    "MailboxMetrics",
+    "Mutex",
+    "Permit",
+    "Selected",
+    "SharedCell",
+    "SharedMap",
+    "SharedMetrics",
+    "SharedSnapshot",
+    "SyncMetrics",
+    "WaitQueue",
+    "Waiter",
+    "Waitpoint",
+    "WaitpointStore",
+    "atomic",
+    "channel",
+    "channel_select",
+    "guard",
+    "mailbox_lookup",
+    "mailbox_open",
+    "mailbox_send",
+    "mutex",
+    "park",
+    "shared_cell",
+    "shared_map",
+    "sync_gate_acquire",
+    "sync_metrics",
+    "sync_mutex_acquire",
+    "sync_release",
+    "sync_rwlock_acquire",
+    "sync_semaphore_acquire",
+    "waitpoint_cancel",
+    "waitpoint_complete",
+    "waitpoint_wait",
+]

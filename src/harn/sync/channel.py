@@ -1,0 +1,373 @@
+"""Channels: bounded, first in first out, between tasks and threads.
+
+A value stays in the channel's buffer until the very moment its receiver runs: a woken receiver is
+*promised* a value, a woken sender is *promised* room, and each takes what it was promised when it
+resumes. So a cancelled send was not sent, a cancelled receive lost nothing, nobody overtakes
+whoever was woken first, and at every moment what was sent is what was received plus `len(channel)`.
+"""
+
+from __future__ import annotations
+
+from asyncio import get_running_loop
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from harn.duration import Duration, to_seconds
+from harn.errors import ChannelClosed, InvalidOption
+from harn.runtime import current_runtime
+from harn.sync.deadlock import began_waiting
+from harn.sync.waiters import CLOSED, GRANTED, Waiter, WaitQueue, guard, park
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+DEFAULT_CAPACITY = 256
+
+_acquire, _release = guard.acquire, guard.release  # `with` costs twice as much
+
+
+class Channel(Generic[T]):
+    """A bounded queue of values, made by `channel()`.
+
+    `try_send`, `try_receive`, `close` and `len()` may be called from any thread.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_buffer",
+        "_closed",
+        "_promised",
+        "_promised_room",
+        "_receivers",
+        "_senders",
+        "_served",
+        "_taken",
+        "capacity",
+        "name",
+    )
+
+    _is_watched = True  # by the deadlock detector
+
+    def __init__(self, name: str = "default", capacity: int = DEFAULT_CAPACITY) -> None:
+        if not isinstance(name, str):
+            raise InvalidOption("name", name, "a string, used as a label")
+        if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
+            raise InvalidOption("capacity", capacity, "a whole number of at least 1")
+        self.name = name
+        self.capacity = capacity
+        self._buffer: deque[T] = deque()
+        self._promised = 0  # values that belong to receivers which have yet to resume
+        self._promised_room = 0  # places that belong to senders which have yet to resume
+        self._receivers = WaitQueue()
+        self._senders = WaitQueue()
+        self._closed = False
+        self._taken = 0
+        self._served = 0  # when a select last took from here, so that each gets its turn
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called. Buffered values may still be received."""
+        return self._closed
+
+    def __len__(self) -> int:
+        return len(self._buffer)
+
+    async def send(self, value: T) -> None:
+        """Put *value* in, waiting for room; `ChannelClosed` if the channel is or gets closed.
+
+        Cancelling means that the value was not sent.
+        """
+        _acquire()
+        try:
+            if not self._closed and len(self._buffer) + self._promised_room < self.capacity:
+                self._buffer.append(value)
+                if self._receivers:
+                    self._promise_values()
+                return
+            self._refuse_if_closed()
+            waiter = Waiter().wait_as("send", self, get_running_loop())
+            self._senders.append(waiter)
+        finally:
+            _release()
+        await self._send_later(value, waiter)
+
+    async def _send_later(self, value: T, waiter: Waiter) -> None:
+        task = began_waiting(waiter) if self._is_watched else None
+        try:
+            await waiter.future
+        except BaseException:
+            with guard:
+                if waiter.withdraw():
+                    self._promised_room -= 1
+                    self._promise_room()
+                else:
+                    self._senders.note_left()
+            raise
+        finally:
+            if task is not None:
+                task.waiting = None
+        with guard:
+            if waiter.state == GRANTED:
+                self._promised_room -= 1
+            self._refuse_if_closed()
+            self._buffer.append(value)
+            if self._receivers:
+                self._promise_values()
+
+    async def receive(self) -> T:
+        """Take the oldest value, waiting for one; `ChannelClosed` once closed and drained.
+
+        Cancelling loses nothing: the value goes to the next receiver, in its old place.
+        """
+        _acquire()
+        try:
+            if len(self._buffer) > self._promised:
+                return self._take()
+            self._refuse_if_drained()
+            waiter = Waiter().wait_as("receive", self, get_running_loop())
+            self._receivers.append(waiter)
+        finally:
+            _release()
+        return await self._receive_later(waiter)
+
+    async def _receive_later(self, waiter: Waiter) -> T:
+        task = began_waiting(waiter) if self._is_watched else None
+        try:
+            await waiter.future
+        except BaseException:
+            self._abandon(waiter)
+            raise
+        finally:
+            if task is not None:
+                task.waiting = None
+        with guard:
+            if waiter.state == GRANTED:
+                self._promised -= 1
+                return self._take()
+        raise self._closed_error()
+
+    def try_send(self, value: T) -> bool:
+        """Put *value* in if there is room now; false if not. `ChannelClosed` on a closed one."""
+        with guard:
+            self._refuse_if_closed()
+            if len(self._buffer) + self._promised_room >= self.capacity:
+                return False
+            self._buffer.append(value)
+            if self._receivers:
+                self._promise_values()
+            return True
+
+    def try_receive(self, default: D | None = None) -> T | D | None:
+        """Take the oldest value if there is one now, else return *default*.
+
+        A `None` that was sent is a value: pass a *default* of your own to tell them apart.
+        """
+        with guard:
+            if len(self._buffer) > self._promised:
+                return self._take()
+            return default
+
+    def close(self) -> None:
+        """Take no more values; those inside may still be received. A second call does nothing."""
+        with guard:
+            if self._closed:
+                return
+            self._closed = True
+            while (waiter := self._senders.first()) is not None:
+                self._senders.popleft()
+                waiter.settle(CLOSED)
+            if not self._buffer:
+                self._dismiss_receivers()
+
+    def __aiter__(self) -> Channel[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        try:
+            return await self.receive()
+        except ChannelClosed:
+            raise StopAsyncIteration from None
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._closed else ""
+        return f"<Channel {self.name!r} {len(self._buffer)}/{self.capacity}{state}>"
+
+    # What follows runs under `guard`.
+
+    def _take(self) -> T:
+        self._taken += 1
+        value = self._buffer.popleft()
+        if self._senders:
+            self._promise_room()
+        if self._closed and not self._buffer:
+            self._dismiss_receivers()
+        return value
+
+    def _promise_values(self) -> None:
+        receivers = self._receivers
+        while len(self._buffer) > self._promised and (waiter := receivers.first()) is not None:
+            receivers.popleft()
+            self._promised += 1
+            if waiter.verb == "select":
+                waiter.want = waiter.on.index(self)
+            waiter.settle(GRANTED)
+
+    def _promise_room(self) -> None:
+        senders = self._senders
+        while (
+            len(self._buffer) + self._promised_room < self.capacity
+            and (waiter := senders.first()) is not None
+        ):
+            senders.popleft()
+            self._promised_room += 1
+            waiter.settle(GRANTED)
+
+    def _dismiss_receivers(self) -> None:
+        while (waiter := self._receivers.first()) is not None:
+            self._receivers.popleft()
+            waiter.open -= 1
+            if not waiter.open:
+                waiter.settle(CLOSED)
+
+    def _abandon(self, waiter: Waiter) -> None:
+        with guard:
+            if waiter.withdraw():
+                self._promised -= 1
+                self._promise_values()
+            else:
+                self._receivers.note_left()
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise self._closed_error()
+
+    def _refuse_if_drained(self) -> None:
+        # A promised value may come back from a receiver that is cancelled: not drained yet.
+        if self._closed and not self._buffer:
+            raise self._closed_error()
+
+    def _closed_error(self) -> ChannelClosed:
+        return ChannelClosed(f"channel {self.name!r} is closed")
+
+
+def channel(name: str = "default", capacity: int = DEFAULT_CAPACITY) -> Channel[Any]:
+    """Make a channel that holds up to *capacity* values.
+
+    *name* is a label for messages: two channels of one name are two channels.
+
+    >>> import asyncio
+    >>> async def main() -> list[str]:
+    ...     events = channel("events")
+    ...     await events.send("start")
+    ...     await events.send("stop")
+    ...     events.close()
+    ...     return [event async for event in events]
+    >>> asyncio.run(main())
+    ['start', 'stop']
+    """
+    return Channel(name, capacity)
+
+
+@dataclass(frozen=True, slots=True)
+class Selected(Generic[T]):
+    """What `channel_select` took: the *value*, from *channel*, which was number *index*."""
+
+    index: int
+    value: T
+    channel: Channel[T]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields, with the channel's name in place of the channel."""
+        return {"index": self.index, "value": self.value, "channel": self.channel.name}
+
+
+async def channel_select(
+    channels: Iterable[Channel[T]], timeout: Duration | None = None
+) -> Selected[T] | None:
+    """Take one value from whichever of *channels* has one first, and leave the others alone.
+
+    When several are ready the one that was served longest ago goes first, then the order given:
+    none of them starves. Returns None after *timeout* (0: do not wait), or when all are closed
+    and drained. Cancelling takes nothing.
+
+    >>> import asyncio
+    >>> async def main() -> Selected[str] | None:
+    ...     news, mail = channel("news"), channel("mail")
+    ...     mail.try_send("hello")
+    ...     return await channel_select([news, mail], timeout="1s")
+    >>> asyncio.run(main()).index
+    1
+    """
+    offered = _checked(channels)
+    seconds = None if timeout is None else to_seconds(timeout, "timeout")
+    with guard:
+        ready = [each for each in offered if len(each._buffer) > each._promised]
+        if ready:
+            return _selected(offered, offered.index(min(ready, key=lambda each: each._served)))
+        open_ones = [each for each in offered if each._buffer or not each._closed]
+        if not open_ones or seconds == 0:
+            return None
+        waiter = Waiter().wait_as("select", offered, get_running_loop())
+        waiter.open = len(open_ones)
+        for each in open_ones:
+            each._receivers.append(waiter)
+    return await _select_later(offered, waiter, seconds)
+
+
+async def _select_later(
+    offered: list[Channel[T]], waiter: Waiter, seconds: float | None
+) -> Selected[T] | None:
+    task = began_waiting(waiter) if seconds is None else None
+    try:
+        await park(waiter, seconds, current_runtime().clock)
+    except BaseException:
+        with guard:
+            if waiter.withdraw():
+                chosen = offered[waiter.want]
+                chosen._promised -= 1
+                chosen._promise_values()
+            _leave_the_others(offered)
+        raise
+    finally:
+        if task is not None:
+            task.waiting = None
+    with guard:
+        _leave_the_others(offered)
+        if waiter.state != GRANTED:
+            return None
+        offered[waiter.want]._promised -= 1
+        return _selected(offered, waiter.want)
+
+
+def _checked(channels: Iterable[Channel[T]]) -> list[Channel[T]]:
+    try:
+        offered = list(channels)
+    except TypeError:
+        raise InvalidOption("channels", channels, "a list of channels") from None
+    if not offered:
+        raise InvalidOption("channels", offered, "at least one channel")
+    for each in offered:
+        if not isinstance(each, Channel):
+            raise InvalidOption("channels", each, "channels only")
+    return offered
+
+
+_turns = 0
+
+
+def _selected(offered: list[Channel[T]], index: int) -> Selected[T]:
+    global _turns
+    _turns += 1
+    chosen = offered[index]
+    chosen._served = _turns
+    return Selected(index, chosen._take(), chosen)
+
+
+def _leave_the_others(offered: list[Channel[T]]) -> None:
+    for each in offered:
+        each._receivers.note_left()
+
+
+__all__ = ["Channel", "Selected", "channel", "channel_select"]

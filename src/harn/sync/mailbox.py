@@ -1,0 +1,168 @@
+"""Mailboxes: named inboxes, one per name and scope, for tasks that act on messages.
+
+A mailbox is a channel that can be found by name and whose sender learns by `False`, not by an
+error, that nobody reads any more. A task that waits for mail may wait for ever: it takes no part
+in the detection of deadlocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, TypeVar
+
+from harn.errors import ChannelClosed, InvalidOption, MailboxClosed
+from harn.runtime import current_frame
+from harn.sync.channel import DEFAULT_CAPACITY, Channel
+from harn.sync.scopes import Namespaces, resolve_scope
+from harn.sync.waiters import guard
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+@dataclass(frozen=True, slots=True)
+class MailboxMetrics:
+    """A mailbox's counters; *depth* is always *sent_count* less *received_count*."""
+
+    capacity: int
+    depth: int
+    sent_count: int
+    received_count: int
+    failed_send_count: int
+    closed: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field, JSON-ready."""
+        return asdict(self)
+
+
+class _Inbox(Channel[T]):
+    """A channel that the deadlock detector does not watch."""
+
+    __slots__ = ()
+    _is_watched = False
+
+
+class Mailbox(Generic[T]):
+    """A named inbox, made by `mailbox_open()`."""
+
+    __slots__ = ("_failed", "_inbox", "name", "scope")
+
+    def __init__(self, where: tuple[str, str], name: str, capacity: int) -> None:
+        self.name = name
+        self.scope = ":".join(where)
+        self._inbox: _Inbox[T] = _Inbox(name, capacity)
+        self._failed = 0
+
+    async def send(self, value: T) -> bool:
+        """Deliver *value*, waiting for room; false if the mailbox is or gets closed.
+
+        Cancelling means that it was not delivered.
+        """
+        try:
+            await self._inbox.send(value)
+        except ChannelClosed:
+            with guard:
+                self._failed += 1
+            return False
+        return True
+
+    async def receive(self) -> T:
+        """Take the oldest message, waiting for one; `MailboxClosed` once closed and drained.
+
+        Cancelling loses nothing.
+        """
+        try:
+            return await self._inbox.receive()
+        except ChannelClosed:
+            raise MailboxClosed(f"mailbox {self.name!r} is closed") from None
+
+    def try_receive(self, default: D | None = None) -> T | D | None:
+        """Take the oldest message if there is one now, else return *default*."""
+        return self._inbox.try_receive(default)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called. Messages inside may still be received."""
+        return self._inbox.closed
+
+    def close(self) -> bool:
+        """Take no more messages; true the first time. Those inside may still be received."""
+        with guard:
+            was_open = not self._inbox.closed
+            self._inbox.close()
+            return was_open
+
+    def metrics(self) -> MailboxMetrics:
+        """Return the counters."""
+        with guard:
+            inbox = self._inbox
+            return MailboxMetrics(
+                capacity=inbox.capacity,
+                depth=len(inbox),
+                sent_count=inbox._taken + len(inbox),
+                received_count=inbox._taken,
+                failed_send_count=self._failed,
+                closed=inbox.closed,
+            )
+
+    def __len__(self) -> int:
+        return len(self._inbox)
+
+    def __aiter__(self) -> Mailbox[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        try:
+            return await self._inbox.receive()
+        except ChannelClosed:
+            raise StopAsyncIteration from None
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ""
+        return f"<Mailbox {self.name!r} {len(self)}/{self._inbox.capacity}{state}>"
+
+
+def mailbox_open(
+    name: str,
+    scope: str = "task_group",
+    capacity: int = DEFAULT_CAPACITY,
+    tenant_id: str | None = None,
+) -> Mailbox[Any]:
+    """Open the mailbox *name* of *scope*; *capacity* counts only if it is new.
+
+    >>> import asyncio
+    >>> async def main() -> str:
+    ...     inbox = mailbox_open("reviewer", capacity=32)
+    ...     await mailbox_send("reviewer", {"kind": "work"})
+    ...     return (await inbox.receive())["kind"]
+    >>> asyncio.run(main())
+    'work'
+    """
+    task = current_frame().task
+    where = resolve_scope(task, scope, tenant_id)
+    spaces = task.runtime.service(Namespaces)
+    return spaces.open("mailbox", where, name, lambda: Mailbox(where, name, capacity))
+
+
+def mailbox_lookup(
+    name: str, scope: str = "task_group", tenant_id: str | None = None
+) -> Mailbox[Any] | None:
+    """Return the mailbox *name* of *scope* if somebody has opened it."""
+    task = current_frame().task
+    where = resolve_scope(task, scope, tenant_id)
+    found: Mailbox[Any] | None = task.runtime.service(Namespaces).find("mailbox", where, name)
+    return found
+
+
+async def mailbox_send(target: str | Mailbox[Any], value: Any, scope: str = "task_group") -> bool:
+    """Deliver *value* to a mailbox, or to the one of that name; false if there is none.
+
+    Waits for room. False, too, if it is or gets closed. Cancelling means it was not delivered.
+    """
+    if isinstance(target, str):
+        found = mailbox_lookup(target, scope)
+        return found is not None and await found.send(value)
+    if not isinstance(target, Mailbox):
+        raise InvalidOption("target", target, "a mailbox, or the name of one")
+    return await target.send(value)

@@ -1,0 +1,378 @@
+"""Named permits: mutex, rwlock, semaphore and gate, with timeouts and counters.
+
+A `Permit` belongs to the innermost open `scope`, else to the task, and goes back when that ends,
+unless it was released before. Keys are per runtime. A key that nobody uses is kept, for its
+counters, among the last `MOST_IDLE` of its kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Any, Literal, Self, get_args
+
+from harn.duration import Duration, to_seconds
+from harn.errors import InvalidOption, did_you_mean
+from harn.runtime import Frame, Runtime, current_frame, current_frame_var, current_runtime
+from harn.sync.turnstile import Turnstile, task_running_on
+from harn.sync.waiters import GONE, GRANTED, TIMED_OUT, Waiter, guard
+
+Kind = Literal["mutex", "rwlock", "semaphore", "gate"]
+Mode = Literal["read", "write"]
+
+MOST_IDLE = 10_000
+"""Unused keys of one kind that are remembered, so that names made up on the fly do not pile up."""
+MOST_READERS = 1 << 40
+"""A read-write lock's permits: a reader takes one, a writer all of them."""
+
+_acquire, _release = guard.acquire, guard.release  # `with` costs twice as much
+
+
+class Permit(Waiter):
+    """Something held; `release()` gives it back, as do `with`, `async with` and the scope's end."""
+
+    verb = "permit"
+    on: Turnstile
+
+    def __init__(
+        self, turnstile: Turnstile, permits: int, frame: Frame, timeout: Duration | None
+    ) -> None:
+        """Take *permits* at once, or else stand in line; made by `sync_*_acquire` only."""
+        self.on = turnstile
+        self.want = permits
+        self._frame = frame
+        self.holder = holder = task_running_on(turnstile.loop)
+        self._clock = clock = frame.task.runtime.clock
+        self._since = clock.monotonic()
+        _acquire()
+        try:
+            if turnstile.holder is None and turnstile.free >= permits and not turnstile.queued:
+                # What `take` does, without the call: nobody holds it, the case to be fast in.
+                turnstile.free -= permits
+                turnstile.acquisitions += 1
+                turnstile.holder = holder
+                turnstile.held = permits
+            elif not turnstile.take(permits, holder):
+                self._stand_in_line(timeout)
+                return
+            self.state = GRANTED
+        finally:
+            _release()
+        if frame.cleanups is None:
+            frame.cleanups = {}
+        frame.cleanups[self] = self.release
+
+    def _stand_in_line(self, timeout: Duration | None) -> None:
+        if timeout is None:
+            self.on.join(self)
+        elif self._until(timeout) > self._since:
+            self.timed = True
+            self.on.join(self)
+        else:
+            self.on.timeouts += 1
+            self.state = TIMED_OUT
+
+    def _until(self, timeout: Duration) -> float:
+        return self._since + to_seconds(timeout, "timeout")
+
+    async def _granted(self, timeout: Duration | None) -> Self | None:
+        """Wait in line; None when *timeout* has passed, and then nothing is held."""
+        if self.state == TIMED_OUT:
+            return None
+        turnstile, task = self.on, self._frame.task
+        timer = None
+        if timeout is not None:
+            timer = self._clock.call_at(self._until(timeout), self.expire)
+        elif task.aio is self.holder:
+            task.waiting = self
+        try:
+            await self.future
+        except BaseException:
+            turnstile.cancellations += 1
+            turnstile.leave(self)
+            raise
+        finally:
+            task.waiting = None
+            if timer is not None:
+                timer.cancel()
+            began, self._since = self._since, self._clock.monotonic()
+            turnstile.wait_seconds += self._since - began
+        if self.state == GRANTED:
+            if (frame := self._frame).cleanups is None:
+                frame.cleanups = {}
+            frame.cleanups[self] = self.release
+            return self
+        turnstile.timeouts += 1
+        turnstile.leave(self)
+        return None
+
+    @property
+    def kind(self) -> str:
+        """`"mutex"`, `"rwlock"`, `"semaphore"` or `"gate"`."""
+        return self.on.kind
+
+    @property
+    def key(self) -> str:
+        """The key it was acquired under."""
+        return str(self.on.key)
+
+    @property
+    def permits(self) -> int:
+        """How many it takes: for a read-write lock 1 to read, all there are to write."""
+        return self.want
+
+    @property
+    def released(self) -> bool:
+        """Whether it has been given back."""
+        return self.state != GRANTED
+
+    def release(self) -> bool:
+        """Give it back to whoever waits; true the first time, false after that.
+
+        Any task or thread may do so.
+        """
+        turnstile = self.on
+        _acquire()
+        try:
+            if self.state != GRANTED:
+                return False
+            self.state = GONE
+            turnstile.held_seconds += self._clock.monotonic() - self._since
+            turnstile.releases += 1
+            turnstile.give_back(self.want, self.holder)
+        finally:
+            _release()
+        if (cleanups := self._frame.cleanups) is not None:
+            cleanups.pop(self, None)
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        state = "released" if self.released else "held"
+        return f"<Permit {self.kind} {self.key!r} {state}>"
+
+
+class Permits:
+    """The named turnstiles of one runtime."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._loop = runtime.loop
+        self.named: dict[str, dict[str, Turnstile]] = {kind: {} for kind in get_args(Kind)}
+        self.mutexes = self.named["mutex"]
+
+    def open(self, kind: str, key: str, capacity: int) -> Turnstile:
+        """Return the turnstile under *key*, made with *capacity* if it is new."""
+        turnstiles = self.named[kind]
+        with guard:
+            found = turnstiles.get(key)
+            if found is None:
+                found = turnstiles[_checked_key(key)] = Turnstile(kind, key, capacity, self._loop)
+                if len(turnstiles) > MOST_IDLE:
+                    _forget_the_idle(turnstiles, found)
+        if found.capacity != capacity:
+            option = "limit" if kind == "gate" else "capacity"
+            raise InvalidOption(
+                option, capacity, f"{found.capacity}, which {kind} {key!r} was opened with"
+            )
+        return found
+
+
+def _forget_the_idle(turnstiles: dict[str, Turnstile], new: Turnstile) -> None:
+    # The oldest half goes at once, so that this happens rarely however many keys come.
+    idle = [key for key, each in turnstiles.items() if each.is_idle and each is not new]
+    for key in idle[: MOST_IDLE // 2]:
+        del turnstiles[key]
+
+
+def _checked_key(key: object) -> str:
+    if not isinstance(key, str) or not key:
+        raise InvalidOption("key", key, "a non-empty string")
+    return key
+
+
+async def sync_mutex_acquire(key: str, timeout: Duration | None = None) -> Permit | None:
+    """Wait for the one permit under *key*; None if *timeout* passes first (0: do not wait).
+
+    `MutexReentered` if this task holds it already and gives no timeout. Cancelling gives up the
+    place in the line; nothing is held.
+
+    >>> import asyncio
+    >>> async def main() -> tuple[bool, bool]:
+    ...     permit = await sync_mutex_acquire("repo:index", timeout="500ms")
+    ...     return sync_release(permit), sync_release(permit)
+    >>> asyncio.run(main())
+    (True, False)
+    """
+    frame = current_frame_var.get(None) or current_frame()
+    permits = frame.task.runtime.service(Permits)
+    turnstile = permits.mutexes.get(key) or permits.open("mutex", key, 1)
+    permit = Permit(turnstile, 1, frame, timeout)
+    return permit if permit.state == GRANTED else await permit._granted(timeout)
+
+
+async def sync_rwlock_acquire(
+    key: str, mode: Mode, timeout: Duration | None = None
+) -> Permit | None:
+    """Wait to read with others, or to write alone, under *key*; None if *timeout* passes first.
+
+    First come, first served: a waiting writer holds back the readers that come after it.
+    `MutexReentered` if this task's own lock stands in the way and there is no timeout.
+    Cancelling gives up the place in the line; nothing is held.
+
+    >>> import asyncio
+    >>> async def main() -> Permit | None:
+    ...     with await sync_rwlock_acquire("catalog", "read"):
+    ...         return await sync_rwlock_acquire("catalog", "write", timeout=0)
+    >>> asyncio.run(main()) is None
+    True
+    """
+    if mode not in get_args(Mode):
+        near = did_you_mean(str(mode), get_args(Mode))
+        raise InvalidOption("mode", mode, f'"read" or "write"{near}')
+    frame = current_frame()
+    turnstile = frame.task.runtime.service(Permits).open("rwlock", key, MOST_READERS)
+    want = MOST_READERS if mode == "write" else 1
+    permit = Permit(turnstile, want, frame, timeout)
+    return permit if permit.state == GRANTED else await permit._granted(timeout)
+
+
+async def sync_semaphore_acquire(
+    key: str, capacity: int, permits: int = 1, timeout: Duration | None = None
+) -> Permit | None:
+    """Wait for *permits* of the *capacity* under *key*; None if *timeout* passes first.
+
+    Nobody overtakes the first in line, however many permits it wants. Another *capacity* than
+    the key was opened with is an `InvalidOption`. Cancelling gives up the place in the line.
+
+    >>> import asyncio
+    >>> async def main() -> int:
+    ...     async with await sync_semaphore_acquire("connector:notion", 4, 2, "2s"):
+    ...         return sync_metrics("semaphore", "connector:notion").current_held
+    >>> asyncio.run(main())
+    2
+    """
+    _positive("capacity", capacity)
+    if _positive("permits", permits) > capacity:
+        raise InvalidOption("permits", permits, f"at most the capacity, {capacity}")
+    frame = current_frame()
+    turnstile = frame.task.runtime.service(Permits).open("semaphore", key, capacity)
+    permit = Permit(turnstile, permits, frame, timeout)
+    return permit if permit.state == GRANTED else await permit._granted(timeout)
+
+
+async def sync_gate_acquire(key: str, limit: int, timeout: Duration | None = None) -> Permit | None:
+    """Wait to be one of *limit* under *key*; None if *timeout* passes first.
+
+    Cancelling gives up the place in the line; nothing is held.
+
+    >>> import asyncio
+    >>> async def main() -> str:
+    ...     async with await sync_gate_acquire("workflow-runner", 8, "5s"):
+    ...         return "admitted"
+    >>> asyncio.run(main())
+    'admitted'
+    """
+    _positive("limit", limit)
+    frame = current_frame()
+    turnstile = frame.task.runtime.service(Permits).open("gate", key, limit)
+    permit = Permit(turnstile, 1, frame, timeout)
+    return permit if permit.state == GRANTED else await permit._granted(timeout)
+
+
+def sync_release(permit: Permit) -> bool:
+    """Give *permit* back; true the first time, false after that."""
+    if not isinstance(permit, Permit):
+        raise InvalidOption("permit", permit, "a permit, as sync_*_acquire returns it")
+    return permit.release()
+
+
+def _positive(option: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidOption(option, value, "a whole number of at least 1")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class SyncMetrics:
+    """The counters of one key. *current_held* counts permits; a writer counts as one."""
+
+    kind: str
+    key: str
+    capacity: int | None
+    acquisition_count: int
+    timeout_count: int
+    cancellation_count: int
+    release_count: int
+    current_held: int
+    current_queue_depth: int
+    max_queue_depth: int
+    total_wait_ms: int
+    total_held_ms: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field, JSON-ready."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def sync_metrics(
+    kind: Kind | None = None, key: str | None = None
+) -> SyncMetrics | list[SyncMetrics] | None:
+    """Return the counters of *kind* and *key*, or None if there is no such key.
+
+    With one of them missing, a list of all that match. `mutex` blocks have no counters.
+    """
+    if kind is not None and kind not in get_args(Kind):
+        near = did_you_mean(str(kind), get_args(Kind))
+        raise InvalidOption("kind", kind, f"one of {', '.join(get_args(Kind))}{near}")
+    named = current_runtime().service(Permits).named
+    with guard:
+        if kind is not None and key is not None:
+            found = named[kind].get(key)
+            return None if found is None else _metrics(found)
+        return [
+            _metrics(turnstile)
+            for each, turnstiles in named.items()
+            if kind in (None, each)
+            for name, turnstile in turnstiles.items()
+            if key in (None, name)
+        ]
+
+
+def _metrics(turnstile: Turnstile) -> SyncMetrics:
+    is_rwlock = turnstile.kind == "rwlock"
+    held = turnstile.capacity - turnstile.free
+    return SyncMetrics(
+        kind=turnstile.kind,
+        key=str(turnstile.key),
+        capacity=None if is_rwlock else turnstile.capacity,
+        acquisition_count=turnstile.acquisitions,
+        timeout_count=turnstile.timeouts,
+        cancellation_count=turnstile.cancellations,
+        release_count=turnstile.releases,
+        current_held=1 if is_rwlock and held == MOST_READERS else held,
+        current_queue_depth=turnstile.queued,
+        max_queue_depth=turnstile.longest_line,
+        total_wait_ms=round(turnstile.wait_seconds * 1000),
+        total_held_ms=round(turnstile.held_seconds * 1000),
+    )

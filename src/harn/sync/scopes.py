@@ -1,0 +1,124 @@
+"""Which cells, maps and mailboxes belong together: the scope they are opened in.
+
+| scope           | shared by                                                              |
+|-----------------|------------------------------------------------------------------------|
+| `task`          | this task only                                                         |
+| `task_group`    | one `parallel*` call's tasks; outside one, the run or the whole runtime |
+| `workflow_run`  | the run, else as `task_group`                                           |
+| `agent_session` | the agent session, else the whole runtime                               |
+| `tenant`        | one tenant                                                              |
+| `process`       | everything in this runtime                                              |
+
+A handle carries what it was resolved to: pass the handle, and it means the same in any task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, cast, get_args
+
+from harn.errors import InvalidOption, did_you_mean
+from harn.runtime import Runtime, Task
+from harn.sync.waiters import guard
+
+Scope = Literal["task", "task_group", "workflow_run", "agent_session", "tenant", "process"]
+T = TypeVar("T")
+
+SCOPES: tuple[str, ...] = get_args(Scope)
+ALIASES = {"global": "process"}
+ELSEWHERE = {"durable", "external"}
+MOST_PASSING = 10_000
+"""Ended tasks and groups whose state is kept; the oldest goes first."""
+
+
+def resolve_scope(task: Task, scope: str, tenant_id: str | None = None) -> tuple[str, str]:
+    """Return the scope's name and whose it is, for *task*."""
+    name = _checked(scope)
+    if tenant_id is not None and name != "tenant":
+        raise InvalidOption("tenant_id", tenant_id, 'only given together with scope="tenant"')
+    ambient, root = task.ambient, task.root.id
+    match name:
+        case "task":
+            return name, task.id
+        case "task_group":
+            return name, task.group_id or ambient.run_id or root
+        case "workflow_run":
+            return name, ambient.run_id or task.group_id or root
+        case "agent_session":
+            return name, ambient.agent_session_id or ambient.root_agent_session_id or root
+        case "tenant":
+            return name, _tenant(ambient.tenant_id, tenant_id)
+        case _:
+            return name, "process"
+
+
+def _checked(scope: object) -> str:
+    name = scope.replace("-", "_") if isinstance(scope, str) else ""
+    name = ALIASES.get(name, name)
+    if name in ELSEWHERE:
+        raise InvalidOption(
+            "scope",
+            scope,
+            f"{', '.join(SCOPES)}; state that outlives the process belongs in the event log "
+            "(event_log_emit, event_log_read) or in a store of your own",
+        )
+    if name not in SCOPES:
+        raise InvalidOption("scope", scope, f"{', '.join(SCOPES)}{did_you_mean(name, SCOPES)}")
+    return name
+
+
+def _tenant(own: str | None, asked: str | None) -> str:
+    if asked is not None and (not isinstance(asked, str) or not asked.strip()):
+        raise InvalidOption("tenant_id", asked, "a non-empty string")
+    if own is not None and asked is not None and asked != own:
+        raise InvalidOption("tenant_id", asked, f"{own!r}, the tenant this task works for")
+    if own is None and asked is None:
+        raise InvalidOption(
+            "scope", "tenant", "a tenant to be known: give tenant_id, or open the Runtime with one"
+        )
+    return cast(str, asked or own)
+
+
+class Namespaces:
+    """The named things of one runtime, by kind, scope and key.
+
+    What belongs to a task or a group that has ended is dropped, oldest first, once there are
+    `MOST_PASSING` of them; everything else lives as long as the runtime.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._lasting: dict[tuple[str, str], dict[tuple[str, str], Any]] = {}
+        self._passing: dict[tuple[str, str], dict[tuple[str, str], Any]] = {}
+
+    def open(self, kind: str, where: tuple[str, str], key: str, make: Callable[[], T]) -> T:
+        """Return the *kind* under *key* there, made by *make* if it is new."""
+        if not isinstance(key, str) or not key:
+            raise InvalidOption("name" if kind == "mailbox" else "key", key, "a non-empty string")
+        with guard:
+            found = self._space(where).get((kind, key))
+            if found is None:
+                found = self._space(where)[kind, key] = make()
+            return cast(T, found)
+
+    def find(self, kind: str, where: tuple[str, str], key: str) -> Any:
+        """Return the *kind* under *key* there, or None."""
+        with guard:
+            spaces = self._passing if where[0] in ("task", "task_group") else self._lasting
+            return spaces.get(where, {}).get((kind, key))
+
+    def _space(self, where: tuple[str, str]) -> dict[tuple[str, str], Any]:
+        spaces = self._passing if where[0] in ("task", "task_group") else self._lasting
+        found = spaces.get(where)
+        if found is None:
+            if len(spaces) >= MOST_PASSING and spaces is self._passing:
+                self._drop_the_ended()
+            found = spaces[where] = {}
+        return found
+
+    def _drop_the_ended(self) -> None:
+        alive = {task.id for task in self._runtime.tasks}
+        alive |= {task.group_id or task.id for task in self._runtime.tasks}
+        ended = [where for where in self._passing if where[1] not in alive]
+        for where in ended[: MOST_PASSING // 2]:
+            del self._passing[where]

@@ -1,0 +1,275 @@
+"""Shared cells and maps: versioned values that tasks and threads change together.
+
+A write always wins (`set`); a compare-and-swap (`cas`) wins only if nothing happened since the
+value was read, when it is given the snapshot that was read. Each cell, and each key of a map, has
+its own version: it goes up by one with every write and never comes back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, TypeVar, cast
+
+from harn.errors import InvalidOption
+from harn.runtime import current_frame
+from harn.sync.scopes import Namespaces, resolve_scope
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+MOST_DELETED = 10_000
+"""Deleted keys of a map whose version is remembered one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSnapshot(Generic[T]):
+    """A *value* and the *version* it had when it was read."""
+
+    value: T
+    version: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields and the type's name."""
+        return {"_type": "shared_snapshot", "value": self.value, "version": self.version}
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMetrics:
+    """What happened to a cell or map. *stale_read_count* counts snapshots that came too late."""
+
+    version: int
+    read_count: int
+    write_count: int
+    cas_success_count: int
+    cas_failure_count: int
+    stale_read_count: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field, JSON-ready."""
+        return asdict(self)
+
+
+class _Counted:
+    """The identity and the counters of shared state, and the lock that guards both.
+
+    The lock is re-entrant and its own: comparing two values may run anybody's code.
+    """
+
+    __slots__ = ("_failed", "_lock", "_reads", "_stale", "_swapped", "_writes", "key", "scope")
+
+    def __init__(self, where: tuple[str, str], key: str) -> None:
+        self.key = key
+        self.scope = ":".join(where)
+        self._lock = threading.RLock()
+        self._reads = self._writes = self._swapped = self._failed = self._stale = 0
+
+    def metrics(self) -> SharedMetrics:
+        """Return the counters."""
+        with self._lock:
+            return SharedMetrics(
+                version=self._writes,
+                read_count=self._reads,
+                write_count=self._writes,
+                cas_success_count=self._swapped,
+                cas_failure_count=self._failed,
+                stale_read_count=self._stale,
+            )
+
+    def _may_swap(self, expected: object, value: object, version: int) -> bool:
+        if isinstance(expected, SharedSnapshot):
+            if expected.version != version:
+                self._stale += 1
+                return False
+            expected = expected.value
+        return expected is value or bool(expected == value)
+
+    def _count_swap(self, swapped: bool) -> bool:
+        if swapped:
+            self._swapped += 1
+        else:
+            self._failed += 1
+        return swapped
+
+
+class SharedCell(_Counted, Generic[T]):
+    """One shared value, made by `shared_cell()`; every method may be called from any thread."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, where: tuple[str, str], key: str, initial: T) -> None:
+        super().__init__(where, key)
+        self._value = initial
+
+    def get(self) -> T:
+        """Return the value."""
+        with self._lock:
+            self._reads += 1
+            return self._value
+
+    def set(self, value: T) -> T:
+        """Replace the value, whatever it was; returns the previous one."""
+        with self._lock:
+            previous, self._value = self._value, value
+            self._writes += 1
+            return previous
+
+    def snapshot(self) -> SharedSnapshot[T]:
+        """Return the value with its version, to be given to `cas`."""
+        with self._lock:
+            self._reads += 1
+            return SharedSnapshot(self._value, self._writes)
+
+    def cas(self, expected: SharedSnapshot[T] | T, value: T) -> bool:
+        """Replace the value if it still is what was *expected*; tells whether it did.
+
+        A snapshot must have the current version and an equal value; a plain value needs to be
+        equal, and does not notice that it was something else in between.
+        """
+        with self._lock:
+            swapped = self._may_swap(expected, self._value, self._writes)
+            if swapped:
+                self._value = value
+                self._writes += 1
+            return self._count_swap(swapped)
+
+    def __repr__(self) -> str:
+        return f"<SharedCell {self.scope} {self.key!r} {self._value!r}>"
+
+
+class SharedMap(_Counted, Generic[T]):
+    """A shared map, made by `shared_map()`; every method may be called from any thread."""
+
+    __slots__ = ("_deleted", "_entries", "_floor")
+
+    def __init__(self, where: tuple[str, str], key: str, initial: Mapping[Any, T] | None) -> None:
+        super().__init__(where, key)
+        self._entries = {name: (value, 0) for name, value in (initial or {}).items()}
+        self._deleted: dict[Hashable, int] = {}
+        self._floor = 0  # the version of an absent key that is not among the deleted
+
+    def get(self, key: Hashable, default: D | None = None) -> T | D | None:
+        """Return the value under *key*, or *default*."""
+        with self._lock:
+            self._reads += 1
+            found = self._entries.get(_hashable(key))
+            return default if found is None else found[0]
+
+    def set(self, key: Hashable, value: T) -> T | None:
+        """Put *value* under *key*, whatever was there; returns the previous value, or None."""
+        with self._lock:
+            return self._write(_hashable(key), value)
+
+    def delete(self, key: Hashable) -> T | None:
+        """Remove *key*; returns the previous value. An absent key is no write."""
+        with self._lock:
+            return self._remove(_hashable(key))
+
+    def snapshot(self, key: Hashable) -> SharedSnapshot[T | None]:
+        """Return what is under *key* with its version; None under an absent key."""
+        with self._lock:
+            self._reads += 1
+            return SharedSnapshot(*self._look(_hashable(key)))
+
+    def cas(self, key: Hashable, expected: SharedSnapshot[Any] | T | None, value: T | None) -> bool:
+        """Replace what is under *key* if it still is what was *expected*; tells whether it did.
+
+        Snapshots are per key: writes to other keys do not make them stale. An *expected* None
+        matches an absent key; a *value* of None deletes it.
+        """
+        with self._lock:
+            current, version = self._look(_hashable(key))
+            swapped = self._may_swap(expected, current, version)
+            if swapped and value is None:
+                self._remove(key)
+            elif swapped:
+                self._write(key, cast(T, value))
+            return self._count_swap(swapped)
+
+    def entries(self) -> dict[Any, T]:
+        """Return a copy of the whole map."""
+        with self._lock:
+            self._reads += 1
+            return {key: value for key, (value, _) in self._entries.items()}
+
+    def __repr__(self) -> str:
+        return f"<SharedMap {self.scope} {self.key!r} {len(self._entries)} entries>"
+
+    def _look(self, key: Hashable) -> tuple[T | None, int]:
+        found = self._entries.get(key)
+        return (None, self._deleted.get(key, self._floor)) if found is None else found
+
+    def _write(self, key: Hashable, value: T) -> T | None:
+        previous, version = self._look(key)
+        self._entries[key] = (value, version + 1)
+        self._deleted.pop(key, None)
+        self._writes += 1
+        return previous
+
+    def _remove(self, key: Hashable) -> T | None:
+        previous, version = self._look(key)
+        if self._entries.pop(key, None) is not None:
+            self._writes += 1
+            self._remember_deleted(key, version + 1)
+        return previous
+
+    def _remember_deleted(self, key: Hashable, version: int) -> None:
+        # A key that comes back must not come back with an old version. Past the limit all
+        # absent keys share the highest of the forgotten ones: too careful, never wrong.
+        self._deleted[key] = version
+        if len(self._deleted) > MOST_DELETED:
+            self._floor = max(self._floor, *self._deleted.values())
+            self._deleted.clear()
+
+
+def _hashable(key: Hashable) -> Hashable:
+    try:
+        hash(key)
+    except TypeError:
+        raise InvalidOption("key", key, "something hashable, such as a string") from None
+    return key
+
+
+def shared_cell(
+    key: str, scope: str = "task_group", initial: Any = None, tenant_id: str | None = None
+) -> SharedCell[Any]:
+    """Open the cell *key* of *scope*; *initial* counts only if it is new.
+
+    >>> import asyncio
+    >>> async def main() -> int:
+    ...     budget = shared_cell("tokens", initial=0)
+    ...     seen = budget.snapshot()
+    ...     budget.cas(seen, seen.value + 10)
+    ...     return shared_cell("tokens", initial=99).get()
+    >>> asyncio.run(main())
+    10
+    """
+    task = current_frame().task
+    where = resolve_scope(task, scope, tenant_id)
+    spaces = task.runtime.service(Namespaces)
+    return spaces.open("cell", where, key, lambda: SharedCell(where, key, initial))
+
+
+def shared_map(
+    key: str,
+    scope: str = "task_group",
+    initial: Mapping[Any, Any] | None = None,
+    tenant_id: str | None = None,
+) -> SharedMap[Any]:
+    """Open the map *key* of *scope*; *initial* counts only if it is new.
+
+    >>> import asyncio
+    >>> async def main() -> dict[str, str]:
+    ...     notes = shared_map("scratchpad", scope="agent_session")
+    ...     notes.set("hypothesis", "retry with smaller batch")
+    ...     return notes.entries()
+    >>> asyncio.run(main())
+    {'hypothesis': 'retry with smaller batch'}
+    """
+    if initial is not None and not isinstance(initial, Mapping):
+        raise InvalidOption("initial", initial, "a mapping, or None")
+    task = current_frame().task
+    where = resolve_scope(task, scope, tenant_id)
+    spaces = task.runtime.service(Namespaces)
+    return spaces.open("map", where, key, lambda: SharedMap(where, key, initial))

@@ -1,0 +1,173 @@
+"""A turnstile: so many permits, given out first come, first served.
+
+Mutex, semaphore, gate and read-write lock are all this one thing with another capacity: a mutex
+has one permit, a writer takes all of them. Whoever stands first in line waits for as many as it
+wants, and nobody overtakes it, so a waiting writer holds back the readers behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio import current_task
+from threading import get_ident
+from typing import Any
+
+from harn.errors import MutexReentered
+from harn.sync.waiters import GRANTED, WAITING, Waiter, WaitQueue, guard
+
+Holder = asyncio.Task[Any] | None
+"""Who holds a permit: an asyncio task. A child has our context, but it is another task."""
+
+if sys.version_info < (3, 12):
+    # There current_task() is written in Python and asks the system for its process id.
+    from asyncio.tasks import _current_tasks  # type: ignore[attr-defined,unused-ignore]
+
+    task_running_on = _current_tasks.get
+else:
+    task_running_on = current_task
+
+
+class Turnstile:
+    """The permits under one key, who holds them, who waits, and the counters of both."""
+
+    __slots__ = (
+        "acquisitions",
+        "cancellations",
+        "capacity",
+        "free",
+        "held",
+        "held_seconds",
+        "holder",
+        "holders",
+        "key",
+        "kind",
+        "line",
+        "longest_line",
+        "loop",
+        "queued",
+        "releases",
+        "timeouts",
+        "wait_seconds",
+    )
+
+    def __init__(
+        self, kind: str, key: object, capacity: int, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.loop = loop
+        self.kind = kind
+        self.key = key
+        self.capacity = capacity
+        self.free = capacity
+        self.holder: Holder = None  # the first of them, with no dict to pay for: often the only
+        self.held = 0
+        self.holders: dict[Holder, int] = {}
+        self.line = WaitQueue()
+        self.queued = 0
+        self.longest_line = 0
+        self.acquisitions = 0
+        self.releases = 0
+        self.timeouts = 0
+        self.cancellations = 0
+        self.wait_seconds = 0.0
+        self.held_seconds = 0.0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody holds or waits."""
+        return self.free == self.capacity and not self.queued
+
+    def take(self, want: int, holder: Holder) -> bool:
+        """Take *want* permits now if that overtakes nobody; call under `guard`."""
+        if self.free < want or (self.queued and self.line.first() is not None):
+            return False
+        self.free -= want
+        self.acquisitions += 1
+        if self.holder is None:
+            self.holder = holder
+            self.held = want
+        else:
+            self._note(holder, want)
+        return True
+
+    def held_by(self, holder: Holder) -> int:
+        """Tell how many permits *holder* has."""
+        first = self.held if holder is self.holder else 0
+        return first + self.holders.get(holder, 0)
+
+    def _note(self, holder: Holder, want: int) -> None:
+        self.holders[holder] = self.holders.get(holder, 0) + want
+
+    def give_back(self, want: int, holder: Holder) -> None:
+        """Put back what was taken, and serve the line; call under `guard`."""
+        self.free += want
+        if self.holder is holder and self.held == want:
+            self.holder = None
+        elif left := self.holders.pop(holder, want) - want:
+            self.holders[holder] = left
+        if self.line:
+            self.serve()
+
+    def join(self, waiter: Waiter) -> None:
+        """Put *waiter*, which has its want and holder, in line; call under `guard`.
+
+        `MutexReentered` if its holder waits without a timeout for what it holds itself.
+        """
+        if not waiter.timed and (self.holder is waiter.holder or self.holders):
+            self._refuse_the_impossible(waiter.want, self.held_by(waiter.holder))
+        waiter.future = self.loop.create_future()
+        waiter.thread = get_ident()
+        self.line.append(waiter)
+        self.queued = queued = self.queued + 1
+        if queued > self.longest_line:
+            self.longest_line = queued
+
+    def serve(self) -> None:
+        """Grant those at the front of the line what they can have; call under `guard`."""
+        line = self.line
+        while (waiter := line.first()) is not None and waiter.want <= self.free:
+            line.popleft()
+            self.queued -= 1
+            self.free -= waiter.want
+            self.acquisitions += 1
+            if self.holder is None:
+                self.holder = waiter.holder
+                self.held = waiter.want
+            else:
+                self._note(waiter.holder, waiter.want)
+            waiter.settle(GRANTED)
+            if not self.free:
+                return
+
+    def leave(self, waiter: Waiter) -> None:
+        """Give up *waiter*'s place, and the grant if it had one, to those behind it."""
+        with guard:
+            if waiter.withdraw():
+                self.acquisitions -= 1
+                self.give_back(waiter.want, waiter.holder)
+            else:
+                self.queued -= 1
+                self.line.note_left()
+                self.serve()  # it may have held back those behind it
+
+    def _refuse_the_impossible(self, want: int, mine: int) -> None:
+        if not mine:
+            return
+        left = self.capacity - mine
+        if want > left:
+            raise MutexReentered(
+                f"{self.kind} {self.key!r}: this task already holds {self._named(mine)} and asks "
+                f"for {self._named(want)}, so it would wait for itself; release first (it is not "
+                "re-entrant), or give a timeout"
+            )
+        if any(each.want > left and not each.timed for each in self.line if each.state == WAITING):
+            raise MutexReentered(
+                f"{self.kind} {self.key!r}: this task holds {self._named(mine)}, which somebody "
+                "in line waits for, and would stand behind them; take all you need at once, or "
+                "give a timeout"
+            )
+
+    def _named(self, permits: int) -> str:
+        if self.kind == "rwlock":
+            return "the write lock" if permits == self.capacity else "a read lock"
+        return "it" if self.capacity == 1 else f"{permits} of {self.capacity} permits"

@@ -1,0 +1,142 @@
+"""One wait queue, for everything in this room that waits.
+
+A primitive keeps its state in plain attributes, changes it under `guard`, and parks whoever must
+wait as a `Waiter` in a `WaitQueue`. Three rules make that safe against cancels and threads:
+
+1. **The state says who was granted, the future only wakes.** A grant is `waiter.state = GRANTED`,
+   set under `guard` together with whatever it costs (a slot, a value, permits). Cancelling can
+   therefore come at any moment, also between the grant and the resumption: the waiter that finds
+   itself granted on its way out hands the grant on (`withdraw` tells it).
+2. **First come, first served, among those still waiting.** Leaving the queue costs nothing: a
+   waiter that gave up is skipped when it comes to the front, and swept out once the dead
+   outnumber the living.
+3. **One guard for the whole room.** The regions are a few lines long, never await and never call
+   anybody's code, so one lock is held for a microsecond at most. It lets a select hold a place in
+   many queues at once, and it lets worker threads use the same primitives as the loop. It is
+   re-entrant because a finaliser may run anywhere, also inside a region.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from threading import get_ident
+from typing import Any, Self
+
+from harn.clock import Clock, resolve
+
+WAITING, GRANTED, CLOSED, TIMED_OUT, GONE = range(5)
+"""What can have become of a waiter."""
+
+SWEEP_AFTER = 64
+"""Dead waiters that a queue tolerates before it looks whether they are the majority."""
+
+guard = threading.RLock()
+"""Held while the state of any primitive changes."""
+
+# A child process that was forked while another thread held the guard would never get it back.
+os.register_at_fork(
+    before=guard.acquire, after_in_parent=guard.release, after_in_child=guard.release
+)
+
+
+class Waiter:
+    """A place in a queue: what is wanted, what became of it, and the future that wakes its owner.
+
+    *verb* and *on* say what it waits for, in the words of a deadlock's message.
+    """
+
+    # Without slots: what stays at its default costs nothing to make.
+    state = WAITING
+    want = 1
+    holder: asyncio.Task[Any] | None = None
+    open = 1
+    """Queues that could still grant it; a select stands in several."""
+    order = 0
+    timed = False
+
+    future: asyncio.Future[None]
+    thread: int
+    verb: str
+    on: Any
+
+    def wait_as(self, verb: str, on: Any, loop: asyncio.AbstractEventLoop) -> Self:
+        """Get ready to wait on *loop*, to *verb* (receive, send ...) *on* something."""
+        self.future = loop.create_future()
+        self.thread = get_ident()
+        self.verb = verb
+        self.on = on
+        return self
+
+    def settle(self, state: int) -> None:
+        """Decide what became of this waiter and wake its owner; call under `guard`."""
+        self.state = state
+        try:
+            future = self.future
+            if get_ident() != self.thread:
+                future.get_loop().call_soon_threadsafe(resolve, future)
+            elif not future.done():
+                future.set_result(None)
+        except RuntimeError:
+            pass  # its loop is closed, and so nobody is waiting
+
+    def expire(self) -> None:
+        """Give up waiting because its time has come, unless it was granted before."""
+        with guard:
+            if self.state == WAITING:
+                self.settle(TIMED_OUT)
+
+    def withdraw(self) -> bool:
+        """Give up the place; true if it had been granted, so that the grant must be handed on.
+
+        Call under `guard`.
+        """
+        granted = self.state == GRANTED
+        self.state = GONE
+        return granted
+
+
+class WaitQueue(deque[Waiter]):
+    """Waiters in the order they came. All methods are to be called under `guard`."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left = 0
+
+    def first(self) -> Waiter | None:
+        """Return the first one still waiting, or None; those that gave up are dropped."""
+        while self:
+            waiter = self[0]
+            if not waiter.state and not waiter.future.done():  # WAITING
+                return waiter
+            self.popleft()
+        return None
+
+    def note_left(self) -> None:
+        """Take note that somebody gave up; sweep when the dead are the majority."""
+        self._left += 1
+        if self._left > SWEEP_AFTER and self._left * 2 > len(self):
+            living = [waiter for waiter in self if waiter.state == WAITING]
+            self.clear()
+            self.extend(living)
+            self._left = 0
+
+
+async def park(waiter: Waiter, timeout: float | None = None, clock: Clock | None = None) -> None:
+    """Sleep until *waiter* is settled, or for *timeout* seconds of *clock*; its state says which.
+
+    Cancelling raises at once and leaves the waiter's state as it was: the caller withdraws it.
+    """
+    if timeout is None or clock is None:
+        await waiter.future
+        return
+    waiter.timed = True
+    timer = clock.call_at(clock.monotonic() + timeout, waiter.expire)
+    try:
+        await waiter.future
+    finally:
+        timer.cancel()

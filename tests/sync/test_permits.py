@@ -1,0 +1,440 @@
+"""Named permits: order, timeouts, re-entry, release, counters."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import harn.sync.permits as permits_module
+from harn import (
+    InvalidOption,
+    MutexReentered,
+    Permit,
+    Runtime,
+    SyncMetrics,
+    scope,
+    spawn,
+    sync_gate_acquire,
+    sync_metrics,
+    sync_mutex_acquire,
+    sync_release,
+    sync_rwlock_acquire,
+    sync_semaphore_acquire,
+)
+from harn.testing import FakeClock
+
+
+async def settle(times: int = 5) -> None:
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+def metrics(kind: str, key: str = "k") -> SyncMetrics:
+    found = sync_metrics(kind, key)  # type: ignore[arg-type]
+    assert isinstance(found, SyncMetrics)
+    return found
+
+
+async def acquire(kind: str, timeout: Any = None, key: str = "k") -> Permit | None:
+    match kind:
+        case "mutex":
+            return await sync_mutex_acquire(key, timeout)
+        case "semaphore":
+            return await sync_semaphore_acquire(key, 1, timeout=timeout)
+        case "gate":
+            return await sync_gate_acquire(key, 1, timeout)
+        case _:
+            return await sync_rwlock_acquire(key, "write", timeout)
+
+
+KINDS = ("mutex", "semaphore", "gate", "rwlock")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_Y1_Y2_one_at_a_time_and_in_order(runtime: Runtime, kind: str) -> None:
+    order: list[int] = []
+    inside = 0
+
+    async def work(n: int) -> None:
+        nonlocal inside
+        permit = await acquire(kind)
+        assert permit is not None
+        inside += 1
+        assert inside == 1
+        order.append(n)
+        await settle(2)
+        inside -= 1
+        permit.release()
+
+    async with scope() as s:
+        for n in range(10):
+            s.spawn(work, n)
+
+    assert order == list(range(10))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_Y5_the_first_release_is_true_the_second_false(runtime: Runtime, kind: str) -> None:
+    permit = await acquire(kind)
+    assert permit is not None
+
+    assert (sync_release(permit), sync_release(permit), permit.release()) == (True, False, False)
+    assert metrics(kind).current_held == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_Y4_a_timeout_is_none(runtime: Runtime, clock: FakeClock, kind: str) -> None:
+    held = await acquire(kind)
+    waiting = asyncio.ensure_future(acquire(kind, "5s"))
+    await settle()
+
+    await clock.advance("5s")
+
+    assert await waiting is None
+    assert await acquire(kind, 0) is None
+    found = metrics(kind)
+    assert (found.timeout_count, found.max_queue_depth, found.current_queue_depth) == (2, 1, 0)
+    assert held is not None
+    assert held.release()
+    assert await acquire(kind, 0) is not None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_Y7_asking_again_without_a_timeout_is_an_error(runtime: Runtime, kind: str) -> None:
+    await acquire(kind)
+
+    with pytest.raises(MutexReentered, match="HARN-ORC-011"):
+        await acquire(kind)
+
+    assert metrics(kind).current_queue_depth == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_Y7_a_child_task_is_not_the_same_task(runtime: Runtime, kind: str) -> None:
+    held = await acquire(kind)
+    child, plain = spawn(acquire, kind), asyncio.ensure_future(acquire(kind))
+    await settle()
+    assert not child.done()
+    assert not plain.done()
+
+    assert held is not None
+    held.release()
+    got = await child
+    await settle()
+
+    # The child's permit went back with the child, so the plain task has its turn.
+    assert got.released
+    assert await plain is not None
+
+
+async def test_Y7_a_plain_child_that_holds_does_not_make_its_parent_re_enter(
+    runtime: Runtime,
+) -> None:
+    held = await asyncio.ensure_future(sync_mutex_acquire("k"))
+    waiting = spawn(sync_mutex_acquire, "k")
+    mine = asyncio.ensure_future(asyncio.sleep(0))
+    await mine
+
+    async def parent_asks() -> Permit | None:
+        return await sync_mutex_acquire("k", timeout="1s")
+
+    assert held is not None
+    held.release()
+    await waiting
+
+    assert await parent_asks() is not None
+
+
+async def test_a_reader_that_asks_to_write_is_told_at_once(runtime: Runtime) -> None:
+    await sync_rwlock_acquire("k", "read")
+
+    with pytest.raises(MutexReentered, match="holds a read lock and asks for the write lock"):
+        await sync_rwlock_acquire("k", "write")
+
+
+async def test_a_writer_that_asks_to_read_is_told_at_once(runtime: Runtime) -> None:
+    await sync_rwlock_acquire("k", "write")
+
+    with pytest.raises(MutexReentered):
+        await sync_rwlock_acquire("k", "read")
+
+
+async def test_a_reader_may_read_again(runtime: Runtime) -> None:
+    a = await sync_rwlock_acquire("k", "read")
+    b = await sync_rwlock_acquire("k", "read")
+
+    assert metrics("rwlock").current_held == 2
+    assert a is not None
+    assert b is not None
+    assert (a.release(), b.release()) == (True, True)
+
+
+async def test_a_reader_behind_a_writer_that_waits_for_it_is_told_at_once(
+    runtime: Runtime,
+) -> None:
+    await sync_rwlock_acquire("k", "read")
+    spawn(sync_rwlock_acquire, "k", "write")
+    await settle()
+
+    with pytest.raises(MutexReentered, match="somebody in line waits for"):
+        await sync_rwlock_acquire("k", "read")
+
+
+async def test_too_many_permits_of_a_semaphore_are_told_at_once(runtime: Runtime) -> None:
+    await sync_semaphore_acquire("k", 3, permits=2)
+    await sync_semaphore_acquire("k", 3)
+
+    with pytest.raises(MutexReentered, match="3 of 3 permits"):
+        await sync_semaphore_acquire("k", 3)
+
+
+async def test_Y2_a_waiting_writer_holds_back_later_readers(runtime: Runtime) -> None:
+    order: list[str] = []
+
+    async def enter(name: str, mode: Any) -> None:
+        async with await sync_rwlock_acquire("k", mode):  # type: ignore[union-attr]
+            order.append(name)
+            await settle(2)
+
+    async with scope() as s:
+        for name, mode in (("r1", "read"), ("r2", "read"), ("w", "write"), ("r3", "read")):
+            s.spawn(enter, name, mode)
+        await settle(3)
+        assert order == ["r1", "r2"]
+
+    assert order == ["r1", "r2", "w", "r3"]
+
+
+async def test_Y2_a_request_for_many_is_not_overtaken(runtime: Runtime) -> None:
+    held = await sync_semaphore_acquire("k", 3, permits=2)
+    big = spawn(sync_semaphore_acquire, "k", 3, 3)
+    await settle()
+
+    assert await sync_semaphore_acquire("k", 3, timeout=0) is None
+
+    assert held is not None
+    held.release()
+    assert (await big).permits == 3
+
+
+async def test_a_timed_out_head_lets_those_behind_it_pass(
+    runtime: Runtime, clock: FakeClock
+) -> None:
+    await sync_semaphore_acquire("k", 3, permits=2)
+    big = asyncio.ensure_future(sync_semaphore_acquire("k", 3, 3, timeout="1s"))
+    await settle()
+    small = spawn(sync_semaphore_acquire, "k", 3, 1)
+    await settle()
+
+    await clock.advance("1s")
+
+    assert await big is None
+    assert (await small).permits == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (lambda: sync_semaphore_acquire("k", 2), lambda: sync_semaphore_acquire("k", 3)),
+        (lambda: sync_gate_acquire("k", 2), lambda: sync_gate_acquire("k", 1)),
+    ],
+)
+async def test_Y6_another_capacity_is_refused(runtime: Runtime, first: Any, second: Any) -> None:
+    await first()
+
+    with pytest.raises(InvalidOption, match=r"2, which .* was opened with"):
+        await second()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: sync_semaphore_acquire("k", 2, permits=3),
+        lambda: sync_semaphore_acquire("k", 0),
+        lambda: sync_semaphore_acquire("k", 2, permits=0),
+        lambda: sync_semaphore_acquire("k", True),
+        lambda: sync_gate_acquire("k", 0),
+        lambda: sync_gate_acquire("k", 1.5),  # type: ignore[arg-type]
+        lambda: sync_rwlock_acquire("k", "reed"),  # type: ignore[arg-type]
+        lambda: sync_mutex_acquire(""),
+        lambda: sync_mutex_acquire(1),  # type: ignore[arg-type]
+    ],
+)
+async def test_Y6_wrong_options_are_refused_at_once(runtime: Runtime, call: Any) -> None:
+    with pytest.raises(InvalidOption):
+        await call()
+
+
+async def test_a_bad_timeout_is_refused_without_a_trace(runtime: Runtime) -> None:
+    await sync_mutex_acquire("k")
+
+    with pytest.raises(InvalidOption, match="timeout"):
+        await sync_mutex_acquire("k", timeout=-1)
+
+    assert metrics("mutex").current_queue_depth == 0
+
+
+def test_releasing_what_is_no_permit_is_refused() -> None:
+    with pytest.raises(InvalidOption, match="permit"):
+        sync_release(None)  # type: ignore[arg-type]
+
+
+async def test_Y9_a_permit_goes_back_with_its_scope(runtime: Runtime) -> None:
+    async with scope():
+        await sync_mutex_acquire("k")
+        async with scope():
+            await sync_gate_acquire("k", 1)
+        assert metrics("gate").current_held == 0
+        assert metrics("mutex").current_held == 1
+
+    assert metrics("mutex").current_held == 0
+
+
+@pytest.mark.parametrize("way", ["return", "break", "raise", "cancel"])
+async def test_Y9_on_every_way_out(runtime: Runtime, way: str) -> None:
+    async def inside() -> None:
+        while True:
+            async with scope():
+                await sync_mutex_acquire("k")
+                if way == "return":
+                    return
+                if way == "break":
+                    break
+                if way == "raise":
+                    raise ValueError(way)
+                await asyncio.sleep(3600)
+
+    task = asyncio.ensure_future(inside())
+    await settle()
+    task.cancel()
+    await asyncio.wait([task])
+
+    assert metrics("mutex").current_held == 0
+    assert metrics("mutex").release_count == 1
+
+
+async def test_Y9_a_permit_goes_back_with_its_task(runtime: Runtime) -> None:
+    permit = await spawn(sync_mutex_acquire, "k")
+
+    assert permit.released
+    assert permit.release() is False
+
+
+async def test_an_early_release_leaves_nothing_in_the_frame(runtime: Runtime) -> None:
+    async with scope():
+        for _ in range(1000):
+            permit = await sync_mutex_acquire("k")
+            assert permit is not None
+            permit.release()
+
+        from harn.runtime import current_frame
+
+        assert not current_frame().cleanups
+
+
+async def test_with_and_async_with_release(runtime: Runtime) -> None:
+    permit = await sync_mutex_acquire("k")
+    assert permit is not None
+    with permit as same:
+        assert same is permit
+    assert permit.released
+
+    async with await sync_mutex_acquire("k") as again:  # type: ignore[union-attr]
+        assert not again.released
+    assert again.released
+
+
+async def test_Y5_another_task_may_release(runtime: Runtime) -> None:
+    permit = await sync_mutex_acquire("k")
+
+    async def other() -> bool:
+        assert permit is not None
+        return permit.release()
+
+    assert await spawn(other) is True
+
+
+async def test_Y8_the_counters_add_up(runtime: Runtime, clock: FakeClock) -> None:
+    held = await sync_mutex_acquire("k")
+    timed = asyncio.ensure_future(sync_mutex_acquire("k", "1s"))
+    doomed = asyncio.ensure_future(sync_mutex_acquire("k", "9s"))
+    served = asyncio.ensure_future(sync_mutex_acquire("k", "9s"))
+    await settle()
+    await clock.advance("2s")
+    doomed.cancel()
+    await settle()
+    assert held is not None
+    held.release()
+    last = await served
+    await clock.advance("3s")
+
+    found = metrics("mutex")
+
+    assert await timed is None
+    assert found.as_dict() == {
+        "kind": "mutex",
+        "key": "k",
+        "capacity": 1,
+        "acquisition_count": 2,
+        "timeout_count": 1,
+        "cancellation_count": 1,
+        "release_count": 1,
+        "current_held": 1,
+        "current_queue_depth": 0,
+        "max_queue_depth": 3,
+        "total_wait_ms": 1000 + 2000 + 2000,
+        "total_held_ms": 2000,
+    }
+    assert last is not None
+    assert last.release()
+    assert metrics("mutex").total_held_ms == 5000
+
+
+async def test_metrics_by_kind_by_key_and_of_nothing(runtime: Runtime) -> None:
+    await sync_mutex_acquire("a")
+    await sync_gate_acquire("a", 2)
+    await sync_gate_acquire("b", 2)
+
+    assert sync_metrics("gate", "nobody") is None
+    everything, gates, named_a = sync_metrics(), sync_metrics("gate"), sync_metrics(key="a")
+    assert isinstance(everything, list)
+    assert isinstance(gates, list)
+    assert isinstance(named_a, list)
+    assert len(everything) == 3
+    assert [each.key for each in gates] == ["a", "b"]
+    assert [each.kind for each in named_a] == ["mutex", "gate"]
+    with pytest.raises(InvalidOption, match="did you mean 'semaphore'"):
+        sync_metrics("semafore")  # type: ignore[call-overload, arg-type]
+
+
+async def test_a_writer_counts_as_one(runtime: Runtime) -> None:
+    await sync_rwlock_acquire("k", "write")
+
+    assert metrics("rwlock").current_held == 1
+    assert metrics("rwlock").capacity is None
+
+
+async def test_keys_made_up_on_the_fly_do_not_pile_up(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(permits_module, "MOST_IDLE", 100)
+    await sync_mutex_acquire("kept")
+
+    for n in range(1000):
+        async with await sync_mutex_acquire(f"key:{n}"):  # type: ignore[union-attr]
+            pass
+
+    known = sync_metrics("mutex")
+    assert isinstance(known, list)
+    assert len(known) <= 101
+    assert metrics("mutex", "kept").current_held == 1
+    assert sync_metrics("mutex", "key:999") is not None
+
+
+async def test_two_runtimes_share_no_permit(runtime: Runtime) -> None:
+    await sync_mutex_acquire("k")
+
+    async with Runtime():
+        assert await sync_mutex_acquire("k", timeout=0) is not None
