@@ -172,13 +172,13 @@ class EventLog:
         """Return the records of *topic* after offset *after*, oldest first, at most *limit*."""
         _check_range(after, limit)
         found: list[Event] = []
-        async for page in self._pages(topic, after, limit):
+        async for page in self.pages(topic, after, limit):
             found.extend(page)
         return found
 
     async def stream(self, topic: str, after: int = 0) -> AsyncIterator[Event]:
         """Yield what `read` would return, page by page, so that memory stays small."""
-        async for page in self._pages(topic, after, None):
+        async for page in self.pages(topic, after, None):
             for event in page:
                 yield event
 
@@ -337,7 +337,8 @@ class EventLog:
 
     # -- reading -----------------------------------------------------------------------------
 
-    async def _pages(self, topic: str, after: int, limit: int | None) -> AsyncIterator[list[Event]]:
+    async def pages(self, topic: str, after: int, limit: int | None) -> AsyncIterator[list[Event]]:
+        """Yield what `read` would return, in pages of a few hundred records or some megabytes."""
         check_topic(topic)
         left = limit
         while left is None or left > 0:

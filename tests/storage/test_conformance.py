@@ -272,7 +272,8 @@ async def test_topics_that_differ_in_case_differ(log: EventLog) -> None:
     "payload",
     [
         "a\x00b", {"\x00": "\x00"}, "\u2028\u2029", "\x1b[2J", "𝔘", "", None, [], {}, -(2**63),
-        2**63, 2**64, 0.1, 1e308, {"": {"": ""}}, "'; DROP TABLE events; --", "{0} %s $(id)", [[[[1]]]],
+        2**63, 2**64, 0.1, 1e308, {"": {"": ""}}, "'; DROP TABLE events; --", "{0} %s $(id)",
+        [[[[1]]]],
     ],
 )  # fmt: skip
 async def test_odd_payloads_come_back_equal(log: EventLog, payload: Any) -> None:

@@ -18,9 +18,11 @@ from __future__ import annotations
 from harn.storage.codec import check_kind, check_topic, decode, draft, encode, encode_headers
 from harn.storage.contract import Damaged, Draft, Driver, Durability, Event
 from harn.storage.indexes import Index, Table
-from harn.storage.log import PAGE, append, head, raise_head, read
+from harn.storage.log import PAGE, append, head, raise_head, read, topics as list_topics
+from harn.storage.moving import Importer, export
 from harn.storage.operations import Ask, Operation, Recipe, Rows, ask, ask_many
 from harn.storage.places import mask, read_url
+from harn.storage.rebuild import Difference, compare, rebuild
 from harn.storage.retention import trim
 from harn.storage.store import Store
 
@@ -28,10 +30,12 @@ __all__ = [
     "PAGE",
     "Ask",
     "Damaged",
+    "Difference",
     "Draft",
     "Driver",
     "Durability",
     "Event",
+    "Importer",
     "Index",
     "Operation",
     "Recipe",
@@ -43,14 +47,18 @@ __all__ = [
     "ask_many",
     "check_kind",
     "check_topic",
+    "compare",
     "decode",
     "draft",
     "encode",
     "encode_headers",
+    "export",
     "head",
+    "list_topics",
     "mask",
     "raise_head",
     "read",
     "read_url",
+    "rebuild",
     "trim",
 ]

@@ -156,7 +156,7 @@ class FileLog:
         """Yield the records of the topics in *after*, each after its offset, as they were made."""
 
         def of(topic: str, seen: int) -> Iterator[tuple[int, str, Line]]:
-            for line in self._lines(topic, seen):
+            for line in self._lines(topic, seen, staged=False):
                 if isinstance(line, Line):
                     yield line.seq, topic, line
 
@@ -324,7 +324,7 @@ class FileLog:
     def _list_topics(self) -> Rows:
         return [(topic, self._head(topic)) for topic in self.names()]
 
-    def _lines(self, topic: str, after: int) -> Iterator[Line | Broken]:
+    def _lines(self, topic: str, after: int, *, staged: bool = True) -> Iterator[Line | Broken]:
         """Yield what is on disk, then what this transaction has staged, after an offset."""
         source = self._file(topic)
         if source is not None:
@@ -332,7 +332,7 @@ class FileLog:
                 yield from self._from_disk(source, topic, after)
             finally:
                 source.close()
-        for name, id, kind, payload, headers, at in self.staged.rows:
+        for name, id, kind, payload, headers, at in self.staged.rows if staged else ():
             if name == topic and id > after:
                 raw = msgspec.Raw
                 yield Line(id, 1 << 62, kind, at, raw(headers), raw(payload))

@@ -1,0 +1,336 @@
+"""`harn log`: look after the event log and the indexes beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+import click
+
+from harn.cli.output import DURATION, emit, json_flag, on_terminal, one_line
+from harn.clock import iso
+from harn.errors import StorageError
+from harn.runtime import Runtime
+from harn.settings import Settings
+from harn.storage import (
+    Importer,
+    Store,
+    compare,
+    export as export_lines,
+    list_topics,
+    mask,
+    rebuild as rebuild_indexes,
+)
+
+T = TypeVar("T")
+
+CHUNK = 2000
+
+
+def store_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say which store a command is about."""
+    command = click.option(
+        "--state-dir", type=click.Path(path_type=Path), help="Directory that holds the store."
+    )(command)
+    return click.option("--storage", help="The store, such as postgresql://... or file:///dir.")(
+        command
+    )
+
+
+@click.group()
+def log() -> None:
+    """Look after the event log: verify, rebuild, export, import, follow, trim."""
+
+
+@log.command()
+@store_options
+@json_flag
+def verify(storage: str | None, state_dir: Path | None, as_json: bool) -> int:
+    """Read every record, fold the log and compare it with the indexes.
+
+    Exits with 1 when anything is damaged or differs. Writers wait while the indexes are
+    compared.
+    """
+
+    async def work(runtime: Runtime) -> dict[str, Any]:
+        log, store = runtime.event_log, runtime.service(Store)
+        show = _Progress("records read")
+        pages = await store.check()
+        heads = await store.run(list_topics, write=False)
+        records = 0
+        for topic in heads:
+            async for page in log.pages(topic, 0, None):
+                records += len(page)
+                show(records)
+        show.end()
+        folded = _Progress("records folded")
+        differences = await store.run(lambda: compare(progress=folded))
+        folded.end()
+        return {
+            "storage": mask(runtime.storage_url),
+            "ok": not (pages or log.damaged_total or differences),
+            "topics": len(heads),
+            "records": records,
+            "damaged": [
+                {"topic": each.topic, "id": each.id, "reason": each.reason} for each in log.damaged
+            ],
+            "damaged_total": log.damaged_total,
+            "pages": pages,
+            "differences": [
+                {"table": each.table, "kind": each.kind, "row": [str(v) for v in each.row]}
+                for each in differences
+            ],
+        }
+
+    found = _run(storage, state_dir, work)
+    emit(as_json, found, lambda: _verified(found))
+    return 0 if found["ok"] else 1
+
+
+@log.command()
+@store_options
+@json_flag
+def rebuild(storage: str | None, state_dir: Path | None, as_json: bool) -> int:
+    """Fold the log and put the result in the indexes' place. Writers wait meanwhile."""
+
+    async def work(runtime: Runtime) -> dict[str, int]:
+        show = _Progress("records folded")
+        counts = await runtime.service(Store).run(lambda: rebuild_indexes(progress=show))
+        show.end()
+        return counts
+
+    counts = _run(storage, state_dir, work)
+    emit(
+        as_json,
+        {"rebuilt": counts},
+        lambda: (
+            "\n".join(f"{name}: {rows} rows" for name, rows in counts.items())
+            or "there is no index to rebuild"
+        ),
+    )
+    return 0
+
+
+@log.command("export")
+@click.argument("target", type=click.Path(path_type=Path, allow_dash=True))
+@store_options
+@json_flag
+def export_(target: Path, storage: str | None, state_dir: Path | None, as_json: bool) -> int:
+    """Write every record to the file TARGET (or `-`) as JSON lines."""
+
+    async def work(runtime: Runtime) -> int:
+        show, count = _Progress("records written"), 0
+        with _output(target) as out:
+            async for line in export_lines(runtime.service(Store)):
+                out.write(line)
+                count += 1
+                show(count)
+            out.flush()
+        show.end()
+        return count - 1
+
+    lines = _run(storage, state_dir, work)
+    if str(target) != "-":
+        emit(as_json, {"exported": lines}, lambda: f"{lines} lines written to {target}")
+    return 0
+
+
+@log.command("import")
+@click.argument("source")
+@click.option("--resume", is_flag=True, help="Go on with an import that was interrupted.")
+@store_options
+@json_flag
+def import_(
+    source: str, resume: bool, storage: str | None, state_dir: Path | None, as_json: bool
+) -> int:
+    """Take in SOURCE: a file that `export` wrote, `-`, or another store's URL.
+
+    Offsets stay as they were; the indexes are rebuilt at the end. Moving a log from SQLite to
+    PostgreSQL: harn log import sqlite:///events.sqlite --storage postgresql://...
+    """
+
+    async def work(runtime: Runtime) -> Importer:
+        store = runtime.service(Store)
+        importer, show = Importer(store, resume=resume), _Progress("records taken in")
+        async for lines in _chunks(_source(source)):
+            await importer.feed(lines)
+            show(importer.records)
+        await importer.finish()
+        await store.run(rebuild_indexes)
+        show.end()
+        return importer
+
+    done = _run(storage, state_dir, work)
+    emit(
+        as_json,
+        {"imported": done.records, "skipped": done.skipped},
+        lambda: f"{done.records} records taken in, {done.skipped} were here already",
+    )
+    return 0
+
+
+@log.command()
+@click.argument("topic")
+@click.option("--after", type=click.IntRange(min=0), help="Start after this offset, not now.")
+@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many records.")
+@click.option("--follow/--no-follow", default=True, help="Wait for more, or stop at the end.")
+@store_options
+@json_flag
+def tail(
+    topic: str,
+    after: int | None,
+    limit: int | None,
+    follow: bool,
+    storage: str | None,
+    state_dir: Path | None,
+    as_json: bool,
+) -> int:
+    """Print the records of TOPIC as they come, one a line; with --json, each as JSON."""
+
+    async def work(runtime: Runtime) -> None:
+        log, left = runtime.event_log, limit
+        events: AsyncIterator[Any] = (
+            log.subscribe(topic, after) if follow else log.stream(topic, after or 0)
+        )
+        async for event in events:
+            click.echo(json.dumps(event.as_dict()) if as_json else _shown(event))
+            sys.stdout.flush()
+            if left is not None and (left := left - 1) == 0:
+                return
+
+    _run(storage, state_dir, work)
+    return 0
+
+
+@log.command()
+@click.argument("topic")
+@click.option("--keep", type=click.IntRange(min=0), help="Keep the newest so many.")
+@click.option("--older-than", type=DURATION, help="Remove what is older, such as 7d.")
+@click.option("--force", is_flag=True, help="Remove what is not settled or not read, too.")
+@store_options
+@json_flag
+def trim(
+    topic: str,
+    keep: int | None,
+    older_than: float | None,
+    force: bool,
+    storage: str | None,
+    state_dir: Path | None,
+    as_json: bool,
+) -> int:
+    """Remove old records of TOPIC, never what is not settled; offsets go on as before."""
+    if keep is None and older_than is None:
+        raise click.UsageError("say --keep or --older-than")
+
+    async def work(runtime: Runtime) -> int:
+        before = None if older_than is None else runtime.clock.now_ms() - round(older_than * 1000)
+        return await runtime.event_log.trim(topic, keep=keep, before_ms=before, force=force)
+
+    gone = _run(storage, state_dir, work)
+    emit(as_json, {"topic": topic, "removed": gone}, lambda: f"{gone} records removed")
+    return 0
+
+
+def _run(storage: str | None, state_dir: Path | None, work: Callable[[Runtime], Awaitable[T]]) -> T:
+    settings = Settings.load()
+
+    async def main() -> T:
+        url = storage or (settings.storage if state_dir is None else None)
+        where = None if url is not None else state_dir or settings.state_dir
+        async with Runtime(storage=url, state_dir=where) as runtime:
+            return await work(runtime)
+
+    return asyncio.run(main())
+
+
+class _Progress:
+    """A count on a terminal's stderr, a few times a second at most; silent elsewhere."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._shown = 0
+        self._on = on_terminal()
+
+    def __call__(self, count: int) -> None:
+        if self._on and count - self._shown >= 5000:
+            self._shown = count
+            click.echo(f"\r{count:,} {self._what} ", err=True, nl=False)
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self._shown:
+            click.echo("", err=True)
+
+
+class _output:  # noqa: N801 - reads as a function
+    """Standard output, or a new file that only its owner can read."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+
+    def __enter__(self) -> BinaryIO:
+        if str(self._target) == "-":
+            self._file: BinaryIO = sys.stdout.buffer
+        else:
+            self._file = open(self._target, "xb", opener=_private)
+        return self._file
+
+    def __exit__(self, *_: object) -> None:
+        if str(self._target) != "-":
+            self._file.close()
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+async def _source(source: str) -> AsyncIterator[bytes]:
+    if "://" in source:
+        async with Runtime(storage=source) as other:
+            async for line in export_lines(other.service(Store)):
+                yield line
+        return
+    if source == "-":
+        for line in sys.stdin.buffer:
+            yield line
+        return
+    if not os.path.isfile(source):  # noqa: ASYNC240 - nothing else waits in this process
+        raise StorageError(f"{source} is no file and no storage URL")
+    with open(source, "rb") as lines:  # noqa: ASYNC230
+        for line in lines:
+            yield line
+
+
+async def _chunks(lines: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
+    waiting: list[bytes] = []
+    async for line in lines:
+        waiting.append(line)
+        if len(waiting) >= CHUNK:
+            yield waiting
+            waiting = []
+    yield waiting
+
+
+def _shown(event: Any) -> str:
+    payload = json.dumps(event.payload, ensure_ascii=False)
+    return one_line(f"{iso(event.occurred_at_ms)} {event.id} {event.kind} {payload}")
+
+
+def _verified(found: dict[str, Any]) -> str:
+    lines = [f"{found['records']} records in {found['topics']} topics"]
+    lines += [f"page: {one_line(text)}" for text in found["pages"]]
+    lines += [
+        f"damaged: {each['topic']} record {each['id']}: {one_line(each['reason'])}"
+        for each in found["damaged"]
+    ]
+    lines += [
+        f"index {each['table']}: {each['kind']} {one_line(' '.join(each['row']))}"
+        for each in found["differences"]
+    ]
+    lines.append("all is well" if found["ok"] else "not well: restore a copy, or rebuild")
+    return "\n".join(lines)

@@ -1,0 +1,131 @@
+"""Folding the log again: compare the indexes with what it gives, or put that in their place.
+
+The fold always happens in a private SQLite in memory, by the same statements, so the result is
+the same whatever engine keeps the log. Both operations stop writers while they work: two
+moments cannot be compared.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import apsw
+
+from harn.clock import SystemClock
+from harn.storage.codec import decode
+from harn.storage.contract import Event
+from harn.storage.indexes import INDEXES, Index, Table
+from harn.storage.log import PAGE, PAGE_BYTES
+from harn.storage.operations import Operation, Row, Rows, ask, ask_many
+from harn.storage.session import Session, migrate
+
+Progress = Callable[[int], None]
+MOST_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A row that the log gives and the table lacks (`missing`), or the other way round."""
+
+    table: str
+    kind: str
+    row: Row
+
+
+def compare(
+    indexes: Sequence[Index] | None = None, progress: Progress | None = None
+) -> Operation[list[Difference]]:
+    """Fold the log and compare it with the indexes; return where they differ."""
+    found: list[Difference] = []
+    for index in INDEXES if indexes is None else indexes:
+        scratch = yield from _folded(index, progress)
+        for table in index.tables:
+            kept = yield ask(table.dump)
+            found += _differences(table, kept, scratch.execute(ask(table.dump)))
+        scratch.connection.close()
+    return found
+
+
+def rebuild(
+    indexes: Sequence[Index] | None = None, progress: Progress | None = None
+) -> Operation[dict[str, int]]:
+    """Put what the log gives in the indexes' place; return the rows of each table."""
+    counts: dict[str, int] = {}
+    for index in INDEXES if indexes is None else indexes:
+        scratch = yield from _folded(index, progress)
+        for table in index.tables:
+            rows = scratch.execute(ask(table.dump))
+            yield ask(table.clear)
+            for start in range(0, len(rows), PAGE):
+                yield ask_many(table.restore, table.columns, rows[start : start + PAGE])
+            counts[table.name] = len(rows)
+        scratch.connection.close()
+    return counts
+
+
+def _folded(index: Index, progress: Progress | None) -> Operation[Session]:
+    connection = apsw.Connection(":memory:", statementcachesize=200)
+    migrate(connection, "a fold in memory")
+    scratch = Session(connection, SystemClock)
+    yield ask("freeze")
+    listed = yield ask("list_topics")
+    merge = _Merge([name for name, _ in listed if index.wants(name)])
+    scratch.begin()
+    count = 0
+    while (event := (yield from merge.next())) is not None:
+        scratch.drive(index.fold(event))
+        count += 1
+        if progress is not None and count % PAGE == 0:
+            progress(count)
+    scratch.commit()
+    return scratch
+
+
+class _Merge:
+    """Records of several topics in the order they were made, a page of each at a time."""
+
+    def __init__(self, topics: list[str]) -> None:
+        self._pages: dict[str, deque[tuple[int, Event | None]]] = {t: deque() for t in topics}
+        self._after = dict.fromkeys(topics, 0)
+
+    def next(self) -> Operation[Event | None]:
+        """Return the next readable record, or None at the end."""
+        while True:
+            for topic in [t for t, page in self._pages.items() if not page]:
+                yield from self._fill(topic)
+            if not self._pages:
+                return None
+            first = min(self._pages.values(), key=lambda page: page[0][0])
+            _, event = first.popleft()
+            if event is not None:
+                return event
+
+    def _fill(self, topic: str) -> Operation[None]:
+        rows = yield ask(
+            "read_records", topic=topic, after=self._after[topic], limit=PAGE, budget=PAGE_BYTES
+        )
+        if not rows:
+            del self._pages[topic]
+            return
+        self._after[topic] = rows[-1][1]
+        self._pages[topic].extend((row[0], _event(topic, row)) for row in rows)
+
+
+def _event(topic: str, row: Row) -> Event | None:
+    _, id, kind, payload, headers, at = row
+    try:
+        return Event(id, topic, kind, decode(payload), decode(headers), at)
+    except ValueError:
+        return None  # reported by whoever reads the topic; it folds into nothing
+
+
+def _differences(table: Table, kept: Rows, folded: Rows) -> list[Difference]:
+    there, given = set(map(tuple, kept)), set(map(tuple, folded))
+    missing = sorted(given - there, key=repr)[:MOST_SHOWN]
+    extra = sorted(there - given, key=repr)[:MOST_SHOWN]
+    return [
+        *(Difference(table.name, "missing", row) for row in missing),
+        *(Difference(table.name, "extra", row) for row in extra),
+    ]

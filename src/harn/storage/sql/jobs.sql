@@ -1,0 +1,205 @@
+-- name: shares_in_turn
+-- List shares that can be served in a round, in the order of their keys, within a range of them.
+SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares
+WHERE queue_id = :queue_id AND turn = :turn AND key > :after AND key <= :until ORDER BY key LIMIT :limit;
+
+-- name: starving_shares
+-- List shares that can be served and whose oldest job was enqueued by a time, oldest first.
+SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares
+WHERE queue_id = :queue_id AND turn IS NOT NULL AND oldest_at <= :before ORDER BY oldest_at, key LIMIT :limit;
+
+-- name: open_keys
+-- List some keys that can be served.
+SELECT key FROM shares WHERE queue_id = :queue_id AND turn IS NOT NULL LIMIT :limit;
+
+-- name: held_back_keys
+-- Find a key that has ready jobs and cannot be served.
+SELECT key FROM shares WHERE queue_id = :queue_id AND turn IS NULL AND ready > 0 LIMIT 1;
+
+-- name: add_deferral
+-- Count a claim that found all keys at their caps.
+UPDATE queues SET deferrals = deferrals + 1 WHERE queue_id = :queue_id;
+
+-- name: queue_names
+-- List every queue.
+SELECT name FROM queues ORDER BY name;
+
+-- name: add_queue
+-- Make a queue's row.
+INSERT INTO queues (name) VALUES (:queue) ON CONFLICT (name) DO NOTHING;
+
+-- name: set_policy
+-- Note the policy of the latest claimer, and the one before it.
+UPDATE queues SET other_policy = policy, policy = :policy, policy_at = :now WHERE queue_id = :queue_id;
+
+-- name: set_dimension
+-- Note what the keys of a queue are made of, and start the rotation anew.
+UPDATE queues SET dimension = :dimension, last_key = '', promoted = 0 WHERE queue_id = :queue_id;
+
+-- name: set_cap
+-- Note the cap of in-flight claims per key.
+UPDATE queues SET cap = :cap WHERE queue_id = :queue_id;
+
+-- name: apply_cap
+-- Reconsider which keys can be served under the cap.
+UPDATE shares SET
+    turn = CASE WHEN ready <= 0 OR (:cap > 0 AND in_flight >= :cap) THEN NULL
+                WHEN turn IS NOT NULL THEN turn WHEN credit > 0 THEN :round ELSE :round + 1 END,
+    round = CASE WHEN turn IS NULL THEN :round ELSE round END,
+    deferred = CASE WHEN turn IS NULL AND ready > 0 THEN deferred + :deferrals - deferred_from ELSE deferred END,
+    deferred_from = :deferrals
+WHERE queue_id = :queue_id AND (ready > 0 OR in_flight > 0);
+
+-- name: forget_shares
+-- Remove every share of a queue.
+DELETE FROM shares WHERE queue_id = :queue_id;
+
+-- name: unsettled_origins
+-- List the unsettled jobs of a queue with what their keys are made of, after an id.
+SELECT id, tenant_id, binding_key, trigger_id FROM jobs
+WHERE queue_id = :queue_id AND id > :after AND state < 4 ORDER BY id LIMIT :limit;
+
+-- name: count_shares
+-- Count a queue's shares from its jobs.
+INSERT INTO shares (queue_id, key, ready, scheduled, in_flight, round, oldest_at)
+SELECT queue_id, key, sum(CASE WHEN state = 0 THEN 1 ELSE 0 END), sum(CASE WHEN state = 1 THEN 1 ELSE 0 END),
+    sum(CASE WHEN state IN (2, 3) THEN 1 ELSE 0 END), 0, min(CASE WHEN state = 0 THEN enqueued_at END)
+FROM jobs WHERE queue_id = :queue_id AND state < 4 GROUP BY queue_id, key;
+
+-- name: due_jobs
+-- List jobs whose claim has expired or whose time has come.
+SELECT id, key, state, attempts, max_attempts, held, claim_id, consumer, wake_at, history FROM jobs
+WHERE queue_id = :queue_id AND wake_at <= :until ORDER BY wake_at LIMIT :limit;
+
+-- name: next_due
+-- Tell when the next claim expires or scheduled job comes due.
+SELECT min(wake_at) FROM jobs WHERE queue_id = :queue_id AND wake_at IS NOT NULL;
+
+-- name: set_alarm
+-- Note when something is due next.
+UPDATE queues SET alarm = :alarm WHERE queue_id = :queue_id;
+
+-- name: one_job
+-- Read a job's row.
+SELECT key, priority, state, enqueued_at, wake_at, attempts, max_attempts, epoch, claim_id, held, consumer,
+    claimed_at, settled_at, tenant_id, binding_key, trigger_id, history
+FROM jobs WHERE queue_id = :queue_id AND id = :id;
+
+-- name: one_share
+-- Read a share's row.
+SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares WHERE queue_id = :queue_id AND key = :key;
+
+-- name: find_dedupe
+-- Find the job that holds a dedupe key.
+SELECT d.job_id, j.settled_at, j.id IS NOT NULL FROM job_dedupe d
+LEFT JOIN jobs j ON j.queue_id = d.queue_id AND j.id = d.job_id
+WHERE d.queue_id = :queue_id AND d.tenant_id = :tenant_id AND d.dedupe_key = :dedupe_key;
+
+-- name: bind_dedupe
+-- Let a job hold a dedupe key from now on.
+INSERT INTO job_dedupe (queue_id, tenant_id, dedupe_key, job_id) VALUES (:queue_id, :tenant_id, :dedupe_key, :job_id)
+ON CONFLICT (queue_id, tenant_id, dedupe_key) DO UPDATE SET job_id = excluded.job_id;
+
+-- name: foreign_triggers
+-- Find a trigger id seen in a queue that is not among the given ones.
+SELECT trigger_id FROM queue_triggers WHERE queue_id = :queue_id ORDER BY trigger_id;
+
+-- name: ready_up_to
+-- List ready and scheduled jobs up to an id, some at a time.
+SELECT id, key, state FROM jobs WHERE queue_id = :queue_id AND state IN (0, 1) AND id > :after AND id <= :until
+ORDER BY id LIMIT :limit;
+
+-- name: newest_job
+-- Tell the newest job of a queue.
+SELECT max(id) FROM jobs WHERE queue_id = :queue_id;
+
+-- name: oldest_unsettled
+-- Tell the oldest job that is not settled, and when it was enqueued.
+SELECT id, enqueued_at FROM jobs WHERE queue_id = :queue_id AND state < 4 ORDER BY id LIMIT 1;
+
+-- name: queue_totals
+-- Sum a queue's shares.
+SELECT coalesce(sum(ready), 0), coalesce(sum(scheduled), 0), coalesce(sum(in_flight), 0)
+FROM shares WHERE queue_id = :queue_id;
+
+-- name: oldest_ready
+-- Tell when the oldest ready job of each priority was enqueued.
+SELECT (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = 0 AND priority = 0 ORDER BY id LIMIT 1),
+       (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = 0 AND priority = 1 ORDER BY id LIMIT 1),
+       (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = 0 AND priority = 2 ORDER BY id LIMIT 1);
+
+-- name: share_rows
+-- List a queue's shares for people, those with work first.
+SELECT key, ready, scheduled, in_flight, turn, round, credit, oldest_at, selected, promoted, deferred, deferred_from
+FROM shares WHERE queue_id = :queue_id ORDER BY (ready + in_flight + scheduled > 0) DESC, key LIMIT :limit;
+
+-- name: drop_idle_shares
+-- Forget the shares that have been idle longest, beyond a number of them.
+DELETE FROM shares WHERE queue_id = :queue_id AND key IN (
+    SELECT key FROM shares WHERE queue_id = :queue_id AND idle_at IS NOT NULL
+    ORDER BY idle_at DESC LIMIT 1000 OFFSET :keep)
+RETURNING selected, deferred;
+
+-- name: keep_dropped
+-- Keep the counters of shares that were forgotten.
+UPDATE queues SET dropped_selected = dropped_selected + :selected, dropped_deferred = dropped_deferred + :deferred
+WHERE queue_id = :queue_id;
+
+-- name: jobs_ahead
+-- Count ready jobs of a key and priority up to an id, within a bound.
+SELECT count(*) FROM (SELECT 1 FROM jobs WHERE queue_id = :queue_id AND key = :key AND priority = :priority AND state = 0
+    AND id < :before LIMIT :limit) AS ahead;
+
+-- name: queue_jobs_ahead
+-- Count ready jobs of a priority up to an id, within a bound.
+SELECT count(*) FROM (SELECT 1 FROM jobs WHERE queue_id = :queue_id AND priority = :priority AND state = 0
+    AND id < :before LIMIT :limit) AS ahead;
+
+-- name: first_younger
+-- Tell the first ready job of a key and priority that is younger than a time.
+SELECT id FROM jobs WHERE queue_id = :queue_id AND key = :key AND priority = :priority AND state = 0
+AND enqueued_at > :after ORDER BY id LIMIT 1;
+
+-- name: clear_queues
+-- Empty the index of queues.
+DELETE FROM queues;
+
+-- name: clear_shares
+-- Empty the index of shares.
+DELETE FROM shares;
+
+-- name: clear_jobs
+-- Empty the index of jobs.
+DELETE FROM jobs;
+
+-- name: clear_dedupe
+-- Empty the index of dedupe keys.
+DELETE FROM job_dedupe;
+
+-- name: clear_triggers
+-- Empty the index of trigger ids.
+DELETE FROM queue_triggers;
+
+-- name: dump_queues
+-- Read the index of queues whole.
+SELECT queue_id, name, dimension, cap, round, last_key, promoted, promotions, alarm, acked, purged, dead, responses, ages
+FROM queues ORDER BY name;
+
+-- name: dump_shares
+-- Read the index of shares whole.
+SELECT queue_id, key, ready, scheduled, in_flight, turn, round, credit, oldest_at, selected, promoted
+FROM shares ORDER BY queue_id, key;
+
+-- name: dump_jobs
+-- Read the index of jobs whole.
+SELECT queue_id, id, key, priority, state, enqueued_at, wake_at, attempts, max_attempts, epoch, claim_id, held, consumer,
+    claimed_at, settled_at, tenant_id, binding_key, trigger_id, history
+FROM jobs ORDER BY queue_id, id;
+
+-- name: dump_dedupe
+-- Read the index of dedupe keys whole.
+SELECT queue_id, tenant_id, dedupe_key, job_id FROM job_dedupe ORDER BY queue_id, tenant_id, dedupe_key;
+
+-- name: dump_triggers
+-- Read the index of trigger ids whole.
+SELECT queue_id, trigger_id FROM queue_triggers ORDER BY queue_id, trigger_id;

@@ -1,0 +1,154 @@
+-- name: open_queue
+-- Read a queue's row, and the time.
+SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions
+FROM queues WHERE name = :queue;
+
+-- name: queue_row
+-- Read a queue's row for people, and the time.
+SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions,
+    acked, purged, dead, responses, other_policy, policy_at, dropped_selected, dropped_deferred
+FROM queues WHERE name = :queue;
+
+-- name: insert_jobs
+-- Write new jobs.
+INSERT INTO jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, max_attempts, tenant_id, binding_key, trigger_id)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11);
+
+-- name: note_triggers
+-- Remember trigger ids seen in a queue.
+INSERT INTO queue_triggers (queue_id, trigger_id) VALUES (?1, ?2) ON CONFLICT DO NOTHING;
+
+-- name: grow_shares
+-- Add new jobs to their shares.
+INSERT INTO shares (queue_id, key, ready, scheduled, turn, round, oldest_at, deferred_from)
+VALUES (?1, ?2, ?3, ?4, CASE WHEN ?3 > 0 THEN ?5 + 1 END, ?5, CASE WHEN ?3 > 0 THEN ?6 END, ?8)
+ON CONFLICT (queue_id, key) DO UPDATE SET
+    turn = CASE WHEN turn IS NOT NULL THEN turn WHEN ready > 0 OR ?3 = 0 THEN NULL
+                WHEN ?7 > 0 AND in_flight >= ?7 THEN NULL ELSE ?5 + 1 END,
+    round = CASE WHEN turn IS NULL AND ready = 0 THEN ?5 ELSE round END,
+    credit = CASE WHEN turn IS NULL AND ready = 0 THEN 0 ELSE credit END,
+    deferred_from = CASE WHEN ready = 0 THEN ?8 ELSE deferred_from END,
+    oldest_at = CASE WHEN ?3 = 0 THEN oldest_at ELSE coalesce(oldest_at, ?6) END,
+    ready = ready + ?3, scheduled = scheduled + ?4, idle_at = NULL;
+
+-- name: ready_heads
+-- List the first ready jobs of some keys, for each priority so many.
+SELECT j.key, j.priority, j.id, j.enqueued_at
+FROM json_each(:keys) k CROSS JOIN json_each('[0,1,2]') p CROSS JOIN jobs j INDEXED BY jobs_of_key
+WHERE j.queue_id = :queue_id AND j.key = k.value AND j.priority = p.value AND j.state = 0
+AND j.id IN (SELECT id FROM jobs INDEXED BY jobs_of_key
+             WHERE queue_id = :queue_id AND key = k.value AND priority = p.value AND state = 0
+             AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers)))
+             ORDER BY id LIMIT :depth)
+ORDER BY j.key, j.priority, j.id;
+
+-- name: ready_after
+-- List the ready jobs of a key and priority after an id.
+SELECT id, enqueued_at FROM jobs INDEXED BY jobs_of_key
+WHERE queue_id = :queue_id AND key = :key AND priority = :priority AND state = 0 AND id > :after
+AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers)))
+ORDER BY id LIMIT :depth;
+
+-- name: queue_heads
+-- List the first ready jobs of a queue, for each priority so many.
+SELECT * FROM (SELECT priority, id, enqueued_at, key FROM jobs INDEXED BY jobs_ready
+    WHERE queue_id = :queue_id AND priority = 0 AND state = 0
+    AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :depth)
+UNION ALL
+SELECT * FROM (SELECT priority, id, enqueued_at, key FROM jobs INDEXED BY jobs_ready
+    WHERE queue_id = :queue_id AND priority = 1 AND state = 0
+    AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :depth)
+UNION ALL
+SELECT * FROM (SELECT priority, id, enqueued_at, key FROM jobs INDEXED BY jobs_ready
+    WHERE queue_id = :queue_id AND priority = 2 AND state = 0
+    AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :depth);
+
+-- name: claim_jobs
+-- Give jobs to a consumer.
+UPDATE jobs SET state = 2, wake_at = ?5, attempts = attempts + 1, epoch = epoch + 1, claim_id = ?3, held = 1,
+    consumer = ?4, claimed_at = ?6, history = ?7
+WHERE queue_id = ?1 AND id = ?2;
+
+-- name: claimed_rows
+-- Read what a claim needs of the jobs it chose.
+SELECT j.id, j.attempts, j.max_attempts, e.payload
+FROM json_each(:ids) i CROSS JOIN jobs j ON j.queue_id = :queue_id AND j.id = i.value
+LEFT JOIN events e ON e.topic_id = (SELECT topic_id FROM topics WHERE name = :topic) AND e.id = j.id;
+
+-- name: serve_shares
+-- Write the shares that a claim has served.
+UPDATE shares SET ready = ready - ?3, in_flight = in_flight + ?3, selected = selected + ?3, promoted = promoted + ?4,
+    turn = ?5, round = ?6, credit = ?7, deferred_from = ?8,
+    oldest_at = (SELECT min(at) FROM (
+        SELECT * FROM (SELECT enqueued_at AS at FROM jobs WHERE queue_id = ?1 AND key = ?2 AND priority = 0 AND state = 0 ORDER BY id LIMIT 1)
+        UNION ALL SELECT * FROM (SELECT enqueued_at FROM jobs WHERE queue_id = ?1 AND key = ?2 AND priority = 1 AND state = 0 ORDER BY id LIMIT 1)
+        UNION ALL SELECT * FROM (SELECT enqueued_at FROM jobs WHERE queue_id = ?1 AND key = ?2 AND priority = 2 AND state = 0 ORDER BY id LIMIT 1)))
+WHERE queue_id = ?1 AND key = ?2;
+
+-- name: shift_shares
+-- Move work of shares between ready, scheduled and in flight.
+UPDATE shares SET
+    turn = CASE WHEN ready + ?3 <= 0 OR (?8 > 0 AND in_flight + ?5 >= ?8) THEN NULL
+                WHEN turn IS NOT NULL THEN turn WHEN credit > 0 AND ready > 0 THEN ?7 ELSE ?7 + 1 END,
+    round = CASE WHEN turn IS NULL THEN ?7 ELSE round END,
+    credit = CASE WHEN ready + ?3 <= 0 OR ready <= 0 THEN 0 ELSE credit END,
+    deferred = CASE WHEN turn IS NULL AND ready > 0 THEN deferred + ?10 - deferred_from ELSE deferred END,
+    deferred_from = ?10,
+    selected = selected + ?6,
+    idle_at = CASE WHEN ready + ?3 <= 0 AND scheduled + ?4 <= 0 AND in_flight + ?5 <= 0 THEN ?9 END,
+    ready = ready + ?3, scheduled = scheduled + ?4, in_flight = in_flight + ?5,
+    oldest_at = CASE WHEN ?3 = 0 THEN oldest_at ELSE (SELECT min(at) FROM (
+        SELECT * FROM (SELECT enqueued_at AS at FROM jobs WHERE queue_id = ?1 AND key = ?2 AND priority = 0 AND state = 0 ORDER BY id LIMIT 1)
+        UNION ALL SELECT * FROM (SELECT enqueued_at FROM jobs WHERE queue_id = ?1 AND key = ?2 AND priority = 1 AND state = 0 ORDER BY id LIMIT 1)
+        UNION ALL SELECT * FROM (SELECT enqueued_at FROM jobs WHERE queue_id = ?1 AND key = ?2 AND priority = 2 AND state = 0 ORDER BY id LIMIT 1))) END
+WHERE queue_id = ?1 AND key = ?2;
+
+-- name: note_claims
+-- Write the scheduler's state after a claim.
+UPDATE queues SET round = :round, last_key = :last_key, promoted = :promoted, promotions = promotions + :promotions,
+    alarm = CASE WHEN alarm IS NULL OR alarm > :wake_at THEN :wake_at ELSE alarm END, ages = :ages
+WHERE queue_id = :queue_id;
+
+-- name: add_totals
+-- Count what was settled, and look again no later than a time.
+UPDATE queues SET acked = acked + :acked, purged = purged + :purged, dead = dead + :dead, responses = responses + :responses,
+    alarm = CASE WHEN :wake_at IS NULL OR alarm < :wake_at THEN alarm ELSE :wake_at END
+WHERE queue_id = :queue_id;
+
+-- name: jobs_by_id
+-- Read the rows of some jobs.
+SELECT j.id, j.key, j.state, j.attempts, j.max_attempts, j.claim_id, j.held, j.history
+FROM json_each(:ids) i CROSS JOIN jobs j ON j.queue_id = :queue_id AND j.id = i.value;
+
+-- name: settle_jobs
+-- Move jobs to another state.
+UPDATE jobs SET state = ?3, wake_at = ?4, held = ?5, attempts = ?6, settled_at = ?7, history = ?8
+WHERE queue_id = ?1 AND id = ?2;
+
+-- name: rekey_jobs
+-- Give jobs another key.
+UPDATE jobs SET key = ?3 WHERE queue_id = ?1 AND id = ?2;
+
+-- name: restore_queues
+-- Fill the index of queues.
+INSERT INTO queues (queue_id, name, dimension, cap, round, last_key, promoted, promotions, alarm, acked, purged, dead, responses, ages)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14);
+
+-- name: restore_shares
+-- Fill the index of shares.
+INSERT INTO shares (queue_id, key, ready, scheduled, in_flight, turn, round, credit, oldest_at, selected, promoted)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11);
+
+-- name: restore_jobs
+-- Fill the index of jobs.
+INSERT INTO jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, attempts, max_attempts, epoch, claim_id, held,
+    consumer, claimed_at, settled_at, tenant_id, binding_key, trigger_id, history)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19);
+
+-- name: restore_dedupe
+-- Fill the index of dedupe keys.
+INSERT INTO job_dedupe (queue_id, tenant_id, dedupe_key, job_id) VALUES (?1, ?2, ?3, ?4);
+
+-- name: restore_triggers
+-- Fill the index of trigger ids.
+INSERT INTO queue_triggers (queue_id, trigger_id) VALUES (?1, ?2);

@@ -1,0 +1,62 @@
+-- name: limit_buckets
+-- Read buckets by their keys, a JSON list, and keep others from them until the commit.
+SELECT bucket_id, key, live, kept, head, next, head_us, tail_us, paused_us, rules
+FROM limit_buckets WHERE key IN (SELECT jsonb_array_elements_text(:keys::jsonb))
+ORDER BY key FOR UPDATE;
+
+-- name: limit_bucket
+-- Read one bucket by its key, and keep others from it until the commit.
+SELECT bucket_id, key, live, kept, head, next, head_us, tail_us, paused_us, rules
+FROM limit_buckets WHERE key = :key FOR UPDATE;
+
+-- name: limit_make
+-- Make the buckets of these keys that do not exist yet.
+INSERT INTO limit_buckets (key)
+SELECT wanted FROM jsonb_array_elements_text(:keys::jsonb) AS wanted ORDER BY wanted COLLATE "C"
+ON CONFLICT (key) DO NOTHING;
+
+-- name: limit_heads
+-- Tell who is first in the line of each bucket, and the server's time.
+SELECT l.bucket_id, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, l.ticket, l.owner, o.until_us
+FROM jsonb_array_elements_text(:ids::jsonb) AS j(id)
+LEFT JOIN limit_line l ON l.bucket_id = j.id::bigint
+    AND l.ticket = (SELECT min(ticket) FROM limit_line WHERE bucket_id = j.id::bigint)
+LEFT JOIN limit_owners o ON o.owner = l.owner;
+
+-- name: limit_now
+-- Tell the server's time in microseconds.
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+
+-- name: limit_insert_rows
+-- Charge rows.
+INSERT INTO limit_rows (bucket_id, seq, expires_us, units)
+SELECT * FROM unnest(:bucket::bigint[], :seq::bigint[], :expires::bigint[], :units::bigint[])
+ON CONFLICT (bucket_id, seq) DO UPDATE SET expires_us = excluded.expires_us, units = excluded.units;
+
+-- name: limit_join
+-- Stand in the lines of buckets.
+INSERT INTO limit_line (bucket_id, ticket, owner, charge)
+SELECT * FROM unnest(:bucket::bigint[], :ticket::bigint[], :owner::text[], :charge::bigint[]);
+
+-- name: limit_leave
+-- Leave the lines of buckets.
+DELETE FROM limit_line l USING unnest(:bucket::bigint[], :ticket::bigint[]) AS gone(bucket, ticket)
+WHERE l.bucket_id = gone.bucket AND l.ticket = gone.ticket;
+
+-- name: limit_store
+-- Keep buckets as they are now.
+UPDATE limit_buckets b SET live = u.live, kept = u.kept, head = u.head, next = u.next, head_us = u.head_us,
+    tail_us = u.tail_us, paused_us = u.paused_us, rules = u.rules
+FROM unnest(:bucket::bigint[], :live::bigint[], :kept::bigint[], :head::bigint[], :next::bigint[],
+    :head_us::bigint[], :tail_us::bigint[], :paused_us::bigint[], :rules::text[])
+    AS u(bucket, live, kept, head, next, head_us, tail_us, paused_us, rules)
+WHERE b.bucket_id = u.bucket;
+
+-- name: limit_sweep
+-- Forget a batch of buckets in which nothing has counted for long and nobody waits.
+DELETE FROM limit_buckets WHERE bucket_id IN (
+    SELECT b.bucket_id FROM limit_buckets b
+    WHERE b.tail_us < :before AND b.paused_us < :before
+    AND NOT EXISTS (SELECT 1 FROM limit_line l WHERE l.bucket_id = b.bucket_id)
+    LIMIT 200 FOR UPDATE SKIP LOCKED)
+RETURNING bucket_id;

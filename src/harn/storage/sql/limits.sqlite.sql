@@ -1,0 +1,51 @@
+-- name: limit_buckets
+-- Read buckets by their keys, a JSON list; the transaction has the only right to write.
+SELECT bucket_id, key, live, kept, head, next, head_us, tail_us, paused_us, rules
+FROM limit_buckets WHERE key IN (SELECT value FROM json_each(:keys));
+
+-- name: limit_bucket
+-- Read one bucket by its key.
+SELECT bucket_id, key, live, kept, head, next, head_us, tail_us, paused_us, rules
+FROM limit_buckets WHERE key = :key;
+
+-- name: limit_make
+-- Make the buckets of these keys that do not exist yet.
+INSERT INTO limit_buckets (key) SELECT value FROM json_each(:keys) WHERE true
+ON CONFLICT (key) DO NOTHING;
+
+-- name: limit_heads
+-- Tell who is first in the line of each bucket, and the store's time where the store has one.
+SELECT l.bucket_id, NULL, l.ticket, l.owner, o.until_us
+FROM json_each(:ids) j
+CROSS JOIN limit_line l ON l.bucket_id = j.value
+    AND l.ticket = (SELECT min(ticket) FROM limit_line WHERE bucket_id = j.value)
+LEFT JOIN limit_owners o ON o.owner = l.owner;
+
+-- name: limit_any_line
+-- Tell whether anybody waits at all.
+SELECT 1 FROM limit_line LIMIT 1;
+
+-- name: limit_insert_rows
+-- Charge rows.
+INSERT OR REPLACE INTO limit_rows (bucket_id, seq, expires_us, units) VALUES (?1, ?2, ?3, ?4);
+
+-- name: limit_join
+-- Stand in the lines of buckets.
+INSERT INTO limit_line (bucket_id, ticket, owner, charge) VALUES (?1, ?2, ?3, ?4);
+
+-- name: limit_leave
+-- Leave the lines of buckets.
+DELETE FROM limit_line WHERE bucket_id = ?1 AND ticket = ?2;
+
+-- name: limit_store
+-- Keep buckets as they are now.
+UPDATE limit_buckets SET live = ?2, kept = ?3, head = ?4, next = ?5, head_us = ?6, tail_us = ?7,
+    paused_us = ?8, rules = ?9 WHERE bucket_id = ?1;
+
+-- name: limit_sweep
+-- Forget a batch of buckets in which nothing has counted for long and nobody waits.
+DELETE FROM limit_buckets WHERE bucket_id IN (
+    SELECT b.bucket_id FROM limit_buckets b
+    WHERE b.tail_us < :before AND b.paused_us < :before
+    AND NOT EXISTS (SELECT 1 FROM limit_line l WHERE l.bucket_id = b.bucket_id) LIMIT 200)
+RETURNING bucket_id;

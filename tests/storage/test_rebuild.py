@@ -1,0 +1,149 @@
+"""Folding the log again: what it gives is what the index holds, or is put there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from harn import Event, Runtime
+from harn.eventlog import EventLog
+from harn.storage import (
+    Operation,
+    Table,
+    append,
+    ask,
+    compare,
+    draft,
+    file,
+    rebuild,
+    retention,
+)
+from harn.storage.queries import Query, load_queries
+
+
+class Tally:
+    """A toy index: how often each kind was seen in the topics that start with `tally`."""
+
+    name = "tally"
+    tables = (Table("tally", ("kind", "seen"), "dump_tally", "clear_tally", "restore_tally"),)
+
+    def wants(self, topic: str) -> bool:
+        return topic.startswith("tally")
+
+    def fold(self, event: Event) -> Operation[None]:
+        yield ask("make_tally")
+        yield ask("count_kind", kind=event.kind)
+
+    def held(self, topic: str) -> Operation[int | None]:
+        rows = yield ask("dump_tally")
+        return 3 if ("held", 1) in rows else None
+
+
+MAKE = "CREATE TABLE IF NOT EXISTS tally (kind text PRIMARY KEY, seen bigint NOT NULL)"
+COUNT = """INSERT INTO tally VALUES ({kind}, 1)
+           ON CONFLICT (kind) DO UPDATE SET seen = tally.seen + 1"""
+COMMON = {
+    "make_tally": MAKE,
+    "dump_tally": "SELECT kind, seen FROM tally ORDER BY kind",
+    "clear_tally": "DELETE FROM tally",
+    "spoil_tally": "UPDATE tally SET seen = seen + 5 WHERE kind = 'a'",
+}
+SQLITE = {
+    **COMMON,
+    "count_kind": COUNT.format(kind=":kind"),
+    "restore_tally": "INSERT INTO tally VALUES (?1, ?2)",
+}
+POSTGRES = {
+    **COMMON,
+    "count_kind": COUNT.format(kind="%(kind)s"),
+    "restore_tally": "INSERT INTO tally SELECT * FROM unnest(%(kind)s::text[], %(seen)s::bigint[])",
+}
+
+
+@pytest.fixture
+def tally(monkeypatch: pytest.MonkeyPatch) -> Tally:
+    for dialect, queries in (("sqlite", SQLITE), ("postgres", POSTGRES)):
+        for name, text in queries.items():
+            monkeypatch.setitem(load_queries(dialect), name, Query(text, wants_now=False))
+    index = Tally()
+    for module in (file, retention):
+        monkeypatch.setattr(module, "INDEXES", (index,))
+    return index
+
+
+@pytest.fixture
+async def log(storage_url: str, tally: Tally) -> AsyncIterator[EventLog]:
+    async with Runtime(storage=storage_url) as runtime:
+        await runtime.event_log.store.run(lambda: one("make_tally"))
+        yield runtime.event_log
+
+
+def one(name: str) -> Operation[list[tuple[object, ...]]]:
+    return (yield ask(name))
+
+
+def count(topic: str, kind: str) -> Operation[None]:
+    yield from append([draft(topic, kind, None)])
+    yield ask("count_kind", kind=kind)
+
+
+async def test_an_index_kept_by_the_same_transactions_equals_the_fold(
+    log: EventLog, tally: Tally
+) -> None:
+    for topic, kind in (("tally.1", "a"), ("tally.2", "b"), ("tally.1", "a")):
+        await log.store.run(lambda t=topic, k=kind: count(t, k))
+
+    assert await log.store.run(lambda: one("dump_tally")) == [("a", 2), ("b", 1)]
+    assert await log.store.run(lambda: compare([tally])) == []
+
+
+async def test_a_spoilt_index_is_seen_and_mended(log: EventLog, tally: Tally) -> None:
+    for kind in ("a", "b", "a"):
+        await log.store.run(lambda k=kind: count("tally", k))
+    await log.store.run(lambda: one("spoil_tally"))
+
+    found = await log.store.run(lambda: compare([tally]))
+    rebuilt = await log.store.run(lambda: rebuild([tally]))
+
+    assert {(each.kind, each.row) for each in found} == {("missing", ("a", 2)), ("extra", ("a", 7))}
+    assert rebuilt == {"tally": 2}
+    assert await log.store.run(lambda: compare([tally])) == []
+
+
+async def test_a_failed_operation_leaves_log_and_index_alike(log: EventLog, tally: Tally) -> None:
+    def fails() -> Operation[None]:
+        yield from count("tally", "a")
+        raise LookupError
+
+    await log.store.run(lambda: count("tally", "a"))
+    with pytest.raises(LookupError):
+        await log.store.run(fails)
+
+    assert await log.store.run(lambda: one("dump_tally")) == [("a", 1)]
+    assert await log.head("tally") == 1
+    assert await log.store.run(lambda: compare([tally])) == []
+
+
+async def test_E11_a_trim_keeps_what_an_index_says_is_not_settled(log: EventLog) -> None:
+    for kind in ("a", "b", "held", "c"):
+        await log.store.run(lambda k=kind: count("tally", k))
+
+    assert await log.trim("tally", keep=0) == 2
+    assert [e.kind for e in await log.read("tally")] == ["held", "c"]
+    assert await log.trim("tally", keep=0, force=True) == 2
+
+
+async def test_a_second_process_folds_what_the_first_one_wrote(
+    lasting_url: str, tally: Tally
+) -> None:
+    async with Runtime(storage=lasting_url) as one_, Runtime(storage=lasting_url) as two:
+        for runtime in (one_, two):
+            await runtime.event_log.store.run(lambda: one("make_tally"))
+        for runtime, kind in ((one_, "a"), (two, "b"), (one_, "a"), (two, "a")):
+            await runtime.event_log.store.run(lambda k=kind: count("tally", k))
+
+        for runtime in (one_, two):
+            store = runtime.event_log.store
+            assert await store.run(lambda: one("dump_tally")) == [("a", 3), ("b", 1)]
+            assert await store.run(lambda: compare([tally])) == []
