@@ -86,7 +86,7 @@ class Program:
         self.steps = 0
 
     async def run(self) -> str:
-        """Carry it out, cancelled from outside at some turn in one of three runs; say how it ended."""
+        """Carry it out, one in three cancelled from outside at some turn; say how it ended."""
         before = asyncio.all_tasks()
         main = asyncio.get_running_loop().create_task(self._main())
         cancelled = False
@@ -132,7 +132,7 @@ class Program:
                 await self.random.choice(OPS)(self, depth, block, handles)
         return depth
 
-    # What a program is made of. Every step takes its depth, the open block, and the handles at hand.
+    # What a program is made of: steps take their depth, the open block, the handles at hand.
 
     async def _leaf(self, depth: int, block: Block | None, handles: list[Any]) -> None:
         await self.random.choice((Program.turns, Program.turns, Program.fail))(

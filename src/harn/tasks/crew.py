@@ -38,9 +38,10 @@ Items = Iterable[Any] | AsyncIterable[Any]
 class Worker:
     """One asyncio task of the crew, and the item's task that it is busy with."""
 
-    __slots__ = ("aio", "task")
+    __slots__ = ("aio", "cancelled", "task")
 
     def __init__(self) -> None:
+        self.cancelled = False
         self.aio: asyncio.Task[None] | None = None
         self.task: Task | None = None
 
@@ -150,11 +151,12 @@ class Crew:
             note(cancel, (error for _, error in self.failures))
 
     def cancel_workers(self) -> None:
-        """Ask every worker to end."""
+        """Ask every worker to end, once: a second cancel would disturb its tidying up."""
         for worker in list(self.workers):
-            if worker.task is not None:
-                worker.task.cancel_requested = True
-            if worker.aio is not None:
+            if worker.aio is not None and not worker.cancelled:
+                worker.cancelled = True
+                if worker.task is not None:
+                    worker.task.cancel_requested = True
                 worker.aio.cancel()
 
     def choose(self) -> None:

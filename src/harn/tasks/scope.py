@@ -255,7 +255,7 @@ class Scope:
                 await self._waiter
             except asyncio.CancelledError as error:
                 cancel = error
-                self._cancel_children()
+                self._cancel_children(again=True)
         me.waiting = waited_before
         return cancel
 
@@ -292,7 +292,9 @@ class Scope:
             self._interrupted = True
             self._host.cancel()
 
-    def _cancel_children(self) -> None:
+    def _cancel_children(self, again: bool = False) -> None:
+        if self._cancelling and not again:
+            return  # a second cancel would disturb their tidying up
         self._cancelling = True
         for handle in list(self._children.values()):
             handle.cancel()

@@ -72,7 +72,8 @@ class Threads:
         try:
             await job.wait()
         finally:
-            self._unfinished -= 1
+            if not job.abandoned:
+                self._unfinished -= 1
         return await job.result()
 
     def _submit(self, job: Callable[[], None]) -> None:
@@ -126,7 +127,7 @@ class ThreadCall:
         self._value: Any = None
         self._error: BaseException | None = None
         self._ended = False
-        self._abandoned = False
+        self.abandoned = False
         self.reaching: set[asyncio.Task[Any]] = set()
         """What the thread is doing on the loop, through `from_thread`."""
         self.stop_requested = False
@@ -209,7 +210,7 @@ class ThreadCall:
 
     def _abandon(self) -> None:
         if not self._ended:
-            self._abandoned = True
+            self.abandoned = True
             logger.warning("%r is abandoned: %s still runs it", self.task, self.task.thread)
             self._end()
 
