@@ -1,0 +1,242 @@
+"""Four threads and the loop at once, on every primitive."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from harn import (
+    ChannelClosed,
+    Runtime,
+    atomic,
+    channel,
+    channel_select,
+    from_thread,
+    mailbox_open,
+    parallel_each,
+    shared_cell,
+    shared_map,
+    spawn,
+    sync_metrics,
+    sync_mutex_acquire,
+    sync_rwlock_acquire,
+    sync_semaphore_acquire,
+    waitpoint_complete,
+    waitpoint_wait,
+)
+
+THREADS = 4
+EACH = 500
+
+
+@pytest.fixture(autouse=True)
+def _switch_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+async def in_threads(work: Callable[[int], Any]) -> list[Any]:
+    """Run *work*(n) on four threads of the runtime at once."""
+    barrier = threading.Barrier(THREADS, timeout=30)
+
+    def start(n: int) -> Any:
+        barrier.wait()
+        return work(n)
+
+    return await parallel_each(range(THREADS), start, max_concurrent=THREADS)
+
+
+async def test_channel_plain_methods() -> None:
+    async with Runtime():
+        ch = channel("c", 8)
+        received: Counter[Any] = Counter()
+
+        def work(n: int) -> Counter[Any]:
+            mine: Counter[Any] = Counter()
+            sent = 0
+            while sent < EACH:
+                sent += ch.try_send((n, sent))
+                if (got := ch.try_receive()) is not None:
+                    mine[got] += 1
+            return mine
+
+        async def loop_side() -> None:
+            async for each in ch:
+                received[each] += 1
+
+        reader = spawn(loop_side)
+        for mine in await in_threads(work):
+            received += mine
+        ch.close()
+        await reader
+
+        assert received == Counter((n, i) for n in range(THREADS) for i in range(EACH))
+        assert ch._promised == ch._promised_room == 0
+
+
+async def test_channel_async_methods_through_from_thread() -> None:
+    async with Runtime():
+        ch, other = channel("c", 2), channel("other", 2)
+
+        def work(n: int) -> list[Any]:
+            for i in range(100):
+                from_thread((ch, other)[i % 2].send, (n, i))
+            return []
+
+        async def loop_side() -> Counter[Any]:
+            got: Counter[Any] = Counter()
+            while (taken := await channel_select([ch, other])) is not None:
+                got[taken.value] += 1
+            return got
+
+        reader = spawn(loop_side)
+        await in_threads(work)
+        ch.close()
+        other.close()
+
+        assert await reader == Counter((n, i) for n in range(THREADS) for i in range(100))
+
+
+async def test_closing_from_a_thread_ends_every_wait() -> None:
+    async with Runtime():
+        full, empty = channel("full", 1), channel("empty")
+        full.try_send(0)
+        waits = [spawn(full.send, 1), spawn(empty.receive), spawn(channel_select, [empty])]
+        await asyncio.sleep(0)
+
+        await in_threads(lambda n: (full.close(), empty.close()))
+
+        for handle in waits[:2]:
+            with pytest.raises(ChannelClosed):
+                await handle
+        assert await waits[2] is None
+
+
+async def test_H7_mailboxes() -> None:
+    async with Runtime():
+        box = mailbox_open("box", capacity=4)
+
+        def work(n: int) -> int:
+            return sum(from_thread(box.send, i) for i in range(100))
+
+        async def loop_side() -> int:
+            return sum([1 async for _ in box])
+
+        reader = spawn(loop_side)
+        assert sum(await in_threads(work)) == THREADS * 100
+        box.close()
+
+        assert await reader == THREADS * 100
+        found = box.metrics()
+        assert (found.sent_count, found.received_count, found.depth) == (400, 400, 0)
+
+
+async def test_H8_cells_maps_and_atomics_count_exactly() -> None:
+    async with Runtime():
+        cell, table, number = shared_cell("c", initial=0), shared_map("m"), atomic(0)
+
+        def bump() -> None:
+            while not cell.cas(seen := cell.snapshot(), seen.value + 1):
+                pass
+            while not table.cas("k", at := table.snapshot("k"), (at.value or 0) + 1):
+                pass
+            number.add(1)
+
+        def work(n: int) -> None:
+            for _ in range(EACH):
+                bump()
+
+        async def loop_side() -> None:
+            for _ in range(EACH):
+                bump()
+                await asyncio.sleep(0)
+
+        here = spawn(loop_side)
+        await in_threads(work)
+        await here
+
+        total = (THREADS + 1) * EACH
+        assert (cell.get(), table.get("k"), number.get()) == (total, total, total)
+        assert cell.metrics().cas_success_count == total
+        assert cell.metrics().cas_failure_count == cell.metrics().stale_read_count
+
+
+async def test_Y1_permits_released_by_threads() -> None:
+    async with Runtime():
+        inside = atomic(0)
+        most = atomic(0)
+
+        def hold(acquire: Callable[[], Any]) -> None:
+            permit = from_thread(acquire)
+            most.set(max(most.get(), inside.add(1) + 1))
+            inside.add(-1)
+            assert permit.release() is True
+            assert permit.release() is False
+
+        def work(n: int) -> None:
+            for _ in range(60):
+                hold(lambda: sync_mutex_acquire("k"))
+
+        async def loop_side() -> None:
+            for _ in range(60):
+                async with await sync_mutex_acquire("k"):  # type: ignore[union-attr]
+                    assert inside.add(1) == 0
+                    await asyncio.sleep(0)
+                    inside.add(-1)
+
+        here = spawn(loop_side)
+        await in_threads(work)
+        await here
+
+        assert most.get() == 1
+        found: Any = sync_metrics("mutex", "k")
+        assert found.acquisition_count == found.release_count == 60 * (THREADS + 1)
+        assert found.current_held == found.current_queue_depth == 0
+
+
+async def test_Y1_semaphores_and_rwlocks_released_by_threads() -> None:
+    async with Runtime():
+        held = atomic(0)
+
+        def work(n: int) -> None:
+            for i in range(40):
+                permit = from_thread(sync_semaphore_acquire, "s", 3, 1 + i % 3)
+                assert held.add(permit.permits) + permit.permits <= 3
+                held.add(-permit.permits)
+                permit.release()
+                mode = "write" if i % 4 == 0 else "read"
+                from_thread(sync_rwlock_acquire, "r", mode).release()
+
+        await in_threads(work)
+
+        for found in sync_metrics():  # type: ignore[union-attr]
+            assert found.acquisition_count == found.release_count == 40 * THREADS
+            assert found.current_held == 0
+
+
+async def test_waitpoints_through_from_thread() -> None:
+    async with Runtime():
+        waits = [spawn(waitpoint_wait, "w") for _ in range(10)]
+        await asyncio.sleep(0)
+
+        first = await in_threads(lambda n: from_thread(waitpoint_complete, "w", n))
+
+        assert sum(first) == 1
+        assert {(await each).value for each in waits} == {first.index(True)}
+
+
+async def test_a_permit_races_its_release_between_threads_and_wins_once() -> None:
+    async with Runtime():
+        for _ in range(50):
+            permit = await sync_mutex_acquire("k")
+            assert permit is not None
+
+            assert sum(await in_threads(lambda n: permit.release())) == 1
