@@ -39,6 +39,10 @@ _ROOMS = {
         unwrap_err wait_agent
     """,
     "harn.storage": "Event",
+    "harn.supervisors": """
+        Child ChildContext ChildState Lease Restart Supervisor SupervisorEvent SupervisorMetrics
+        SupervisorState supervisor_start
+    """,
     "harn.sync": """
         Atomic Channel Mailbox MailboxMetrics Mutex Permit Selected SharedCell SharedMap
         SharedMetrics SharedSnapshot SyncMetrics Waitpoint atomic channel channel_select

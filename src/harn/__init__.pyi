@@ -50,6 +50,18 @@ from harn.runtime import (
     sleep as sleep,
 )
 from harn.storage import Event as Event
+from harn.supervisors import (
+    Child as Child,
+    ChildContext as ChildContext,
+    ChildState as ChildState,
+    Lease as Lease,
+    Restart as Restart,
+    Supervisor as Supervisor,
+    SupervisorEvent as SupervisorEvent,
+    SupervisorMetrics as SupervisorMetrics,
+    SupervisorState as SupervisorState,
+    supervisor_start as supervisor_start,
+)
 from harn.sync import (
     Atomic as Atomic,
     Channel as Channel,

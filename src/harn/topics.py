@@ -23,6 +23,18 @@ class Topic:
 
 
 POOL_AUDIT = "lifecycle.pool.audit"
+SUPERVISOR_LIFECYCLE = "supervisor.lifecycle"
+CHANNEL_AUDIT = "lifecycle.channel.audit"
+TRIGGER_ENVELOPES = "trigger.inbox.envelopes"
+TRIGGER_CLAIMS = "trigger.inbox.claims"
+TRIGGER_OUTBOX = "trigger.outbox"
+TRIGGER_ATTEMPTS = "trigger.attempts"
+TRIGGER_DLQ = "trigger.dlq"
+TRIGGER_FLOW = "trigger.flow"
+TRIGGER_OWNERS = "trigger.owners"
+TRIGGER_INTAKE = "trigger.intake.audit"
+TRIGGER_LIFECYCLE = "triggers.lifecycle"
+CRON_STATE = "connectors.cron.state"
 
 TOPICS = (
     Topic(
@@ -30,6 +42,92 @@ TOPICS = (
         ("pool_submit", "pool_dequeue", "pool_drop"),
         "One receipt per submit, start and drop of a pool task.",
     ),
+    Topic(
+        SUPERVISOR_LIFECYCLE,
+        (
+            "supervisor_started",
+            "child_started",
+            "child_restart_started",
+            "child_output",
+            "child_stopped",
+            "child_failed",
+            "child_restarted",
+            "child_suppressed",
+            "child_escalated",
+            "child_abandoned",
+            "supervisor_stopping",
+            "supervisor_stopped",
+            "supervisor_completed",
+        ),
+        "What supervisors and their children do.",
+    ),
+)
+
+TOPICS += (
+    Topic(
+        CHANNEL_AUDIT,
+        ("channel_emit_receipt", "channel_match_receipt"),
+        "One receipt per emit, and one per trigger that it reached.",
+    ),
+    Topic("channels.<name>", ("channel.emit",), "What was emitted on a channel."),
+    Topic(
+        TRIGGER_ENVELOPES,
+        ("event_ingested",),
+        "Events on their way to a trigger, written before anybody is told that they arrived.",
+    ),
+    Topic(
+        TRIGGER_CLAIMS,
+        ("dedupe_claim", "dedupe_pruned", "envelope_taken"),
+        "Which deliveries are known, and envelopes that another process took over.",
+    ),
+    Topic(
+        TRIGGER_OUTBOX,
+        ("dispatch_started", "dispatch_succeeded", "dispatch_failed", "dispatch_skipped"),
+        "What became of each dispatch.",
+    ),
+    Topic(
+        TRIGGER_ATTEMPTS,
+        ("attempt_recorded", "retry_scheduled"),
+        "Every attempt at a handler, and when the next one is due.",
+    ),
+    Topic(TRIGGER_DLQ, ("dlq_entry",), "Dead letters; the latest record of an id tells its state."),
+    Topic(
+        TRIGGER_FLOW,
+        (
+            "batch_enqueued",
+            "batch_dispatched",
+            "debounce_seen",
+            "debounce_selected",
+            "rate_limit_allowed",
+            "rate_limit_blocked",
+            "throttle_wait",
+            "throttle_acquired",
+            "singleton_acquired",
+            "singleton_skipped",
+            "singleton_released",
+            "concurrency_waiting",
+            "concurrency_acquired",
+            "concurrency_released",
+            "circuit_changed",
+        ),
+        "What triggers' gates and destinations' circuits decided.",
+    ),
+    Topic(
+        TRIGGER_OWNERS,
+        ("owner_alive", "owner_left"),
+        "Which processes dispatch, and until when they are known to live.",
+    ),
+    Topic(
+        TRIGGER_INTAKE,
+        ("requests_refused", "delivery_conflict"),
+        "Requests that were not let in, counted and not copied.",
+    ),
+    Topic(
+        TRIGGER_LIFECYCLE,
+        ("trigger_registered", "trigger_draining", "trigger_terminated"),
+        "Triggers and their versions as they come and go.",
+    ),
+    Topic(CRON_STATE, ("cron_fired",), "The instants of schedules that have fired."),
 )
 
 WORKER_QUEUES = "worker.queues"
@@ -59,6 +157,15 @@ def queue_topics(queue: str) -> QueueTopics:
     """
     name = f"worker.{_in_topic(check_queue_name(queue))}"
     return QueueTopics(name, f"{name}.claims", f"{name}.responses")
+
+
+def channel_topic(name: str) -> str:
+    """Return the topic of the channel *name*; no two channels share one.
+
+    >>> channel_topic("webhook.received")
+    'channels.webhook.received'
+    """
+    return f"channels.{_in_topic(name)}"
 
 
 def check_queue_name(queue: str) -> str:

@@ -18,6 +18,15 @@ from __future__ import annotations
 from harn.storage.codec import check_kind, check_topic, decode, draft, encode, encode_headers
 from harn.storage.contract import Damaged, Draft, Driver, Durability, Event
 from harn.storage.indexes import Index, Table
+from harn.storage.leases import (
+    LeaseHeld,
+    TakenLease,
+    lease_place,
+    look_at_lease,
+    release_lease,
+    renew_lease,
+    take_lease,
+)
 from harn.storage.log import PAGE, append, head, raise_head, read, topics as list_topics
 from harn.storage.moving import Importer, export
 from harn.storage.operations import Ask, Operation, Recipe, Rows, ask, ask_many
@@ -37,11 +46,13 @@ __all__ = [
     "Event",
     "Importer",
     "Index",
+    "LeaseHeld",
     "Operation",
     "Recipe",
     "Rows",
     "Store",
     "Table",
+    "TakenLease",
     "append",
     "ask",
     "ask_many",
@@ -54,11 +65,16 @@ __all__ = [
     "encode_headers",
     "export",
     "head",
+    "lease_place",
     "list_topics",
+    "look_at_lease",
     "mask",
     "raise_head",
     "read",
     "read_url",
     "rebuild",
+    "release_lease",
+    "renew_lease",
+    "take_lease",
     "trim",
 ]

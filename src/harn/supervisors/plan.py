@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+GRACE = 0.4
+"""Seconds that a cancelled child has before it is called abandoned."""
 SLACK = 1e-6
 """Timers may fire a clock tick early; that is not too early."""
 

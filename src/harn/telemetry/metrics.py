@@ -34,6 +34,19 @@ FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
         Family("harn_runtime_tasks", "gauge", "Detached tasks that this runtime holds."),
+        Family("harn_supervisors", "gauge", "Supervisors that have not ended."),
+        Family(
+            "harn_supervisor_children",
+            "gauge",
+            "Children of supervisors that have not ended, by what they are doing.",
+            ("status",),
+        ),
+        Family(
+            "harn_supervisor_events_total",
+            "counter",
+            "What happened to supervised children, by kind of event.",
+            ("event",),
+        ),
     )
 }
 

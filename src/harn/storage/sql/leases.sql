@@ -1,0 +1,20 @@
+-- name: take_lease
+-- Take a lease that nobody has or whose time is over; its epoch rises.
+INSERT INTO leases (name, holder, epoch, expires_at_ms) VALUES (:lease, :holder, 1, :now + :ttl)
+ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, epoch = leases.epoch + 1,
+    expires_at_ms = excluded.expires_at_ms
+WHERE leases.expires_at_ms <= :now
+RETURNING epoch, expires_at_ms;
+
+-- name: read_lease
+-- Tell who has a lease and until when, by the store's time.
+SELECT holder, expires_at_ms, :now FROM leases WHERE name = :lease;
+
+-- name: renew_lease
+-- Keep a lease that is still of this epoch.
+UPDATE leases SET expires_at_ms = :now + :ttl WHERE name = :lease AND epoch = :epoch AND expires_at_ms > 0
+RETURNING epoch;
+
+-- name: release_lease
+-- Give a lease of this epoch back; its epoch stays, so that the next one is higher.
+UPDATE leases SET expires_at_ms = 0, holder = '' WHERE name = :lease AND epoch = :epoch RETURNING epoch;

@@ -1,0 +1,158 @@
+"""A child while it is supervised: what it is doing, and what is to become of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from harn.runtime import Frame
+from harn.supervisors.plan import GRACE
+from harn.supervisors.policy import History
+from harn.supervisors.records import ChildContext, ChildState, ChildStatus, WaitReason
+from harn.supervisors.spec import ChildSpec
+from harn.tasks import TaskHandle
+
+if TYPE_CHECKING:
+    from harn.supervisors.lease import LeaseClaim
+    from harn.supervisors.supervisor import Supervisor
+
+Why = Literal["stop", "propagation", "lease"]
+
+
+class Member:
+    """One child's live state; the supervisor is the only one that changes it.
+
+    It also is the nursery of the child's task: that is how the supervisor learns of its end.
+    """
+
+    __slots__ = (
+        "alive",
+        "asked",
+        "at",
+        "attempt",
+        "batch",
+        "by",
+        "call",
+        "cancelled",
+        "charged",
+        "claim",
+        "condemned",
+        "escalated",
+        "frame",
+        "handle",
+        "history",
+        "inner",
+        "last_call",
+        "last_error",
+        "next_restart_ms",
+        "passed_by",
+        "restart_count",
+        "spec",
+        "started",
+        "status",
+        "supervisor",
+        "trial",
+        "until",
+        "wait_reason",
+        "why",
+    )
+
+    def __init__(self, supervisor: Supervisor, spec: ChildSpec, call: Any) -> None:
+        self.supervisor = supervisor
+        self.spec = spec
+        self.call = call
+        self.status: ChildStatus = "pending"
+        self.wait_reason: WaitReason | None = None
+        self.last_error: str | None = None
+        self.next_restart_ms: int | None = None
+        self.history = History()
+        self.restart_count = 0
+        self.attempt = 0
+        self.started = False
+        self.charged = False
+        """Whether its next start is a restart of its own, paid from its budget."""
+        self.trial = False
+        """Whether its next start is the trial after an open circuit."""
+        self.handle: TaskHandle[Any] | None = None
+        self.frame: Frame | None = None
+        self.inner: list[Supervisor] = []
+        """Supervisors that this child started."""
+        self.escalated: BaseException | None = None
+        """What one of those passed on to us."""
+        self.claim: LeaseClaim | None = None
+        """Its lease, sought or held."""
+        # What the plan looks at:
+        self.alive = False
+        self.at: float | None = None
+        self.batch: int | None = None
+        self.spare()
+
+    def spare(self) -> None:
+        """Take back that it must end; it has."""
+        self.condemned = False
+        self.why: Why = "stop"
+        self.asked = self.cancelled = self.passed_by = False
+        self.by = self.until = self.last_call = 0.0
+
+    def condemn(self, why: Why, by: float) -> None:
+        """Have it end, if possible *by* then; a stop overrides whatever else was planned."""
+        if self.condemned:
+            self.by = min(self.by, by)
+            if self.asked and not self.cancelled:
+                self.until = min(self.until, by)
+            if why == "stop":
+                last_call = by + GRACE
+                if self.why == "stop":
+                    last_call = min(self.last_call, last_call)
+                self.why, self.last_call = why, last_call
+            return
+        self.condemned, self.why, self.by = True, why, by
+
+    def wait(self, reason: WaitReason, at: float, at_ms: int) -> None:
+        """Let it wait until *at*, or longer if it has to anyway."""
+        self.status = "circuit_open" if reason == "circuit_open" else "waiting"
+        self.wait_reason = reason
+        self.postpone(at, at_ms)
+
+    def postpone(self, at: float, at_ms: int) -> None:
+        """Do not start it before *at*."""
+        if self.at is None or at > self.at:
+            self.at, self.next_restart_ms = at, at_ms
+
+    def rest(self, status: ChildStatus, reason: WaitReason | None = None) -> None:
+        """Leave it ended, as *status* says."""
+        self.status, self.wait_reason = status, reason
+        self.at = self.next_restart_ms = self.batch = None
+
+    def context(self) -> ChildContext:
+        """Return what its task is called with."""
+        return ChildContext(
+            self.supervisor.id,
+            self.spec.name,
+            self.spec.kind,
+            self.attempt,
+            self.attempt - 1,
+            self.claim.epoch if self.claim is not None else None,
+        )
+
+    def state(self) -> ChildState:
+        """Return what is shown of it."""
+        return ChildState(
+            self.spec.name,
+            self.spec.kind,
+            self.status,
+            self.restart_count,
+            self.last_error,
+            self.wait_reason,
+            self.spec.lease.name if self.spec.lease is not None else None,
+            self.next_restart_ms,
+        )
+
+    def adopt(self, handle: TaskHandle[Any]) -> None:
+        """Take the child's task in."""
+
+    def child_ended(self, handle: TaskHandle[Any], error: BaseException | None) -> None:
+        """Pass on that the child's task has ended."""
+        self.supervisor.child_ended(self, handle)
+
+    def child_failed(self, error: BaseException) -> None:
+        """Do nothing: the failure was seen when the task ended."""

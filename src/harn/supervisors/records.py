@@ -1,0 +1,158 @@
+"""What a supervisor shows: its state, its events, and the context that a child is called with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from harn.supervisors.spec import Strategy
+
+ChildStatus = Literal[
+    "pending",
+    "running",
+    "waiting",
+    "circuit_open",
+    "draining",
+    "stopped",
+    "failed",
+    "suppressed",
+    "abandoned",
+]
+SupervisorStatus = Literal["running", "draining", "stopped", "completed", "escalated"]
+WaitReason = Literal[
+    "restart_backoff", "propagation_restart", "lease", "circuit_open", "restart_cap_exceeded"
+]
+
+CHILD_STATUSES: tuple[ChildStatus, ...] = (
+    "pending",
+    "running",
+    "waiting",
+    "circuit_open",
+    "draining",
+    "stopped",
+    "failed",
+    "suppressed",
+    "abandoned",
+)
+ENDED: frozenset[ChildStatus] = frozenset(("stopped", "failed", "suppressed", "abandoned"))
+"""What a child that will not start again looks like."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildContext:
+    """What a child's task is called with.
+
+    *attempt* counts from 1 and *restart_count* from 0; the trial after an open circuit raises
+    neither. *lease_epoch* is the fencing token of the lease that the child holds: it grows with
+    every holder, so whatever the child writes to can refuse an older one.
+    """
+
+    supervisor_id: str
+    child_name: str
+    child_kind: str
+    attempt: int
+    restart_count: int
+    lease_epoch: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields by name; the epoch only for a child with a lease."""
+        shown = {name: getattr(self, name) for name in self.__slots__}
+        if self.lease_epoch is None:
+            del shown["lease_epoch"]
+        return shown
+
+
+@dataclass(frozen=True, slots=True)
+class ChildState:
+    """A child at one moment. *next_restart_time* is in wall milliseconds."""
+
+    name: str
+    kind: str
+    status: ChildStatus
+    restart_count: int
+    last_error: str | None
+    current_wait_reason: WaitReason | None
+    active_lease: str | None
+    next_restart_time: int | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field, JSON-ready."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorMetrics:
+    """What has happened so far.
+
+    *started* counts every start, *stopped* clean exits only, *failed* exits with an error,
+    *restarted* restarts when they are scheduled, *suppressed* spent budgets (open circuits
+    included), *escalated* failures passed on.
+    """
+
+    started: int = 0
+    stopped: int = 0
+    failed: int = 0
+    restarted: int = 0
+    suppressed: int = 0
+    escalated: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """Return every counter."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorState:
+    """A supervisor and its children, left to right, at one moment."""
+
+    id: str
+    name: str
+    status: SupervisorStatus
+    strategy: Strategy
+    metrics: SupervisorMetrics
+    children: tuple[ChildState, ...]
+
+    def child(self, name: str) -> ChildState:
+        """Return the child called *name*; `KeyError` if there is none."""
+        for child in self.children:
+            if child.name == name:
+                return child
+        raise KeyError(name)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the whole, JSON-ready."""
+        return {
+            "_type": "supervisor_state",
+            "id": self.id,
+            "name": self.name,
+            "status": self.status,
+            "strategy": self.strategy,
+            "metrics": self.metrics.as_dict(),
+            "children": [child.as_dict() for child in self.children],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorEvent:
+    """One thing that happened; *seq* counts from 0, *child* is None for the supervisor itself."""
+
+    seq: int
+    at_ms: int
+    supervisor_id: str
+    child: str | None
+    kind: str
+    message: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field, JSON-ready."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def describe(error: BaseException) -> str:
+    """Say what went wrong, in a line of bounded length."""
+    try:
+        text = str(error)
+    except Exception:  # an exception whose __str__ raises must not hide that it was one
+        text = ""
+    name = type(error).__name__
+    return (f"{name}: {text}" if text else name)[:2000]

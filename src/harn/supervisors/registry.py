@@ -1,0 +1,182 @@
+"""`supervisor_start`, and all supervisors of a runtime."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from harn import topics
+from harn.duration import Duration
+from harn.errors import HarnError
+from harn.runtime import Runtime, Task, current_frame, current_runtime
+from harn.supervisors.records import CHILD_STATUSES, SupervisorEvent, SupervisorState
+from harn.supervisors.spec import Child, Restart, read_spec
+from harn.supervisors.supervisor import Supervisor
+from harn.tasks import is_async_callable, runner_for
+from harn.telemetry.metrics import Metrics, Sample
+
+if TYPE_CHECKING:
+    from harn.supervisors.lease import Leases
+    from harn.supervisors.member import Member
+
+MOST_THREADS = 10_000
+ENDED_KEPT = 100
+"""Ended supervisors that `runtime_context().debug.supervisors` still shows."""
+
+COUNTED = {
+    "child_started": "started",
+    "child_restart_started": "started",
+    "child_failed": "failed",
+    "child_restarted": "restarted",
+    "child_suppressed": "suppressed",
+    "child_escalated": "escalated",
+    "child_abandoned": "abandoned",
+}
+
+
+async def supervisor_start(
+    *,
+    name: str | None = None,
+    strategy: str = "one_for_one",
+    children: Iterable[Child | Mapping[str, Any]],
+    restart: Restart | str | Mapping[str, Any] | None = None,
+    shutdown_ms: Duration = 5_000,
+) -> Supervisor:
+    """Start *children*, from the left to the right, and keep them running.
+
+    *strategy* says who is restarted with a child that ends: only itself (`one_for_one`), those to
+    its right too (`rest_for_one`), all (`one_for_all`); or nobody, and the failure ends this
+    supervisor and fails the child that started it (`escalate_to_parent`). *restart* is the policy
+    of children that bring none. *shutdown_ms* is the time they have to end when asked to.
+
+    The supervisor lives until it is stopped or all children have ended for good, at the latest as
+    long as the runtime, or the supervised child that called this.
+
+    >>> import harn
+    >>> async def work(ctx) -> None:
+    ...     if ctx.attempt < 3:
+    ...         raise RuntimeError("not yet")
+    >>> async def main() -> tuple[str, int]:
+    ...     sup = await supervisor_start(children=[Child("worker", work)])
+    ...     state = await sup.wait()
+    ...     return state.status, state.children[0].restart_count
+    >>> harn.run(main)
+    ('completed', 2)
+    """
+    spec = read_spec(name, strategy, children, restart, shutdown_ms)
+    runtime = current_runtime()
+    if runtime.closing:
+        raise HarnError("this Runtime is being left and takes no more supervisors")
+    return runtime.service(Supervisors).start(spec)
+
+
+class Supervisors:
+    """A runtime's supervisors: who is whose, what they tell, and what is left of them."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._number = 0
+        self._live: dict[Supervisor, Member | None] = {}
+        self._ended: deque[Supervisor] = deque(maxlen=ENDED_KEPT)
+        self._members: dict[Task, Member] = {}
+        self._counts: Counter[str] = Counter()
+        self._threads = runner_for(runtime, "auto", MOST_THREADS)
+        self._leases: Leases | None = None
+        self._log = runtime.event_log
+        runtime.at_exit.append(self._leave)
+        runtime.debug_sources["supervisors"] = self.states
+        runtime.service(Metrics).add(self._samples)
+
+    @property
+    def leases(self) -> Leases:
+        """The leases of this runtime's children."""
+        if self._leases is None:
+            from harn.supervisors.lease import Leases
+
+            self._leases = Leases(self.runtime)
+        return self._leases
+
+    def start(self, spec: Any) -> Supervisor:
+        """Make a supervisor, give it its owner, and start its children."""
+        parent = self._parent()
+        self._number += 1
+        supervisor = Supervisor(self, self._number, spec, parent)
+        self._live[supervisor] = parent
+        if parent is not None:
+            parent.inner.append(supervisor)
+            assert parent.frame is not None
+            if parent.frame.cleanups is None:
+                parent.frame.cleanups = {}
+            parent.frame.cleanups[supervisor] = supervisor.end_with_parent
+        supervisor.begin()
+        return supervisor
+
+    def _parent(self) -> Member | None:
+        """Find the supervised child that the caller is, or works for."""
+        task: Task | None = current_frame().task
+        while task is not None:
+            if (member := self._members.get(task)) is not None and member.alive:
+                return member
+            task = task.parent
+        return None
+
+    def bind(self, task: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+        """Return something async that runs *task* where it belongs."""
+        return task if is_async_callable(task) else self._threads.bind(task)
+
+    def remember(self, task: Task, member: Member) -> None:
+        """Know from now on that *task* is what *member* runs."""
+        self._members[task] = member
+
+    def forget(self, task: Task) -> None:
+        """*task* has ended."""
+        self._members.pop(task, None)
+
+    def ended(self, supervisor: Supervisor) -> None:
+        """Let go of *supervisor*, and take its place in its parent away."""
+        parent = self._live.pop(supervisor, None)
+        self._ended.append(supervisor)
+        if parent is not None:
+            parent.inner.remove(supervisor)
+            if parent.frame is not None and parent.frame.cleanups is not None:
+                parent.frame.cleanups.pop(supervisor, None)
+
+    def noted(self, event: SupervisorEvent) -> None:
+        """Count *event* and pass it on to the log."""
+        if event.kind in COUNTED:
+            self._counts[COUNTED[event.kind]] += 1
+        payload = {
+            "seq": event.seq,
+            "supervisor_id": event.supervisor_id,
+            "child": event.child,
+            "message": event.message,
+        }
+        self._log.record(topics.SUPERVISOR_LIFECYCLE, event.kind, payload)
+
+    def states(self) -> list[SupervisorState]:
+        """Return the state of each: the last that ended, then those that live."""
+        return [each.state() for each in (*self._ended, *self._live)]
+
+    def _samples(self) -> Iterable[Sample]:
+        children = Counter(child.status for each in self._live for child in each.state().children)
+        yield Sample("harn_supervisors", len(self._live))
+        for status in CHILD_STATUSES:
+            yield Sample("harn_supervisor_children", children[status], (status,))
+        for event in sorted(set(COUNTED.values())):
+            yield Sample("harn_supervisor_events_total", self._counts[event], (event,))
+
+    async def _leave(self) -> None:
+        """Stop everything because the runtime is left: there is no time to ask."""
+        now = self.runtime.clock.monotonic()
+        top = [each for each, parent in self._live.items() if parent is None]
+        for supervisor in reversed(top):
+            supervisor.request_stop(now)
+        for supervisor in reversed(top):
+            await supervisor.wait()
+        if self._leases is not None:
+            await self._leases.aclose()
+
+    async def aclose(self) -> None:
+        """End the worker threads."""
+        await self._threads.aclose()
