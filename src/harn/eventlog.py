@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from harn.errors import HarnError, InvalidOption
+from harn.errors import HarnError, InvalidOption, StorageCorrupt
 from harn.runtime import current_runtime
 from harn.storage import (
     PAGE,
@@ -43,6 +43,8 @@ BUFFERED = 100_000
 BATCH = 2000
 BATCH_BYTES = 16 * 1024 * 1024
 RETRY_AFTER = 0.2
+MOST_DAMAGED = 10_000
+"""Records to step over one by one before a store is called beyond reading."""
 
 Payload = Any | Callable[[], Any]
 
@@ -135,18 +137,26 @@ class EventLog:
         return Event(id, topic, kind, decode(item.payload), decode(item.headers), at)
 
     def record(
-        self, topic: str, kind: str, payload: Payload, headers: Mapping[str, Any] | None = None
+        self,
+        topic: str,
+        kind: str,
+        payload: Payload,
+        headers: Mapping[str, Any] | None = None,
+        at_ms: int | None = None,
     ) -> None:
         """Note a record without waiting; *payload* may be a function that makes it later.
 
-        It is written in order with the next commit, before this process reads the topic, and
-        at the latest when the runtime is left. It never raises and never blocks.
+        Who has just asked the clock passes the answer in *at_ms*. The record is written in order
+        with the next commit, before this process reads the topic, and at the latest when the
+        runtime is left. It never raises and never blocks.
         """
         if self._in_memory:
             buffer = self._buffers.get(topic)
             if buffer is None:
                 buffer = self._buffers[topic] = _Buffer(maxlen=BUFFERED)
-            buffer.append((kind, payload, headers, self._runtime.clock.now_ms()))
+            if at_ms is None:
+                at_ms = self._runtime.clock.now_ms()
+            buffer.append((kind, payload, headers, at_ms))
             buffer.total += 1
             if self.store.is_awaited(topic):
                 self._schedule()
@@ -154,7 +164,7 @@ class EventLog:
         if len(self._pending) >= BUFFERED:
             self.dropped += 1
             return
-        at = self._runtime.clock.now_ms()
+        at = self._runtime.clock.now_ms() if at_ms is None else at_ms
         self._pending.append(_Entry((topic, kind, payload, headers, at), None))
         self._recorded[topic] += 1
         self._schedule()
@@ -354,15 +364,34 @@ class EventLog:
     async def _page(self, topic: str, after: int, limit: int) -> tuple[list[Event], int]:
         """Read a page; return it with the offset it reaches to, damaged records included."""
         await self._settle(topic)
-        events, damaged = await self.store.run(lambda: read(topic, after, limit), write=False)
+        try:
+            events, damaged = await self.store.run(lambda: read(topic, after, limit), write=False)
+        except StorageCorrupt as error:
+            return await self._around(topic, after, limit, error)
         for item in damaged:
-            self.damaged_total += 1
-            self.damaged.append(item)
-            logger.warning("%s: record %s cannot be read: %s", topic, item.id, item.reason)
+            self._note_damage(item)
         last = max(
             [after, *(e.id for e in events[-1:]), *(d.id for d in damaged if d.id is not None)]
         )
         return events, last
+
+    async def _around(
+        self, topic: str, after: int, limit: int, error: StorageCorrupt
+    ) -> tuple[list[Event], int]:
+        """Read smaller pages around what is broken; one record that cannot be read is skipped."""
+        if limit > 1:
+            return await self._page(topic, after, limit // 8 or 1)
+        if after >= await self.store.run(lambda: head(topic), write=False):
+            raise error
+        if self.damaged_total >= MOST_DAMAGED:
+            raise error
+        self._note_damage(Damaged(topic, after + 1, str(error)))
+        return [], after + 1
+
+    def _note_damage(self, item: Damaged) -> None:
+        self.damaged_total += 1
+        self.damaged.append(item)
+        logger.warning("%s: record %s cannot be read: %s", item.topic, item.id, item.reason)
 
     async def _settle(self, topic: str) -> None:
         """Make what this process has recorded readable."""

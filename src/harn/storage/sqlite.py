@@ -36,6 +36,8 @@ BUSY_MS = 5000
 """How long a writer waits for another process before it says `StorageBusy`."""
 CHECKPOINT_PAGES = 1000
 WAL_BYTES = 32 * 1024 * 1024
+VFS: str | None = None
+"""The file layer below SQLite; a test puts one here that breaks on purpose."""
 SYNC_WITHIN = 1.0
 """Seconds after which commits of the weaker class are synced too."""
 
@@ -149,7 +151,7 @@ class _Thread(StoreThread):
 
     def _open(self) -> Session:
         make_private_file(self.path)
-        connection = apsw.Connection(str(self.path), statementcachesize=200)
+        connection = apsw.Connection(str(self.path), vfs=VFS, statementcachesize=200)
         try:
             connection.set_busy_handler(_Patience(self._busy_ms))
             for pragma in (
@@ -304,8 +306,7 @@ class _Reader(_Thread):
             session = self._ready()
             if request in self._checks:
                 self._checks.discard(request)
-                rows = session.connection.execute("PRAGMA integrity_check").fetchall()
-                request.result = [text for (text,) in rows if text != "ok"]
+                request.result = _broken_pages(session)
                 return
             session.begin()
             try:
@@ -314,6 +315,14 @@ class _Reader(_Thread):
                 session.rollback()
         except BaseException as error:
             request.error = self._failed(error)
+
+
+def _broken_pages(session: Session) -> list[str]:
+    try:
+        rows = session.connection.execute("PRAGMA integrity_check").fetchall()
+    except apsw.CorruptError as error:
+        return [str(error)]
+    return [str(text) for (text,) in rows if text != "ok"]
 
 
 class _Patience:
