@@ -56,7 +56,8 @@ def imported_rooms(tree: ast.AST) -> set[tuple[str, int]]:
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            node.body = []  # types may look upward: nothing is imported
+            node.body = [ast.Pass()]  # types may look upward: nothing is imported
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
