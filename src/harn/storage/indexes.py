@@ -45,5 +45,5 @@ class Index(Protocol):
         """Return the oldest offset of *topic* that is not settled, or None if all are."""
 
 
-INDEXES: tuple[Index, ...] = ()
-"""Every index there is. A concern that brings one adds it here."""
+INDEXES: list[Index] = []
+"""Every index there is. A concern that brings one adds it here when it is imported."""
