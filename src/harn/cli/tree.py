@@ -51,6 +51,7 @@ class LazyGroup(click.Group):
     lazy={
         "demo": ("harn.cli.demo:demo", "See the main job done, in under a minute."),
         "doctor": ("harn.cli.doctor:doctor", "Check what this machine has."),
+        "lint": ("harn.cli.lint:lint", "Find owned handles that escape (HARN-OWN-003)."),
         "completion": ("harn.cli.completion:completion", "Print a shell's completion script."),
     },
 )

@@ -21,6 +21,7 @@ from harn.tasks.isolation import (
     is_async_callable,
     runner_for,
 )
+from harn.tasks.ownership import Finding, check_source
 from harn.tasks.parallel import (
     Settled,
     parallel,
@@ -39,6 +40,7 @@ __all__ = [
     "AwaitingTasks",
     "Deadline",
     "Err",
+    "Finding",
     "Isolation",
     "Nursery",
     "Ok",
@@ -51,6 +53,7 @@ __all__ = [
     "cancel_graceful",
     "check_callable",
     "check_isolation",
+    "check_source",
     "deadline",
     "defer",
     "disown",

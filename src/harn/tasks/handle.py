@@ -285,7 +285,8 @@ def launch(
     elif runtime.closing:
         raise HarnError("this Runtime has been left and takes no more tasks")
     running = run_in_frame(frame or Frame(task, nursery), call, args)
-    aio = asyncio.get_running_loop().create_task(running, name=task.id)
+    # Not `loop.create_task`: an eager task factory would run it before anybody owns it.
+    aio = asyncio.Task(running, loop=runtime.loop, name=task.id)
     handle._aio = task.aio = aio
     runtime.tasks.add(task)
     aio.add_done_callback(handle._ended)
