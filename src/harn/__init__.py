@@ -28,6 +28,9 @@ _ROOMS = {
         StorageError StorageVersion TaskCancelled TriggerError WorkerDied
     """,
     "harn.eventlog": "event_log_emit event_log_read event_log_subscribe",
+    "harn.ratelimit": """
+        Bucket BucketGrant RateLimitGrant durable_rate_limit_acquire
+    """,
     "harn.runtime": """
         Runtime RuntimeContext current_runtime run runtime_context runtime_context_clear
         runtime_context_get runtime_context_set runtime_context_values sleep

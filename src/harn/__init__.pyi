@@ -37,6 +37,12 @@ from harn.eventlog import (
     event_log_read as event_log_read,
     event_log_subscribe as event_log_subscribe,
 )
+from harn.ratelimit import (
+    Bucket as Bucket,
+    BucketGrant as BucketGrant,
+    RateLimitGrant as RateLimitGrant,
+    durable_rate_limit_acquire as durable_rate_limit_acquire,
+)
 from harn.runtime import (
     Runtime as Runtime,
     RuntimeContext as RuntimeContext,

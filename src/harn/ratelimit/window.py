@@ -23,6 +23,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+LONGEST_PAUSE = 3_600_000_000
+"""An hour: nobody is kept waiting longer by what a provider, or a poisoned store, says."""
+
 Row = tuple[int, int, int]
 """A charged row as it is stored: its number, the instant it expires, its units."""
 
@@ -103,6 +106,9 @@ class Window:
 
         Returns the instant that the rows must be cut back to, if there are later ones.
         """
+        if self.paused_us > now + LONGEST_PAUSE:
+            self.paused_us = now + LONGEST_PAUSE
+            self.changed = True
         rules = self.rules
         if len(rules) != 1 or not now < rules[0].until <= now + rules[0].span:
             self.rules = rules = [

@@ -47,6 +47,43 @@ FAMILIES: dict[str, Family] = {
             "What happened to supervised children, by kind of event.",
             ("event",),
         ),
+        Family(
+            "harn_ratelimit_admitted_total",
+            "counter",
+            "Acquires that this runtime's limiter admitted.",
+            ("bucket",),
+        ),
+        Family(
+            "harn_ratelimit_waited_total",
+            "counter",
+            "Acquires that had to wait, admitted in the end or not.",
+            ("bucket",),
+        ),
+        Family(
+            "harn_ratelimit_wait_seconds_total",
+            "counter",
+            "Seconds that acquires have waited.",
+            ("bucket",),
+        ),
+        Family(
+            "harn_ratelimit_timed_out_total",
+            "counter",
+            "Acquires that gave up at their timeout.",
+            ("bucket",),
+        ),
+        Family(
+            "harn_ratelimit_settled_total",
+            "counter",
+            "Reservations corrected to what was really used.",
+            ("bucket",),
+        ),
+        Family(
+            "harn_ratelimit_used_units",
+            "gauge",
+            "Units that count in the current window, as this runtime last saw it.",
+            ("bucket",),
+        ),
+        Family("harn_ratelimit_waiting", "gauge", "Acquires of this runtime that wait."),
     )
 }
 

@@ -34,9 +34,10 @@ SELECT * FROM unnest(:bucket::bigint[], :seq::bigint[], :expires::bigint[], :uni
 ON CONFLICT (bucket_id, seq) DO UPDATE SET expires_us = excluded.expires_us, units = excluded.units;
 
 -- name: limit_join
--- Stand in the lines of buckets.
+-- Stand in the lines of buckets; whoever stands there already keeps the place.
 INSERT INTO limit_line (bucket_id, ticket, owner, charge)
-SELECT * FROM unnest(:bucket::bigint[], :ticket::bigint[], :owner::text[], :charge::bigint[]);
+SELECT * FROM unnest(:bucket::bigint[], :ticket::bigint[], :owner::text[], :charge::bigint[])
+ON CONFLICT DO NOTHING;
 
 -- name: limit_leave
 -- Leave the lines of buckets.

@@ -30,6 +30,10 @@ SELECT CAST(coalesce(sum(charge), 0) AS bigint) FROM
 INSERT INTO limit_owners (owner, until_us) VALUES (:owner, :until)
 ON CONFLICT (owner) DO UPDATE SET until_us = excluded.until_us;
 
+-- name: limit_owner
+-- Tell until when an owner is known to be alive.
+SELECT until_us FROM limit_owners WHERE owner = :owner;
+
 -- name: limit_drop_line
 -- Remove every ticket of an owner.
 DELETE FROM limit_line WHERE owner = :owner;

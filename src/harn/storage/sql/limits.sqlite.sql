@@ -21,17 +21,13 @@ CROSS JOIN limit_line l ON l.bucket_id = j.value
     AND l.ticket = (SELECT min(ticket) FROM limit_line WHERE bucket_id = j.value)
 LEFT JOIN limit_owners o ON o.owner = l.owner;
 
--- name: limit_any_line
--- Tell whether anybody waits at all.
-SELECT 1 FROM limit_line LIMIT 1;
-
 -- name: limit_insert_rows
 -- Charge rows.
 INSERT OR REPLACE INTO limit_rows (bucket_id, seq, expires_us, units) VALUES (?1, ?2, ?3, ?4);
 
 -- name: limit_join
--- Stand in the lines of buckets.
-INSERT INTO limit_line (bucket_id, ticket, owner, charge) VALUES (?1, ?2, ?3, ?4);
+-- Stand in the lines of buckets; whoever stands there already keeps the place.
+INSERT OR IGNORE INTO limit_line (bucket_id, ticket, owner, charge) VALUES (?1, ?2, ?3, ?4);
 
 -- name: limit_leave
 -- Leave the lines of buckets.

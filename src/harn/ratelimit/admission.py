@@ -1,0 +1,398 @@
+"""One transaction of the limiter: correct, admit, queue, for everybody who came meanwhile.
+
+A process gathers what its callers want and carries it out in one operation. Nothing here waits:
+whoever cannot be admitted gets a ticket, and is told when to ask again.
+
+Order is by ticket. A request may only be admitted when no lower ticket stands in any line that it
+would charge, in whichever process. A ticket belongs to its process (the *owner*), which renews a
+lease while it has any; an owner whose lease has run out, or whose process is known to be gone,
+loses all its places. Whoever wakes from the dead keeps its number and joins again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from harn.ratelimit.window import Window, open_window, time_freed
+from harn.storage import Operation, limits
+
+LEASE_US = 3_000_000
+"""How long the tickets of a process stand after its last sign of life."""
+AHEAD = 256
+"""Tickets looked at to tell how long the line is."""
+PAGE = 16
+MOST_ROWS = 4096
+"""Rows walked to tell when there will be room; beyond, the answer is too early, never too late."""
+PRUNE_FROM = 64
+PRUNE_MOST = 512
+
+
+class Want(NamedTuple):
+    """What a request wants of one bucket. A *charge* of 0 only waits for a pause to end."""
+
+    key: str
+    limit: int
+    span: int
+    charge: int
+
+
+class Asking(NamedTuple):
+    """One request: what it wants, its ticket if it has one, and whether it will go on waiting."""
+
+    wants: tuple[Want, ...]
+    ticket: int | None
+    stays: bool
+
+
+class Correction(NamedTuple):
+    """Count *units* for a row that was charged at *at*; one without a row is charged now.
+
+    Where nothing was charged at first, *at* is negative.
+    """
+
+    want: Want
+    bucket: int
+    seq: int | None
+    at: int
+    units: int
+
+
+class Work(NamedTuple):
+    """Everything that one operation is to carry out; those with tickets come first."""
+
+    owner: str
+    asking: Sequence[Asking] = ()
+    corrections: Sequence[Correction] = ()
+    pauses: Sequence[tuple[str, int]] = ()
+    leaving: Sequence[tuple[int, tuple[Want, ...]]] = ()
+    rejoining: Sequence[tuple[int, tuple[Want, ...]]] = ()
+    renews: bool = False
+    known: frozenset[int] | None = None
+    """Our own tickets, when the store may hold others of ours that nobody waits for."""
+
+
+class Granted(NamedTuple):
+    """All wants were charged at *at*: (bucket, row, units) for each of them that charges."""
+
+    at: int
+    rows: tuple[tuple[int, int, int] | None, ...]
+
+
+class Waits(NamedTuple):
+    """Nothing was charged: ask again in *wait* µs; None when an own earlier one comes first."""
+
+    ticket: int
+    wait: int | None
+    behind: bool
+
+
+class Refused(NamedTuple):
+    """Nothing was charged and nothing was left; there may be room in *wait* µs."""
+
+    wait: int
+
+
+@dataclass(slots=True)
+class Done:
+    """What came of a `Work`: one verdict per request, one row (or None) per correction."""
+
+    now: int
+    verdicts: list[Granted | Waits | Refused] = field(default_factory=list)
+    corrected: list[tuple[int, int] | None] = field(default_factory=list)
+    use: list[tuple[str, int, int]] = field(default_factory=list)
+    """Key, units that count, and when all of them will have expired."""
+    forgotten: bool = False
+    """Our owner had been given up for dead: stand in line again."""
+
+
+def carry_out(
+    work: Work, read_now: Callable[[], int] | None, is_gone: Callable[[str], bool]
+) -> Operation[Done]:
+    """Carry *work* out; the store's own time counts unless *read_now* gives another."""
+    windows = {}
+    for row in (yield from limits.lock_buckets(sorted(set(_keys(work))))):
+        window = open_window(row)
+        windows[window.key] = window
+    if work.leaving:
+        yield from limits.leave(
+            [(windows[want.key].id, ticket) for ticket, wants in work.leaving for want in wants]
+        )
+    server_now, heads = yield from limits.line_heads([each.id for each in windows.values()])
+    if read_now is not None:
+        now = read_now()
+    else:
+        now = server_now if server_now is not None else (yield from limits.server_time())
+    turn = Turn(work.owner, now, windows, heads, is_gone)
+    turn.known = work.known
+    return (yield from turn.carry_out(work))
+
+
+def _keys(work: Work) -> Iterator[str]:
+    for asking in work.asking:
+        for want in asking.wants:
+            yield want.key
+    for correction in work.corrections:
+        yield correction.want.key
+    for key, _ in work.pauses:
+        yield key
+    for places in (work.leaving, work.rejoining):
+        for _, wants in places:
+            for want in wants:
+                yield want.key
+
+
+class Turn:
+    """The buckets at one instant, and what this operation has done to them so far."""
+
+    def __init__(
+        self,
+        owner: str,
+        now: int,
+        windows: dict[str, Window],
+        heads: dict[int, limits.Head],
+        is_gone: Callable[[str], bool],
+    ) -> None:
+        self.owner = owner
+        self.now = now
+        self.windows = windows
+        self.heads = heads
+        self.is_gone = is_gone
+        self.blocked: set[int] = set()
+        """Buckets in whose line one of ours now stands."""
+        self.rows: list[tuple[int, int, int, int]] = []
+        self.places: list[tuple[int, int, str, int]] = []
+        self.known: frozenset[int] | None = None
+        self.joined = False
+        self.next_ticket = 0
+        self.tickets_left = 0
+
+    def carry_out(self, work: Work) -> Operation[Done]:
+        """Take each step in order, then write down what has changed."""
+        done = Done(self.now)
+        for window in self.windows.values():
+            yield from self._expire(window)
+        for correction in work.corrections:
+            done.corrected.append((yield from self._correct(correction)))
+        for key, length in work.pauses:
+            self.windows[key].pause(self.now + length)
+        for ticket, wants in work.rejoining:
+            self._join(ticket, wants)
+        if self.places:
+            yield from self._flush_places()
+            yield from self._look_at_lines()
+        for number, asking in enumerate(work.asking):
+            left = len(work.asking) - number
+            done.verdicts.append((yield from self._decide(asking, left)))
+        yield from self._write(done)
+        if work.renews or self.joined:
+            known = yield from limits.renew_owner(self.owner, self.now + LEASE_US)
+            done.forgotten = not known and work.renews
+        return done
+
+    def _expire(self, window: Window) -> Operation[None]:
+        cut = window.settle_in(self.now)
+        if cut is not None:
+            yield from limits.cut_back(window.id, cut)
+        if not window.has_expired(self.now):
+            return
+        count = PAGE
+        while True:
+            rows = yield from limits.rows_from(window.id, window.head, count)
+            if not rows:
+                window.clear()
+                return
+            if window.drop_expired(rows, self.now):
+                return
+            count = min(count * 4, 1024)
+
+    def _correct(self, correction: Correction) -> Operation[tuple[int, int] | None]:
+        want, bucket, seq, at, units = correction
+        window = self.windows[want.key]
+        if at >= 0 and not at <= self.now < at + want.span:
+            return None
+        if seq is None:
+            row = window.take(units, want.limit, want.span, self.now)
+            self.rows.append((window.id, *row))
+            return window.id, row[0]
+        if window.id != bucket or seq < window.head:
+            return None
+        found = yield from limits.rows_from(bucket, seq, 1)
+        if not found or found[0][0] != seq:
+            return None
+        window.correct(found[0][2], units)
+        yield from limits.correct(bucket, seq, units)
+        return bucket, seq
+
+    def _decide(self, asking: Asking, left: int) -> Operation[Granted | Waits | Refused]:
+        wants, ticket, stays = asking
+        windows = [self.windows[want.key] for want in wants]
+        behind_own = behind = False
+        for window, want in zip(windows, wants, strict=True):
+            if want.charge and window.id in self.blocked:
+                behind_own = True
+            elif want.charge and (head := (yield from self._ahead(window, ticket))):
+                behind = True
+                behind_own = behind_own or head.owner == self.owner
+        if behind_own and stays:
+            if ticket is None:
+                ticket = yield from self._new_ticket(left)
+                self._join(ticket, wants)
+            self._block(windows, wants)
+            return Waits(ticket, None, True)
+        until = yield from self._room_at(windows, wants, ticket, behind or behind_own)
+        if until <= self.now and not (behind or behind_own):
+            return (yield from self._grant(windows, wants, ticket))
+        wait = max(0, until - self.now)
+        if stays:
+            if ticket is None:
+                ticket = yield from self._new_ticket(left)
+                self._join(ticket, wants)
+            self._block(windows, wants)
+            return Waits(ticket, wait, behind)
+        if ticket is not None:
+            yield from self._leave(windows, wants, ticket)
+        return Refused(wait)
+
+    def _ahead(self, window: Window, ticket: int | None) -> Operation[limits.Head | None]:
+        """Return who comes before *ticket* in the line of *window*, after removing the dead."""
+        while (head := self.heads.get(window.id)) is not None:
+            if ticket is not None and head.ticket >= ticket:
+                return None
+            if head.owner == self.owner:
+                if self.known is None or head.ticket in self.known:
+                    return head
+                yield from limits.leave([(window.id, head.ticket)])
+            elif not (yield from self._has_lapsed(head)):
+                return head
+            else:
+                yield from limits.drop_owner(head.owner)
+            yield from self._look_at_lines()
+        return None
+
+    def _has_lapsed(self, head: limits.Head) -> Operation[bool]:
+        if head.until_us is None or head.until_us <= self.now or self.is_gone(head.owner):
+            return True
+        if head.until_us > self.now + LEASE_US:  # the clock was set back under it
+            yield from limits.renew_owner(head.owner, self.now + LEASE_US)
+        return False
+
+    def _look_at_lines(self) -> Operation[None]:
+        ids = [window.id for window in self.windows.values()]
+        _, self.heads = yield from limits.line_heads(ids)
+
+    def _room_at(
+        self,
+        windows: Sequence[Window],
+        wants: Sequence[Want],
+        ticket: int | None,
+        behind: bool,
+    ) -> Operation[int]:
+        """Return when all of *wants* will fit, now at the earliest.
+
+        Behind others it is the earliest instant possible, if each of them takes what it asked for.
+        """
+        until = self.now
+        for window, (_, limit, span, charge) in zip(windows, wants, strict=True):
+            until = max(until, window.paused_us)
+            if not charge:
+                continue
+            if behind:
+                last = 2**62 if ticket is None else ticket
+                charge += yield from limits.charges_ahead(window.id, last, AHEAD)
+            if lacking := window.lacking(charge, limit, span):
+                frees = yield from self._frees_at(window, lacking)
+                eases = window.eases_at(limit, span)
+                until = max(until, frees if eases is None else min(frees, eases))
+        return until
+
+    def _frees_at(self, window: Window, lacking: int) -> Operation[int]:
+        if lacking >= window.live:
+            return window.tail_us
+        yield from self._flush_rows()
+        first, count, walked = window.head, PAGE, 0
+        while True:
+            rows = yield from limits.rows_from(window.id, first, count)
+            frees, lacking = time_freed(rows, lacking)
+            if frees is not None:
+                return frees
+            walked += len(rows)
+            if not rows:
+                return window.tail_us
+            if walked >= MOST_ROWS:
+                return rows[-1][1]
+            first, count = rows[-1][0] + 1, min(count * 4, 1024)
+
+    def _grant(
+        self, windows: Sequence[Window], wants: Sequence[Want], ticket: int | None
+    ) -> Operation[Granted]:
+        held: list[tuple[int, int, int] | None] = []
+        for window, (_, limit, span, charge) in zip(windows, wants, strict=True):
+            if not charge:
+                held.append(None)
+                continue
+            row = window.take(charge, limit, span, self.now)
+            self.rows.append((window.id, *row))
+            held.append((window.id, row[0], row[2]))
+        if ticket is not None:
+            yield from self._leave(windows, wants, ticket)
+        return Granted(self.now, tuple(held))
+
+    def _leave(
+        self, windows: Sequence[Window], wants: Sequence[Want], ticket: int
+    ) -> Operation[None]:
+        yield from self._flush_places()
+        yield from limits.leave(
+            [
+                (window.id, ticket)
+                for window, want in zip(windows, wants, strict=True)
+                if want.charge
+            ]
+        )
+        yield from self._look_at_lines()
+
+    def _new_ticket(self, left: int) -> Operation[int]:
+        if not self.tickets_left:
+            self.next_ticket = yield from limits.take_tickets(left)
+            self.tickets_left = left
+        self.tickets_left -= 1
+        self.next_ticket += 1
+        return self.next_ticket - 1
+
+    def _join(self, ticket: int, wants: Sequence[Want]) -> None:
+        self.joined = True
+        for want in wants:
+            if want.charge:
+                window = self.windows[want.key]
+                self.places.append((window.id, ticket, self.owner, want.charge))
+
+    def _block(self, windows: Sequence[Window], wants: Sequence[Want]) -> None:
+        for window, want in zip(windows, wants, strict=True):
+            if want.charge:
+                self.blocked.add(window.id)
+
+    def _flush_rows(self) -> Operation[None]:
+        if self.rows:
+            yield from limits.charge(self.rows)
+            self.rows = []
+
+    def _flush_places(self) -> Operation[None]:
+        if self.places:
+            yield from limits.join(self.places)
+            self.places = []
+
+    def _write(self, done: Done) -> Operation[None]:
+        yield from self._flush_rows()
+        yield from self._flush_places()
+        states = []
+        for window in self.windows.values():
+            done.use.append((window.key, window.live, window.tail_us))
+            if not window.changed:
+                continue
+            if window.head - window.kept >= PRUNE_FROM:
+                window.kept = min(window.head, window.kept + PRUNE_MOST)
+                yield from limits.prune(window.id, window.kept)
+            states.append(window.state)
+        if states:
+            yield from limits.store(states)

@@ -1,0 +1,197 @@
+"""What is asked of the limiter and what it answers: validated where it enters, frozen after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from harn.duration import Duration, to_ms
+from harn.errors import InvalidOption, did_you_mean
+
+MOST_UNITS = 2**53 - 1
+MOST_KEY = 512
+DEFAULT_WINDOW_MS = 60_000
+FIELDS = ("key", "limit", "units", "window_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """At most *limit* units of *key* in any *window_ms*, of which a request wants *units*.
+
+    Everyone who names the same key shares it. No units pass freely.
+
+    >>> Bucket("provider:acme:rpm", limit=600, window_ms="1m")
+    Bucket(key='provider:acme:rpm', limit=600, units=1, window_ms=60000)
+    """
+
+    key: str
+    limit: int
+    units: int = 1
+    window_ms: int = DEFAULT_WINDOW_MS
+
+    def __init__(
+        self, key: str, limit: int, units: int = 1, window_ms: Duration = DEFAULT_WINDOW_MS
+    ) -> None:
+        put = object.__setattr__
+        put(self, "key", check_key(key))
+        put(self, "limit", check_whole("limit", limit, 1))
+        put(self, "units", check_whole("units", units, 0))
+        put(self, "window_ms", _window(window_ms))
+
+
+def check_key(key: object, option: str = "key") -> str:
+    """Return *key* if it may name a bucket, the same on every store."""
+    if not isinstance(key, str) or not key.strip() or len(key) > MOST_KEY:
+        raise InvalidOption(option, key, f"text of 1 to {MOST_KEY} characters, not only spaces")
+    if not key.isascii():
+        try:
+            key.encode()
+        except UnicodeEncodeError:
+            raise InvalidOption(option, key, "text without lone surrogates") from None
+    if "\0" in key:
+        raise InvalidOption(option, key, "text without NUL")
+    return key
+
+
+def check_whole(option: str, value: object, least: int) -> int:
+    """Return *value* if it is a whole number from *least* on."""
+    if type(value) is int and least <= value <= MOST_UNITS:
+        return value
+    raise InvalidOption(option, value, f"a whole number from {least} to 2^53 - 1")
+
+
+def _window(value: Duration) -> int:
+    ms = value if type(value) is int and 0 < value < 10**12 else to_ms(value, "window_ms")
+    if ms < 1:
+        raise InvalidOption("window_ms", value, "at least one millisecond")
+    return ms
+
+
+def read_buckets(
+    buckets: Iterable[Bucket | Mapping[str, Any]] | None,
+    key: str | None,
+    limit: int | None,
+    units: int,
+    window_ms: Duration,
+) -> tuple[Bucket, ...]:
+    """Read what `durable_rate_limit_acquire` was given, one way or the other."""
+    if buckets is None:
+        if key is None:
+            raise InvalidOption("key", key, "a key and a limit, or buckets")
+        if limit is None:
+            raise InvalidOption("limit", limit, "a whole number from 1 to 2^53 - 1")
+        return (Bucket(key, limit, units, window_ms),)
+    if key is not None or limit is not None:
+        given = "key" if key is not None else "limit"
+        raise InvalidOption("buckets", buckets, f"either buckets or {given}, not both")
+    if isinstance(buckets, Mapping | str | bytes) or not isinstance(buckets, Iterable):
+        raise InvalidOption("buckets", buckets, "a list of buckets")
+    found = tuple(_bucket(each) for each in buckets)
+    if not found:
+        raise InvalidOption("buckets", buckets, "at least one bucket")
+    seen: set[str] = set()
+    for bucket in found:
+        if bucket.key in seen:
+            raise InvalidOption("buckets", bucket.key, f"each key once; {bucket.key!r} comes twice")
+        seen.add(bucket.key)
+    return found
+
+
+def _bucket(given: Bucket | Mapping[str, Any]) -> Bucket:
+    if isinstance(given, Bucket):
+        return given
+    if not isinstance(given, Mapping):
+        raise InvalidOption("buckets", given, "Bucket(...) or a mapping with key and limit")
+    for name in given:
+        if name not in FIELDS:
+            accepted = f"only {', '.join(FIELDS)}{did_you_mean(str(name), FIELDS)}"
+            raise InvalidOption("buckets", name, accepted)
+    for name in ("key", "limit"):
+        if name not in given:
+            raise InvalidOption(name, None, "every bucket has a key and a limit")
+    return Bucket(**given)
+
+
+@dataclass(frozen=True, slots=True)
+class BucketGrant:
+    """What was asked of one bucket, and what it was charged: one full window at the most."""
+
+    key: str
+    limit: int
+    units: int
+    charged_units: int
+    window_ms: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field, JSON-ready."""
+        return {
+            "key": self.key,
+            "limit": self.limit,
+            "units": self.units,
+            "charged_units": self.charged_units,
+            "window_ms": self.window_ms,
+        }
+
+
+class Reservation(Protocol):
+    """What a grant holds in the store."""
+
+    async def settle(self, actual: Mapping[str, int]) -> bool:
+        """Correct what was charged."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimitGrant:
+    """The answer of the limiter: admitted (*ok*), or *timed_out* with when to try again.
+
+    *retry_after_ms* is 0 when admitted.
+    """
+
+    ok: bool
+    timed_out: bool
+    waited_ms: int
+    retry_after_ms: int
+    state_path: str
+    buckets: list[BucketGrant]
+    _held: Reservation | None = field(default=None, repr=False, compare=False)
+
+    async def settle(self, actual: Mapping[str, int]) -> bool:
+        """Correct what was charged to what was really used, by key.
+
+        Downward it frees units at once, upward it only delays what comes next. A second settle
+        replaces the first. False when nothing could be corrected any more, because the window
+        of the grant has passed. Cancelling leaves it settled or not, never half of a bucket.
+
+        >>> import asyncio
+        >>> from harn import durable_rate_limit_acquire
+        >>> from harn.testing import fresh_runtime
+        >>> async def main() -> bool:
+        ...     async with fresh_runtime():
+        ...         grant = await durable_rate_limit_acquire(key="tpm", limit=1000, units=800)
+        ...         return await grant.settle({"tpm": 350})
+        >>> asyncio.run(main())
+        True
+        """
+        known = {bucket.key for bucket in self.buckets}
+        if not isinstance(actual, Mapping):
+            raise InvalidOption("actual", actual, "a mapping of key to units")
+        for key, units in actual.items():
+            if key not in known:
+                accepted = f"a key of this grant{did_you_mean(str(key), known)}"
+                raise InvalidOption("actual", key, accepted)
+            check_whole(key, units, 0)
+        if self._held is None or not actual:
+            return False
+        return await self._held.settle(actual)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field, JSON-ready."""
+        return {
+            "ok": self.ok,
+            "timed_out": self.timed_out,
+            "waited_ms": self.waited_ms,
+            "retry_after_ms": self.retry_after_ms,
+            "state_path": self.state_path,
+            "buckets": [bucket.as_dict() for bucket in self.buckets],
+        }

@@ -1,0 +1,67 @@
+"""What the limiter tells Prometheus: counters per bucket, for a bounded number of buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from harn.ratelimit.admission import Granted, Refused, Want
+from harn.telemetry.metrics import Metrics, Sample
+
+if TYPE_CHECKING:
+    from harn.ratelimit.line import Line
+    from harn.runtime import Runtime
+
+MOST_LABELS = 200
+OTHER = "other"
+
+ADMITTED, WAITED, TIMED_OUT, SETTLED, WAIT_MS = range(5)
+
+
+class Counts:
+    """How often each bucket admitted, made wait, timed out and was settled, in this runtime."""
+
+    def __init__(self, runtime: Runtime, lines: Callable[[], list[Line]]) -> None:
+        self._lines = lines
+        self._counts: dict[str, list[int]] = {}
+        runtime.service(Metrics).add(self.samples)
+
+    def asked(self, wants: Iterable[Want], verdict: Granted | Refused, waited_ms: int) -> None:
+        """Count one acquire, once for each of its buckets."""
+        for want in wants:
+            counts = self._of(want.key)
+            counts[ADMITTED if isinstance(verdict, Granted) else TIMED_OUT] += 1
+            if waited_ms:
+                counts[WAITED] += 1
+                counts[WAIT_MS] += waited_ms
+
+    def settled(self, key: str) -> None:
+        """Count one corrected reservation."""
+        self._of(key)[SETTLED] += 1
+
+    def _of(self, key: str) -> list[int]:
+        found = self._counts.get(key)
+        if found is None:
+            if len(self._counts) >= MOST_LABELS:
+                key = OTHER
+            found = self._counts.setdefault(key, [0] * 5)
+        return found
+
+    def samples(self) -> Iterable[Sample]:
+        """Yield every counter, then what counted in each bucket when we last looked."""
+        for key, counts in self._counts.items():
+            yield Sample("harn_ratelimit_admitted_total", counts[ADMITTED], (key,))
+            yield Sample("harn_ratelimit_waited_total", counts[WAITED], (key,))
+            yield Sample("harn_ratelimit_wait_seconds_total", counts[WAIT_MS] / 1000, (key,))
+            yield Sample("harn_ratelimit_timed_out_total", counts[TIMED_OUT], (key,))
+            yield Sample("harn_ratelimit_settled_total", counts[SETTLED], (key,))
+        used: dict[str, int] = {}
+        for line in self._lines():
+            now = line.clock.monotonic()
+            for key, (units, until) in line.use.items():
+                label = key if key in self._counts else OTHER
+                used[label] = used.get(label, 0) + (units if until > now else 0)
+        for key, units in used.items():
+            yield Sample("harn_ratelimit_used_units", units, (key,))
+        waiting = sum(line.waiting for line in self._lines())
+        yield Sample("harn_ratelimit_waiting", waiting)

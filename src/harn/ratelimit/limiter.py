@@ -1,0 +1,259 @@
+"""Rate limits that hold across processes: reserve in a transaction, sleep outside it, settle.
+
+`durable_rate_limit_acquire` charges all its buckets or none, and waits its turn where there is no
+room. Where the rows live is decided here: in the file that was named, in the runtime's storage
+when that is PostgreSQL, else in `rate-limits.sqlite` under the state directory. Under a fake
+clock they live beside it and never in it.
+
+Which time counts: on PostgreSQL the server's. In a file, which only processes of one machine
+share, the machine's monotonic time, because all of them read the same and nobody can set it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from harn.duration import Duration, to_ms
+from harn.errors import InvalidOption
+from harn.ratelimit.admission import Correction, Granted, Want
+from harn.ratelimit.buckets import (
+    DEFAULT_WINDOW_MS,
+    Bucket,
+    BucketGrant,
+    RateLimitGrant,
+    read_buckets,
+)
+from harn.ratelimit.counting import Counts
+from harn.ratelimit.line import Line
+from harn.ratelimit.owner import owner_here
+from harn.runtime import current_runtime
+from harn.storage import Store, mask
+
+if TYPE_CHECKING:
+    from harn.clock import Clock
+    from harn.runtime import Runtime
+
+FILE = "rate-limits.sqlite"
+MEMORY = "memory://"
+
+
+class Limiter:
+    """A runtime's lines, one for each store that its callers have named."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._lines: dict[tuple[str, int], tuple[Line, str]] = {}
+        self._own: list[Store] = []
+        self._shared: Store | None = None
+        if _is_postgres(runtime.storage_url):
+            self._shared = runtime.service(Store)  # made before us, so it is closed after us
+        self.counts = Counts(runtime, lambda: [line for line, _ in self._lines.values()])
+
+    def line(self, state_path: str | os.PathLike[str] | None, file: str = FILE) -> tuple[Line, str]:
+        """Return the line before the store that *state_path* names, and how to show that store."""
+        clock = self._runtime.clock
+        url = self._url(state_path, file, clock.is_fake)
+        found = self._lines.get((url, id(clock)))
+        if found is None:
+            found = self._lines[url, id(clock)] = self._open(url, clock)
+        return found
+
+    def private_line(self) -> tuple[Line, str]:
+        """Return a line that no other process shares."""
+        clock = self._runtime.clock
+        found = self._lines.get((MEMORY, id(clock)))
+        if found is None:
+            found = self._lines[MEMORY, id(clock)] = self._open(MEMORY, clock)
+        return found
+
+    async def aclose(self) -> None:
+        """Give every place in line back and close the files."""
+        for line, _ in self._lines.values():
+            await line.aclose()
+        for store in self._own:
+            await store.aclose()
+
+    def _url(self, state_path: str | os.PathLike[str] | None, file: str, fake: bool) -> str:
+        runtime = self._runtime
+        if state_path is None:
+            if self._shared is not None:
+                return _mock_schema(runtime.storage_url) if fake else runtime.storage_url
+            if fake and runtime.storage_url.startswith(MEMORY):
+                return MEMORY
+            return _file_url(runtime.state_dir / file, fake)
+        if isinstance(state_path, str) and "://" in state_path:
+            if _is_postgres(state_path):
+                return _mock_schema(state_path) if fake else state_path
+            if state_path.startswith(MEMORY):
+                return MEMORY
+            if state_path.startswith("sqlite:///"):
+                return _file_url(Path(state_path.removeprefix("sqlite:///")), fake)
+        if not isinstance(state_path, str | os.PathLike) or not str(state_path).strip():
+            raise InvalidOption("state_path", state_path, "a path, or a postgresql:// URL")
+        return _file_url(Path(os.fspath(state_path)), fake)
+
+    def _open(self, url: str, clock: Clock) -> tuple[Line, str]:
+        postgres = _is_postgres(url)
+        if postgres and url == self._runtime.storage_url and self._shared is not None:
+            store = self._shared
+        else:
+            weaker = "?durability=normal" if url.startswith("sqlite") else ""
+            store = Store(self._runtime, f"{url}{weaker}")
+            self._own.append(store)
+        line = Line(
+            store,
+            clock,
+            owner_here(self._runtime.ids.uuid7()),
+            None if postgres and not clock.is_fake else _reader(clock),
+            shared=not store.is_memory,
+        )
+        if store.is_memory:
+            return line, MEMORY
+        return line, mask(url) if postgres else str(store.place.path)
+
+
+def _reader(clock: Clock) -> Any:
+    if clock.is_fake:
+        return lambda: clock.now_ms() * 1000
+    return lambda: int(clock.monotonic() * 1e6)
+
+
+def _is_postgres(url: str) -> bool:
+    return url.startswith(("postgresql://", "postgres://"))
+
+
+def _mock_schema(url: str) -> str:
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query))
+    options["schema"] = f"{options.get('schema', 'harn')}_mock"
+    return parts._replace(query=urlencode(options)).geturl()
+
+
+def _file_url(path: Path, fake: bool) -> str:
+    where = os.path.abspath(path)
+    if "?" in where or "\0" in where:
+        raise InvalidOption("state_path", str(path), "a path without '?' or NUL")
+    return f"sqlite:///{where}{'.mock' if fake else ''}"
+
+
+class Held:
+    """What a grant has charged, and where to correct it."""
+
+    __slots__ = ("_at", "_began", "_limiter", "_line", "_rows", "_wants")
+
+    def __init__(self, limiter: Limiter, line: Line, wants: Iterable[Want], got: Granted) -> None:
+        self._limiter = limiter
+        self._line = line
+        self._at = got.at
+        self._began = line.clock.monotonic()
+        self._wants = {want.key: want for want in wants}
+        self._rows = {
+            want.key: None if row is None else row[:2]
+            for want, row in zip(self._wants.values(), got.rows, strict=True)
+        }
+
+    async def settle(self, actual: Mapping[str, int]) -> bool:
+        """Correct what was charged; false when the window has passed."""
+        corrections = []
+        for key, units in actual.items():
+            want, row = self._wants[key], self._rows[key]
+            bucket, seq = row if row is not None else (0, None)
+            passed = (self._line.clock.monotonic() - self._began) * 1e6 >= want.span
+            if seq is not None or (units and not passed):
+                to = min(units, want.limit)
+                corrections.append(Correction(want, bucket, seq, self._at, to))
+        if not corrections:
+            return False
+        landed = await self._line.correct(corrections)
+        for correction, found in zip(corrections, landed, strict=True):
+            if found is not None:
+                self._rows[correction.want.key] = found
+                self._limiter.counts.settled(correction.want.key)
+        return any(found is not None for found in landed)
+
+
+async def durable_rate_limit_acquire(
+    *,
+    buckets: Iterable[Bucket | Mapping[str, Any]] | None = None,
+    key: str | None = None,
+    limit: int | None = None,
+    units: int = 1,
+    window_ms: Duration = DEFAULT_WINDOW_MS,
+    timeout_ms: Duration | None = None,
+    state_path: str | os.PathLike[str] | None = None,
+) -> RateLimitGrant:
+    """Reserve units of every bucket at once, waiting until all of them have room.
+
+    Give *buckets*, or one as *key*, *limit*, *units* and *window_ms*. Whoever names the same key
+    shares it, in every process that uses the same store; requests that share a bucket are served
+    in the order they came. More units than the limit wait for an empty window and charge all of
+    it. After *timeout_ms* the answer has `timed_out` set and nothing was charged; 0 never waits.
+
+    Cancelling returns the place in line, and whatever was charged at that very moment.
+
+    >>> import asyncio
+    >>> from harn.testing import fresh_runtime
+    >>> async def main() -> list[bool]:
+    ...     async with fresh_runtime():
+    ...         first = await durable_rate_limit_acquire(key="test", limit=1)
+    ...         second = await durable_rate_limit_acquire(key="test", limit=1, timeout_ms=0)
+    ...         return [first.ok, second.timed_out]
+    >>> asyncio.run(main())
+    [True, True]
+    """
+    wanted = read_buckets(buckets, key, limit, units, window_ms)
+    timeout = None if timeout_ms is None else to_ms(timeout_ms, "timeout_ms") / 1000
+    limiter = current_runtime().service(Limiter)
+    line, shown = limiter.line(state_path)
+    return await acquire(limiter, line, shown, wanted, timeout)
+
+
+async def acquire(
+    limiter: Limiter,
+    line: Line,
+    shown: str,
+    buckets: Iterable[Bucket],
+    timeout: float | None,
+    gates: tuple[str, ...] = (),
+) -> RateLimitGrant:
+    """Reserve *buckets* in *line*; the *gates* are not charged, but a pause of theirs counts.
+
+    Cancelling returns the place in line, and whatever was charged at that very moment.
+    """
+    wants = tuple(
+        Want(each.key, each.limit, each.window_ms * 1000, min(each.units, each.limit))
+        for each in buckets
+    )
+    asked = tuple(want for want in wants if want.charge)
+    asked += tuple(Want(gate, 1, 1_000_000, 0) for gate in gates)
+    if not asked:
+        nothing = Granted(-1, (None,) * len(wants))
+        return _granted(buckets, {}, 0, shown, Held(limiter, line, wants, nothing))
+    clock = line.clock
+    started = clock.monotonic()
+    verdict = await line.ask(asked, timeout)
+    waited = round((clock.monotonic() - started) * 1000)
+    limiter.counts.asked(wants, verdict, waited)
+    if not isinstance(verdict, Granted):
+        answers = [_answer(each, 0) for each in buckets]
+        after = max(1, -(-verdict.wait // 1000))
+        return RateLimitGrant(False, True, waited, after, shown, answers)
+    rows = {want.key: row for want, row in zip(asked, verdict.rows, strict=True)}
+    got = Granted(verdict.at, tuple(rows.get(want.key) for want in wants))
+    charged = {key: row[2] for key, row in rows.items() if row is not None}
+    return _granted(buckets, charged, waited, shown, Held(limiter, line, wants, got))
+
+
+def _granted(
+    buckets: Iterable[Bucket], charged: Mapping[str, int], waited: int, shown: str, held: Held
+) -> RateLimitGrant:
+    answers = [_answer(each, charged.get(each.key, 0)) for each in buckets]
+    return RateLimitGrant(True, False, waited, 0, shown, answers, held)
+
+
+def _answer(bucket: Bucket, charged: int) -> BucketGrant:
+    return BucketGrant(bucket.key, bucket.limit, bucket.units, charged, bucket.window_ms)

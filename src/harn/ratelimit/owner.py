@@ -1,0 +1,54 @@
+"""Who holds a ticket: a process, named so that its neighbours can tell whether it still lives.
+
+A process that was killed cannot give its place in line back. Its lease runs out after a few
+seconds; on the same machine we need not wait for that, because the kernel knows better. Where it
+cannot be asked (another host, another container's processes), the lease decides.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from pathlib import Path
+
+UNKNOWN = "-"
+
+
+def owner_here(unique: str) -> str:
+    """Name this process; *unique* tells apart those that it runs at once."""
+    return "/".join((*_world(), str(os.getpid()), _started(os.getpid()) or UNKNOWN, unique))
+
+
+def is_gone(owner: str) -> bool:
+    """Tell whether the process of *owner* is known to have ended.
+
+    >>> is_gone(owner_here("me"))
+    False
+    """
+    boot, space, pid, started, _ = owner.split("/", 4)
+    if UNKNOWN in (boot, started) or (boot, space) != _world() or not pid.isdigit():
+        return False
+    return _started(int(pid)) != started
+
+
+@functools.cache
+def _world() -> tuple[str, str]:
+    """Return what names this boot of this machine, and the processes that we can see."""
+    if sys.platform != "linux":
+        return UNKNOWN, UNKNOWN
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return boot, os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return UNKNOWN, UNKNOWN
+
+
+def _started(pid: int) -> str | None:
+    """Return when process *pid* started, in the kernel's ticks; None when it has ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    state, *rest = stat.rpartition(") ")[2].split()
+    return None if state in "ZX" else rest[18]

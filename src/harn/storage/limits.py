@@ -1,0 +1,152 @@
+"""Operations on rate-limit buckets: their state, their charged rows, and who stands in line.
+
+A bucket's row holds the sums (see `ratelimit/window.py` for what they mean), `limit_rows` holds
+what was charged, `limit_line` holds the tickets of those who wait, lowest first. Reading a
+bucket keeps every other process from it until the transaction ends. There is no log here:
+reservations are short-lived by nature. Times are microseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from harn.storage.operations import Operation, Row, Rows, ask, ask_many
+
+BucketRow = tuple[int, str, int, int, int, int, int, int, int, str]
+"""id, key, live, kept, head, next, head_us, tail_us, paused_us, rules."""
+
+ROW = ("bucket", "seq", "expires", "units")
+PLACE = ("bucket", "ticket", "owner", "charge")
+STATE = ("bucket", "live", "kept", "head", "next", "head_us", "tail_us", "paused_us", "rules")
+
+
+class Head(NamedTuple):
+    """Who is first in a bucket's line, and until when its owner is known to be alive."""
+
+    ticket: int
+    owner: str
+    until_us: int | None
+
+
+class BucketUse(NamedTuple):
+    """A bucket as an operator sees it: what counts now and who waits."""
+
+    key: str
+    rules: str
+    paused_us: int
+    used: int
+    frees_us: int | None
+    rows: int
+    waiting: int
+
+
+def lock_buckets(keys: Sequence[str]) -> Operation[list[BucketRow]]:
+    """Read the buckets of *keys*, sorted and without repeats, making those that are missing."""
+    while True:
+        if len(keys) == 1:
+            rows: Rows = yield ask("limit_bucket", key=keys[0])
+        else:
+            rows = yield ask("limit_buckets", keys=json.dumps(list(keys)))
+        if len(rows) == len(keys):
+            return rows
+        yield ask("limit_make", keys=json.dumps(list(keys)))
+
+
+def line_heads(ids: Sequence[int]) -> Operation[tuple[int | None, dict[int, Head]]]:
+    """Return the store's own time, where it has one, and the first of each line."""
+    rows = yield ask("limit_heads", ids=str(list(ids)))
+    heads = {
+        bucket: Head(ticket, owner, until)
+        for bucket, _, ticket, owner, until in rows
+        if bucket is not None
+    }
+    return (rows[0][1] if rows else None), heads
+
+
+def rows_from(bucket: int, first: int, count: int) -> Operation[list[tuple[int, int, int]]]:
+    """Read at most *count* charged rows from number *first* on: number, expiry, units."""
+    rows = yield ask("limit_rows", bucket=bucket, first=first, count=count)
+    return rows
+
+
+def charge(rows: Sequence[Row]) -> Operation[None]:
+    """Write charged rows: bucket, number, expiry, units."""
+    yield ask_many("limit_insert_rows", ROW, rows)
+
+
+def correct(bucket: int, seq: int, units: int) -> Operation[None]:
+    """Set what a row was charged."""
+    yield ask("limit_set_units", bucket=bucket, seq=seq, units=units)
+
+
+def cut_back(bucket: int, latest: int) -> Operation[None]:
+    """Let no row of *bucket* expire after *latest*."""
+    yield ask("limit_cut_back", bucket=bucket, latest=latest)
+
+
+def prune(bucket: int, below: int) -> Operation[None]:
+    """Remove the rows of *bucket* before number *below*."""
+    yield ask("limit_prune", bucket=bucket, below=below)
+
+
+def store(states: Sequence[Row]) -> Operation[None]:
+    """Write the state of buckets, in the order of `STATE`."""
+    yield ask_many("limit_store", STATE, states)
+
+
+def take_tickets(count: int) -> Operation[int]:
+    """Take the next *count* numbers of the line and return the first."""
+    [(last,)] = yield ask("limit_take_tickets", count=count)
+    return int(last) - count + 1
+
+
+def join(places: Sequence[Row]) -> Operation[None]:
+    """Stand in line: bucket, ticket, owner, charge."""
+    yield ask_many("limit_join", PLACE, places)
+
+
+def leave(places: Sequence[tuple[int, int]]) -> Operation[None]:
+    """Leave the line: bucket, ticket."""
+    yield ask_many("limit_leave", PLACE[:2], places)
+
+
+def charges_ahead(bucket: int, ticket: int, most: int) -> Operation[int]:
+    """Return what the first *most* of those ahead of *ticket* will charge to *bucket*."""
+    [(units,)] = yield ask("limit_ahead", bucket=bucket, ticket=ticket, most=most)
+    return int(units)
+
+
+def renew_owner(owner: str, until: int) -> Operation[bool]:
+    """Say that *owner* is alive until *until*; false if it had been forgotten."""
+    known = yield ask("limit_owner", owner=owner)
+    yield ask("limit_lease", owner=owner, until=until)
+    return bool(known)
+
+
+def drop_owner(owner: str) -> Operation[None]:
+    """Forget *owner* and every ticket of it."""
+    yield ask("limit_drop_line", owner=owner)
+    yield ask("limit_drop_owner", owner=owner)
+
+
+def sweep(before: int) -> Operation[int]:
+    """Forget some buckets unused since *before*, with their rows; return how many."""
+    gone = yield ask("limit_sweep", before=before)
+    for (bucket,) in gone:
+        yield ask("limit_prune", bucket=bucket, below=2**62)
+    yield ask("limit_drop_silent", before=before)
+    return len(gone)
+
+
+def server_time() -> Operation[int]:
+    """Return the server's time; only a store that has one can tell."""
+    [(now,)] = yield ask("limit_now")
+    return int(now)
+
+
+def list_buckets(instant: int) -> Operation[list[BucketUse]]:
+    """List every bucket as it stands at *instant*."""
+    rows = yield ask("limit_list", instant=instant)
+    return [BucketUse(*row) for row in rows]

@@ -1,0 +1,118 @@
+"""The whole limiter under a fake clock, against a model that recomputes every window each tick."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings, strategies as st
+
+from harn import Bucket, durable_rate_limit_acquire
+from harn.ratelimit import admission
+from harn.testing import FakeClock, fresh_runtime
+
+RULES = {"a": (5, 40), "b": (3, 25), "c": (8, 60)}
+
+
+@dataclass
+class Wish:
+    at: int
+    units: dict[str, int]
+    timeout: int | None
+    settle: tuple[int, int] | None = None
+    admitted: int | None = None
+    left: int | None = None
+    charges: dict[str, list[int]] = field(default_factory=dict)
+
+
+def model(wishes: list[Wish], until: int) -> None:
+    """Tick by tick: first come, first served among those who share a bucket; all or none."""
+    rows: dict[str, list[list[int]]] = {key: [] for key in RULES}
+    waiting: list[Wish] = []
+    for now in range(until):
+        for wish in wishes:
+            if wish.settle and wish.admitted is not None:
+                after, units = wish.settle
+                if wish.admitted + after == now:
+                    for key, row in wish.charges.items():
+                        if now < row[0] + RULES[key][1]:
+                            row[1] = min(units, RULES[key][0])
+        waiting += [wish for wish in wishes if wish.at == now]
+        blocked: set[str] = set()
+        for wish in list(waiting):
+            room = all(fits(rows[key], key, units, now) for key, units in wish.units.items())
+            if room and not blocked & set(wish.units):
+                for key, units in wish.units.items():
+                    wish.charges[key] = [now, min(units, RULES[key][0])]
+                    rows[key].append(wish.charges[key])
+                wish.admitted = now
+                waiting.remove(wish)
+            elif wish.timeout is not None and now >= wish.at + wish.timeout:
+                wish.left = now
+                waiting.remove(wish)
+            else:
+                blocked |= set(wish.units)
+
+
+def fits(rows: list[list[int]], key: str, units: int, now: int) -> bool:
+    limit, window = RULES[key]
+    used = sum(row[1] for row in rows if now < row[0] + window)
+    return used == 0 or used + min(units, limit) <= limit
+
+
+wishes = st.lists(
+    st.builds(
+        Wish,
+        at=st.integers(0, 120),
+        units=st.dictionaries(st.sampled_from("abc"), st.integers(1, 10), min_size=1),
+        timeout=st.none() | st.sampled_from([0, 7, 30, 100]),
+        settle=st.none() | st.tuples(st.integers(1, 50), st.integers(0, 10)),
+    ),
+    min_size=1,
+    max_size=14,
+)
+
+
+async def carry_out(wishes: list[Wish]) -> list[tuple[int | None, int | None]]:
+    """Let every wish come at its time; return when each was admitted, or gave up."""
+    clock = FakeClock(0)
+    found: list[tuple[int | None, int | None]] = [(None, None)] * len(wishes)
+
+    async def one(number: int, wish: Wish) -> None:
+        buckets = [Bucket(k, RULES[k][0], u, RULES[k][1]) for k, u in wish.units.items()]
+        grant = await durable_rate_limit_acquire(buckets=buckets, timeout_ms=wish.timeout)
+        found[number] = (clock.now_ms(), None) if grant.ok else (None, clock.now_ms())
+        if grant.ok and wish.settle:
+            later = clock.monotonic() + wish.settle[0] / 1000
+            clock.call_at(later, lambda: tasks.append(loop.create_task(settle(grant, wish))))
+
+    async def settle(grant, wish) -> None:
+        await grant.settle(dict.fromkeys(wish.units, wish.settle[1]))
+
+    loop = asyncio.get_running_loop()
+    tasks: list[asyncio.Task] = []
+    async with fresh_runtime(clock=clock):
+        for now in range(121):
+            for number, wish in enumerate(wishes):
+                if wish.at == now:
+                    tasks.append(loop.create_task(one(number, wish)))
+                    await clock.settle()
+            await clock.advance("1ms")
+        await clock.advance("3s")
+        assert all(task.done() for task in tasks)
+        for task in tasks:
+            task.result()
+    return found
+
+
+@settings(deadline=None, max_examples=150)
+@given(wishes, st.sampled_from([1, 2, 16]))
+def test_R1_R2_R7_everyone_is_admitted_exactly_when_the_model_says(wishes, page) -> None:
+    admission.PAGE, before = page, admission.PAGE
+    try:
+        found = asyncio.run(carry_out(wishes))
+    finally:
+        admission.PAGE = before
+    model(wishes, 3000)
+
+    assert found == [(wish.admitted, wish.left) for wish in wishes]
