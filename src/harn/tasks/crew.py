@@ -27,10 +27,10 @@ from typing import Any
 
 from harn.errors import InvalidOption, TaskCancelled
 from harn.joining import join_cancelled
-from harn.runtime import Frame, Task, current_frame
-from harn.tasks.handle import AwaitingTasks, run_in_frame
+from harn.runtime import Frame, Task, current_frame, current_frame_var
+from harn.tasks.handle import AwaitingTasks
 from harn.tasks.isolation import Isolation, bind, limit_of
-from harn.unwinding import note
+from harn.unwinding import note, unwind
 
 Items = Iterable[Any] | AsyncIterable[Any]
 
@@ -218,23 +218,34 @@ class Crew:
             cancel_from=parent,
         )
         task.aio = worker.aio
-        tasks = self.runtime.tasks
-        tasks.add(task)
+        frame = Frame(task, self.frame.nursery)
+        current_frame_var.set(frame)
+        self.runtime.tasks.add(task)
+        value, error = None, None
         try:
-            value = await run_in_frame(Frame(task, self.frame.nursery), self._call, (item,))
-        except asyncio.CancelledError:
-            if self.stopping or (worker.aio is not None and worker.aio.cancelling()):
-                raise
-            self.failed(index, TaskCancelled(f"task {task.id} was cancelled"))
-        except Exception as error:
-            self.failed(index, error)
-        else:
-            taken = self.succeeded(index, value)
-            if taken is not None:
+            value = await self._call(item)
+        except BaseException as raised:
+            error = raised
+        try:
+            if frame.cleanups:
+                error = await unwind(frame, error)
+            if error is not None:
+                self._take_error(worker, index, error)
+            elif (taken := self.succeeded(index, value)) is not None:
                 await taken
         finally:
-            tasks.discard(task)
-            worker.task = None
+            self.runtime.tasks.discard(task)
+            worker.task = error = None
+
+    def _take_error(self, worker: Worker, index: int, error: BaseException) -> None:
+        """Tell the form of *error*, or raise what is meant for the worker itself."""
+        assert worker.aio is not None
+        told_to_end = self.stopping or worker.aio.cancelling()
+        if isinstance(error, asyncio.CancelledError) and not told_to_end:
+            error = TaskCancelled(f"task {self.group_id}:{index} was cancelled")
+        if not isinstance(error, Exception):
+            raise error
+        self.failed(index, error)
 
     def _pull(self) -> tuple[int, Any] | None:
         assert self._items is not None

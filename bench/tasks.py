@@ -1,0 +1,154 @@
+"""Tasks: what structure costs beside asyncio's own pieces.
+
+`spawn` in a `scope` is compared with `TaskGroup.create_task`, which promises less (no first error
+in time, no task tree, no cleanups) and is the nearest thing in the standard library.
+`parallel_each` with a cap is compared with the usual gather-and-semaphore recipe, and with itself
+at two sizes: the cost of an item must not grow with the number of items. All do nothing inside, so
+only the overhead is seen; all run inside one runtime, on the same loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Awaitable, Callable, Iterable
+
+from bench.harness import Contest, Contestant, Goal, timed_async
+from harn import Runtime, deadline, parallel_each, parallel_each_stream, scope, spawn
+
+SUBJECT = "tasks: scopes, parallel forms, deadlines"
+BATCH = 100
+
+
+async def noop(_: object = None) -> None:
+    pass
+
+
+async def task_group(n: int) -> None:
+    for _ in range(n // BATCH):
+        async with asyncio.TaskGroup() as group:
+            for _ in range(BATCH):
+                group.create_task(noop())
+
+
+async def harn_scope(n: int) -> None:
+    for _ in range(n // BATCH):
+        async with scope():
+            for _ in range(BATCH):
+                spawn(noop)
+
+
+async def task_group_awaited(n: int) -> None:
+    async with asyncio.TaskGroup() as group:
+        for _ in range(n):
+            await group.create_task(noop())
+
+
+async def harn_awaited(n: int) -> None:
+    async with scope():
+        for _ in range(n):
+            await spawn(noop)
+
+
+async def gather_and_semaphore(n: int) -> None:
+    semaphore = asyncio.Semaphore(8)
+
+    async def one(item: int) -> None:
+        async with semaphore:
+            await noop(item)
+
+    await asyncio.gather(*[one(item) for item in range(n)])
+
+
+async def each(n: int) -> None:
+    await parallel_each(range(n), noop, max_concurrent=8)
+
+
+async def stream(n: int) -> None:
+    async for _ in parallel_each_stream(range(n), noop, max_concurrent=8):
+        pass
+
+
+async def asyncio_timeout(n: int) -> None:
+    for _ in range(n):
+        async with asyncio.timeout(60):
+            await noop()
+
+
+async def harn_deadline(n: int) -> None:
+    for _ in range(n):
+        async with deadline("60s"):
+            await noop()
+
+
+def inside(operation: Callable[[int], Awaitable[None]], n: int) -> Callable[[], float]:
+    """Time *operation* in a runtime whose start and end are not counted."""
+
+    async def run() -> float:
+        async with Runtime():
+            gc.collect()
+            began = time.perf_counter()
+            await operation(n)
+            return (time.perf_counter() - began) / n * 1e6
+
+    return lambda: asyncio.run(run())
+
+
+SPAWN = f"start and join a no-op, {BATCH} in a block"
+AWAIT = "start and await a no-op, one by one"
+CAPPED = "a no-op for each of 20,000 items, eight at once"
+FLAT = "a no-op for each of n items, eight at once"
+LIMIT = "a no-op inside a time limit"
+
+
+def contests() -> Iterable[Contest]:
+    yield Contest(
+        SPAWN,
+        (
+            Contestant("asyncio.TaskGroup", timed_async(task_group, 20_000)),
+            Contestant("harn.scope", inside(harn_scope, 20_000)),
+        ),
+    )
+    yield Contest(
+        AWAIT,
+        (
+            Contestant("asyncio.TaskGroup", timed_async(task_group_awaited, 20_000)),
+            Contestant("harn.scope", inside(harn_awaited, 20_000)),
+        ),
+    )
+    yield Contest(
+        CAPPED,
+        (
+            Contestant("asyncio.gather + Semaphore(8)", timed_async(gather_and_semaphore, 20_000)),
+            Contestant("harn.parallel_each", inside(each, 20_000)),
+            Contestant("harn.parallel_each_stream", inside(stream, 20_000)),
+        ),
+    )
+    yield Contest(
+        FLAT,
+        (
+            Contestant("n = 1,000", inside(each, 1_000)),
+            Contestant("n = 100,000", inside(each, 100_000)),
+        ),
+    )
+    yield Contest(
+        LIMIT,
+        (
+            Contestant("asyncio.timeout", timed_async(asyncio_timeout, 20_000)),
+            Contestant("harn.deadline", inside(harn_deadline, 20_000)),
+        ),
+    )
+
+
+GOALS = (
+    Goal("spawn in a scope against TaskGroup", SPAWN, "harn.scope", "asyncio.TaskGroup", 1.5),
+    Goal(
+        "parallel_each against gather and a semaphore",
+        CAPPED,
+        "harn.parallel_each",
+        "asyncio.gather + Semaphore(8)",
+        1.0,
+    ),
+    Goal("cost per item, 100,000 against 1,000 items", FLAT, "n = 100,000", "n = 1,000", 1.5),
+)
