@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from harn.errors import HarnError, InvalidOption, StorageCorrupt
@@ -109,7 +110,8 @@ class EventLog:
         self._loop = runtime.loop
         self._in_memory = self.store.is_memory
         self._pending: deque[_Entry] = deque()
-        self._flying: list[_Entry] | None = None
+        self._flights: list[_Flight] = []
+        self._at_once = self.store.driver.at_once
         self._recorded: Counter[str] = Counter()
         self._heads: set[asyncio.Future[int]] = set()
         self._scheduled = False
@@ -131,7 +133,7 @@ class EventLog:
         else:
             entry = _Entry(item, self._loop.create_future())
             self._pending.append(entry)
-            if self._flying is None and not self._heads:
+            if len(self._flights) < self._at_once and not self._heads:
                 self._take_off()
             id, at = await entry.future  # type: ignore[misc]
         return Event(id, topic, kind, decode(item.payload), decode(item.headers), at)
@@ -241,7 +243,7 @@ class EventLog:
         if self._in_memory:
             return
         for _ in range(2):
-            while self._flying is not None:
+            while self._flights:
                 landed = self._loop.create_future()
                 self._landed.append(landed)
                 await landed
@@ -254,7 +256,7 @@ class EventLog:
     # -- the shared commit -------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        if not self._scheduled and self._flying is None:
+        if not self._scheduled and len(self._flights) < self._at_once:
             self._scheduled = True
             call = (
                 self._loop.call_soon
@@ -269,56 +271,64 @@ class EventLog:
             for topic in list(self._buffers):
                 if self.store.is_awaited(topic):
                     self._absorb(topic)
-        elif self._flying is None and not self._heads:
+        elif len(self._flights) < self._at_once and not self._heads:
             self._take_off()
 
     def _take_off(self) -> None:
-        """Hand everything that waits to the store as one operation."""
-        entries: list[_Entry] = []
-        drafts: list[Draft] = []
-        size = 0
-        while self._pending and len(entries) < BATCH and size < BATCH_BYTES:
+        """Hand what waits to the store as one operation; a topic is in one operation at a time."""
+        flight = self._load()
+        if not flight.entries:
+            self._tell_landed()
+            return
+        self._flights.append(flight)
+        drafts = flight.drafts
+        try:
+            answer = self.store.submit(lambda: append(drafts))
+        except HarnError as error:
+            self._crashed(flight, error)
+        else:
+            answer.add_done_callback(partial(self._land, flight))
+
+    def _load(self) -> _Flight:
+        flight, size = _Flight(), 0
+        busy = set().union(*(each.topics for each in self._flights))
+        passed: list[_Entry] = []
+        while self._pending and len(flight.entries) < BATCH and size < BATCH_BYTES:
             entry = self._pending.popleft()
+            if entry.topic in busy:
+                passed.append(entry)
+                continue
             item = entry.ready()
             if item is None:
                 self._give_up(entry)
                 continue
             size += len(item.payload)
-            entries.append(entry)
-            drafts.append(item)
-        if not entries:
-            self._flying = None
-            self._tell_landed()
-            return
-        self._flying = entries
-        try:
-            answer = self.store.submit(lambda: append(drafts))
-        except HarnError as error:
-            self._crashed(error)
-        else:
-            answer.add_done_callback(self._land)
+            flight.entries.append(entry)
+            flight.drafts.append(item)
+            flight.topics.add(item.topic)
+        self._pending.extendleft(reversed(passed))
+        return flight
 
-    def _land(self, answer: asyncio.Future[list[tuple[int, int]]]) -> None:
+    def _land(self, flight: _Flight, answer: asyncio.Future[list[tuple[int, int]]]) -> None:
         error = answer.exception()
         if error is not None:
-            self._crashed(error)
+            self._crashed(flight, error)
             return
-        assert self._flying is not None
-        for entry, place in zip(self._flying, answer.result(), strict=True):
+        for entry, place in zip(flight.entries, answer.result(), strict=True):
             if entry.future is None:
                 self._forget(entry)
             elif not entry.future.done():
                 entry.future.set_result(place)
-        self._flying = None
+        self._flights.remove(flight)
         self._tell_landed()
         if self._pending and not self._heads:
             self._take_off()
 
-    def _crashed(self, error: BaseException) -> None:
+    def _crashed(self, flight: _Flight, error: BaseException) -> None:
         """Fail whoever waits; keep what was only recorded and try it again a little later."""
-        entries, self._flying = self._flying or [], None
-        again = [entry for entry in entries if entry.future is None]
-        for entry in entries:
+        self._flights.remove(flight)
+        again = [entry for entry in flight.entries if entry.future is None]
+        for entry in flight.entries:
             if entry.future is not None and not entry.future.done():
                 entry.future.set_exception(error)
         self._pending.extendleft(reversed(again))
@@ -417,7 +427,7 @@ class EventLog:
         self._heads.discard(asked)
         if not asked.cancelled():
             asked.exception()  # whoever iterates raises it; nobody else must
-        if not self._heads and self._pending and self._flying is None:
+        if not self._heads and self._pending and len(self._flights) < self._at_once:
             self._take_off()
 
     # -- memory ------------------------------------------------------------------------------
@@ -453,6 +463,17 @@ class _Buffer(deque[tuple[str, Payload, Mapping[str, Any] | None, int]]):
     """What was recorded for one topic in memory, and how much ever was since the last read."""
 
     total = 0
+
+
+class _Flight:
+    """Records on their way in one operation, and the topics they go to."""
+
+    __slots__ = ("drafts", "entries", "topics")
+
+    def __init__(self) -> None:
+        self.entries: list[_Entry] = []
+        self.drafts: list[Draft] = []
+        self.topics: set[str] = set()
 
 
 class _Entry:

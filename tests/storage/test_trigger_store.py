@@ -160,7 +160,9 @@ async def test_a_gate_decides_alone_and_forgets_dead_owners(store: Store, clock:
     await clock.advance("31s")
     [taken] = await store.run(lambda: at_gate("g", "two", 2, ask_in))
     await store.run(
-        lambda: at_gate("g", "two", 2, lambda m, n: [Change("concurrency_released", "drop", taken)])
+        lambda: at_gate(
+            "g", "two", 2, lambda m, n: [Change("concurrency_released", "drop", (taken,))]
+        )
     )
 
     assert taken > ticket

@@ -83,6 +83,8 @@ class Driver(Protocol):
     """An engine, opened for one runtime."""
 
     durability: Durability
+    at_once: int
+    """How many writing transactions can be under way together."""
 
     def submit(
         self, recipe: Recipe[T], *, write: bool = True, durability: Durability | None = None

@@ -37,6 +37,8 @@ SYNC_WITHIN = 1.0
 class FileDriver:
     """A directory of topic files, shared with whoever else opens it."""
 
+    at_once = 1
+
     def __init__(self, place: Place, clock: Callable[[], Clock], hooks: Hooks) -> None:
         self.path = place.path
         self.durability: Durability = (

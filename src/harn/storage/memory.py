@@ -24,6 +24,7 @@ class MemoryDriver:
     """An engine whose store ends with its runtime."""
 
     durability: Durability = "memory"
+    at_once = 1
 
     def __init__(self, clock: Callable[[], Clock], hooks: Hooks) -> None:
         self._hooks = hooks

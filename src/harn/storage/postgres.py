@@ -46,6 +46,8 @@ T = TypeVar("T")
 BUSY_MS = 5000
 STATEMENT_MS = 30_000
 POOL_SIZE = 4
+REACH = 0.5
+"""Seconds to wait for a connection in one attempt; the pool stops trying by itself after one."""
 PAUSE = 0.05
 """Seconds between two attempts to reach a server that is away."""
 
@@ -54,6 +56,7 @@ class PostgresDriver:
     """One schema of one database, shared with whoever else uses it."""
 
     durability: Durability = "full"
+    at_once = 3
 
     def __init__(self, place: Place, clock: Callable[[], Clock], hooks: Hooks) -> None:
         self.where = mask(place.rest)
@@ -260,7 +263,7 @@ class _Server:
                     max_size=self._size,
                     name="harn-pg",
                     num_workers=1,
-                    reconnect_timeout=1.0,
+                    reconnect_timeout=REACH,
                     kwargs={
                         "autocommit": True,
                         "prepare_threshold": None,
@@ -271,11 +274,11 @@ class _Server:
                     open=True,
                 )
             if not self._migrated:
-                with _Borrowed(self._pool, self._busy_ms / 1000) as connection:
+                with _Borrowed(self._pool) as connection:
                     migrate(connection, self.schema, self._busy_ms, self.where)
                 self._migrated = True
             pool = self._pool
-        return _Borrowed(pool, self._busy_ms / 1000)
+        return _Borrowed(pool)
 
     def close(self) -> None:
         """Close every connection."""
@@ -287,12 +290,11 @@ class _Server:
 class _Borrowed:
     """A connection of the pool, given back at the end of the block."""
 
-    def __init__(self, pool: psycopg_pool.ConnectionPool[Any], patience: float) -> None:
+    def __init__(self, pool: psycopg_pool.ConnectionPool[Any]) -> None:
         self._pool = pool
-        self._patience = patience
 
     def __enter__(self) -> Connection[Any]:
-        connection: Connection[Any] = self._pool.getconn(timeout=self._patience)
+        connection: Connection[Any] = self._pool.getconn(timeout=REACH)
         self._connection = connection
         return connection
 

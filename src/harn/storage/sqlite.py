@@ -62,6 +62,8 @@ def sqlite_version() -> tuple[int, int, int]:
 class SqliteDriver:
     """One SQLite file, shared with whoever else opens it."""
 
+    at_once = 1
+
     def __init__(
         self,
         path: Path,

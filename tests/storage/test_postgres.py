@@ -1,0 +1,268 @@
+"""What is PostgreSQL's own: order of commits, lost answers, restarts, roles, notifications."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from proxy import Cut, CuttingProxy
+
+from harn import Event, Runtime, StorageBusy, StorageError
+from harn.storage import Operation, Store, append, ask, draft, mask
+from harn.storage.postgres import PostgresDriver
+from postgres import Server
+
+
+def driver_of(runtime: Runtime) -> PostgresDriver:
+    driver = runtime.service(Store).driver
+    assert isinstance(driver, PostgresDriver)
+    return driver
+
+
+@pytest.mark.parametrize("cut", ["before commit", "after commit"])
+@pytest.mark.parametrize("repeat", range(3))
+async def test_E5_an_answer_lost_around_commit_lands_once(
+    postgres_database: str, cut: Cut, repeat: int
+) -> None:
+    proxy = CuttingProxy(postgres_database)
+    url = f"{proxy.dsn}?schema=t_{uuid.uuid4().hex[:12]}"
+
+    async with Runtime(storage=url) as runtime:
+        log = runtime.event_log
+        await log.emit("a", "k", "before")
+        proxy.arm(cut)
+        event = await log.emit("a", "k", "cut")
+        await log.emit("a", "k", "after")
+        found = await log.read("a")
+    proxy.close()
+
+    assert proxy.cuts == 1
+    assert [each.payload for each in found] == ["before", "cut", "after"]
+    assert event == found[1]
+
+
+async def test_A7_an_operation_with_effects_of_its_own_lands_once_too(
+    postgres_database: str,
+) -> None:
+    proxy = CuttingProxy(postgres_database)
+    url = f"{proxy.dsn}?schema=t_{uuid.uuid4().hex[:12]}"
+    tries: list[int] = []
+
+    def move() -> Operation[int]:
+        tries.append(1)
+        [(position,)] = yield ask("move_cursor", topic="a", consumer="c", position=len(tries))
+        yield from append([draft("a", "moved", position)])
+        return int(position)
+
+    async with Runtime(storage=url) as runtime:
+        await runtime.event_log.emit("a", "k", "before")
+        proxy.arm("after commit")
+        position = await runtime.service(Store).run(move)
+        events = await runtime.event_log.read("a")
+    proxy.close()
+
+    assert position == 1
+    assert [event.payload for event in events] == ["before", 1]
+
+
+async def test_E3_a_reader_never_skips_a_record_that_commits_late(postgres_url: str) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    def slow() -> Operation[None]:
+        yield from append([draft("a", "k", "slow")])
+        inside.set()
+        assert go_on.wait(30)
+
+    async with Runtime(storage=postgres_url) as one, Runtime(storage=postgres_url) as two:
+        await one.event_log.emit("a", "k", "first")
+        reader = two.event_log.subscribe("a", after=0)
+        late = asyncio.ensure_future(one.service(Store).run(slow))
+        await asyncio.to_thread(inside.wait, 30)
+        early = asyncio.ensure_future(two.event_log.emit("a", "k", "quick"))
+        seen = [await anext(reader)]
+        other = await two.event_log.emit("b", "k", "another topic is not held up")
+
+        await asyncio.sleep(0.05)  # time for a mistake to show; the outcome does not hang on it
+        assert not early.done()
+        assert [e.id for e in await two.event_log.read("a")] == [1]
+        go_on.set()
+        await asyncio.gather(late, early)
+        seen += [await anext(reader), await anext(reader)]
+
+    assert other.id == 1
+    assert [(e.id, e.payload) for e in seen] == [(1, "first"), (2, "slow"), (3, "quick")]
+
+
+async def test_E3_many_writers_and_a_reader_that_never_goes_back(postgres_url: str) -> None:
+    async def write(runtime: Runtime, name: int) -> None:
+        for n in range(15):
+            await runtime.service(Store).run(lambda n=n: append([draft("a", "k", [name, n])]))
+
+    async with Runtime(storage=postgres_url) as one, Runtime(storage=postgres_url) as two:
+        await one.event_log.emit("a", "k", "start")
+        reader = one.event_log.subscribe("a", after=1)
+        writers = asyncio.gather(*(write((one, two)[n % 2], n) for n in range(6)))
+        seen: list[Event] = [await anext(reader) for _ in range(90)]
+        await writers
+
+    assert [event.id for event in seen] == list(range(2, 92))
+
+
+async def test_killed_connections_lose_nothing_and_double_nothing(postgres_url: str) -> None:
+    async with Runtime(storage=postgres_url) as runtime:
+        log = runtime.event_log
+        await log.emit("a", "k", -1)
+
+        async def write(n: int) -> None:
+            await log.store.run(lambda: append([draft("a", "k", n)]))
+
+        async with await psycopg.AsyncConnection.connect(
+            mask(postgres_url).split("?")[0]
+        ) as killer:
+            await killer.set_autocommit(True)
+            for batch in range(6):
+                writing = asyncio.gather(*(write(batch * 10 + n) for n in range(10)))
+                await killer.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE application_name = 'harn' AND pid <> pg_backend_pid()"
+                )
+                await writing
+        found = sorted(event.payload for event in await log.read("a"))
+
+    assert found == list(range(-1, 60))
+
+
+async def test_a_row_held_by_someone_else_is_storage_busy_and_heals(postgres_url: str) -> None:
+    async with Runtime(storage=f"{postgres_url}&busy_timeout=200ms") as runtime:
+        await runtime.event_log.emit("a", "k", 1)
+        schema = driver_of(runtime).schema
+        async with await psycopg.AsyncConnection.connect(mask(postgres_url).split("?")[0]) as other:
+            await other.execute(f"SELECT 1 FROM {schema}.topics FOR UPDATE")
+
+            with pytest.raises(StorageBusy, match="held by someone else"):
+                await runtime.event_log.emit("a", "k", "busy")
+            assert [e.payload for e in await runtime.event_log.read("a")] == [1]
+            await other.rollback()
+
+        assert (await runtime.event_log.emit("a", "k", 2)).id == 2
+
+
+async def test_a_server_that_is_not_there_is_storage_busy_without_the_password() -> None:
+    url = "postgresql://me:s3cret@127.0.0.1:1/none?busy_timeout=300ms"
+    async with Runtime(storage=url) as runtime:
+        with pytest.raises(StorageBusy) as refused:
+            await runtime.event_log.emit("a", "k", 1)
+
+    assert "s3cret" not in str(refused.value)
+    assert "me:***@127.0.0.1:1" in str(refused.value)
+
+
+async def test_S19_a_role_with_nothing_but_its_rows_can_work(postgres_url: str) -> None:
+    dsn = postgres_url.split("?")[0]
+    role = f"r_{uuid.uuid4().hex[:8]}"
+    async with Runtime(storage=postgres_url) as runtime:
+        await runtime.event_log.emit("a", "k", 1)
+        schema = driver_of(runtime).schema
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as admin:
+        await admin.execute(f"CREATE ROLE {role} LOGIN NOSUPERUSER NOCREATEDB")
+        await admin.execute(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+        await admin.execute(
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}"
+        )
+        try:
+            async with Runtime(storage=postgres_url.replace("postgres@", f"{role}@")) as runtime:
+                assert (await runtime.event_log.emit("a", "k", 2)).id == 2
+                assert len(await runtime.event_log.read("a")) == 2
+        finally:
+            await admin.execute(f"DROP OWNED BY {role}")
+            await admin.execute(f"DROP ROLE {role}")
+
+
+async def test_E7_without_notifications_a_reader_still_finds_out(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Runtime(storage=postgres_url) as one, Runtime(storage=postgres_url) as two:
+        monkeypatch.setattr(driver_of(two), "watch", lambda wanted: None)
+        news = two.event_log.subscribe("a")
+        await news.ready()
+        waiting = asyncio.ensure_future(anext(news))
+
+        await one.event_log.emit("a", "k", "hello")
+
+        assert (await waiting).payload == "hello"
+
+
+async def test_the_schema_in_the_url_must_be_a_plain_name() -> None:
+    for bad in ("a-b", "a;drop", "é", "x" * 61, 'a"b'):
+        async with Runtime(storage=f"postgresql://x/y?schema={bad}") as runtime:
+            with pytest.raises(ValueError, match="schema"):
+                runtime.service(Store)
+
+
+@pytest.fixture
+def own_server() -> Iterator[Server]:
+    """A server of this test alone, with fsync, that may be crashed."""
+    server = Server(Path(tempfile.mkdtemp(prefix="harn-pg-")), fsync=True)
+    server.make()
+    server.start()
+    yield server
+    try:
+        server.stop("immediate")
+    finally:
+        shutil.rmtree(server.home, ignore_errors=True)
+
+
+def crash_under_load(server: Server, restarts: int) -> tuple[list[int], list[int]]:
+    """Write while the server crashes and comes back; return what was acknowledged and found."""
+
+    async def main() -> tuple[list[int], list[int]]:
+        acknowledged: list[int] = []
+        number = iter(range(10**9))
+        stop = asyncio.Event()
+
+        async with Runtime(storage=f"{server.dsn}?busy_timeout=20s") as runtime:
+            log = runtime.event_log
+            await log.emit("a", "k", -1)
+
+            async def write() -> None:
+                while not stop.is_set():
+                    n = next(number)
+                    try:
+                        await log.store.run(lambda n=n: append([draft("a", "k", n)]))
+                    except StorageError:
+                        continue
+                    acknowledged.append(n)
+
+            writers = [asyncio.ensure_future(write()) for _ in range(6)]
+            for _ in range(restarts):
+                goal = len(acknowledged) + 40
+                while len(acknowledged) < goal:
+                    await asyncio.sleep(0.01)
+                await asyncio.to_thread(server.restart_at_once)
+            stop.set()
+            await asyncio.gather(*writers)
+            return acknowledged, [event.payload for event in await log.read("a", after=1)]
+
+    return asyncio.run(main())
+
+
+def test_E1_a_server_crash_under_load_loses_and_doubles_nothing(own_server: Server) -> None:
+    acknowledged, found = crash_under_load(own_server, 2)
+
+    assert set(acknowledged) <= set(found)
+    assert len(found) == len(set(found))
+
+
+@pytest.mark.stress
+def test_G11_many_server_crashes_under_load(own_server: Server, at_least) -> None:
+    acknowledged, found = crash_under_load(own_server, at_least(5))
+
+    assert set(acknowledged) <= set(found)
+    assert len(found) == len(set(found))
