@@ -57,6 +57,19 @@ def assert_quiet(ch: Channel[Any]) -> None:
     assert ch._senders.first() is None
 
 
+def assert_nobody_sleeps_who_could_run(runtime: Runtime, *channels: Channel[Any]) -> None:
+    for ch in channels:
+        if len(ch) > ch._promised:
+            assert ch._receivers.first() is None
+        if len(ch) + ch._promised_room < ch.capacity:
+            assert ch._senders.first() is None
+        assert len(ch) + ch._promised_room <= ch.capacity
+    for turnstiles in runtime.service(Permits).named.values():
+        for each in turnstiles.values():
+            first = each.line.first()
+            assert first is None or first.want > each.free
+
+
 Acquire = Callable[[], Awaitable[Any]]
 ACQUIRES: dict[str, Acquire] = {
     "mutex": lambda: sync_mutex_acquire("k"),
@@ -283,6 +296,45 @@ async def test_Y3_a_granted_waiter_that_is_cancelled_hands_on(runtime: Runtime) 
     assert (found.acquisition_count, found.cancellation_count, found.current_held) == (2, 1, 1)
 
 
+async def test_H2_a_woken_receiver_that_is_cancelled_wakes_the_next(runtime: Runtime) -> None:
+    ch: Channel[str] = channel()
+    first, second = (asyncio.ensure_future(ch.receive()) for _ in range(2))
+    await asyncio.sleep(0)
+
+    ch.try_send("value")
+    first.cancel()
+
+    assert await second == "value"
+
+
+async def test_H2_a_woken_select_that_is_cancelled_wakes_the_next(runtime: Runtime) -> None:
+    a: Channel[str] = channel("a")
+    b: Channel[str] = channel("b")
+    first = asyncio.ensure_future(channel_select([b, a]))
+    await asyncio.sleep(0)
+    second = asyncio.ensure_future(a.receive())
+    await asyncio.sleep(0)
+
+    a.try_send("value")
+    first.cancel()
+
+    assert await second == "value"
+
+
+async def test_H2_a_woken_sender_that_is_cancelled_wakes_the_next(runtime: Runtime) -> None:
+    ch: Channel[str] = channel(capacity=1)
+    ch.try_send("old")
+    first = asyncio.ensure_future(ch.send("never"))
+    second = asyncio.ensure_future(ch.send("new"))
+    await asyncio.sleep(0)
+
+    ch.try_receive()
+    first.cancel()
+    await second
+
+    assert ch.try_receive() == "new"
+
+
 async def test_an_abandoned_coroutine_gives_up_its_place(runtime: Runtime) -> None:
     ch: Channel[int] = channel()
     coroutine = ch.receive()
@@ -393,6 +445,9 @@ async def one_round(runtime: Runtime, rng: random.Random, tasks: int, cancels: i
         rng.choice(crowd).cancel()
         if n % 200 == 0:
             await asyncio.sleep(0)
+        if n % 2000 == 0:
+            await asyncio.sleep(0)
+            assert_nobody_sleeps_who_could_run(runtime, narrow, wide)
     stop = True
     for task in crowd:
         task.cancel()

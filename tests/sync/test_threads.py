@@ -30,6 +30,7 @@ from harn import (
     waitpoint_complete,
     waitpoint_wait,
 )
+from harn.sync import guard
 
 THREADS = 4
 EACH = 500
@@ -64,6 +65,7 @@ async def test_channel_plain_methods() -> None:
             sent = 0
             while sent < EACH:
                 sent += ch.try_send((n, sent))
+                assert len(ch) <= 8
                 if (got := ch.try_receive()) is not None:
                     mine[got] += 1
             return mine
@@ -240,3 +242,92 @@ async def test_a_permit_races_its_release_between_threads_and_wins_once() -> Non
             assert permit is not None
 
             assert sum(await in_threads(lambda n: permit.release())) == 1
+
+
+def plain_operations() -> dict[str, Callable[[], Any]]:
+    ch, box, permit = channel("c"), mailbox_open("box"), held_permit()
+    return {
+        "try_send": lambda: ch.try_send(1),
+        "try_receive": ch.try_receive,
+        "close": ch.close,
+        "mailbox.try_receive": box.try_receive,
+        "mailbox.close": box.close,
+        "mailbox.metrics": box.metrics,
+        "permit.release": permit.release,
+    }
+
+
+def held_permit() -> Any:
+    acquiring = sync_mutex_acquire("k")
+    with pytest.raises(StopIteration) as done:
+        acquiring.send(None)
+    return done.value.value
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "try_send",
+        "try_receive",
+        "close",
+        "mailbox.try_receive",
+        "mailbox.close",
+        "mailbox.metrics",
+        "permit.release",
+    ],
+)
+async def test_plain_methods_change_state_only_under_the_guard(name: str) -> None:
+    async with Runtime():
+        operation = plain_operations()[name]
+        thread = threading.Thread(target=operation)
+
+        with guard:
+            thread.start()
+            thread.join(0.05)
+            assert thread.is_alive()
+
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("lock", "operation"),
+    [
+        (lambda cell, table, number: cell._lock, lambda cell, table, number: cell.set(1)),
+        (lambda cell, table, number: cell._lock, lambda cell, table, number: cell.cas(0, 1)),
+        (lambda cell, table, number: table._lock, lambda cell, table, number: table.set("k", 1)),
+        (lambda cell, table, number: table._lock, lambda cell, table, number: table.entries()),
+        (lambda cell, table, number: number._lock, lambda cell, table, number: number.add(1)),
+        (lambda cell, table, number: number._lock, lambda cell, table, number: number.cas(0, 1)),
+    ],
+)
+async def test_shared_state_changes_only_under_its_lock(lock: Any, operation: Any) -> None:
+    async with Runtime():
+        things = shared_cell("c", initial=0), shared_map("m"), atomic(0)
+        thread = threading.Thread(target=operation, args=things)
+
+        with lock(*things):
+            thread.start()
+            thread.join(0.05)
+            assert thread.is_alive()
+
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+async def test_a_thread_wakes_the_loop_the_safe_way() -> None:
+    # In debug mode the loop refuses to be touched by another thread.
+    asyncio.get_running_loop().set_debug(True)
+    async with Runtime():
+        ch, held = channel("c"), await sync_mutex_acquire("k")
+        assert held is not None
+        received = asyncio.ensure_future(ch.receive())
+        granted = asyncio.ensure_future(sync_mutex_acquire("k"))
+        await asyncio.sleep(0)
+
+        thread = threading.Thread(target=lambda: (ch.try_send("hello"), held.release()))
+        thread.start()
+
+        assert await received == "hello"
+        assert await granted is not None
+        thread.join(10)
