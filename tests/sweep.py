@@ -79,7 +79,7 @@ async def one_run(
     before = asyncio.all_tasks()
     requested: list[int] = []
     try:
-        task = loop.create_task(_cancel_at(make(), k, race, requested))
+        task = loop.create_task(_drive(make(), k, race, requested))
         await asyncio.wait((task,))
         for _ in range(leftovers):
             await asyncio.sleep(0)
@@ -110,6 +110,11 @@ def _assert_the_cancel_came_out(run: Run, may_finish: bool) -> None:
         raise AssertionError(
             f"{where}: the cancel was swallowed: value={run.value!r} error={run.error!r}"
         )
+
+
+async def _drive(coro: Coroutine[Any, Any, Any], k: int, race: bool, requested: list[int]) -> Any:
+    # Since 3.12 a task takes no generator, only what awaits one.
+    return await _cancel_at(coro, k, race, requested)
 
 
 @types.coroutine
