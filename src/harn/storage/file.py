@@ -91,12 +91,14 @@ class _Worker(StoreThread):
         self._in_private = False
         self._unsynced = False
         self._touched: set[str] = set()
+        self._rewriting: list[Request] = []
 
     def carry_out(self, batch: list[Request]) -> None:
         """Carry *batch* out under one hold of the lock."""
         wanted = [request for request in batch if request.wanted]
         if not wanted:
             return
+        self._rewriting = []
         try:
             self._log.begin()
             try:
@@ -106,6 +108,7 @@ class _Worker(StoreThread):
                 self._log.commit(sync=full)
                 self._settle_private(wanted)
                 self._unsynced = not full
+                self._trim()
             finally:
                 self._log.release()
         except BaseException as error:
@@ -113,6 +116,15 @@ class _Worker(StoreThread):
             ours = translated(error, str(self._log.directory))
             for request in wanted:
                 request.error = request.error or ours
+
+    def _trim(self) -> None:
+        rewriting, self._rewriting = self._rewriting, []
+        try:
+            if rewriting:
+                self._log.commit_trims()
+        except OSError as error:
+            for request in rewriting:
+                request.error = translated(error, str(self._log.directory))
 
     def patience(self) -> float | None:
         """Sync commits of the weaker class before a second has passed."""
@@ -139,6 +151,8 @@ class _Worker(StoreThread):
         try:
             request.result = drive(request.recipe(), self._execute)
             request.touched = self._touched
+            if self._log.staged.rewrites(before):
+                self._rewriting.append(request)
         except BaseException as error:
             request.error = translated(error, str(self._log.directory))
             self._log.staged = before

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import heapq
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -26,6 +27,8 @@ from harn.storage.lines import Broken, Line, TopicFile, write_header, write_line
 from harn.storage.operations import Ask, Row, Rows
 from harn.storage.places import make_private_dir, sync_dir
 
+logger = logging.getLogger("harn.storage")
+
 JOURNAL_BYTES = 4 * 1024 * 1024
 
 
@@ -41,6 +44,12 @@ class Staged:
     def copy(self) -> Staged:
         """Return a savepoint."""
         return Staged(list(self.rows), dict(self.heads), dict(self.cursors), dict(self.trims))
+
+    def rewrites(self, before: Staged) -> bool:
+        """Tell whether, since *before*, something asks for more than appending."""
+        newest = {row[0]: row[1] for row in self.rows}
+        skips = any(newest.get(topic, 0) < head for topic, head in self.heads.items())
+        return self.trims != before.trims or (skips and self.heads != before.heads)
 
 
 class FileLog:
@@ -97,20 +106,40 @@ class FileLog:
         self.staged = Staged()
 
     def commit(self, *, sync: bool) -> None:
-        """Make what was staged true, then carry it over to the topics' files."""
+        """Make what was staged true, then carry it over to the topics' files.
+
+        Once the journal has it nothing can fail any more: what could not be carried over now is
+        repeated from the journal before anybody looks.
+        """
         commit = self._prepared()
-        if commit is not None:
-            self._journal.add(commit, sync=sync)
+        if commit is None:
+            return
+        self._journal.add(commit, sync=sync)
+        try:
             self._apply(commit, again=False)
             for topic, id, *_ in self.staged.rows:
                 self._heads[topic] = id
-        for topic, head in self.staged.heads.items():
-            if head > self._head_on_disk(topic):
+            if self._journal.position > JOURNAL_BYTES:
+                self.checkpoint()
+        except OSError as error:
+            logger.warning("%s: to be repeated from the journal: %s", self.directory, error)
+            self._journal.close()
+
+    def commit_trims(self) -> None:
+        """Write anew the files of topics that were trimmed, or whose offsets were skipped."""
+        skipped = {
+            topic: head
+            for topic, head in self.staged.heads.items()
+            if head > self._head_on_disk(topic)
+        }
+        try:
+            for topic, head in skipped.items():
                 self._compact(topic, 0, head)
-        for topic, below in self.staged.trims.items():
-            self._compact(topic, below)
-        if self._journal.position > JOURNAL_BYTES:
-            self.checkpoint()
+            for topic, below in self.staged.trims.items():
+                self._compact(topic, below)
+        except OSError:
+            self._journal.close()
+            raise
 
     def release(self) -> None:
         """Give the lock back."""
@@ -129,7 +158,11 @@ class FileLog:
         self._journal.sync()
 
     def checkpoint(self) -> None:
-        """Sync the topics' files and start the journal anew."""
+        """Sync the topics' files and start the journal anew.
+
+        After a failed sync the kernel may have dropped what it could not write and call the
+        file clean; so whoever fails here closes the journal, and everything is written again.
+        """
         for topic in sorted(self._unsynced):
             _sync_file(self._path(topic))
         sync_dir(self.topics)
