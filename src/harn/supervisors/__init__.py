@@ -3,8 +3,10 @@
 spec         strategies, restart policies, children: checked where they enter
 policy       what follows when a child ends: pure
 plan         who is asked, cancelled or started next: pure
-supervisor   carries both out; state and events
+supervisor   carries both out
 member       one child while it is supervised
+aftermath    what an exit means for a member and its siblings
+ledger       events and counters
 registry     supervisor_start; all supervisors of a runtime
 lease        a child that runs in one process at a time
 records      what is shown

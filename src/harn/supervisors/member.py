@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal
 
-from harn.runtime import Frame
+from harn.runtime import Frame, Task
 from harn.supervisors.plan import GRACE
-from harn.supervisors.policy import History
+from harn.supervisors.policy import History, restart_noted
 from harn.supervisors.records import ChildContext, ChildState, ChildStatus, WaitReason
 from harn.supervisors.spec import ChildSpec
-from harn.tasks import TaskHandle
+from harn.tasks import TaskHandle, launch
 
 if TYPE_CHECKING:
     from harn.supervisors.lease import LeaseClaim
@@ -106,6 +107,54 @@ class Member:
                 self.why, self.last_call = why, last_call
             return
         self.condemned, self.why, self.by = True, why, by
+
+    def ask(self, until: float) -> None:
+        """Ask it to end by itself until *until*, and whatever it supervises too."""
+        assert self.handle is not None
+        self.asked = True
+        self.status = "draining"
+        self.until = until
+        self.handle.task.cancel_requested = True
+        for inner in list(self.inner):
+            inner.request_stop(until)
+
+    def cancel(self, now: float, patience: float) -> None:
+        """Cancel it, and wait for *patience* seconds before going on with others."""
+        assert self.handle is not None
+        self.asked = self.cancelled = True
+        self.status = "draining"
+        self.until = now + patience
+        self.last_call = max(now + GRACE, self.by)
+        for inner in list(self.inner):
+            inner.request_stop(now)
+        self.handle.cancel()
+
+    def launch(self, task: Task, now: float, live: Callable[..., Awaitable[Any]]) -> None:
+        """Start it as *task*; a restart of its own is paid from its budget."""
+        if self.charged:
+            self.history = restart_noted(self.history, self.spec.policy, now)
+        self.attempt += not self.trial
+        self.charged = self.trial = False
+        self.batch = None
+        self.started = self.alive = True
+        self.status, self.wait_reason = "running", None
+        self.frame = Frame(task)
+        call = (self.call, self.context())
+        self.handle = launch(task, live, call, nursery=self, frame=self.frame)
+        assert task.aio is not None
+        task.runtime.own(task.aio)
+
+    def ended(self) -> None:
+        """Note that its task is over."""
+        self.alive = False
+        self.handle = self.frame = None
+        self.let_go_of_lease()
+
+    def let_go_of_lease(self) -> None:
+        """Give its lease back, or stop seeking it."""
+        claim, self.claim = self.claim, None
+        if claim is not None:
+            claim.release()
 
     def wait(self, reason: WaitReason, at: float, at_ms: int) -> None:
         """Let it wait until *at*, or longer if it has to anyway."""

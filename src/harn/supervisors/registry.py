@@ -108,7 +108,7 @@ class Supervisors:
             assert parent.frame is not None
             if parent.frame.cleanups is None:
                 parent.frame.cleanups = {}
-            parent.frame.cleanups[supervisor] = supervisor.end_with_parent
+            parent.frame.cleanups[supervisor] = supervisor.stop
         supervisor.begin()
         return supervisor
 

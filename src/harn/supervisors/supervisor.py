@@ -11,50 +11,34 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import logging
 import math
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any
 
 from harn.clock import Timer, resolve
 from harn.duration import Duration, to_seconds
 from harn.errors import HarnError
-from harn.runtime import Frame, Runtime, Task, current_frame
-from harn.supervisors.member import Member, Why
+from harn.runtime import Runtime, Task, current_frame
+from harn.supervisors.aftermath import Aftermath
+from harn.supervisors.ledger import Ledger
+from harn.supervisors.member import Member
 from harn.supervisors.plan import GRACE, Plan, is_due, make_plan, share
-from harn.supervisors.policy import (
-    Again,
-    CircuitOpen,
-    GiveUp,
-    Outcome,
-    affected,
-    after_exit,
-    exit_noted,
-    restart_noted,
-)
 from harn.supervisors.records import (
     ENDED,
     ChildContext,
     SupervisorEvent,
-    SupervisorMetrics,
     SupervisorState,
     SupervisorStatus,
-    WaitReason,
     describe,
 )
 from harn.supervisors.spec import SupervisorSpec
-from harn.tasks import Err, TaskHandle, launch
+from harn.tasks import Err, Ok, TaskHandle
 
 if TYPE_CHECKING:
     from harn.supervisors.registry import Supervisors
 
 logger = logging.getLogger("harn.supervisors")
-
-EVENTS_KEPT = 10_000
-"""Events that a supervisor keeps in memory; older ones are on the log's topic only."""
 
 
 class Supervisor:
@@ -67,7 +51,6 @@ class Supervisor:
     def __init__(
         self, registry: Supervisors, number: int, spec: SupervisorSpec, parent: Member | None
     ) -> None:
-        starter = current_frame().task
         self.id = f"supervisor_{number}"
         self.name = spec.name or self.id
         self.strategy = spec.strategy
@@ -75,28 +58,19 @@ class Supervisor:
         self._runtime: Runtime = registry.runtime
         self._spec = spec
         self._parent = parent
-        self._task = Task(
-            self._runtime,
-            starter.child_id("supervisor"),
-            self.name,
-            starter,
-            group_id=starter.group_id,
-        )
+        self._task = _task_below(current_frame().task, self.name)
         self._context = contextvars.copy_context()
         self._status: SupervisorStatus = "running"
         self._ending: SupervisorStatus | None = None
         """What it will be once all children have ended, when it has been decided that they do."""
         self._failure: BaseException | None = None
         self._final: SupervisorState | None = None
-        self._counters: Counter[str] = Counter()
-        self._events: deque[SupervisorEvent] = deque(maxlen=EVENTS_KEPT)
-        self._seq = 0
-        self._batches = 0
         self._forced = False
         self._timer: Timer | None = None
         self._waiters: list[asyncio.Future[None]] = []
-        bind = registry.bind
-        self._members = [Member(self, child, bind(child.task)) for child in spec.children]
+        self._members = [Member(self, child, registry.bind(child.task)) for child in spec.children]
+        self._ledger = Ledger(self._runtime, self.id, registry.noted)
+        self._aftermath = Aftermath(self._runtime, spec, self._members, self._ledger)
 
     # -- what users ask ----------------------------------------------------------------------
 
@@ -104,18 +78,13 @@ class Supervisor:
         """Return the supervisor and its children as they are now; at the end, as they ended."""
         if self._final is not None:
             return self._final
-        return SupervisorState(
-            self.id,
-            self.name,
-            self._status,
-            self.strategy,
-            SupervisorMetrics(**self._counters),
-            tuple(member.state() for member in self._members),
-        )
+        children = tuple(member.state() for member in self._members)
+        metrics = self._ledger.metrics()
+        return SupervisorState(self.id, self.name, self._status, self.strategy, metrics, children)
 
     def events(self) -> list[SupervisorEvent]:
         """Return what has happened, oldest first; of very many, the latest 10,000."""
-        return list(self._events)
+        return self._ledger.events()
 
     async def stop(self, timeout: Duration | None = None) -> SupervisorState:
         """Stop every child, the rightmost first, and return the final state.
@@ -147,20 +116,14 @@ class Supervisor:
                     self._waiters.remove(waiter)
         return self.state()
 
-    # -- what the registry and parents ask ---------------------------------------------------
-
-    @property
-    def ended(self) -> bool:
-        """Whether it has come to its end."""
-        return self._final is not None
+    # -- what the registry, parents and members ask ------------------------------------------
 
     def begin(self) -> None:
         """Start the children."""
-        self._note(None, "supervisor_started")
-        now, now_ms = self._now(), self._runtime.clock.now_ms()
+        self._ledger.note(None, "supervisor_started")
+        now = self._now()
         for member in self._members:
-            member.postpone(now, now_ms)
-            member.next_restart_ms = None
+            member.at = now
         self._advance()
 
     def request_stop(self, by: float) -> None:
@@ -168,137 +131,64 @@ class Supervisor:
         if self._final is not None:
             return
         if self._ending is None:
-            self._ending = "stopped"
-            self._status = "draining"
-            self._note(None, "supervisor_stopping")
+            self._ending, self._status = "stopped", "draining"
+            self._ledger.note(None, "supervisor_stopping")
         self._condemn_all(by)
         self._advance()
 
-    async def end_with_parent(self) -> None:
-        """Stop because the child that started this supervisor has ended."""
-        await self.stop()
-
-    # -- children end ------------------------------------------------------------------------
+    def inner_escalated(self, member: Member, error: BaseException) -> None:
+        """Fail *member*, because a supervisor that it started passed *error* on."""
+        if member.handle is not None:
+            member.escalated = error
+            member.handle.cancel()
 
     def child_ended(self, member: Member, handle: TaskHandle[Any]) -> None:
         """Note that *member*'s task has ended, and go on."""
         self._registry.forget(handle.task)
-        ended = handle.outcome()
-        error = ended.error if isinstance(ended, Err) else None
         told = member.condemned or self._runtime.closing
+        outcome = handle.outcome()
         if member.escalated is not None:
-            error, member.escalated = member.escalated, None
+            outcome, member.escalated = Err(member.escalated), None
         elif told and handle.status == "cancelled":
-            error = None
-        member.alive = False
-        member.handle = member.frame = None
-        self._let_go_of_lease(member)
+            outcome = Ok(None)
+        clean = handle.status == "completed" and isinstance(outcome, Ok)
+        member.ended()
         if self._final is not None:
             return
-        if error is not None:
-            self._counters["failed"] += 1
-            member.last_error = describe(error)
-            self._note(member, "child_failed", member.last_error)
-        elif handle.status == "completed":
-            self._counters["stopped"] += 1
+        error = outcome.error if isinstance(outcome, Err) else None
+        if isinstance(outcome, Err):
+            self._ledger.counters["failed"] += 1
+            member.last_error = describe(outcome.error)
+            self._ledger.note(member, "child_failed", member.last_error)
+        elif clean:
+            self._ledger.counters["stopped"] += 1
             member.last_error = None
-            if (value := ended.value if not isinstance(ended, Err) else None) is not None:
-                self._note(member, "child_output", _shown(value))
-        if told:
-            self._ended_as_told(member, error)
-        else:
-            self._ended_by_itself(member, error)
+            if outcome.value is not None:
+                self._ledger.note(member, "child_output", _shown(outcome.value))
+        self._follow(member, error, told)
         self._advance()
 
-    def _ended_by_itself(self, member: Member, error: BaseException | None) -> None:
-        outcome: Outcome = "clean" if error is None else "failed"
-        if error is None:
-            self._note(member, "child_stopped", "completed")
-        elif self.strategy == "escalate_to_parent":
-            self._escalate(member, error)
-            return
-        now, policy = self._now(), member.spec.policy
-        decision = after_exit(policy, outcome, member.history, now, index=member.spec.index)
-        member.history = exit_noted(member.history, policy, decision, now)
-        match decision:
-            case GiveUp("spent"):
-                self._counters["suppressed"] += 1
-                member.rest("suppressed", "restart_cap_exceeded")
-                self._note(member, "child_suppressed", "no restarts left in this window")
-            case GiveUp():
-                member.rest("stopped" if error is None else "failed")
-            case Again(at, delay_ms):
-                member.charged, member.trial = True, False
-                self._schedule(member, "restart_backoff", at, delay_ms)
-                self._take_along(member, at)
-            case CircuitOpen(until):
-                self._counters["suppressed"] += 1
-                member.restart_count = 0
-                member.charged = member.trial = True
-                delay_ms = round((until - now) * 1000)
-                member.wait("circuit_open", until, self._runtime.clock.now_ms() + delay_ms)
-                self._note(member, "child_suppressed", f"circuit open for {delay_ms}ms")
-                self._take_along(member, until)
-            case _:
-                assert_never(decision)
-
-    def _ended_as_told(self, member: Member, error: BaseException | None) -> None:
-        why, forced = member.why, member.cancelled
-        member.spare()
-        if self._ending is not None or self._runtime.closing:
-            member.rest("stopped" if error is None else "failed")
+    def _follow(self, member: Member, error: BaseException | None, told: bool) -> None:
+        if told and (self._ending is not None or self._runtime.closing):
             if error is None:
-                self._note(member, "child_stopped", "forced" if forced else "drained")
-            return
-        message = "lease lost" if why == "lease" else "propagation restart"
-        self._note(member, "child_stopped", message)
-        if member.spec.policy.mode == "never":
-            member.rest("stopped")
-            return
-        member.charged = member.trial = False
-        now = self._now()
-        at = now if member.at is None else max(now, member.at)
-        reason: WaitReason = "lease" if why == "lease" else "propagation_restart"
-        self._schedule(member, reason, at, max(0, round((at - now) * 1000)))
-
-    def _schedule(self, member: Member, reason: WaitReason, at: float, delay_ms: int) -> None:
-        self._counters["restarted"] += 1
-        member.restart_count += 1
-        member.wait(reason, at, self._runtime.clock.now_ms() + delay_ms)
-        self._note(member, "child_restarted", f"scheduled after {delay_ms}ms")
-
-    def _take_along(self, culprit: Member, at: float) -> None:
-        """Have the siblings that the strategy names end too, and come back with *culprit*."""
-        places = affected(self.strategy, culprit.spec.index, len(self._members))
-        if len(places) < 2:
-            return
-        self._batches += 1
-        together = [self._members[place] for place in places]
-        merged = {member.batch for member in together} - {None}
-        now, now_ms = self._now(), self._runtime.clock.now_ms()
-        at_ms = now_ms + round((at - now) * 1000)
-        for member in together:
-            if member.status in ENDED:
-                continue
-            member.batch = self._batches
-            if member is culprit:
-                continue
-            member.postpone(at, at_ms)
-            if member.alive:
-                member.condemn("propagation", now + self._spec.shutdown)
-            elif member.claim is not None:
-                self._let_go_of_lease(member)
-                member.wait_reason = "propagation_restart"
-        for member in self._members:
-            if member.batch in merged:
-                member.batch = self._batches
-
-    # -- escalation --------------------------------------------------------------------------
+                message = "forced" if member.cancelled else "drained"
+                self._ledger.note(member, "child_stopped", message)
+            member.spare()
+            member.rest("stopped" if error is None else "failed")
+        elif told:
+            self._aftermath.ended_as_told(member)
+        elif error is not None and self.strategy == "escalate_to_parent":
+            self._escalate(member, error)
+        elif error is not None:
+            self._aftermath.ended_by_itself(member, "failed")
+        else:
+            self._ledger.note(member, "child_stopped", "completed")
+            self._aftermath.ended_by_itself(member, "clean")
 
     def _escalate(self, member: Member, error: BaseException) -> None:
-        self._counters["escalated"] += 1
+        self._ledger.counters["escalated"] += 1
         member.rest("failed")
-        self._note(member, "child_escalated", describe(error))
+        self._ledger.note(member, "child_escalated", describe(error))
         self._ending = self._status = "escalated"
         self._failure = HarnError(
             f"supervisor {self.name!r} escalated: its child {member.spec.name!r} failed with "
@@ -306,12 +196,6 @@ class Supervisor:
         )
         self._failure.__cause__ = error
         self._condemn_all(self._now() + self._spec.shutdown)
-
-    def inner_escalated(self, member: Member, error: BaseException) -> None:
-        """Fail *member*, because a supervisor that it started passed *error* on."""
-        if member.handle is not None:
-            member.escalated = error
-            member.handle.cancel()
 
     # -- carrying out ------------------------------------------------------------------------
 
@@ -345,24 +229,11 @@ class Supervisor:
 
     def _ask(self, member: Member, now: float) -> None:
         left = sum(1 for m in self._members if m.alive and m.condemned and not m.asked)
-        member.asked = True
-        member.status = "draining"
-        member.until = now + share(member.by, now, left)
-        assert member.handle is not None
-        member.handle.task.cancel_requested = True
-        for inner in list(member.inner):
-            inner.request_stop(member.until)
+        member.ask(now + share(member.by, now, left))
 
     def _cancel(self, member: Member, now: float) -> None:
         self._forced = True
-        member.asked = member.cancelled = True
-        member.status = "draining"
-        member.until = now + GRACE / len(self._members)
-        member.last_call = max(now + GRACE, member.by)
-        assert member.handle is not None
-        for inner in list(member.inner):
-            inner.request_stop(now)
-        member.handle.cancel()
+        member.cancel(now, patience=GRACE / len(self._members))
 
     def _start(self, member: Member) -> None:
         member.at = member.next_restart_ms = None
@@ -371,45 +242,31 @@ class Supervisor:
             return
         member.status, member.wait_reason = "waiting", "lease"
         member.claim = self._registry.leases.seek(
-            member.spec.lease, partial(self._lease_won, member), partial(self._lease_lost, member)
+            member.spec.lease, partial(self._launch, member), partial(self._lease_lost, member)
         )
 
     def _launch(self, member: Member) -> None:
-        now, policy = self._now(), member.spec.policy
-        if member.charged:
-            member.history = restart_noted(member.history, policy, now)
-        member.attempt += not member.trial
-        member.charged = member.trial = False
-        member.batch = None
-        task = Task(
-            self._runtime,
-            self._task.child_id("child"),
-            member.spec.name,
-            self._task,
-            group_id=self._task.group_id,
-        )
-        member.frame = Frame(task)
-        self._registry.remember(task, member)
-        member.alive = True
-        member.status, member.wait_reason = "running", None
-        member.handle = self._context.copy().run(
-            partial(launch, task, _live, (member.call, member.context())),
-            nursery=member,
-            frame=member.frame,
-        )
-        assert task.aio is not None
-        self._runtime.own(task.aio)
-        self._counters["started"] += 1
         kind = "child_restart_started" if member.started else "child_started"
-        member.started = True
-        self._note(member, kind, f"attempt {member.attempt}")
+        task = _task_below(self._task, member.spec.name, "child")
+        self._registry.remember(task, member)
+        self._context.copy().run(member.launch, task, self._now(), _live)
+        self._ledger.counters["started"] += 1
+        self._ledger.note(member, kind, f"attempt {member.attempt}")
 
-    def _condemn_all(self, by: float, why: Why = "stop") -> None:
+    def _lease_lost(self, member: Member) -> None:
+        """Cancel *member* at once: another process may be running it any moment."""
+        if member.alive and not member.cancelled:
+            now = self._now()
+            member.condemn("lease", now)
+            self._cancel(member, now)
+            self._advance()
+
+    def _condemn_all(self, by: float) -> None:
         for member in self._members:
             if member.alive:
-                member.condemn(why, by)
+                member.condemn("stop", by)
             elif member.status not in ENDED:
-                self._let_go_of_lease(member)
+                member.let_go_of_lease()
                 member.rest("stopped")
 
     def _last_call(self, now: float) -> float | None:
@@ -429,17 +286,25 @@ class Supervisor:
                 last = max(last or 0.0, member.last_call)
         return last
 
+    def _look_again(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if when < math.inf:
+            self._timer = self._runtime.clock.call_at(when, self._advance)
+
+    # -- the end -----------------------------------------------------------------------------
+
     def _finish(self, status: SupervisorStatus) -> None:
         for member in self._members:
             if member.alive:
                 self._abandon(member)
         self._status = status
         if status == "completed":
-            self._note(None, "supervisor_completed")
+            self._ledger.note(None, "supervisor_completed")
         else:
-            self._note(None, "supervisor_stopped", "forced" if self._forced else "drained")
-        if self._timer is not None:
-            self._timer.cancel()
+            self._ledger.note(None, "supervisor_stopped", "forced" if self._forced else "drained")
+        self._look_again(math.inf)
         self._final = self.state()
         self._registry.ended(self)
         for waiter in self._waiters:
@@ -451,7 +316,7 @@ class Supervisor:
         assert member.handle is not None
         member.rest("abandoned")
         where = member.handle.task.thread or "its task"
-        self._note(member, "child_abandoned", f"{where} still runs after its cancel")
+        self._ledger.note(member, "child_abandoned", f"{where} still runs after its cancel")
         logger.warning(
             "%s: child %r is abandoned: %s still runs", self.name, member.spec.name, where
         )
@@ -465,50 +330,18 @@ class Supervisor:
         else:
             logger.error("%s", failure, exc_info=failure)
 
-    # -- leases ------------------------------------------------------------------------------
-
-    def _lease_won(self, member: Member) -> None:
-        self._launch(member)
-
-    def _lease_lost(self, member: Member) -> None:
-        """Cancel *member* at once: another process may be running it any moment."""
-        if member.alive and not member.cancelled:
-            now = self._now()
-            member.condemn("lease", now)
-            self._cancel(member, now)
-            self._advance()
-
-    def _let_go_of_lease(self, member: Member) -> None:
-        claim, member.claim = member.claim, None
-        if claim is not None:
-            claim.release()
-
-    # -- small things ------------------------------------------------------------------------
-
     def _now(self) -> float:
         return self._runtime.clock.monotonic()
-
-    def _look_again(self, when: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if when < math.inf:
-            self._timer = self._runtime.clock.call_at(when, self._advance)
-
-    def _note(self, member: Member | None, kind: str, message: str = "") -> None:
-        child = member.spec.name if member is not None else None
-        event = SupervisorEvent(
-            self._seq, self._runtime.clock.now_ms(), self.id, child, kind, message
-        )
-        self._seq += 1
-        self._events.append(event)
-        self._registry.noted(event)
 
     def __repr__(self) -> str:
         return f"<Supervisor {self.id} {self.name!r} {self.state().status}>"
 
 
-async def _live(call: Callable[[ChildContext], Awaitable[Any]], context: ChildContext) -> Any:
+def _task_below(parent: Task, name: str, kind: str = "supervisor") -> Task:
+    return Task(parent.runtime, parent.child_id(kind), name, parent, group_id=parent.group_id)
+
+
+async def _live(call: Any, context: ChildContext) -> Any:
     """Run a child's task; a supervisor that it returns is its life."""
     try:
         value = await call(context)
@@ -517,14 +350,12 @@ async def _live(call: Callable[[ChildContext], Awaitable[Any]], context: ChildCo
     if isinstance(value, Supervisor):
         await value.wait()
         return None
-    if inspect.isawaitable(value):
-        return await value
     return value
 
 
 def _shown(value: object) -> str:
     try:
         text = value if isinstance(value, str) else repr(value)
-    except Exception:
+    except Exception:  # a value whose __repr__ raises
         text = f"<{type(value).__name__}>"
     return text[:500]

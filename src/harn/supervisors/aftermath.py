@@ -1,0 +1,122 @@
+"""What follows when a child has ended, noted on it and on those it takes along.
+
+`policy` decides; here the decision becomes what a member waits for, what it is called meanwhile
+and what is told. Nothing is started or stopped here: the supervisor's next step does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from harn.runtime import Runtime
+from harn.supervisors.ledger import Ledger
+from harn.supervisors.member import Member
+from harn.supervisors.policy import (
+    Again,
+    CircuitOpen,
+    GiveUp,
+    Outcome,
+    affected,
+    after_exit,
+    exit_noted,
+)
+from harn.supervisors.records import ENDED, WaitReason
+from harn.supervisors.spec import SupervisorSpec
+
+
+class Aftermath:
+    """The consequences of exits, for the members of one supervisor."""
+
+    def __init__(
+        self, runtime: Runtime, spec: SupervisorSpec, members: Sequence[Member], ledger: Ledger
+    ) -> None:
+        self._runtime = runtime
+        self._spec = spec
+        self._members = members
+        self._ledger = ledger
+        self._batches = 0
+
+    def ended_by_itself(self, member: Member, outcome: Outcome) -> None:
+        """Follow the policy of *member*, which was not told to end."""
+        now, policy = self._now(), member.spec.policy
+        decision = after_exit(policy, outcome, member.history, now, index=member.spec.index)
+        member.history = exit_noted(member.history, policy, decision, now)
+        match decision:
+            case GiveUp("spent"):
+                self._ledger.counters["suppressed"] += 1
+                member.rest("suppressed", "restart_cap_exceeded")
+                self._ledger.note(member, "child_suppressed", "no restarts left in this window")
+            case GiveUp():
+                member.rest("stopped" if outcome == "clean" else "failed")
+            case Again(at, delay_ms):
+                member.charged, member.trial = True, False
+                self._schedule(member, "restart_backoff", at, delay_ms)
+                self._take_along(member, at)
+            case CircuitOpen(until):
+                self._open_circuit(member, until, round((until - now) * 1000))
+                self._take_along(member, until)
+            case _:
+                assert_never(decision)
+
+    def ended_as_told(self, member: Member) -> None:
+        """Let *member*, which had to end, come back when its time has come; unless `never`."""
+        lease_lost = member.why == "lease"
+        member.spare()
+        message = "lease lost" if lease_lost else "propagation restart"
+        self._ledger.note(member, "child_stopped", message)
+        if member.spec.policy.mode == "never":
+            member.rest("stopped")
+            return
+        member.charged = member.trial = False
+        now = self._now()
+        at = now if member.at is None else max(now, member.at)
+        reason: WaitReason = "lease" if lease_lost else "propagation_restart"
+        self._schedule(member, reason, at, round((at - now) * 1000))
+
+    def _schedule(self, member: Member, reason: WaitReason, at: float, delay_ms: int) -> None:
+        self._ledger.counters["restarted"] += 1
+        member.restart_count += 1
+        member.wait(reason, at, self._now_ms() + delay_ms)
+        self._ledger.note(member, "child_restarted", f"scheduled after {delay_ms}ms")
+
+    def _open_circuit(self, member: Member, until: float, delay_ms: int) -> None:
+        self._ledger.counters["suppressed"] += 1
+        member.restart_count = 0
+        member.charged = member.trial = True
+        member.wait("circuit_open", until, self._now_ms() + delay_ms)
+        self._ledger.note(member, "child_suppressed", f"circuit open for {delay_ms}ms")
+
+    def _take_along(self, culprit: Member, at: float) -> None:
+        """Have the siblings that the strategy names end too, and come back with *culprit*."""
+        places = affected(self._spec.strategy, culprit.spec.index, len(self._members))
+        if len(places) < 2:
+            return
+        self._batches += 1
+        together = [self._members[place] for place in places]
+        merged = {member.batch for member in together} - {None}
+        now = self._now()
+        at_ms = self._now_ms() + round((at - now) * 1000)
+        for member in together:
+            if member.status in ENDED:
+                continue
+            member.batch = self._batches
+            if member is not culprit:
+                self._hold_back(member, at, at_ms, now + self._spec.shutdown)
+        for member in self._members:
+            if member.batch in merged:
+                member.batch = self._batches
+
+    def _hold_back(self, member: Member, at: float, at_ms: int, by: float) -> None:
+        member.postpone(at, at_ms)
+        if member.alive:
+            member.condemn("propagation", by)
+        elif member.claim is not None:
+            member.let_go_of_lease()
+            member.wait_reason = "propagation_restart"
+
+    def _now(self) -> float:
+        return self._runtime.clock.monotonic()
+
+    def _now_ms(self) -> int:
+        return self._runtime.clock.now_ms()
