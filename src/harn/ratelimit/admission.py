@@ -111,15 +111,20 @@ def carry_out(
     work: Work, read_now: Callable[[], int] | None, is_gone: Callable[[str], bool]
 ) -> Operation[Done]:
     """Carry *work* out; the store's own time counts unless *read_now* gives another."""
-    windows = {}
+    windows: dict[str, Window] = {}
+    lined = False
     for row in (yield from limits.lock_buckets(sorted(set(_keys(work))))):
-        window = open_window(row)
-        windows[window.key] = window
+        windows[row[1]] = open_window(row)
+        lined = lined or bool(row[-1])
     if work.leaving:
         yield from limits.leave(
             [(windows[want.key].id, ticket) for ticket, wants in work.leaving for want in wants]
         )
-    server_now, heads = yield from limits.line_heads([each.id for each in windows.values()])
+    server_now: int | None = None
+    heads: dict[int, limits.Head] = {}
+    if lined:
+        ids = [window.id for window in windows.values()]
+        server_now, heads = yield from limits.line_heads(ids)
     if read_now is not None:
         now = read_now()
     else:
@@ -172,7 +177,10 @@ class Turn:
         """Take each step in order, then write down what has changed."""
         done = Done(self.now)
         for window in self.windows.values():
-            yield from self._expire(window)
+            if (cut := window.settle_in(self.now)) is not None:
+                yield from limits.cut_back(window.id, cut)
+            if window.has_expired(self.now):
+                yield from self._expire(window)
         for correction in work.corrections:
             done.corrected.append((yield from self._correct(correction)))
         for key, length in work.pauses:
@@ -192,11 +200,6 @@ class Turn:
         return done
 
     def _expire(self, window: Window) -> Operation[None]:
-        cut = window.settle_in(self.now)
-        if cut is not None:
-            yield from limits.cut_back(window.id, cut)
-        if not window.has_expired(self.now):
-            return
         count = PAGE
         while True:
             rows = yield from limits.rows_from(window.id, window.head, count)
@@ -229,12 +232,15 @@ class Turn:
         wants, ticket, stays = asking
         windows = [self.windows[want.key] for want in wants]
         behind_own = behind = False
-        for window, want in zip(windows, wants, strict=True):
-            if want.charge and window.id in self.blocked:
-                behind_own = True
-            elif want.charge and (head := (yield from self._ahead(window, ticket))):
-                behind = True
-                behind_own = behind_own or head.owner == self.owner
+        if self.blocked or self.heads:
+            for window, want in zip(windows, wants, strict=True):
+                if want.charge and window.id in self.blocked:
+                    behind_own = True
+                elif want.charge and (head := (yield from self._ahead(window, ticket))):
+                    behind = True
+                    behind_own = behind_own or head.owner == self.owner
+        if not (behind or behind_own) and self._fits(windows, wants):
+            return (yield from self._grant(windows, wants, ticket))
         if behind_own and stays:
             if ticket is None:
                 ticket = yield from self._new_ticket(left)
@@ -242,8 +248,6 @@ class Turn:
             self._block(windows, wants)
             return Waits(ticket, None, True)
         until = yield from self._room_at(windows, wants, ticket, behind or behind_own)
-        if until <= self.now and not (behind or behind_own):
-            return (yield from self._grant(windows, wants, ticket))
         wait = max(0, until - self.now)
         if stays:
             if ticket is None:
@@ -254,6 +258,12 @@ class Turn:
         if ticket is not None:
             yield from self._leave(windows, wants, ticket)
         return Refused(wait)
+
+    def _fits(self, windows: Sequence[Window], wants: Sequence[Want]) -> bool:
+        for window, (_, limit, span, charge) in zip(windows, wants, strict=True):
+            if window.paused_us > self.now or (charge and window.lacking(charge, limit, span)):
+                return False
+        return True
 
     def _ahead(self, window: Window, ticket: int | None) -> Operation[limits.Head | None]:
         """Return who comes before *ticket* in the line of *window*, after removing the dead."""
@@ -332,9 +342,9 @@ class Turn:
             if not charge:
                 held.append(None)
                 continue
-            row = window.take(charge, limit, span, self.now)
-            self.rows.append((window.id, *row))
-            held.append((window.id, row[0], row[2]))
+            number, expires, units = window.take(charge, limit, span, self.now)
+            self.rows.append((window.id, number, expires, units))
+            held.append((window.id, number, units))
         if ticket is not None:
             yield from self._leave(windows, wants, ticket)
         return Granted(self.now, tuple(held))

@@ -12,7 +12,7 @@ share, the machine's monotonic time, because all of them read the same and nobod
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 FILE = "rate-limits.sqlite"
 MEMORY = "memory://"
+MOST_NAMES = 1000
 
 
 class Limiter:
@@ -46,7 +47,8 @@ class Limiter:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._lines: dict[tuple[str, int], tuple[Line, str]] = {}
+        self._lines: dict[tuple[str, Clock], tuple[Line, str]] = {}
+        self._named: dict[tuple[object, str, Clock], tuple[Line, str]] = {}
         self._own: list[Store] = []
         self._shared: Store | None = None
         if _is_postgres(runtime.storage_url):
@@ -56,18 +58,21 @@ class Limiter:
     def line(self, state_path: str | os.PathLike[str] | None, file: str = FILE) -> tuple[Line, str]:
         """Return the line before the store that *state_path* names, and how to show that store."""
         clock = self._runtime.clock
-        url = self._url(state_path, file, clock.is_fake)
-        found = self._lines.get((url, id(clock)))
-        if found is None:
-            found = self._lines[url, id(clock)] = self._open(url, clock)
+        if (known := self._named.get((state_path, file, clock))) is not None:
+            return known
+        found = self._line_at(self._url(state_path, file, clock.is_fake), clock)
+        if len(self._named) < MOST_NAMES:
+            self._named[state_path, file, clock] = found
         return found
 
     def private_line(self) -> tuple[Line, str]:
         """Return a line that no other process shares."""
-        clock = self._runtime.clock
-        found = self._lines.get((MEMORY, id(clock)))
+        return self._line_at(MEMORY, self._runtime.clock)
+
+    def _line_at(self, url: str, clock: Clock) -> tuple[Line, str]:
+        found = self._lines.get((url, clock))
         if found is None:
-            found = self._lines[MEMORY, id(clock)] = self._open(MEMORY, clock)
+            found = self._lines[url, clock] = self._open(url, clock)
         return found
 
     async def aclose(self) -> None:
@@ -145,34 +150,34 @@ class Held:
 
     __slots__ = ("_at", "_began", "_limiter", "_line", "_rows", "_wants")
 
-    def __init__(self, limiter: Limiter, line: Line, wants: Iterable[Want], got: Granted) -> None:
+    def __init__(self, limiter: Limiter, line: Line, wants: tuple[Want, ...], got: Granted) -> None:
         self._limiter = limiter
         self._line = line
         self._at = got.at
         self._began = line.clock.monotonic()
-        self._wants = {want.key: want for want in wants}
-        self._rows = {
-            want.key: None if row is None else row[:2]
-            for want, row in zip(self._wants.values(), got.rows, strict=True)
-        }
+        self._wants = wants
+        self._rows = got.rows
 
     async def settle(self, actual: Mapping[str, int]) -> bool:
         """Correct what was charged; false when the window has passed."""
-        corrections = []
-        for key, units in actual.items():
-            want, row = self._wants[key], self._rows[key]
-            bucket, seq = row if row is not None else (0, None)
+        corrections: dict[int, Correction] = {}
+        for number, (want, row) in enumerate(zip(self._wants, self._rows, strict=True)):
+            if want.key not in actual:
+                continue
+            units = min(actual[want.key], want.limit)
+            bucket, seq = row[:2] if row is not None else (0, None)
             passed = (self._line.clock.monotonic() - self._began) * 1e6 >= want.span
             if seq is not None or (units and not passed):
-                to = min(units, want.limit)
-                corrections.append(Correction(want, bucket, seq, self._at, to))
+                corrections[number] = Correction(want, bucket, seq, self._at, units)
         if not corrections:
             return False
-        landed = await self._line.correct(corrections)
-        for correction, found in zip(corrections, landed, strict=True):
+        landed = await self._line.correct(list(corrections.values()))
+        rows = list(self._rows)
+        for (number, correction), found in zip(corrections.items(), landed, strict=True):
             if found is not None:
-                self._rows[correction.want.key] = found
+                rows[number] = (*found, correction.units)
                 self._limiter.counts.settled(correction.want.key)
+        self._rows = tuple(rows)
         return any(found is not None for found in landed)
 
 
@@ -216,7 +221,7 @@ async def acquire(
     limiter: Limiter,
     line: Line,
     shown: str,
-    buckets: Iterable[Bucket],
+    buckets: Sequence[Bucket],
     timeout: float | None,
     gates: tuple[str, ...] = (),
 ) -> RateLimitGrant:
@@ -225,14 +230,17 @@ async def acquire(
     Cancelling returns the place in line, and whatever was charged at that very moment.
     """
     wants = tuple(
-        Want(each.key, each.limit, each.window_ms * 1000, min(each.units, each.limit))
-        for each in buckets
+        [
+            Want(each.key, each.limit, each.window_ms * 1000, min(each.units, each.limit))
+            for each in buckets
+        ]
     )
-    asked = tuple(want for want in wants if want.charge)
-    asked += tuple(Want(gate, 1, 1_000_000, 0) for gate in gates)
+    asked = tuple([want for want in wants if want.charge])
+    if gates:
+        asked += tuple(Want(gate, 1, 1_000_000, 0) for gate in gates)
     if not asked:
         nothing = Granted(-1, (None,) * len(wants))
-        return _granted(buckets, {}, 0, shown, Held(limiter, line, wants, nothing))
+        return _granted(buckets, nothing, 0, shown, Held(limiter, line, wants, nothing))
     clock = line.clock
     started = clock.monotonic()
     verdict = await line.ask(asked, timeout)
@@ -242,16 +250,20 @@ async def acquire(
         answers = [_answer(each, 0) for each in buckets]
         after = max(1, -(-verdict.wait // 1000))
         return RateLimitGrant(False, True, waited, after, shown, answers)
-    rows = {want.key: row for want, row in zip(asked, verdict.rows, strict=True)}
-    got = Granted(verdict.at, tuple(rows.get(want.key) for want in wants))
-    charged = {key: row[2] for key, row in rows.items() if row is not None}
-    return _granted(buckets, charged, waited, shown, Held(limiter, line, wants, got))
+    if len(asked) != len(wants):
+        rows = {want.key: row for want, row in zip(asked, verdict.rows, strict=True)}
+        verdict = Granted(verdict.at, tuple(rows.get(want.key) for want in wants))
+    held = Held(limiter, line, wants, verdict)
+    return _granted(buckets, verdict, waited, shown, held)
 
 
 def _granted(
-    buckets: Iterable[Bucket], charged: Mapping[str, int], waited: int, shown: str, held: Held
+    buckets: Sequence[Bucket], got: Granted, waited: int, shown: str, held: Held
 ) -> RateLimitGrant:
-    answers = [_answer(each, charged.get(each.key, 0)) for each in buckets]
+    answers = [
+        _answer(bucket, 0 if row is None else row[2])
+        for bucket, row in zip(buckets, got.rows, strict=True)
+    ]
     return RateLimitGrant(True, False, waited, 0, shown, answers, held)
 
 

@@ -20,8 +20,8 @@ Nothing here awaits, reads a clock or knows a store. Times are whole microsecond
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 LONGEST_PAUSE = 3_600_000_000
 """An hour: nobody is kept waiting longer by what a provider, or a poisoned store, says."""
@@ -217,14 +217,14 @@ class Window:
         )
 
 
-def open_window(row: tuple[int, str, int, int, int, int, int, int, int, str]) -> Window:
-    """Read a bucket as it was stored.
+def open_window(row: Sequence[Any]) -> Window:
+    """Read a bucket as it was stored: its first ten columns.
 
     >>> window = open_window((1, "rpm", 0, 1, 1, 1, 0, 0, 0, ""))
     >>> window.take(3, limit=5, span=1000, now=0), window.lacking(3, limit=5, span=1000)
     ((1, 1000, 3), 1)
     """
-    return Window(*row)
+    return Window(*row[:10])
 
 
 def read_rules(text: str) -> list[Rule]:

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from harn.storage.operations import Operation, Row, Rows, ask, ask_many
 
-BucketRow = tuple[int, str, int, int, int, int, int, int, int, str]
-"""id, key, live, kept, head, next, head_us, tail_us, paused_us, rules."""
+BucketRow = tuple[int, str, int, int, int, int, int, int, int, str, int]
+"""id, key, live, kept, head, next, head_us, tail_us, paused_us, rules, and whether to look at
+the bucket's line."""
 
 ROW = ("bucket", "seq", "expires", "units")
 PLACE = ("bucket", "ticket", "owner", "charge")

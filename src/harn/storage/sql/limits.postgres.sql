@@ -1,12 +1,13 @@
 -- name: limit_buckets
 -- Read buckets by their keys, a JSON list, and keep others from them until the commit.
-SELECT bucket_id, key, live, kept, head, next, head_us, tail_us, paused_us, rules
+-- Who waits there can only be told afterwards, with a snapshot that is younger than the lock.
+SELECT bucket_id, key, live, kept, head, next, head_us, tail_us, paused_us, rules, 1
 FROM limit_buckets WHERE key IN (SELECT jsonb_array_elements_text(:keys::jsonb))
 ORDER BY key FOR UPDATE;
 
 -- name: limit_bucket
 -- Read one bucket by its key, and keep others from it until the commit.
-SELECT bucket_id, key, live, kept, head, next, head_us, tail_us, paused_us, rules
+SELECT bucket_id, key, live, kept, head, next, head_us, tail_us, paused_us, rules, 1
 FROM limit_buckets WHERE key = :key FOR UPDATE;
 
 -- name: limit_make

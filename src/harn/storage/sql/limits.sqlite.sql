@@ -1,12 +1,14 @@
 -- name: limit_buckets
--- Read buckets by their keys, a JSON list; the transaction has the only right to write.
-SELECT bucket_id, key, live, kept, head, next, head_us, tail_us, paused_us, rules
-FROM limit_buckets WHERE key IN (SELECT value FROM json_each(:keys));
+-- Read buckets by their keys, a JSON list, and whether anybody waits there; nobody else can write now.
+SELECT bucket_id, key, live, kept, head, next, head_us, tail_us, paused_us, rules,
+    EXISTS (SELECT 1 FROM limit_line l WHERE l.bucket_id = b.bucket_id)
+FROM limit_buckets b WHERE key IN (SELECT value FROM json_each(:keys));
 
 -- name: limit_bucket
--- Read one bucket by its key.
-SELECT bucket_id, key, live, kept, head, next, head_us, tail_us, paused_us, rules
-FROM limit_buckets WHERE key = :key;
+-- Read one bucket by its key, and whether anybody waits there.
+SELECT bucket_id, key, live, kept, head, next, head_us, tail_us, paused_us, rules,
+    EXISTS (SELECT 1 FROM limit_line l WHERE l.bucket_id = b.bucket_id)
+FROM limit_buckets b WHERE key = :key;
 
 -- name: limit_make
 -- Make the buckets of these keys that do not exist yet.
