@@ -151,24 +151,27 @@ async def test_the_first_failure_cancels_and_awaits_the_rest(runtime: Runtime, c
 async def test_of_failures_in_one_moment_the_lowest_index_wins_and_the_others_are_notes(
     runtime: Runtime,
 ) -> None:
-    gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    gates = [asyncio.get_running_loop().create_future() for _ in range(4)]
 
     async def work(n: int) -> None:
         try:
-            await asyncio.shield(gate)
+            await gates[n]
         except asyncio.CancelledError:
             raise Boom("late") from None
-        if n < 3:
-            raise Boom(f"item {n}")
-        await forever()
+        raise Boom(f"item {n}")
 
-    running = asyncio.create_task(parallel_each([3, 2, 1, 0], work))
+    running = asyncio.create_task(parallel(4, work))
     await turns()
-    gate.set_result(None)
-    with pytest.raises(Boom, match="item 2") as caught:
+    for n in (3, 1, 2):
+        gates[n].set_result(None)
+    with pytest.raises(Boom, match="item 1") as caught:
         await running
 
-    assert caught.value.__notes__ == ["also: Boom: item 1", "also: Boom: item 0"]
+    assert caught.value.__notes__ == [
+        "also: Boom: item 3",
+        "also: Boom: item 2",
+        "also: Boom: late",
+    ]
 
 
 async def test_a_source_that_fails_ends_the_call_with_its_error(runtime: Runtime) -> None:

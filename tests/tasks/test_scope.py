@@ -217,6 +217,22 @@ async def test_a_cancel_from_outside_cancels_the_children_and_stays_a_cancel(
     assert handles[0].status == "cancelled"
 
 
+async def test_a_cancel_while_the_block_joins_cancels_what_it_waits_for(runtime: Runtime) -> None:
+    handles = []
+
+    async def main() -> None:
+        async with scope():
+            handles.append(spawn(forever))
+
+    task = asyncio.create_task(main())
+    await turns()
+    task.cancel()
+    await asyncio.wait((task,))
+
+    assert task.cancelled()
+    assert handles[0].status == "cancelled"
+
+
 async def test_N2_a_cancel_wins_over_a_child_that_fails_in_the_same_moment(
     runtime: Runtime,
 ) -> None:

@@ -106,6 +106,24 @@ async def test_a_failure_is_raised_at_the_next_pull_after_the_rest_has_ended(
     assert [n async for n in stream] == []
 
 
+async def test_a_failure_ends_the_rest_though_nobody_asks_for_more(runtime: Runtime) -> None:
+    work = Work()
+
+    async def item(n: int) -> int:
+        if n == 5:
+            await turns(3)
+            raise Boom
+        return await work(n)
+
+    stream = parallel_each_stream([0, 1, 5], item, 3)
+    await anext(stream)
+    await turns(20)
+    assert sorted(work.tidied) == [0, 1]
+
+    with pytest.raises(Boom):
+        await anext(stream)
+
+
 @pytest.mark.parametrize("cap", [0, 3])
 async def test_N6_leaving_the_with_block_cancels_and_awaits_the_rest(
     runtime: Runtime, cap: int
