@@ -46,7 +46,8 @@ def assert_all_free(runtime: Runtime) -> None:
     for turnstiles in runtime.service(Permits).named.values():
         for turnstile in turnstiles.values():
             assert_free(turnstile)
-    assert not runtime.service(Mutexes).active
+    for section in runtime.service(Mutexes).sections.values():
+        assert_free(section)
 
 
 def assert_quiet(ch: Channel[Any]) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import enum
+import gc
+import sys
 import uuid
+import weakref
 from collections import OrderedDict, namedtuple
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -22,7 +25,6 @@ from harn import (
     Runtime,
     mutex,
     parallel,
-    scope,
     spawn,
     sync_mutex_acquire,
 )
@@ -127,7 +129,7 @@ async def test_Y9_every_way_out_releases(runtime: Runtime, way: str) -> None:
 
     async with mutex("k"):
         pass
-    assert not runtime.service(Mutexes).active
+    assert all(each.is_idle for each in runtime.service(Mutexes).sections.values())
 
 
 async def test_a_cancelled_waiter_leaves_no_section_behind(runtime: Runtime) -> None:
@@ -141,20 +143,46 @@ async def test_a_cancelled_waiter_leaves_no_section_behind(runtime: Runtime) -> 
         waiting.cancel()  # it has not resumed when the block ends
     await settle()
 
-    assert not runtime.service(Mutexes).active
+    assert all(each.is_idle for each in runtime.service(Mutexes).sections.values())
 
 
-async def test_sections_are_forgotten_when_they_are_empty(runtime: Runtime) -> None:
-    async with scope() as s:
-        for n in range(500):
+async def test_sections_that_nobody_is_in_do_not_pile_up(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[Mutexes.__module__], "MOST_IDLE", 20)
+    inside, most = 0, 0
 
-            async def inside(n: int = n) -> None:
-                async with mutex(("user", n % 50)):
-                    await settle(1)
+    async def work(n: int) -> None:
+        nonlocal inside, most
+        async with mutex("held all the time"):
+            for n in range(200):
+                async with mutex(("user", n)):
+                    inside += 1
+                    most = max(most, len(runtime.service(Mutexes).sections))
+            with pytest.raises(MutexReentered):
+                async with mutex("held all the time"):
+                    pass
 
-            s.spawn(inside)
+    await parallel(3, work)
 
-    assert not runtime.service(Mutexes).active
+    assert most <= 21
+
+
+async def test_an_object_is_not_kept_alive_by_its_mutex(runtime: Runtime) -> None:
+    class Client:
+        pass
+
+    client = Client()
+    gone = weakref.ref(client)
+
+    async with mutex(client):
+        with pytest.raises(MutexReentered):
+            async with mutex(client):
+                pass
+    del client
+    gc.collect()
+
+    assert gone() is None
 
 
 class Colour(enum.Enum):

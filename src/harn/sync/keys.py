@@ -86,10 +86,10 @@ def _by_identity(kind: type[Any], value: Any) -> object:
         return kind, value
     if getattr(kind, "__eq__", None) is not object.__eq__ and not callable(value):
         raise InvalidOption("resource", value, ACCEPTED)
-    return _Same(value)
+    return SameObject(value)
 
 
-class _Same:
+class SameObject:
     """An object as a key of its own; kept alive while the key is, so that its id stays its own."""
 
     __slots__ = ("_value",)
@@ -101,4 +101,4 @@ class _Same:
         return id(self._value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other._value is self._value
+        return isinstance(other, SameObject) and other._value is self._value

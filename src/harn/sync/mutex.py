@@ -11,40 +11,38 @@ import sys
 from types import TracebackType
 from typing import Any
 
-from harn.runtime import Runtime, current_frame, current_frame_var
-from harn.sync.keys import structural
+from harn.runtime import Runtime, current_frame, current_frame_var, current_runtime
+from harn.sync.keys import SameObject, structural
 from harn.sync.turnstile import Turnstile, task_running_on
 from harn.sync.waiters import WAITING, Waiter, guard
 
 _acquire, _release = guard.acquire, guard.release  # `with` costs twice as much
 
 
-MOST_SPARE = 64
+MOST_IDLE = 1024
+"""Sections kept although nobody is in them: making one anew costs more than all the rest."""
 
 
 class Mutexes:
-    """The critical sections of one runtime that somebody is in, or waits for."""
+    """The critical sections of one runtime, by key."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.loop = runtime.loop
-        self.active: dict[object, Turnstile] = {}
-        self.spare: list[Turnstile] = []  # making one costs more than all the rest
+        self.sections: dict[object, Turnstile] = {}
 
-    def open(self, key: object, shown: object) -> Turnstile:
-        """Return the section under *key*; call under `guard`."""
-        turnstile = self.active.get(key)
-        if turnstile is None:
-            spare = self.spare
-            turnstile = spare.pop() if spare else Turnstile("mutex", shown, 1, self.loop)
-            turnstile.key = shown
-            self.active[key] = turnstile
-        return turnstile
+    def open(self, key: object) -> Turnstile:
+        """Make the section under *key*; call under `guard`."""
+        if len(self.sections) >= MOST_IDLE:
+            for each in [key for key, section in self.sections.items() if section.is_idle]:
+                del self.sections[each]
+        section = self.sections[key] = Turnstile("mutex", None, 1, self.loop)
+        return section
 
-    def close(self, key: object, turnstile: Turnstile) -> None:
-        """Forget the section under *key*, which nobody is in or waits for; under `guard`."""
-        if self.active.pop(key, None) is not None and len(self.spare) < MOST_SPARE:
-            turnstile.key = None
-            self.spare.append(turnstile)
+    def forget(self, key: object) -> None:
+        """Drop the section under *key* if nobody is in it; call under `guard`."""
+        section = self.sections.get(key)
+        if section is not None and section.is_idle:
+            del self.sections[key]
 
 
 class Mutex(Waiter):
@@ -59,26 +57,30 @@ class Mutex(Waiter):
 
     async def __aenter__(self) -> None:
         task = (current_frame_var.get(None) or current_frame()).task
-        self._mutexes = mutexes = task.runtime.service(Mutexes)
-        self.holder = task_running_on(mutexes.loop)
-        self.state = WAITING
+        runtime = task.runtime
+        mutexes = runtime._services.get(Mutexes) or runtime.service(Mutexes)  # saves a call
+        self.holder = holder = task_running_on(mutexes.loop)
         _acquire()
         try:
-            self.on = turnstile = mutexes.open(self._key, self._shown)
-            if turnstile.take(1, self.holder):
+            self.on = section = mutexes.sections.get(self._key) or mutexes.open(self._key)
+            if section.free and not section.queued:
+                # Nobody is in it or waits: what `enter` does, without the call.
+                section.free = 0
+                section.holder = holder
+                section.held = 1
                 return
-            turnstile.join(self)
+            section.key = self._shown
+            self.state = WAITING
+            if section.enter(self):
+                return
         finally:
             _release()
-        if task.aio is self.holder:
+        if task.aio is holder:
             task.waiting = self
         try:
             await self.future
         except BaseException:
-            with guard:
-                turnstile.leave(self)
-                if turnstile.is_idle:
-                    mutexes.close(self._key, turnstile)
+            section.leave(self)
             raise
         finally:
             task.waiting = None
@@ -89,14 +91,30 @@ class Mutex(Waiter):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        turnstile = self.on
+        section = self.on
         _acquire()
         try:
-            turnstile.give_back(1, self.holder)
-            if turnstile.free and not turnstile.queued:
-                self._mutexes.close(self._key, turnstile)
+            if section.line:
+                section.hand_over()
+            else:
+                section.free = 1
+                section.holder = None
         finally:
             _release()
+
+
+class ObjectMutex(Mutex):
+    """A passage keyed by an object's identity; its key does not outlive the last passage."""
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await super().__aexit__(kind, error, trace)
+        with guard:
+            current_runtime().service(Mutexes).forget(self._key)
 
 
 _NO_RESOURCE: Any = object()
@@ -118,6 +136,8 @@ def mutex(resource: Any = _NO_RESOURCE) -> Mutex:
     """
     if resource is _NO_RESOURCE:
         frame = sys._getframe(1)
-        # The code object itself is slow to hash; the mutex keeps it alive, so its id is safe.
+        # A code object is slow to hash; the mutex and the caller keep it alive as long as it
+        # matters, so that its id is its own.
         return Mutex((id(frame.f_code), frame.f_lasti), frame.f_code)
-    return Mutex(structural(resource), resource)
+    key = structural(resource)
+    return (ObjectMutex if isinstance(key, SameObject) else Mutex)(key, resource)

@@ -15,7 +15,7 @@ from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption, did_you_mean
 from harn.runtime import Frame, Runtime, current_frame, current_frame_var, current_runtime
 from harn.sync.turnstile import Turnstile, task_running_on
-from harn.sync.waiters import GONE, GRANTED, TIMED_OUT, Waiter, guard
+from harn.sync.waiters import GONE, GRANTED, Waiter, guard
 
 Kind = Literal["mutex", "rwlock", "semaphore", "gate"]
 Mode = Literal["read", "write"]
@@ -33,6 +33,7 @@ class Permit(Waiter):
 
     verb = "permit"
     on: Turnstile
+    _patience = 0.0
 
     def __init__(
         self, turnstile: Turnstile, permits: int, frame: Frame, timeout: Duration | None
@@ -41,48 +42,38 @@ class Permit(Waiter):
         self.on = turnstile
         self.want = permits
         self._frame = frame
-        self.holder = holder = task_running_on(turnstile.loop)
+        self.holder = task_running_on(turnstile.loop)
         self._clock = clock = frame.task.runtime.clock
         self._since = clock.monotonic()
+        if timeout is not None:
+            self.timed = True
+            self._patience = to_seconds(timeout, "timeout")
         _acquire()
         try:
             if turnstile.holder is None and turnstile.free >= permits and not turnstile.queued:
-                # What `take` does, without the call: nobody holds it, the case to be fast in.
+                # Nobody holds it: what `enter` does, without the call.
                 turnstile.free -= permits
                 turnstile.acquisitions += 1
-                turnstile.holder = holder
+                turnstile.holder = self.holder
                 turnstile.held = permits
-            elif not turnstile.take(permits, holder):
-                self._stand_in_line(timeout)
+                self.state = GRANTED
+            elif not turnstile.enter(self, timeout is None or self._patience > 0):
                 return
-            self.state = GRANTED
         finally:
             _release()
         if frame.cleanups is None:
             frame.cleanups = {}
-        frame.cleanups[self] = self.release
+        frame.cleanups[self] = self
 
-    def _stand_in_line(self, timeout: Duration | None) -> None:
-        if timeout is None:
-            self.on.join(self)
-        elif self._until(timeout) > self._since:
-            self.timed = True
-            self.on.join(self)
-        else:
-            self.on.timeouts += 1
-            self.state = TIMED_OUT
-
-    def _until(self, timeout: Duration) -> float:
-        return self._since + to_seconds(timeout, "timeout")
-
-    async def _granted(self, timeout: Duration | None) -> Self | None:
-        """Wait in line; None when *timeout* has passed, and then nothing is held."""
-        if self.state == TIMED_OUT:
-            return None
+    async def _granted(self) -> Self | None:
+        """Wait in line; None when the time is up, and then nothing is held."""
         turnstile, task = self.on, self._frame.task
         timer = None
-        if timeout is not None:
-            timer = self._clock.call_at(self._until(timeout), self.expire)
+        if self.timed:
+            if not self._patience:
+                turnstile.timeouts += 1
+                return None
+            timer = self._clock.call_at(self._since + self._patience, self.expire)
         elif task.aio is self.holder:
             task.waiting = self
         try:
@@ -100,7 +91,7 @@ class Permit(Waiter):
         if self.state == GRANTED:
             if (frame := self._frame).cleanups is None:
                 frame.cleanups = {}
-            frame.cleanups[self] = self.release
+            frame.cleanups[self] = self
             return self
         turnstile.timeouts += 1
         turnstile.leave(self)
@@ -139,12 +130,19 @@ class Permit(Waiter):
             self.state = GONE
             turnstile.held_seconds += self._clock.monotonic() - self._since
             turnstile.releases += 1
-            turnstile.give_back(self.want, self.holder)
+            if turnstile.capacity == 1:
+                turnstile.hand_over()
+            else:
+                turnstile.give_back(self.want, self.holder)
         finally:
             _release()
         if (cleanups := self._frame.cleanups) is not None:
             cleanups.pop(self, None)
         return True
+
+    def __call__(self) -> bool:
+        """Release it: what the scope or task that owns it calls when it ends."""
+        return self.release()
 
     def __enter__(self) -> Self:
         return self
@@ -225,10 +223,11 @@ async def sync_mutex_acquire(key: str, timeout: Duration | None = None) -> Permi
     (True, False)
     """
     frame = current_frame_var.get(None) or current_frame()
-    permits = frame.task.runtime.service(Permits)
+    runtime = frame.task.runtime
+    permits = runtime._services.get(Permits) or runtime.service(Permits)  # saves a call
     turnstile = permits.mutexes.get(key) or permits.open("mutex", key, 1)
     permit = Permit(turnstile, 1, frame, timeout)
-    return permit if permit.state == GRANTED else await permit._granted(timeout)
+    return permit if permit.state == GRANTED else await permit._granted()
 
 
 async def sync_rwlock_acquire(
@@ -254,7 +253,7 @@ async def sync_rwlock_acquire(
     turnstile = frame.task.runtime.service(Permits).open("rwlock", key, MOST_READERS)
     want = MOST_READERS if mode == "write" else 1
     permit = Permit(turnstile, want, frame, timeout)
-    return permit if permit.state == GRANTED else await permit._granted(timeout)
+    return permit if permit.state == GRANTED else await permit._granted()
 
 
 async def sync_semaphore_acquire(
@@ -278,7 +277,7 @@ async def sync_semaphore_acquire(
     frame = current_frame()
     turnstile = frame.task.runtime.service(Permits).open("semaphore", key, capacity)
     permit = Permit(turnstile, permits, frame, timeout)
-    return permit if permit.state == GRANTED else await permit._granted(timeout)
+    return permit if permit.state == GRANTED else await permit._granted()
 
 
 async def sync_gate_acquire(key: str, limit: int, timeout: Duration | None = None) -> Permit | None:
@@ -297,7 +296,7 @@ async def sync_gate_acquire(key: str, limit: int, timeout: Duration | None = Non
     frame = current_frame()
     turnstile = frame.task.runtime.service(Permits).open("gate", key, limit)
     permit = Permit(turnstile, 1, frame, timeout)
-    return permit if permit.state == GRANTED else await permit._granted(timeout)
+    return permit if permit.state == GRANTED else await permit._granted()
 
 
 def sync_release(permit: Permit) -> bool:

@@ -47,6 +47,7 @@ class Turnstile:
         "loop",
         "queued",
         "releases",
+        "thread",
         "timeouts",
         "wait_seconds",
     )
@@ -55,6 +56,7 @@ class Turnstile:
         self, kind: str, key: object, capacity: int, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.loop = loop
+        self.thread = get_ident()
         self.kind = kind
         self.key = key
         self.capacity = capacity
@@ -77,18 +79,33 @@ class Turnstile:
         """Whether nobody holds or waits."""
         return self.free == self.capacity and not self.queued
 
-    def take(self, want: int, holder: Holder) -> bool:
-        """Take *want* permits now if that overtakes nobody; call under `guard`."""
-        if self.free < want or (self.queued and self.line.first() is not None):
-            return False
-        self.free -= want
-        self.acquisitions += 1
-        if self.holder is None:
-            self.holder = holder
-            self.held = want
-        else:
-            self._note(holder, want)
-        return True
+    def enter(self, waiter: Waiter, may_wait: bool = True) -> bool:
+        """Take what *waiter* wants if that overtakes nobody, or else put it in line.
+
+        False if it has to wait. `MutexReentered` if it would wait, without a timeout, for what
+        its own holder has. Call under `guard`; written out in one piece because it is the hot one.
+        """
+        want = waiter.want
+        if self.free >= want and (not self.queued or self.line.first() is None):
+            self.free -= want
+            self.acquisitions += 1
+            if self.holder is None:
+                self.holder = waiter.holder
+                self.held = want
+            else:
+                self._note(waiter.holder, want)
+            waiter.state = GRANTED
+            return True
+        if may_wait:
+            if not waiter.timed and (self.holder is waiter.holder or self.holders):
+                self._refuse_the_impossible(want, self.held_by(waiter.holder))
+            waiter.future = self.loop.create_future()
+            waiter.thread = self.thread
+            self.line.append(waiter)
+            self.queued = queued = self.queued + 1
+            if queued > self.longest_line:
+                self.longest_line = queued
+        return False
 
     def held_by(self, holder: Holder) -> int:
         """Tell how many permits *holder* has."""
@@ -108,19 +125,22 @@ class Turnstile:
         if self.line:
             self.serve()
 
-    def join(self, waiter: Waiter) -> None:
-        """Put *waiter*, which has its want and holder, in line; call under `guard`.
+    def hand_over(self) -> None:
+        """Give the only permit straight to the first in line; call under `guard`.
 
-        `MutexReentered` if its holder waits without a timeout for what it holds itself.
+        What `give_back` does where the capacity is 1, in one piece: the hot end of a hand-off.
         """
-        if not waiter.timed and (self.holder is waiter.holder or self.holders):
-            self._refuse_the_impossible(waiter.want, self.held_by(waiter.holder))
-        waiter.future = self.loop.create_future()
-        waiter.thread = get_ident()
-        self.line.append(waiter)
-        self.queued = queued = self.queued + 1
-        if queued > self.longest_line:
-            self.longest_line = queued
+        line = self.line
+        while line:
+            waiter = line.popleft()
+            if not waiter.state and not waiter.future.done():  # WAITING
+                self.queued -= 1
+                self.acquisitions += 1
+                self.holder = waiter.holder
+                waiter.settle(GRANTED)
+                return
+        self.free = 1
+        self.holder = None
 
     def serve(self) -> None:
         """Grant those at the front of the line what they can have; call under `guard`."""
