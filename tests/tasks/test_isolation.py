@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import sys
@@ -291,7 +292,8 @@ async def test_an_async_function_on_a_thread_has_a_loop_of_its_own(runtime: Runt
     here = asyncio.get_running_loop()
 
     async def inside() -> Any:
-        await asyncio.sleep(0)
+        async with scope():
+            spawn(asyncio.sleep, 0)
         other = asyncio.get_running_loop() is not here
         return other, threading.current_thread().name[:11], runtime_context().task_id
 
@@ -314,6 +316,17 @@ async def test_from_thread_reaches_the_loop_as_the_same_task(runtime: Runtime) -
     assert await spawn(works) == (4, "task_root:spawn:1", here)
     with pytest.raises(HarnError, match="for worker threads"):
         from_thread(turns)
+
+
+async def test_a_thread_starts_tasks_through_the_loop(runtime: Runtime) -> None:
+    def works() -> Any:
+        with pytest.raises(HarnError, match=r"from_thread\(spawn, fn\)"):
+            spawn(turns)
+        handle = from_thread(spawn, async_square, 3)
+        return handle.task_id, from_thread(handle.wait)
+
+    async with scope():
+        assert await spawn(works) == ("task_root:spawn:1:spawn:2", 9)
 
 
 async def _timeout() -> None:
@@ -416,6 +429,7 @@ async def test_cancelling_a_task_kills_its_process(tmp_path: Any) -> None:
         assert not os.path.exists(f"/proc/{pid}") or _is_zombie(pid)
         assert await spawn(square, 5, isolation="process") == 25
     assert [n for n in worker_threads() if "process" in n] == []
+    assert multiprocessing.active_children() == []
 
 
 def _is_zombie(pid: int) -> bool:

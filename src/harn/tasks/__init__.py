@@ -11,16 +11,10 @@ results.py     Ok and Err
 ownership.py   the analysis behind `harn lint`
 """
 
+from harn.tasks.callables import check_callable, is_async_callable
 from harn.tasks.cleanup import Owned, defer, disown, drop, owned
 from harn.tasks.handle import AwaitingTasks, Nursery, TaskHandle, launch
-from harn.tasks.isolation import (
-    Isolation,
-    Runner,
-    check_callable,
-    check_isolation,
-    is_async_callable,
-    runner_for,
-)
+from harn.tasks.isolation import Isolation, Runner, check_isolation, runner_for
 from harn.tasks.ownership import Finding, check_source
 from harn.tasks.parallel import (
     Settled,

@@ -1,15 +1,15 @@
 """Run a function apart from the loop that started it, and still know who is running.
 
 A worker process, or a thread with an event loop of its own, has no runtime to ask. It gets a
-`Passport`: the ids, names and values of its task, from which a runtime is made that nobody enters,
-just enough for `runtime_context()` to answer.
+`Passport`: the ids, names and values of its task, from which a small runtime of its own is made, so
+that `runtime_context()` answers as it would at home.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,11 +61,16 @@ def run_apart(task: Task, fn: Callable[..., Any], *args: Any) -> Any:
 
 
 def run_with(frame: Frame, fn: Callable[..., Any], *args: Any) -> Any:
-    """Call *fn*, with *frame* as the current one; run what it returns if that can be awaited."""
+    """Call *fn*, with *frame* as the current one; run what it returns if that can be awaited.
+
+    An async function finds a runtime that is open: it may spawn, and what it leaves is ended.
+    """
     current_frame_var.set(frame)
     result = fn(*args)
-    return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+    return asyncio.run(_inside(frame, result)) if inspect.isawaitable(result) else result
 
 
-async def _awaited(result: Any) -> Any:
-    return await result
+async def _inside(frame: Frame, result: Awaitable[Any]) -> Any:
+    async with frame.task.runtime:
+        current_frame_var.set(frame)
+        return await result

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 from harn.runtime import Frame, current_frame
+from harn.tasks.callables import check_callable
 from harn.tasks.handle import TaskHandle
-from harn.tasks.isolation import check_callable
 
 T = TypeVar("T")
 

@@ -279,6 +279,12 @@ def launch(
     give their tasks names and groups of their own; users have `spawn`.
     """
     runtime = task.runtime
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        raise HarnError(
+            "a task starts on the event loop; on a worker thread: from_thread(spawn, fn)"
+        ) from None
     handle: TaskHandle[T] = TaskHandle(task, nursery)
     if nursery is not None:
         nursery.adopt(handle)
@@ -286,7 +292,7 @@ def launch(
         raise HarnError("this Runtime has been left and takes no more tasks")
     running = run_in_frame(frame or Frame(task, nursery), call, args)
     # Not `loop.create_task`: an eager task factory would run it before anybody owns it.
-    aio = asyncio.Task(running, loop=runtime.loop, name=task.id)
+    aio = asyncio.Task(running, loop=loop, name=task.id)
     handle._aio = task.aio = aio
     runtime.tasks.add(task)
     aio.add_done_callback(handle._ended)

@@ -7,16 +7,16 @@ pools bring theirs, everything else shares the runtime's.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import os
-from collections.abc import Awaitable, Callable, Coroutine
-from types import FunctionType, MethodType
+from collections.abc import Awaitable, Callable
+from types import FunctionType
 from typing import Any, Literal, Protocol, get_args
 
 from harn.errors import InvalidOption, did_you_mean
 from harn.runtime import Runtime
+from harn.tasks.callables import check_callable, is_async_callable
 from harn.tasks.processes import Processes
 from harn.tasks.threads import Threads
 
@@ -145,32 +145,3 @@ def check_isolation(value: Isolation) -> Isolation:
         near = did_you_mean(value, known) if isinstance(value, str) else ""
         raise InvalidOption("isolation", value, f'"auto", "task", "thread" or "process"{near}')
     return value
-
-
-def check_callable(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return *fn*, or raise `InvalidOption` with the way out if it cannot be called."""
-    if callable(fn):
-        return fn
-    if isinstance(fn, Coroutine):
-        name = getattr(fn, "__name__", "fn")
-        fn.close()
-        raise InvalidOption("fn", fn, f"the function itself: {name}, not {name}()")
-    if isinstance(fn, Awaitable | asyncio.Future):
-        raise InvalidOption("fn", fn, "a function to call; this has been started already")
-    raise InvalidOption("fn", fn, "a function, or anything else that can be called")
-
-
-def is_async_callable(fn: Callable[..., Any]) -> bool:
-    """Tell whether calling *fn* gives something to await.
-
-    >>> async def fetch(): ...
-    >>> is_async_callable(functools.partial(fetch)), is_async_callable(print)
-    (True, False)
-    """
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    if type(fn) in (FunctionType, MethodType) or inspect.isbuiltin(fn):
-        return inspect.iscoroutinefunction(fn)
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
-        getattr(type(fn), "__call__", None)  # noqa: B004 - the method itself, to look at it
-    )

@@ -26,6 +26,7 @@ from harn.errors import HarnError
 from harn.joining import REPORT_AFTER
 from harn.runtime import Runtime, Task, current_frame
 from harn.tasks.apart import run_apart
+from harn.tasks.callables import is_async_callable
 from harn.wakers import OWN_THREADS
 
 T = TypeVar("T")
@@ -65,7 +66,7 @@ class Threads:
         the function, waits for it to end, drops its value and raises the cancel.
         """
         task = current_frame().task
-        if inspect.iscoroutinefunction(fn):
+        if is_async_callable(fn):
             fn = functools.partial(run_apart, task, fn)
         job = ThreadCall(task, fn, args)
         self._submit(job)
@@ -242,8 +243,9 @@ def from_thread(fn: Callable[..., Any], *args: Any) -> Any:
     """From a worker thread: run *fn* with *args* on the runtime's loop, wait, return its value.
 
     *fn* may be async or plain; either way it runs on the loop, as the task that the thread works
-    for, so a plain one must be quick. Its error is raised here. If that task is cancelled,
-    `CancelledError` is raised here, once, and *fn* has been cancelled.
+    for, so a plain one must be quick. (`from_thread(spawn, work)` starts a task and returns its
+    handle; `from_thread(handle.wait)` waits for it.) Its error is raised here. If the thread's
+    task is cancelled, `CancelledError` is raised here, once, and *fn* has been cancelled.
 
     >>> import harn
     >>> async def fetch(n: int) -> int:
@@ -294,7 +296,8 @@ def _begin(
 
 async def _reach(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     result = fn(*args)
-    return await result if inspect.isawaitable(result) else result
+    # A handle is something to await too, but whoever spawns from a thread wants the handle.
+    return await result if is_async_callable(fn) or inspect.iscoroutine(result) else result
 
 
 def _answer(
