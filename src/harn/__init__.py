@@ -53,6 +53,10 @@ _ROOMS = {
         sync_metrics sync_mutex_acquire sync_release sync_rwlock_acquire sync_semaphore_acquire
         waitpoint_cancel waitpoint_complete waitpoint_wait
     """,
+    "harn.triggers": """
+        DispatchHandle EmitReceipt SpawnToPool TriggerBinding TriggerEvent channel_emit
+        trigger_fire trigger_list trigger_register trigger_unregister
+    """,
 }
 _HOME = {name: module for module, names in _ROOMS.items() for name in names.split()}
 

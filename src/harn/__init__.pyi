@@ -130,6 +130,18 @@ from harn.tasks import (
     unwrap_err as unwrap_err,
     wait_agent as wait_agent,
 )
+from harn.triggers import (
+    DispatchHandle as DispatchHandle,
+    EmitReceipt as EmitReceipt,
+    SpawnToPool as SpawnToPool,
+    TriggerBinding as TriggerBinding,
+    TriggerEvent as TriggerEvent,
+    channel_emit as channel_emit,
+    trigger_fire as trigger_fire,
+    trigger_list as trigger_list,
+    trigger_register as trigger_register,
+    trigger_unregister as trigger_unregister,
+)
 
 __version__: str
 __all__: list[str]

@@ -73,6 +73,12 @@ class Settings:
         _one_of("debug", "info", "warning", "error"),
         "The least severe records that the command line logs.",
     )
+    a2a_allow: tuple[str, ...] = _variable(
+        "HARN_A2A_ALLOW",
+        (),
+        lambda text: tuple(part.strip() for part in text.split(",") if part.strip()),
+        "Hosts and networks, with commas between, that `a2a://` may reach though not public.",
+    )
     debug: bool = _variable(
         "HARN_DEBUG",
         False,
@@ -90,6 +96,23 @@ class Settings:
             if name in environ:
                 found[item.name] = _parsed(name, environ[name], item.metadata["parse"])
         return cls(**found)
+
+
+def read_secret(name: str, environ: Mapping[str, str] | None = None) -> str | None:
+    """Return the secret that the variable *name* holds, or the file that `<name>_FILE` points to.
+
+    None if there is neither, or the file cannot be read.
+    """
+    environ = os.environ if environ is None else environ
+    if name in environ:
+        return environ[name]
+    path = environ.get(f"{name}_FILE")
+    if path is None:
+        return None
+    try:
+        return Path(path).read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def _parsed(name: str, text: str, parse: Callable[[str], Any]) -> Any:

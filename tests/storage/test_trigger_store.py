@@ -31,7 +31,7 @@ from harn.storage import (
     note_retry,
     pending,
     rebuild,
-    settle,
+    settle_envelope,
     take_in,
     take_over,
 )
@@ -100,9 +100,9 @@ async def test_only_the_owner_settles_an_envelope_and_only_once(store: Store) ->
     envelope = (await store.run(partial(take_in, new("e1")))).envelopes[0]
     assert envelope is not None
 
-    assert not await store.run(partial(settle, envelope, "another", outcome(envelope)))
-    assert await store.run(partial(settle, envelope, "me", outcome(envelope)))
-    assert not await store.run(partial(settle, envelope, "me", outcome(envelope)))
+    assert not await store.run(partial(settle_envelope, envelope, "another", outcome(envelope)))
+    assert await store.run(partial(settle_envelope, envelope, "me", outcome(envelope)))
+    assert not await store.run(partial(settle_envelope, envelope, "me", outcome(envelope)))
     assert (await store.run(pending))[0] == 1
     assert await folds_to_the_same(store)
 
@@ -120,7 +120,7 @@ async def test_what_a_dead_owner_leaves_is_taken_over_where_it_stood(
 
     assert (orphan.envelope, orphan.attempt, orphan.taken) == (envelope, 3, 2)
     assert await store.run(partial(take_over, "third", frozenset({"a"}))) == []
-    assert not await store.run(partial(settle, envelope, "old", outcome(envelope)))
+    assert not await store.run(partial(settle_envelope, envelope, "old", outcome(envelope)))
     assert await folds_to_the_same(store)
 
 
@@ -190,7 +190,7 @@ def letter(state: str) -> Any:
 async def test_a_dead_letter_changes_its_state_once(store: Store) -> None:
     envelope = (await store.run(partial(take_in, new("e1")))).envelopes[0]
     assert envelope is not None
-    await store.run(partial(settle, envelope, "me", [*outcome(envelope), letter("pending")]))
+    await store.run(partial(settle_envelope, envelope, "me", [*outcome(envelope), letter("pending")]))
 
     count, [found] = await store.run(dead_letters)
     done = [

@@ -60,7 +60,7 @@ from harn.storage.triggers import (
     leave,
     note_retry,
     pending,
-    settle,
+    settle_envelope,
     take_in,
     take_over,
 )
@@ -128,7 +128,7 @@ __all__ = [
     "rebuild",
     "release_lease",
     "renew_lease",
-    "settle",
+    "settle_envelope",
     "take_in",
     "take_lease",
     "take_over",

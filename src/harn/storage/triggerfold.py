@@ -71,8 +71,8 @@ def _apply(event: Event) -> Operation[None]:
             "trigger_dead_put",
             id=payload["id"],
             entry=event.id,
-            event_id=payload["event_id"],
-            binding_id=payload["binding_id"],
+            event_id=payload.get("event_id") or "",
+            binding_id=payload.get("binding_id") or "",
             state=payload["state"],
             at_ms=event.occurred_at_ms,
         )
@@ -114,9 +114,11 @@ def _apply_flow(event: Event) -> Operation[None]:
             at_ms=payload["at_ms"],
         )
     elif does == "hold":
-        yield ask("trigger_mark_hold", gate=gate, ticket=payload["ticket"])
+        for ticket in payload["tickets"]:
+            yield ask("trigger_mark_hold", gate=gate, ticket=ticket, rank=payload["rank"])
     elif does == "drop":
-        yield ask("trigger_mark_drop", gate=gate, ticket=payload["ticket"])
+        for ticket in payload["tickets"]:
+            yield ask("trigger_mark_drop", gate=gate, ticket=ticket)
 
 
 _FOLDED = frozenset(

@@ -34,13 +34,13 @@ class Mark(msgspec.Struct, frozen=True):
 class Change(msgspec.Struct, frozen=True):
     """What to write about a gate: a record, and what it does to the marks.
 
-    `add` puts a mark there (its ticket is the record's offset), `hold` and `drop` are for the mark
-    *ticket*, `clear` takes all away, `replace` clears and adds, `note` only tells.
+    `add` puts a mark there (its ticket is the record's offset), `hold` and `drop` are for the marks
+    *tickets*, `clear` takes all away, `replace` clears and adds, `note` only tells.
     """
 
     kind: str
     does: str
-    ticket: int = 0
+    tickets: tuple[int, ...] = ()
     rank: int = 0
     held: bool = False
     prune_ms: int = 0
@@ -64,7 +64,7 @@ def at_gate(gate: str, owner: str, envelope: int, decide: Decide) -> Operation[l
     for ticket, holder, rank, held, of, at_ms, alive in (yield ask("trigger_marks_of", gate=gate)):
         if holder and holder != owner and not alive:
             gone = Change(
-                "concurrency_released", "drop", ticket, details={"reason": "owner is gone"}
+                "concurrency_released", "drop", (ticket,), details={"reason": "owner is gone"}
             )
             drafts.append(_mark_draft(gate, holder, of, gone, now))
         else:
@@ -90,7 +90,7 @@ def _mark_draft(gate: str, owner: str, envelope: int, change: Change, now: int) 
         **change.details,
     }
     if change.does in ("hold", "drop"):
-        payload["ticket"] = change.ticket
+        payload |= {"tickets": change.tickets, "rank": change.rank}
     if change.does in ("add", "replace"):
         payload |= {"rank": change.rank, "held": change.held, "prune_ms": change.prune_ms}
     return draft(topics.TRIGGER_FLOW, change.kind, payload)

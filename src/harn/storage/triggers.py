@@ -140,7 +140,7 @@ def _cron_draft(trigger_id: str, instant: int) -> Draft:
     return draft(topics.CRON_STATE, "cron_fired", payload)
 
 
-def settle(envelope: int, owner: str, drafts: Sequence[Draft]) -> Operation[bool]:
+def settle_envelope(envelope: int, owner: str, drafts: Sequence[Draft]) -> Operation[bool]:
     """Write what became of an envelope; false, and nothing written, if it is no longer ours.
 
     One of *drafts* is an outbox record that carries the envelope's number.

@@ -34,6 +34,54 @@ FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
         Family("harn_runtime_tasks", "gauge", "Detached tasks that this runtime holds."),
+        Family(
+            "harn_llm_calls_total",
+            "counter",
+            "Calls to models, by how they ended.",
+            ("provider", "model", "outcome"),
+        ),
+        Family(
+            "harn_llm_tokens_total",
+            "counter",
+            "Tokens that calls to models used, as the providers counted them.",
+            ("provider", "model", "direction"),
+        ),
+        Family(
+            "harn_llm_cost_usd_total",
+            "counter",
+            "Dollars that calls to models cost, where prices are configured.",
+            ("provider", "model"),
+        ),
+        Family("harn_pool_active", "gauge", "Tasks that run in a pool.", ("pool",)),
+        Family("harn_pool_queued", "gauge", "Tasks queued in a pool.", ("pool",)),
+        Family("harn_pool_slots", "gauge", "A pool's `max_concurrent`.", ("pool",)),
+        Family(
+            "harn_pool_blocked_submitters",
+            "gauge",
+            "Submitters that wait for a place in a pool's queue.",
+            ("pool",),
+        ),
+        Family("harn_pool_tasks_total", "counter", "Tasks that have ended.", ("pool", "status")),
+        Family(
+            "harn_pool_idempotency_conflicts_total",
+            "counter",
+            "Idempotency keys that came back with another call.",
+            ("pool",),
+        ),
+        Family(
+            "harn_trigger_dispatches_total",
+            "counter",
+            "Trigger dispatches that ended, by how.",
+            ("status",),
+        ),
+        Family("harn_trigger_duplicates_total", "counter", "Events that were known already."),
+        Family("harn_trigger_in_flight", "gauge", "Trigger dispatches under way."),
+        Family(
+            "harn_trigger_requests_total",
+            "counter",
+            "Requests to triggers, by how they were answered.",
+            ("answer",),
+        ),
         Family("harn_supervisors", "gauge", "Supervisors that have not ended."),
         Family(
             "harn_supervisor_children",

@@ -1,0 +1,55 @@
+"""Triggers: an event finds its handlers.
+
+event.py        TriggerEvent, and dotted paths into it
+matching.py     which bindings an event reaches, and in which order
+binding.py      a trigger, checked, with its version
+flow.py         the gates' options and decisions; gates.py carries them out
+retry.py        when a failed dispatch is tried again; circuit.py, when a destination is left alone
+handlers.py     SpawnToPool, worker://, functions; a2a.py, a2a:// over outbound.py and guard.py
+dispatcher.py   gates, attempts, outcome, dead letters; deadletters.py, what can be done about them
+cron.py         schedules; sources.py, what comes by itself: schedules and topics
+signatures.py   who signed a webhook; secrets.py, what is never shown
+registry.py     trigger_register, trigger_fire, channel_emit and their kin
+"""
+
+from harn.triggers.binding import KINDS, PROVIDERS, Binding, TriggerBinding, check_binding
+from harn.triggers.dispatcher import Dispatch, DispatchHandle
+from harn.triggers.event import TriggerEvent, event_from
+from harn.triggers.handlers import LocalTarget, SpawnToPool, Target
+from harn.triggers.registry import (
+    Accepted,
+    EmitReceipt,
+    Triggers,
+    channel_emit,
+    trigger_fire,
+    trigger_list,
+    trigger_register,
+    trigger_unregister,
+)
+from harn.triggers.retry import FROM_MANIFEST
+from harn.triggers.secrets import Secrets
+
+__all__ = [
+    "FROM_MANIFEST",
+    "KINDS",
+    "PROVIDERS",
+    "Accepted",
+    "Binding",
+    "Dispatch",
+    "DispatchHandle",
+    "EmitReceipt",
+    "LocalTarget",
+    "Secrets",
+    "SpawnToPool",
+    "Target",
+    "TriggerBinding",
+    "TriggerEvent",
+    "Triggers",
+    "channel_emit",
+    "check_binding",
+    "event_from",
+    "trigger_fire",
+    "trigger_list",
+    "trigger_register",
+    "trigger_unregister",
+]

@@ -87,7 +87,7 @@ VALUES (:gate, :ticket, :owner, :rank, :held, :envelope, :at_ms);
 
 -- name: trigger_mark_hold
 -- Let a waiting mark hold its slot.
-UPDATE trigger_marks SET held = 1 WHERE gate = :gate AND ticket = :ticket;
+UPDATE trigger_marks SET held = 1, rank = :rank WHERE gate = :gate AND ticket = :ticket;
 
 -- name: trigger_mark_drop
 -- Take a mark away.

@@ -1,0 +1,215 @@
+"""A trigger: what it wants, what handles it, and which version of it this is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from harn.errors import InvalidOption, did_you_mean
+from harn.ids import digest
+from harn.triggers.cron import Schedule, check_schedule
+from harn.triggers.event import check_path
+from harn.triggers.flow import GATES, NO_FLOW, Flow, check_flow
+from harn.triggers.handlers import Target, check_handler
+from harn.triggers.matching import Match, check_match
+from harn.triggers.retry import Retry, check_retry
+
+Kind = Literal["channel.emit", "cron", "webhook", "a2a-push", "stream"]
+State = Literal["active", "draining", "terminated"]
+QueuePriority = Literal["high", "normal", "low"]
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+PROVIDERS: dict[Kind, tuple[str, ...]] = {
+    "channel.emit": ("channel",),
+    "cron": ("cron",),
+    "webhook": ("github", "stripe", "slack", "standard", "webhook"),
+    "a2a-push": ("a2a-push",),
+    "stream": ("stream",),
+}
+OPTIONS = (*GATES, "retry", "dedupe_key", "priority", "schedule", "timezone", "catchup_mode")
+"""What may be said beside id, kind, provider, match and handler."""
+DEFAULT_EVENT = {
+    "channel.emit": "channel.emit",
+    "cron": "tick",
+    "webhook": "webhook",
+    "a2a-push": "a2a.task.received",
+    "stream": "record",
+}
+MOST_ID = 128
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerBinding:
+    """A registered trigger as it is shown: its id, version and state, and where events go."""
+
+    id: str
+    key: str
+    version: int
+    kind: str
+    provider: str
+    state: State
+    handler_kind: str
+    target_uri: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field, JSON-ready."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """One version of a trigger, checked."""
+
+    id: str
+    kind: Kind
+    provider: str
+    match: Match
+    target: Target
+    retry: Retry
+    flow: Flow = NO_FLOW
+    dedupe_path: str | None = None
+    priority: QueuePriority = "normal"
+    schedule: Schedule | None = None
+    version: int = 1
+
+    @property
+    def key(self) -> str:
+        """The name of this very version."""
+        return f"{self.id}@v{self.version}"
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the definition: another one makes another version."""
+        definition = {
+            "kind": self.kind,
+            "provider": self.provider,
+            "match": self.match.as_dict(),
+            "handler": [self.target.kind, self.target.uri, self.target.identity],
+            "retry": self.retry.as_dict(),
+            "flow": self.flow.as_dict(),
+            "dedupe_key": self.dedupe_path,
+            "priority": self.priority,
+        }
+        return digest(msgspec.json.encode(definition, order="sorted").decode())
+
+    @property
+    def destination(self) -> str:
+        """What a circuit is kept for."""
+        return f"{self.target.kind}:{self.target.uri}"
+
+    def first_event(self) -> str:
+        """Return the kind of event that a fire by hand stands for."""
+        plain = [name for name in self.match.events if not name.startswith("channel:")]
+        return plain[0] if plain else DEFAULT_EVENT[self.kind]
+
+    def at_version(self, version: int) -> Binding:
+        """Return this definition as version *version*."""
+        return replace(self, version=version)
+
+    def shown(self, state: State) -> TriggerBinding:
+        """Return what `trigger_list` shows."""
+        return TriggerBinding(
+            self.id,
+            self.key,
+            self.version,
+            self.kind,
+            self.provider,
+            state,
+            self.target.kind,
+            self.target.uri,
+        )
+
+
+def check_binding(
+    *,
+    id: Any,
+    kind: Any,
+    provider: Any,
+    match: Any,
+    handler: Any,
+    options: Mapping[str, Any],
+    default_retry: Retry,
+) -> Binding:
+    """Read the definition of a trigger; every mistake is an `InvalidOption` that names it."""
+    checked_kind = check_kind(kind)
+    for name in options:
+        if name not in OPTIONS:
+            raise InvalidOption(name, options[name], f"no such option{did_you_mean(name, OPTIONS)}")
+    checked_match = check_match(match)
+    priority = options.get("priority")
+    order = priority if isinstance(priority, Mapping) else None
+    gates = {name: options[name] for name in GATES if name in options}
+    return Binding(
+        id=check_id(id),
+        kind=checked_kind,
+        provider=check_provider(checked_kind, provider),
+        match=checked_match,
+        target=check_handler(handler),
+        retry=check_retry(options.get("retry"), default_retry),
+        flow=check_flow(gates, order),
+        dedupe_path=check_path("dedupe_key", options.get("dedupe_key")),
+        priority="normal" if order else check_priority(priority),
+        schedule=_schedule(checked_kind, checked_match, options),
+    )
+
+
+def check_id(id: Any) -> str:
+    """Return *id* if it may name a trigger."""
+    if not isinstance(id, str) or len(id) > MOST_ID or not _ID.fullmatch(id):
+        raise InvalidOption(
+            "id",
+            id,
+            f"1 to {MOST_ID} letters, digits, '.', '_', ':' or '-', a letter or digit first",
+        )
+    return id
+
+
+def check_kind(kind: Any) -> Kind:
+    """Return *kind* if there is one of that name."""
+    for known in KINDS:
+        if kind == known:
+            return known
+    near = did_you_mean(kind, KINDS) if isinstance(kind, str) else ""
+    raise InvalidOption("kind", kind, f"one of {', '.join(KINDS)}{near}")
+
+
+def check_provider(kind: Kind, provider: Any) -> str:
+    """Return *provider* if it can bring events of *kind*."""
+    if isinstance(provider, str) and provider in PROVIDERS[kind]:
+        return provider
+    known = PROVIDERS[kind]
+    near = did_you_mean(provider, known) if isinstance(provider, str) else ""
+    raise InvalidOption("provider", provider, f"for {kind}, {' or '.join(known)}{near}")
+
+
+def check_priority(priority: Any) -> QueuePriority:
+    """Return *priority* if a queue knows it; none is normal."""
+    if priority is None:
+        return "normal"
+    for known in get_args(QueuePriority):
+        if priority == known:
+            return known  # type: ignore[no-any-return]
+    raise InvalidOption(
+        "priority", priority, '"high", "normal" or "low"; or a mapping with key and order'
+    )
+
+
+def _schedule(kind: Kind, match: Match, options: Mapping[str, Any]) -> Schedule | None:
+    given = {
+        name: options.get(name, getattr(match, name))
+        for name in ("schedule", "timezone", "catchup_mode")
+    }
+    if kind != "cron":
+        for name, value in given.items():
+            if value is not None:
+                raise InvalidOption(name, value, "only for kind 'cron'")
+        return None
+    if given["schedule"] is None:
+        raise InvalidOption("match", match.as_dict(), 'a mapping with "schedule" for kind "cron"')
+    return check_schedule(given["schedule"], given["timezone"], given["catchup_mode"])

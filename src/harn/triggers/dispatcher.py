@@ -1,0 +1,538 @@
+"""From an event that is known to a result that is known: gates, circuit, attempts, outcome.
+
+A dispatch begins when its envelope is in the store and ends with an outbox record that settles the
+envelope, in one transaction with the dead letter if there is one. A process that dies in between
+leaves the envelope to another: handlers may see an event twice, never not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from harn import topics
+from harn.clock import resolve, sleep_until
+from harn.errors import HarnError, StorageError
+from harn.ids import digest
+from harn.runtime import Task
+from harn.storage import (
+    CircuitRow,
+    Draft,
+    Store,
+    at_circuit,
+    draft,
+    note_retry,
+    read,
+    settle_envelope,
+)
+from harn.tasks import launch
+from harn.triggers.binding import Binding
+from harn.triggers.circuit import Circuit, admit, after_failure, after_success
+from harn.triggers.event import TriggerEvent, event_at, event_from
+from harn.triggers.gates import Entrant, Gates, Passage
+from harn.triggers.handlers import Call, NotRetryable
+from harn.triggers.retry import error_class
+from harn.triggers.secrets import Secrets
+
+if TYPE_CHECKING:
+    from harn.runtime import Runtime
+
+logger = logging.getLogger("harn.triggers")
+
+Status = Literal["succeeded", "failed", "dlq", "skipped", "cancelled"]
+Shown = Literal["dispatched", "failed", "dlq", "waiting", "cancelled"]
+
+MOST_TAKEN = 5
+"""Processes that may die over one event before it is set aside."""
+SETTLE_ATTEMPTS = 5
+MOST_ERROR = 4000
+MOST_RESULT = 256 * 1024
+WORN_OUT = "its handler has ended {n} processes before this one"
+OPENED = "destination circuit opened: {n} failures in a row, the last: {error}"
+IS_OPEN = "destination circuit is open: the handler failed again and again; it is tried in a minute"
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchHandle:
+    """What became of a dispatch, or how far it is.
+
+    *status* is `dispatched` (the handler succeeded, or a gate skipped the event: see *result*),
+    `dlq`, `failed`, `cancelled`, or `waiting` while a gate, a retry or a slow handler takes time;
+    then `wait()` gives the handle at the end.
+    """
+
+    event_id: str
+    binding_id: str
+    binding_version: int
+    status: Shown
+    result: Any = None
+    error: str | None = None
+    dlq_entry_id: str | None = None
+    replay_of_event_id: str | None = None
+    _dispatch: Dispatch | None = field(default=None, repr=False, compare=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field, JSON-ready, without those that are absent."""
+        names = [name for name in self.__slots__ if not name.startswith("_")]
+        found = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in found.items() if value is not None}
+
+    async def wait(self) -> DispatchHandle:
+        """Wait for the end and return the final handle. Cancelling leaves the dispatch alone."""
+        return self if self._dispatch is None else await self._dispatch.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a dispatch ended."""
+
+    status: Status
+    attempt_count: int = 0
+    result: Any = None
+    error: str | None = None
+    dlq_entry_id: str | None = None
+    skip: str | None = None
+    history: tuple[dict[str, Any], ...] = ()
+
+
+class Dispatch:
+    """One event on its way to one binding."""
+
+    def __init__(
+        self,
+        binding: Binding,
+        event: TriggerEvent,
+        envelope: int,
+        *,
+        replay_of: str | None = None,
+        dlq_of: str | None = None,
+        attempt: int = 1,
+        due_ms: int = 0,
+        taken: int = 1,
+        known: bool = False,
+    ) -> None:
+        self.binding = binding
+        self.event = event
+        self.envelope = envelope
+        self.replay_of = replay_of
+        self.dlq_of = dlq_of
+        self.attempt = attempt
+        self.due_ms = due_ms
+        self.taken = taken
+        self.outcome: Outcome | None = None
+        if known:
+            self.outcome = Outcome("skipped", skip="duplicate")
+        self.is_parked = False
+        self._watchers: list[asyncio.Future[None]] = []
+
+    @property
+    def delivery(self) -> str:
+        """The same for every attempt, and after a crash; another one for a replay."""
+        parts = [self.binding.id, self.event.id]
+        return ":".join([*parts, str(self.envelope)] if self.replay_of else parts)
+
+    def park(self) -> None:
+        """Note that the dispatch waits for time, or for others."""
+        self.is_parked = True
+        self._tell()
+
+    def end(self, outcome: Outcome) -> None:
+        """Note how it ended, and tell whoever waits."""
+        self.outcome = outcome
+        self._tell()
+
+    async def wait(self) -> DispatchHandle:
+        """Wait for the end. Cancelling leaves the dispatch alone."""
+        while self.outcome is None:
+            await self._next_change()
+        return self.handle()
+
+    async def wait_or_park(self) -> None:
+        """Wait until it has ended, or waits for time itself. Cancelling leaves it alone."""
+        while self.outcome is None and not self.is_parked:
+            await self._next_change()
+
+    def handle(self) -> DispatchHandle:
+        """Return how far it is."""
+        outcome = self.outcome
+        shown: Shown = "waiting"
+        if outcome is not None:
+            done = outcome.status in ("succeeded", "skipped")
+            shown = "dispatched" if done else outcome.status  # type: ignore[assignment]
+        return DispatchHandle(
+            self.event.id,
+            self.binding.id,
+            self.binding.version,
+            shown,
+            None if outcome is None else _shown_result(outcome),
+            None if outcome is None else outcome.error,
+            None if outcome is None else outcome.dlq_entry_id,
+            self.replay_of,
+            self if outcome is None else None,
+        )
+
+    async def _next_change(self) -> None:
+        change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._watchers.append(change)
+        await change
+
+    def _tell(self) -> None:
+        watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            resolve(watcher)
+
+
+def _shown_result(outcome: Outcome) -> Any:
+    if outcome.status == "skipped":
+        return {"skipped": True, "flow_control": outcome.skip}
+    return outcome.result
+
+
+class Dispatcher:
+    """Carries dispatches out; one for each runtime."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.owner = runtime.ids.new("owner")
+        self.store = runtime.service(Store)
+        self.running: dict[int, Dispatch] = {}
+        """Dispatches under way, by envelope."""
+        self.counts = {"succeeded": 0, "failed": 0, "dlq": 0, "skipped": 0, "cancelled": 0}
+        self._gates = Gates(runtime, self.owner)
+        self._log = runtime.event_log
+        self._secrets = runtime.service(Secrets)
+        self._idle: list[asyncio.Future[None]] = []
+
+    def start(self, dispatch: Dispatch) -> None:
+        """Begin; the dispatch runs as a task of the runtime."""
+        binding, event, root = dispatch.binding, dispatch.event, self.runtime.root
+        ambient = replace(
+            root.ambient,
+            trigger_id=binding.id,
+            trigger_event_id=event.id,
+            binding_key=binding.key,
+            tenant_id=event.tenant_id or root.ambient.tenant_id,
+            provider=event.provider,
+        )
+        task = Task(self.runtime, root.child_id("trigger"), binding.key, root, ambient=ambient)
+        self.running[dispatch.envelope] = dispatch
+        launch(task, self._carry_out, (dispatch,))
+
+    async def idle(self) -> None:
+        """Wait until nothing is under way. Cancelling leaves everything alone."""
+        while self.running:
+            woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._idle.append(woken)
+            await woken
+
+    def is_running(self, binding_key: str) -> bool:
+        """Tell whether a version of a trigger still has work under way."""
+        return any(each.binding.key == binding_key for each in self.running.values())
+
+    async def _carry_out(self, dispatch: Dispatch) -> None:
+        outcome = Outcome("cancelled")
+        try:
+            outcome = await self._to_outcome(dispatch)
+        except Exception as error:
+            # The store failed us: the envelope stays, and whoever takes it over tries again.
+            outcome = Outcome("failed", error=self._text(error))
+            logger.error("%s: event %s: %s", dispatch.binding.key, dispatch.event.id, outcome.error)
+        finally:
+            self.running.pop(dispatch.envelope, None)
+            self.counts[outcome.status] += 1
+            dispatch.end(outcome)
+            if not self.running:
+                idle, self._idle = self._idle, []
+                for woken in idle:
+                    resolve(woken)
+
+    async def _to_outcome(self, dispatch: Dispatch) -> Outcome:
+        if dispatch.taken > MOST_TAKEN:
+            worn_out = WORN_OUT.format(n=dispatch.taken - 1)
+            return await self._settle(dispatch, self._dead(dispatch, 0, worn_out, ()))
+        binding = dispatch.binding
+        entrant = Entrant(
+            binding.id, dispatch.event, dispatch.envelope, binding.flow, dispatch.park
+        )
+        passage = await self._gates.enter(entrant)
+        try:
+            if passage.skipped is not None:
+                return await self._settle(dispatch, Outcome("skipped", skip=passage.skipped))
+            if passage.members:
+                dispatch.event = await self._with_batch(dispatch.event, passage.members)
+            outcome = await self._attempts(dispatch, entrant, passage)
+            return await self._settle(dispatch, outcome)
+        finally:
+            await self._gates.leave(entrant, passage)
+
+    async def _with_batch(self, event: TriggerEvent, envelopes: tuple[int, ...]) -> TriggerEvent:
+        members = [await self.event_of(envelope) for envelope in envelopes]
+        return _with(event, batch=tuple(member for member in members if member is not None))
+
+    async def event_of(self, envelope: int) -> TriggerEvent | None:
+        """Read the event of an envelope; None if it is no longer there or cannot be read."""
+        found, _ = await self.store.run(
+            lambda: read(topics.TRIGGER_ENVELOPES, envelope - 1, 1), write=False
+        )
+        if not found or found[0].id != envelope:
+            return None
+        try:
+            return event_from(found[0].payload["event"])
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    # -- attempts ------------------------------------------------------------------------------
+
+    async def _attempts(self, dispatch: Dispatch, entrant: Entrant, passage: Passage) -> Outcome:
+        retry = dispatch.binding.retry
+        history: list[dict[str, Any]] = []
+        await self._wait_until_due(dispatch, entrant, passage)
+        for attempt in range(dispatch.attempt, max(retry.max, dispatch.attempt) + 1):
+            if not await self._may_try(dispatch.binding):
+                return self._dead(dispatch, attempt - 1, IS_OPEN, history)
+            error: BaseException | None = None
+            try:
+                result = await dispatch.binding.target.deliver(self._call(dispatch, attempt))
+            except (Exception, SystemExit) as raised:
+                error = raised
+            self._note_attempt(dispatch, attempt, error, history)
+            if error is None:
+                await self._after(dispatch.binding, None)
+                return Outcome("succeeded", attempt, _plain(result), history=tuple(history))
+            text = self._text(error)
+            if isinstance(error, NotRetryable | NotImplementedError):
+                return self._dead(dispatch, attempt, text, history)
+            if await self._after(dispatch.binding, error):
+                opened = OPENED.format(n=5, error=text)
+                return self._dead(dispatch, attempt, opened, history)
+            if attempt < retry.max:
+                await self._back_off(dispatch, entrant, passage, attempt + 1, text)
+        return self._dead(dispatch, retry.max, text, history)
+
+    def _call(self, dispatch: Dispatch, attempt: int) -> Call:
+        binding = dispatch.binding
+        return Call(
+            self.runtime,
+            dispatch.event,
+            binding.id,
+            binding.key,
+            binding.version,
+            binding.priority,
+            attempt,
+            dispatch.replay_of,
+            dispatch.delivery,
+        )
+
+    async def _back_off(
+        self, dispatch: Dispatch, entrant: Entrant, passage: Passage, attempt: int, error: str
+    ) -> None:
+        delay = dispatch.binding.retry.before(attempt)
+        if not delay:
+            return
+        dispatch.attempt = attempt
+        dispatch.due_ms = self.runtime.clock.now_ms() + round(delay * 1000)
+        await self.store.run(
+            partial(
+                note_retry, dispatch.envelope, self.owner, attempt, round(delay * 1000), error[:500]
+            )
+        )
+        await self._wait_until_due(dispatch, entrant, passage)
+
+    async def _wait_until_due(self, dispatch: Dispatch, entrant: Entrant, passage: Passage) -> None:
+        clock = self.runtime.clock
+        left = (dispatch.due_ms - clock.now_ms()) / 1000
+        if left <= 0:
+            return
+        await self._gates.pause(entrant, passage)
+        dispatch.park()
+        await sleep_until(clock, clock.monotonic() + left)
+        await self._gates.resume(entrant, passage)
+
+    async def _may_try(self, binding: Binding) -> bool:
+        def decide(row: CircuitRow, now: int) -> tuple[bool, CircuitRow]:
+            admitted, after = admit(_circuit(row), now)
+            return admitted, _row(after)
+
+        return bool(await self.store.run(lambda: at_circuit(binding.destination, decide)))
+
+    async def _after(self, binding: Binding, error: BaseException | None) -> bool:
+        """Count a success or a failure; tell whether the circuit is open now."""
+
+        def decide(row: CircuitRow, now: int) -> tuple[bool, CircuitRow]:
+            circuit = _circuit(row)
+            after = after_success(circuit) if error is None else after_failure(circuit, now)
+            return after.state(now) == "open", _row(after)
+
+        return bool(await self.store.run(lambda: at_circuit(binding.destination, decide)))
+
+    def _note_attempt(
+        self,
+        dispatch: Dispatch,
+        attempt: int,
+        error: BaseException | None,
+        history: list[dict[str, Any]],
+    ) -> None:
+        at = event_at(self.runtime.clock.now_ms())
+        text = None if error is None else self._text(error)
+        timed_out = isinstance(error, TimeoutError)
+        status = "success" if error is None else "timeout" if timed_out else "failed"
+        history.append({"attempt": attempt, "at": at, "status": status, "error": text})
+        self._log.record(
+            topics.TRIGGER_ATTEMPTS,
+            "attempt_recorded",
+            {
+                "trigger_id": dispatch.binding.id,
+                "binding_key": dispatch.binding.key,
+                "event_id": dispatch.event.id,
+                "attempt": attempt,
+                "outcome": status,
+                "error_msg": text,
+            },
+        )
+
+    def _text(self, error: BaseException) -> str:
+        try:
+            said = str(error)
+        except Exception:
+            said = "(its text cannot be shown)"
+        if isinstance(error, HarnError):
+            text = said
+        else:
+            text = f"handler raised {type(error).__name__}: {said}"
+        return self._secrets.mask(text)[:MOST_ERROR]
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _dead(self, dispatch: Dispatch, attempts: int, error: str, history: Any) -> Outcome:
+        entry_id = self.runtime.ids.new("dlq")
+        return Outcome("dlq", attempts, None, error, entry_id, history=tuple(history))
+
+    async def _settle(self, dispatch: Dispatch, outcome: Outcome) -> Outcome:
+        """Write the outcome down; a store that is away is asked again for a while."""
+        drafts = self._records(dispatch, outcome)
+        clock = self.runtime.clock
+        for attempt in range(1, SETTLE_ATTEMPTS + 1):
+            try:
+                ours = await self.store.run(
+                    partial(settle_envelope, dispatch.envelope, self.owner, drafts)
+                )
+            except StorageError:
+                if attempt == SETTLE_ATTEMPTS:
+                    raise
+                await sleep_until(clock, clock.monotonic() + 0.1 * 2**attempt)
+                continue
+            if not ours:
+                logger.warning("event %s: another process has taken it over", dispatch.event.id)
+            return outcome
+        raise AssertionError("unreachable")
+
+    def _records(self, dispatch: Dispatch, outcome: Outcome) -> list[Draft]:
+        kinds = {"succeeded": "succeeded", "skipped": "skipped"}
+        kind = f"dispatch_{kinds.get(outcome.status, 'failed')}"
+        payload = _outcome_payload(dispatch, outcome)
+        records = [draft(topics.TRIGGER_OUTBOX, kind, payload, _headers(dispatch))]
+        if dispatch.event.kind == "channel.emit":
+            records.append(_receipt(dispatch, outcome, event_at(self.runtime.clock.now_ms())))
+        if outcome.dlq_entry_id is not None:
+            records.append(dead_letter_draft(dispatch, outcome))
+        return records
+
+
+def _outcome_payload(dispatch: Dispatch, outcome: Outcome) -> dict[str, Any]:
+    binding = dispatch.binding
+    return {
+        "envelope": dispatch.envelope,
+        "trigger_id": binding.id,
+        "binding_key": binding.key,
+        "event_id": dispatch.event.id,
+        "attempt_count": outcome.attempt_count,
+        "status": outcome.status,
+        "handler_kind": binding.target.kind,
+        "target_uri": binding.target.uri,
+        "replay_of_event_id": dispatch.replay_of,
+        "result": _shown_result(outcome),
+        "error": outcome.error,
+        **({"skip_stage": "flow_control"} if outcome.skip else {}),
+    }
+
+
+def _receipt(dispatch: Dispatch, outcome: Outcome, at: str) -> Draft:
+    """Make the match receipt of a channel event: what an equal replay must give again."""
+    result = outcome.result if isinstance(outcome.result, dict) else {}
+    shown = {name: result[name] for name in ("id", "job_id", "status", "queue") if name in result}
+    payload = {
+        "receipt_id": digest("receipt", dispatch.delivery),
+        "event_id": dispatch.event.id,
+        "name_resolved": dispatch.event.provider_payload.get("name"),
+        "trigger_id": dispatch.binding.id,
+        "binding_key": dispatch.binding.key,
+        "handler_kind": dispatch.binding.target.kind,
+        "target_uri": dispatch.binding.target.uri,
+        "handler_result": {"status": outcome.status, **shown},
+        "matched_at": at,
+    }
+    return draft(topics.CHANNEL_AUDIT, "channel_match_receipt", payload)
+
+
+def dead_letter_draft(dispatch: Dispatch, outcome: Outcome, state: str = "pending") -> Draft:
+    """Make the record of a dead letter."""
+    event = dispatch.event
+    payload = {
+        "id": outcome.dlq_entry_id,
+        "event_id": event.id,
+        "binding_id": dispatch.binding.id,
+        "binding_version": dispatch.binding.version,
+        "provider": event.provider,
+        "kind": event.kind,
+        "state": state,
+        "error": outcome.error,
+        "error_class": error_class(outcome.error or ""),
+        "attempt_count": outcome.attempt_count,
+        "event": event.as_dict(),
+        "retry_history": list(outcome.history),
+        "replay_of_event_id": dispatch.replay_of,
+    }
+    return draft(topics.TRIGGER_DLQ, "dlq_entry", payload, _headers(dispatch))
+
+
+def _headers(dispatch: Dispatch) -> dict[str, str]:
+    event, binding = dispatch.event, dispatch.binding
+    found = {
+        "event_id": event.id,
+        "provider": event.provider,
+        "kind": event.kind,
+        "trigger_id": binding.id,
+        "binding_key": binding.key,
+        "handler_kind": binding.target.kind,
+        "trace_id": event.trace_id,
+        "tenant_id": event.tenant_id,
+        "replay_of_event_id": dispatch.replay_of,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _plain(result: Any) -> Any:
+    """Return *result* as JSON would keep it, or a word in its place."""
+    try:
+        item = draft("x", "x", result)
+    except HarnError:
+        return {"result_omitted": True, "text": repr(result)[:500]}
+    if len(item.payload) > MOST_RESULT:
+        return {"result_omitted": True, "text": f"{len(item.payload):,} bytes"}
+    return result if not hasattr(result, "as_dict") else result.as_dict()
+
+
+def _with(event: TriggerEvent, **changes: Any) -> TriggerEvent:
+    fields = {name: getattr(event, name) for name in event.__struct_fields__}
+    return TriggerEvent(**{**fields, **changes})
+
+
+def _circuit(row: CircuitRow) -> Circuit:
+    return Circuit(row.failures, row.open_until_ms, row.probing_until_ms)
+
+
+def _row(circuit: Circuit) -> CircuitRow:
+    return CircuitRow(circuit.failures, circuit.open_until_ms, circuit.probing_until_ms)

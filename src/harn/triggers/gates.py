@@ -1,0 +1,418 @@
+"""The gates, carried out: each decision of `flow.py` in a transaction of its own.
+
+State is in the store, so a gate is one for all processes that share it. Whoever waits for a slot
+or for room in a window stands in a line of this process; only the first of the line asks the
+store, and the others follow. What is held is given back on every way out; what a killed process
+held is free once it has been silent for half a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from harn.clock import resolve, sleep_until
+from harn.storage import Change, Mark, Store, at_gate
+from harn.triggers.event import TriggerEvent
+from harn.triggers.flow import (
+    Batch,
+    Concurrency,
+    Flow,
+    Place,
+    SkipReason,
+    Window,
+    batch_is_full,
+    gate_key,
+    has_turn,
+    within_window,
+)
+
+if TYPE_CHECKING:
+    from harn.runtime import Runtime
+
+POLL = 0.5
+"""Seconds after which the first of a line looks again, whatever happens."""
+NEVER = 1 << 62
+"""A ticket behind every other."""
+
+Parked = Callable[[], None]
+
+
+@dataclass(slots=True)
+class Passage:
+    """An event's way through the gates of its binding: what it holds, or why it was skipped."""
+
+    skipped: SkipReason | None = None
+    members: tuple[int, ...] = ()
+    """The envelopes of a batch that goes with this event, its own included."""
+    holds: list[tuple[str, str, tuple[int, ...]]] = field(default_factory=list)
+    """What to give back: the record's kind, the gate and the tickets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """Who stands before the gates."""
+
+    binding_id: str
+    event: TriggerEvent
+    envelope: int
+    flow: Flow
+    parked: Parked
+
+    def gate(self, name: str, key: str | None) -> str:
+        """Name the gate that this event stands before."""
+        return gate_key(self.binding_id, name, key, self.event)
+
+
+class Gates:
+    """The gates of a runtime's triggers, for the owner *owner*."""
+
+    def __init__(self, runtime: Runtime, owner: str) -> None:
+        self._runtime = runtime
+        self._store = runtime.service(Store)
+        self._owner = owner
+        self._lines: dict[str, Line] = {}
+        self._followers: dict[str, list[asyncio.Future[None]]] = {}
+        """Members of batches that fire, by gate: woken when a batch is done."""
+
+    async def enter(self, entrant: Entrant) -> Passage:
+        """Pass every gate in order, waiting where one says so, or be skipped.
+
+        Cancelling gives back whatever was held by then.
+        """
+        passage = Passage()
+        try:
+            for step in (
+                self._batch,
+                self._debounce,
+                self._rate_limit,
+                self._throttle,
+                self._singleton,
+                self._concurrency,
+            ):
+                await step(entrant, passage)
+                if passage.skipped:
+                    await self.leave(entrant, passage)
+                    break
+        except BaseException:
+            await self.leave(entrant, passage)
+            raise
+        return passage
+
+    async def leave(self, entrant: Entrant, passage: Passage) -> None:
+        """Give back everything that *passage* holds. A second call does nothing."""
+        while passage.holds:
+            kind, gate, tickets = passage.holds.pop()
+            await self._at(
+                gate, entrant, lambda marks, now, k=kind, t=tickets: [Change(k, "drop", t)]
+            )
+            self._wake(gate)
+            for follower in self._followers.pop(gate, ()):
+                resolve(follower)
+
+    async def pause(self, entrant: Entrant, passage: Passage) -> None:
+        """Give the slot back while a retry waits; `resume` asks for it again."""
+        slots = [hold for hold in passage.holds if hold[0] == "concurrency_released"]
+        for hold in slots:
+            passage.holds.remove(hold)
+            await self.leave(entrant, Passage(holds=[hold]))
+
+    async def resume(self, entrant: Entrant, passage: Passage) -> None:
+        """Wait for a slot again after a `pause`. Cancelling takes none."""
+        if not any(hold[0] == "concurrency_released" for hold in passage.holds):
+            await self._concurrency(entrant, passage)
+
+    # -- each gate -----------------------------------------------------------------------------
+
+    async def _batch(self, entrant: Entrant, passage: Passage) -> None:
+        batch = entrant.flow.batch
+        if batch is None:
+            return
+        gate = entrant.gate("batch", batch.key)
+        [ticket] = await self._at(
+            gate, entrant, lambda marks, now: [Change("batch_enqueued", "add")]
+        )
+        passage.holds.append(("batch_dispatched", gate, (ticket,)))
+        self._wake(gate)
+        state = BatchState()
+
+        async def look() -> bool | int:
+            await self._at(gate, entrant, partial(_lead, batch, ticket, state))
+            if state.members is None and not state.merged:
+                entrant.parked()
+            return state.until_ms if state.is_gathering else True
+
+        await self._line(gate).wait(Place(0, ticket), look)
+        while state.members is None and not state.merged:
+            # Somebody else fires the batch with us in it. If they vanish, it gathers again.
+            await self._after_batch(gate)
+            if await look() is not True:
+                await self._line(gate).wait(Place(0, ticket), look)
+        if state.merged:
+            passage.holds.clear()
+            passage.skipped = "batch_merged"
+        elif state.members is not None:
+            tickets = tuple(mark.ticket for mark in state.members)
+            passage.members = tuple(mark.envelope for mark in state.members)
+            passage.holds[-1] = ("batch_dispatched", gate, tickets)
+
+    async def _debounce(self, entrant: Entrant, passage: Passage) -> None:
+        debounce = entrant.flow.debounce
+        if debounce is None:
+            return
+        gate = entrant.gate("debounce", debounce.key)
+        seen = Change("debounce_seen", "replace")
+        [ticket] = await self._at(gate, entrant, lambda marks, now: [seen])
+        entrant.parked()
+        clock = self._runtime.clock
+        await sleep_until(clock, clock.monotonic() + debounce.period_ms / 1000)
+
+        def newest(marks: list[Mark], now: int) -> Sequence[Change]:
+            mine = any(mark.ticket == ticket for mark in marks)
+            return [Change("debounce_selected", "clear")] if mine else []
+
+        if not await self._at(gate, entrant, newest):
+            passage.skipped = "debounced"
+
+    async def _rate_limit(self, entrant: Entrant, passage: Passage) -> None:
+        window = entrant.flow.rate_limit
+        if window is None:
+            return
+        gate = entrant.gate("rate_limit", window.key)
+        if not await self._in_window(
+            gate, entrant, window, "rate_limit_allowed", "rate_limit_blocked"
+        ):
+            passage.skipped = "rate_limited"
+
+    async def _throttle(self, entrant: Entrant, passage: Passage) -> None:
+        window = entrant.flow.throttle
+        if window is None:
+            return
+        gate = entrant.gate("throttle", window.key)
+        line = self._line(gate)
+        place = Place(0, line.next_number())
+        told = False
+
+        async def attempt() -> bool | int:
+            nonlocal told
+            blocked = None if told else "throttle_wait"
+            admitted = await self._in_window(gate, entrant, window, "throttle_acquired", blocked)
+            if isinstance(admitted, int) and not isinstance(admitted, bool):
+                told = True
+                entrant.parked()
+            return admitted
+
+        await line.wait(place, attempt)
+
+    async def _in_window(
+        self, gate: str, entrant: Entrant, window: Window, admits: str, blocks: str | None
+    ) -> bool | int:
+        """Ask for room in a window: True, or the time to ask again (False where nobody waits)."""
+        answer: list[bool | int] = []
+
+        def decide(marks: list[Mark], now: int) -> Sequence[Change]:
+            wait = within_window(window, [mark.at_ms for mark in marks], now)
+            answer[:] = [True if wait is None else wait.until_ms]
+            if wait is None:
+                return [Change(admits, "add", prune_ms=window.period_ms)]
+            if blocks is None:
+                return []
+            return [Change(blocks, "note", details={"delay_ms": wait.until_ms - now})]
+
+        await self._at(gate, entrant, decide)
+        if blocks == "rate_limit_blocked":
+            return answer[0] is True
+        return answer[0]
+
+    async def _singleton(self, entrant: Entrant, passage: Passage) -> None:
+        singleton = entrant.flow.singleton
+        if singleton is None:
+            return
+        gate = entrant.gate("singleton", singleton.key)
+
+        free: list[bool] = []
+
+        def decide(marks: list[Mark], now: int) -> Sequence[Change]:
+            free[:] = [not marks]
+            if marks:
+                return [Change("singleton_skipped", "note")]
+            return [Change("singleton_acquired", "add", held=True)]
+
+        [ticket] = await self._at(gate, entrant, decide)
+        if free[0]:
+            passage.holds.append(("singleton_released", gate, (ticket,)))
+        else:
+            passage.skipped = "singleton_active"
+
+    async def _concurrency(self, entrant: Entrant, passage: Passage) -> None:
+        slots = entrant.flow.concurrency
+        if slots is None:
+            return
+        gate = entrant.gate("concurrency", slots.key)
+        rank = entrant.flow.order.rank(entrant.event) if entrant.flow.order else 0
+        entered: list[bool] = []
+
+        def join(marks: list[Mark], now: int) -> Sequence[Change]:
+            at_once = _has_slot(slots, marks, Place(rank, NEVER))
+            entered[:] = [at_once]
+            kind = "concurrency_acquired" if at_once else "concurrency_waiting"
+            return [Change(kind, "add", rank=rank, held=at_once)]
+
+        [ticket] = await self._at(gate, entrant, join)
+        passage.holds.append(("concurrency_released", gate, (ticket,)))
+        if entered[0]:
+            return
+        entrant.parked()
+        mine = Place(rank, ticket)
+
+        async def attempt() -> bool | int:
+            return bool(await self._at(gate, entrant, partial(_take_slot, slots, mine)))
+
+        await self._line(gate).wait(mine, attempt)
+
+    # -- waiting -------------------------------------------------------------------------------
+
+    async def _at(self, gate: str, entrant: Entrant, decide: Any) -> list[int]:
+        return await self._store.run(lambda: at_gate(gate, self._owner, entrant.envelope, decide))
+
+    def _line(self, gate: str) -> Line:
+        line = self._lines.get(gate)
+        if line is None:
+            line = self._lines[gate] = Line(self, gate)
+        return line
+
+    def forget(self, gate: str) -> None:
+        """Drop the line of *gate*, which is empty."""
+        self._lines.pop(gate, None)
+
+    def _wake(self, gate: str) -> None:
+        line = self._lines.get(gate)
+        if line is not None:
+            line.wake()
+
+    async def _after_batch(self, gate: str) -> None:
+        """Wait until a batch of *gate* is done here, or for half a second."""
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._followers.setdefault(gate, []).append(woken)
+        await self.rest(woken, None)
+
+    async def rest(self, woken: asyncio.Future[None], until_ms: int | None) -> None:
+        """Wait until *woken*, until *until_ms*, or for half a second: then look again."""
+        clock = self._runtime.clock
+        timers = [clock.call_at(clock.monotonic() + POLL, partial(resolve, woken), background=True)]
+        if until_ms is not None:
+            left = max(0.0, (until_ms - clock.now_ms()) / 1000)
+            timers.append(clock.call_at(clock.monotonic() + left, partial(resolve, woken)))
+        try:
+            await woken
+        finally:
+            for timer in timers:
+                timer.cancel()
+
+
+Attempt = Callable[[], Any]
+
+
+class Line:
+    """Those of this process who wait before one gate; the first one asks, the others follow."""
+
+    def __init__(self, gates: Gates, gate: str) -> None:
+        self._gates = gates
+        self._gate = gate
+        self._waiting: dict[Place, asyncio.Future[None]] = {}
+        self._number = 0
+
+    def next_number(self) -> int:
+        """Return the next place at the end."""
+        self._number += 1
+        return self._number
+
+    def wake(self) -> None:
+        """Let the first of the line look again."""
+        if self._waiting:
+            resolve(self._waiting[min(self._waiting)])
+
+    async def wait(self, mine: Place, attempt: Attempt) -> None:
+        """Wait until *attempt* says True; it is asked only while nobody here is ahead.
+
+        A number from it is the time to ask again. Cancelling leaves the line.
+        """
+        loop = asyncio.get_running_loop()
+        self._waiting[mine] = loop.create_future()
+        try:
+            while True:
+                until_ms: int | None = None
+                if mine == min(self._waiting):
+                    answer = await attempt()
+                    if answer is True:
+                        return
+                    until_ms = answer if isinstance(answer, int) and answer is not False else None
+                    if self._waiting[mine].done():  # woken while we asked
+                        self._waiting[mine] = loop.create_future()
+                        continue
+                if mine == min(self._waiting):
+                    await self._gates.rest(self._waiting[mine], until_ms)
+                else:
+                    await self._waiting[mine]
+                self._waiting[mine] = loop.create_future()
+        finally:
+            del self._waiting[mine]
+            if self._waiting:
+                self.wake()
+            else:
+                self._gates.forget(self._gate)
+
+
+@dataclass(slots=True)
+class BatchState:
+    """What a member of a batch learned when it looked."""
+
+    members: list[Mark] | None = None
+    merged: bool = False
+    until_ms: int = 0
+
+    @property
+    def is_gathering(self) -> bool:
+        """Whether the batch that this member is in still waits to fire."""
+        return self.members is None and self.until_ms > 0
+
+
+def _lead(
+    batch: Batch, ticket: int, state: BatchState, marks: list[Mark], now: int
+) -> Sequence[Change]:
+    """Look where a batch stands; its first member fires it when it is full or its time is up.
+
+    Members of a batch that fires are held, with its leader's ticket as their rank. If the leader
+    is gone they gather again: nothing was promised to anybody yet.
+    """
+    state.members, state.merged, state.until_ms = None, False, 0
+    there = {mark.ticket for mark in marks}
+    if ticket not in there:
+        state.merged = True
+        return []
+    gathering = [mark for mark in marks if not mark.held or mark.rank not in there]
+    if not gathering or all(mark.ticket != ticket for mark in gathering):
+        return []
+    first = gathering[0]
+    state.until_ms = first.at_ms + batch.timeout_ms
+    if first.ticket != ticket or not batch_is_full(batch, len(gathering), first.at_ms, now):
+        return []
+    state.until_ms = 0
+    members = state.members = gathering[: batch.size]
+    tickets = tuple(mark.ticket for mark in members)
+    details = {"members": len(members)}
+    return [Change("batch_dispatched", "hold", tickets, rank=ticket, details=details)]
+
+
+def _has_slot(slots: Concurrency, marks: list[Mark], mine: Place) -> bool:
+    waiting = [Place(mark.rank, mark.ticket) for mark in marks if not mark.held]
+    return has_turn(mine, waiting, sum(mark.held for mark in marks), slots.max)
+
+
+def _take_slot(slots: Concurrency, mine: Place, marks: list[Mark], now: int) -> Sequence[Change]:
+    if not _has_slot(slots, marks, mine):
+        return []
+    return [Change("concurrency_acquired", "hold", (mine.ticket,), rank=mine.rank)]

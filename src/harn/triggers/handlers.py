@@ -1,0 +1,230 @@
+"""Where an event goes: a function here, a pool here, a worker queue, a remote agent.
+
+A target delivers one event once and returns something JSON-ready, the receipt. What it raises is
+a failed attempt; whether there is another one is the dispatcher's business.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from harn.errors import InvalidOption, TriggerError, did_you_mean
+from harn.pools import PoolTask, pool_get
+from harn.tasks import check_callable, runner_for
+from harn.topics import check_queue_name
+from harn.triggers.event import MISSING, TriggerEvent, as_key, as_priority, check_path, find
+
+if TYPE_CHECKING:
+    from harn.runtime import Runtime
+
+logger = logging.getLogger("harn.triggers")
+
+SCHEMES = ("worker", "a2a")
+_RECEIPT = (
+    *("id", "pool", "pool_id", "status", "priority", "key"),
+    *("rejection_reason", "rejection_policy", "submitted_at"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One delivery: the event, for which trigger, and a name that a repetition shares."""
+
+    runtime: Runtime
+    event: TriggerEvent
+    binding_id: str
+    binding_key: str
+    binding_version: int
+    priority: str
+    attempt: int
+    replay_of: str | None
+    delivery: str
+    """The same for every attempt and after a crash; another one for a replay."""
+
+
+class Target(Protocol):
+    """A destination of events."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def uri(self) -> str: ...
+    @property
+    def identity(self) -> str:
+        """What else makes a handler another one."""
+
+    async def deliver(self, call: Call) -> Any:
+        """Deliver one event; return its receipt."""
+
+
+class NotRetryable(TriggerError):
+    """An attempt that failed for good: trying again could not help."""
+
+
+class LocalTarget:
+    """A function of this process, called with the event."""
+
+    kind = "local"
+
+    def __init__(self, fn: Callable[[TriggerEvent], Any], uri: str | None = None) -> None:
+        self.fn = check_callable(fn)
+        self.uri = uri or f"local://{_name_of(fn)}"
+        self.identity = ""
+
+    async def deliver(self, call: Call) -> Any:
+        """Call the function; a plain one runs on a worker thread."""
+        return await runner_for(call.runtime, "auto").bind(self.fn)(call.event)
+
+
+@dataclass(frozen=True)
+class SpawnToPool:
+    """A handler that submits one closure to a pool for each event.
+
+    *task_factory* takes the event and returns the closure. *priority_from* and *key_from* are
+    dotted paths into the event. A pool that does not exist puts the event among the dead letters
+    at once; one that is full fails the attempt, and a drop policy's refusal is a result.
+
+    >>> import harn
+    >>> from harn.pools import pool_create, pool_wait
+    >>> async def main() -> str:
+    ...     await pool_create(name="work")
+    ...     await harn.trigger_register(
+    ...         id="router", kind="channel.emit", provider="channel",
+    ...         match={"events": ["channel:orders"]},
+    ...         handler=SpawnToPool("work", lambda event: lambda: event.id[:11]))
+    ...     receipt = await harn.channel_emit("orders", "one coffee")
+    ...     done = await pool_wait(receipt.dispatched[0].result)
+    ...     return done.result
+    >>> harn.run(main)
+    'trigger_evt'
+    """
+
+    pool: str
+    task_factory: Callable[[TriggerEvent], Callable[[], Any]]
+    priority_from: str | None = None
+    key_from: str | None = None
+
+    kind = "spawn_to_pool"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pool, str) or not self.pool.strip():
+            raise InvalidOption("pool", self.pool, "the name or id of a pool")
+        if not callable(self.task_factory):
+            raise InvalidOption("task_factory", self.task_factory, "a function of the event")
+        check_path("priority_from", self.priority_from)
+        check_path("key_from", self.key_from)
+
+    @property
+    def uri(self) -> str:
+        """The pool, as a target."""
+        return f"pool://{self.pool}"
+
+    @property
+    def identity(self) -> str:
+        """The factory and both paths."""
+        return f"{_name_of(self.task_factory)} {self.priority_from} {self.key_from}"
+
+    async def deliver(self, call: Call) -> Any:
+        """Submit the closure for this event; the receipt is the pool's task."""
+        pool = pool_get(self.pool)
+        if pool is None:
+            raise NotRetryable(f"pool {self.pool!r} does not exist; create it before its triggers")
+        closure = await runner_for(call.runtime, "auto").bind(self.task_factory)(call.event)
+        if not callable(closure):
+            raise TriggerError(
+                f"task_factory returned {type(closure).__name__}; it must return a function"
+            )
+        task = await pool.submit(
+            closure,
+            priority=self._priority(call.event),
+            key=None if self.key_from is None else as_key(find(call.event, self.key_from)),
+            idempotency_key=call.delivery,
+        )
+        return receipt_of(task)
+
+    def _priority(self, event: TriggerEvent) -> int:
+        found = MISSING if self.priority_from is None else find(event, self.priority_from)
+        if found is MISSING or found is None:
+            return 0
+        priority = as_priority(found)
+        if priority is None:
+            logger.warning(
+                "event %s: %s is no number; its priority is 0", event.id, self.priority_from
+            )
+        return priority or 0
+
+
+def receipt_of(task: PoolTask) -> dict[str, Any]:
+    """Return a pool task as a receipt, which `pool_wait` accepts."""
+    shown = task.snapshot().as_dict()
+    found = {name: shown[name] for name in _RECEIPT if shown.get(name) is not None}
+    return {"_type": "pool_task", **found}
+
+
+class WorkerTarget:
+    """A worker queue: the event becomes a job that some consumer claims later."""
+
+    kind = "worker"
+    identity = ""
+
+    def __init__(self, queue: str) -> None:
+        self.queue = check_queue_name(queue)
+        self.uri = f"worker://{queue}"
+
+    async def deliver(self, call: Call) -> Any:
+        """Enqueue the event; the receipt has the job's id."""
+        from harn.workers import worker_queue
+
+        event = call.event
+        wanted = event.headers.get("priority", "").lower()
+        receipt = await worker_queue(self.queue).enqueue(
+            event.as_dict(),
+            trigger_id=call.binding_id,
+            priority=wanted if wanted in ("high", "low") else call.priority,
+            tenant_id=event.tenant_id,
+            binding_key=call.binding_key,
+            headers={"event_id": event.id},
+            dedupe_key=call.delivery,
+        )
+        return receipt.as_dict()
+
+
+def check_handler(handler: Any) -> Target:
+    """Read a handler: a callable, a `SpawnToPool`, `worker://queue` or `a2a://host/path`."""
+    if isinstance(handler, str):
+        return _from_uri(handler)
+    if isinstance(handler, SpawnToPool):
+        return handler
+    if hasattr(handler, "deliver") and hasattr(handler, "uri"):
+        return handler  # type: ignore[no-any-return]
+    if not callable(handler):
+        raise InvalidOption(
+            "handler",
+            handler,
+            'a function, SpawnToPool(...), "worker://queue" or "a2a://host/path"',
+        )
+    return LocalTarget(handler)
+
+
+def _from_uri(uri: str) -> Target:
+    scheme, separator, rest = uri.partition("://")
+    if separator and scheme == "worker":
+        return WorkerTarget(rest)
+    if separator and scheme in ("a2a", "a2a+http"):
+        from harn.triggers.a2a import A2aTarget
+
+        return A2aTarget(uri)
+    near = did_you_mean(scheme, SCHEMES) if separator else ""
+    accepted = f'"worker://queue" or "a2a://host/path"; a function is given as itself{near}'
+    raise InvalidOption("handler", uri, accepted)
+
+
+def _name_of(fn: Any) -> str:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    name = getattr(fn, "__qualname__", type(fn).__qualname__)
+    return f"{getattr(fn, '__module__', '')}:{name}"

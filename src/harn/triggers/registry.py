@@ -1,0 +1,562 @@
+"""The triggers of a runtime: registered, versioned, fed with events, fired by hand.
+
+An event is written down, with an envelope for each binding that it reaches, before any handler
+sees it. Bindings of one event start in the order of their ids and versions and then run side by
+side: one that waits for a full pool does not hold up the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from harn import topics
+from harn.clock import SystemClock, resolve
+from harn.errors import InvalidOption, TriggerError, did_you_mean
+from harn.ids import digest
+from harn.runtime import current_frame, current_runtime
+from harn.storage import (
+    DedupeClaim,
+    Delivery,
+    Draft,
+    NewEvent,
+    TakenIn,
+    draft,
+    keep_alive,
+    leave,
+    take_in,
+    take_over,
+)
+from harn.telemetry.metrics import Metrics, Sample
+from harn.telemetry.spans import current_ids, instant_span, tracing
+from harn.triggers.binding import Binding, State, TriggerBinding, check_binding
+from harn.triggers.dispatcher import Dispatch, Dispatcher, DispatchHandle
+from harn.triggers.event import TriggerEvent, as_gate_key, event_at, find
+from harn.triggers.matching import route
+from harn.triggers.retry import BY_HAND
+from harn.triggers.sources import Sources
+
+if TYPE_CHECKING:
+    from harn.runtime import Runtime
+
+logger = logging.getLogger("harn.triggers")
+
+DAY_MS = 86_400_000
+EMIT_KEEP_MS = 7 * DAY_MS
+"""How long an emit's id, and a delivery's, is known."""
+PATIENCE = 1.0
+"""Real seconds that an emit waits for handlers before it leaves them to themselves."""
+TEND_EVERY = 10.0
+MOST_IN_MEMORY = 20_000
+"""Records kept of each of our topics when the log is in memory."""
+_REAL = SystemClock()
+
+
+@dataclass(frozen=True, slots=True)
+class EmitReceipt:
+    """What became of an emit: its event, and a handle for each trigger that it reached.
+
+    *duplicate* says that the id was known: nothing was dispatched, *event_id* is the first one's.
+    """
+
+    event_id: str
+    name: str
+    duplicate: bool
+    dispatched: tuple[DispatchHandle, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field, JSON-ready."""
+        return {
+            "event_id": self.event_id,
+            "name": self.name,
+            "duplicate": self.duplicate,
+            "dispatched": [handle.as_dict() for handle in self.dispatched],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What became of an event that was handed in."""
+
+    event: TriggerEvent
+    dispatches: tuple[Dispatch, ...] = ()
+    known_as: str | None = None
+    conflict: bool = False
+    late: bool = False
+
+
+class Triggers:
+    """The triggers of a runtime: `runtime.service(Triggers)`."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.dispatcher = Dispatcher(runtime)
+        self.sources = Sources(runtime, self)
+        self.taken_in = 0
+        self.duplicates = 0
+        self._active: dict[str, Binding] = {}
+        self._draining: dict[str, Binding] = {}
+        self._versions: dict[str, int] = {}
+        self._tending: asyncio.Task[None] | None = None
+        self._store = self.dispatcher.store
+        self._log = runtime.event_log
+        runtime.service(Metrics).add(self._samples)
+
+    # -- registration --------------------------------------------------------------------------
+
+    def register(self, binding: Binding) -> TriggerBinding:
+        """Put *binding* in force; another definition under its id becomes its next version."""
+        before = self._active.get(binding.id)
+        if before is not None and _is_same(before, binding):
+            return before.shown("active")
+        version = self._versions.get(binding.id, 0) + 1
+        self._versions[binding.id] = version
+        binding = binding.at_version(version)
+        if before is not None:
+            self._retire(before)
+        self._active[binding.id] = binding
+        self._tell("trigger_registered", binding)
+        self.sources.begin(binding)
+        self._tend()
+        return binding.shown("active")
+
+    def unregister(self, id: str) -> bool:
+        """Take a trigger out of force; what is under way ends on its own."""
+        binding = self._active.pop(id, None)
+        if binding is None:
+            return False
+        self.sources.end(id)
+        self._retire(binding)
+        return True
+
+    def listed(self) -> list[TriggerBinding]:
+        """Return every trigger in force and every version that still drains, by id and version."""
+        self._forget_drained()
+        shown = [(binding, "active") for binding in self._active.values()]
+        shown += [(binding, "draining") for binding in self._draining.values()]
+        shown.sort(key=lambda pair: (pair[0].id, pair[0].version))
+        return [binding.shown(_state(state)) for binding, state in shown]
+
+    def get(self, id: str) -> Binding:
+        """Return the trigger *id*, or raise `TriggerError` with the nearest name."""
+        found = self._active.get(id)
+        if found is None:
+            raise TriggerError(f"no trigger {id!r}{did_you_mean(str(id), self._active)}")
+        return found
+
+    def active(self) -> list[Binding]:
+        """Return the triggers in force."""
+        return list(self._active.values())
+
+    def _retire(self, binding: Binding) -> None:
+        self._draining[binding.key] = binding
+        self._tell("trigger_draining", binding)
+        self._forget_drained()
+
+    def _forget_drained(self) -> None:
+        for key in [key for key in self._draining if not self.dispatcher.is_running(key)]:
+            self._tell("trigger_terminated", self._draining.pop(key))
+
+    def _tell(self, kind: str, binding: Binding) -> None:
+        shown = binding.shown(_state(kind.removeprefix("trigger_"))).as_dict()
+        self._log.record(topics.TRIGGER_LIFECYCLE, kind, shown)
+
+    # -- events --------------------------------------------------------------------------------
+
+    def new_event(
+        self,
+        *,
+        provider: str,
+        kind: str,
+        payload: dict[str, Any],
+        occurred_ms: int | None = None,
+        tenant_id: str | None = None,
+        **fields: Any,
+    ) -> TriggerEvent:
+        """Make an event that is received now."""
+        now = self.runtime.clock.now_ms()
+        return TriggerEvent(
+            id=fields.pop("id", None) or self.runtime.ids.new("trigger_evt"),
+            provider=provider,
+            kind=kind,
+            received_at=event_at(now),
+            occurred_at=fields.pop("occurred_at", None)
+            or event_at(now if occurred_ms is None else occurred_ms),
+            trace_id=fields.pop("trace_id", None) or current_ids()[0],
+            tenant_id=tenant_id or current_frame().task.ambient.tenant_id,
+            provider_payload=payload,
+            **fields,
+        )
+
+    def reached(self, event: TriggerEvent) -> list[Binding]:
+        """Choose the triggers in force that *event* reaches, in the order of dispatch."""
+        return route(self._active.values(), event)
+
+    async def accept(
+        self,
+        event: TriggerEvent,
+        bindings: Sequence[Binding],
+        *,
+        claim: DedupeClaim | None = None,
+        instant: tuple[str, int] | None = None,
+        beside: Sequence[Draft] = (),
+        replay_of: str | None = None,
+        dlq_of: str | None = None,
+    ) -> Accepted:
+        """Write *event* down for *bindings* and start its dispatches, unless it is known.
+
+        When this returns the event is durable. Cancelling before it was written means that
+        nothing happened; afterwards its dispatches run.
+        """
+        new = NewEvent(
+            id=event.id,
+            record=event.as_dict(),
+            owner=self.dispatcher.owner,
+            deliveries=tuple(_delivery(binding, event, replay_of) for binding in bindings),
+            claim=claim,
+            instant=instant,
+            beside=tuple(beside),
+            headers={"event_id": event.id, "provider": event.provider, "kind": event.kind},
+        )
+        # Its own task: a cancel must not come between the commit and the start.
+        landing = asyncio.ensure_future(self._land(new, event, bindings, replay_of, dlq_of))
+        self.runtime.own(landing)
+        return await asyncio.shield(landing)
+
+    async def _land(
+        self,
+        new: NewEvent,
+        event: TriggerEvent,
+        bindings: Sequence[Binding],
+        replay_of: str | None,
+        dlq_of: str | None,
+    ) -> Accepted:
+        taken: TakenIn = await self._store.run(partial(take_in, new))
+        self.taken_in += 1
+        if taken.known_as is not None or taken.late:
+            self.duplicates += 1
+            return Accepted(event, (), taken.known_as, taken.conflict, taken.late)
+        dispatches = []
+        for binding, envelope in zip(bindings, taken.envelopes, strict=True):
+            known = envelope is None
+            dispatch = Dispatch(
+                binding, event, envelope or 0, replay_of=replay_of, dlq_of=dlq_of, known=known
+            )
+            dispatches.append(dispatch)
+            if not known:
+                self.dispatcher.start(dispatch)
+        if tracing():
+            instant_span("trigger.accept", {"event_id": event.id, "reached": len(dispatches)})
+        if self._store.is_memory and self.taken_in % 1000 == 0:
+            await self._bound_memory()
+        self._tend()
+        return Accepted(event, tuple(dispatches))
+
+    async def fire(self, id: str, payload: Any = None, **fields: Any) -> DispatchHandle:
+        """Fire one trigger by hand and wait for the end."""
+        binding = self.get(id)
+        fields.setdefault("kind", binding.first_event())
+        known = {*TriggerEvent.__struct_fields__} - {"provider_payload", "received_at", "provider"}
+        for name in fields:
+            if name not in known:
+                raise InvalidOption(name, fields[name], f"a field{did_you_mean(name, known)}")
+        provided: dict[str, Any] = {"payload": payload}
+        if binding.kind == "channel.emit":
+            provided["name"] = _channel_of(binding)
+            fields["kind"] = "channel.emit"
+        event = self.new_event(provider=binding.provider, payload=provided, **fields)
+        accepted = await self.accept(event, [binding])
+        return await accepted.dispatches[0].wait()
+
+    async def emit(self, name: str, payload: Any, *, id: str | None = None) -> EmitReceipt:
+        """Emit on a channel."""
+        check_channel(name)
+        if id is not None and (not isinstance(id, str) or not id or len(id) > 500):
+            raise InvalidOption("id", id, "1 to 500 characters, or None")
+        provided = {"name": name, "payload": payload}
+        event = self.new_event(
+            provider="channel", kind="channel.emit", payload=provided, dedupe_key=id
+        )
+        bindings = self.reached(event)
+        claim = None
+        if id is not None:
+            scope = f"channel:{event.tenant_id or ''}:{name}"
+            claim = DedupeClaim(scope, id, "", EMIT_KEEP_MS)
+        accepted = await self.accept(
+            event, bindings, claim=claim, beside=_emit_records(event, name, payload, bindings)
+        )
+        if accepted.known_as is not None:
+            return EmitReceipt(accepted.known_as, name, True)
+        await self.patiently(accepted.dispatches)
+        return EmitReceipt(event.id, name, False, tuple(d.handle() for d in accepted.dispatches))
+
+    async def patiently(self, dispatches: Sequence[Dispatch]) -> None:
+        """Wait until every dispatch has ended or waits for something, a second at most."""
+        if all(each.outcome is not None for each in dispatches):
+            return
+        for _ in range(3):  # most handlers are quick: spare them the timer
+            await asyncio.sleep(0)
+        waiting = asyncio.gather(*(each.wait_or_park() for each in dispatches))
+        enough = asyncio.get_running_loop().create_future()
+        timer = _REAL.call_at(_REAL.monotonic() + PATIENCE, partial(resolve, enough))
+        try:
+            await asyncio.wait((waiting, enough), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            waiting.cancel()
+
+    async def replay(
+        self, event: TriggerEvent, binding_id: str, dlq_of: str | None = None
+    ) -> Dispatch:
+        """Dispatch *event* once more to one trigger, as a new event that names the old one."""
+        fields = {name: getattr(event, name) for name in event.__struct_fields__}
+        fields["id"] = self.runtime.ids.new("trigger_evt")
+        fields["received_at"] = event_at(self.runtime.clock.now_ms())
+        accepted = await self.accept(
+            TriggerEvent(**fields), [self.get(binding_id)], replay_of=event.id, dlq_of=dlq_of
+        )
+        return accepted.dispatches[0]
+
+    # -- tending -------------------------------------------------------------------------------
+
+    def _tend(self) -> None:
+        """See to it that signs of life are given and orphans found; memory needs neither."""
+        if self._store.is_memory or self._tending is not None or self.runtime.closing:
+            return
+        self._tending = asyncio.ensure_future(self._keep_tending())
+        self.runtime.own(self._tending)
+
+    async def _keep_tending(self) -> None:
+        while True:
+            try:
+                await self.recover()
+                if self.dispatcher.running:
+                    await self._store.run(partial(keep_alive, self.dispatcher.owner))
+            except Exception as error:
+                logger.warning("triggers could not be tended: %s", error)
+            woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            clock = self.runtime.clock
+            timer = clock.call_at(
+                clock.monotonic() + TEND_EVERY, partial(resolve, woken), background=True
+            )
+            try:
+                await woken
+            finally:
+                timer.cancel()
+
+    async def recover(self) -> int:
+        """Take over what processes that are gone left behind; return how many events."""
+        bindings = frozenset(self._active)
+        if not bindings:
+            return 0
+        owner = self.dispatcher.owner
+        found = await self._store.run(partial(take_over, owner, bindings))
+        for orphan in found:
+            await self._adopt(orphan)
+        return len(found)
+
+    async def _adopt(self, orphan: Any) -> None:
+        record = await self._envelope(orphan.envelope)
+        if record is None:
+            logger.error("envelope %s cannot be read; its event is lost", orphan.envelope)
+            return
+        binding_id, event = record
+        binding = self._active.get(binding_id)
+        if binding is None:
+            return
+        self.dispatcher.start(
+            Dispatch(
+                binding,
+                event,
+                orphan.envelope,
+                attempt=orphan.attempt,
+                due_ms=orphan.due_ms,
+                taken=orphan.taken,
+            )
+        )
+
+    async def _envelope(self, envelope: int) -> tuple[str, TriggerEvent] | None:
+        found = await self._log.read(topics.TRIGGER_ENVELOPES, envelope - 1, 1)
+        event = await self.dispatcher.event_of(envelope)
+        if event is None or not found:
+            return None
+        return str(found[0].payload["trigger_id"]), event
+
+    async def _bound_memory(self) -> None:
+        for topic in (
+            topics.TRIGGER_ENVELOPES,
+            topics.TRIGGER_CLAIMS,
+            topics.TRIGGER_OUTBOX,
+            topics.TRIGGER_FLOW,
+            topics.CHANNEL_AUDIT,
+            topics.CRON_STATE,
+        ):
+            await self._log.trim(topic, keep=MOST_IN_MEMORY)
+
+    async def aclose(self) -> None:
+        """Say that this process no longer dispatches: what is left may be taken over at once."""
+        if not self._store.is_memory and self.taken_in:
+            await self._store.run(partial(leave, self.dispatcher.owner))
+
+    def _samples(self) -> list[Sample]:
+        counts = self.dispatcher.counts
+        return [
+            *(Sample("harn_trigger_dispatches_total", n, (name,)) for name, n in counts.items()),
+            Sample("harn_trigger_in_flight", len(self.dispatcher.running)),
+            Sample("harn_trigger_duplicates_total", self.duplicates),
+        ]
+
+
+def check_channel(name: Any) -> str:
+    """Return *name* if it may name a channel."""
+    if not isinstance(name, str) or not 0 < len(name) <= 128 or not name.isprintable():
+        raise InvalidOption("name", name, "1 to 128 printable characters")
+    return name
+
+
+def _is_same(before: Binding, after: Binding) -> bool:
+    same_code = getattr(before.target, "fn", None) is getattr(after.target, "fn", None)
+    same_factory = getattr(before.target, "task_factory", None) is getattr(
+        after.target, "task_factory", None
+    )
+    return same_code and same_factory and before.fingerprint == after.fingerprint
+
+
+def _delivery(binding: Binding, event: TriggerEvent, replay_of: str | None) -> Delivery:
+    claim = None
+    if binding.dedupe_path is not None and replay_of is None:
+        value = find(event, binding.dedupe_path)
+        scope = f"binding:{event.tenant_id or ''}:{binding.id}"
+        keep_ms = binding.retry.retention_days * DAY_MS
+        key = as_gate_key(value)
+        claim = DedupeClaim(scope, key if len(key) <= 500 else digest(key), "", keep_ms)
+        if key == "null":
+            claim = None  # nothing there to know it by
+    return Delivery(binding.id, binding.version, claim)
+
+
+def _emit_records(
+    event: TriggerEvent, name: str, payload: Any, bindings: Sequence[Binding]
+) -> list[Draft]:
+    headers = {"event_id": event.id}
+    receipt = {
+        "event_id": event.id,
+        "name_resolved": name,
+        "tenant_id": event.tenant_id,
+        "id": event.dedupe_key,
+        "reached": [binding.id for binding in bindings],
+    }
+    return [
+        draft(topics.channel_topic(name), "channel.emit", payload, headers),
+        draft(topics.CHANNEL_AUDIT, "channel_emit_receipt", receipt, headers),
+    ]
+
+
+def _channel_of(binding: Binding) -> str:
+    for name in binding.match.events:
+        if name.startswith("channel:"):
+            return name.removeprefix("channel:")
+    return ""
+
+
+def _state(word: str) -> State:
+    return "draining" if word == "draining" else "terminated" if word == "terminated" else "active"
+
+
+async def trigger_register(
+    *, id: str, kind: str, provider: str, match: Any, handler: Any, **flow: Any
+) -> TriggerBinding:
+    """Register a trigger: events that *match* go to *handler*, through the gates of *flow*.
+
+    *kind* is `channel.emit`, `cron`, `webhook`, `a2a-push` or `stream`. *handler* is a callable
+    that takes the event, a `SpawnToPool`, `"worker://queue"` or `"a2a://host/path"`. *flow* may
+    hold `concurrency`, `throttle`, `rate_limit`, `debounce`, `batch`, `singleton`, `priority`,
+    `retry` and `dedupe_key`. Registering an id again makes a new version; what is under way ends
+    on the old one. Cancelling registers nothing.
+
+    >>> import harn
+    >>> async def main() -> list[str]:
+    ...     seen: list[str] = []
+    ...     await harn.trigger_register(
+    ...         id="greeter", kind="channel.emit", provider="channel",
+    ...         match={"events": ["channel:hello"]},
+    ...         handler=lambda event: seen.append(event.get("provider_payload.payload")))
+    ...     await harn.channel_emit("hello", "world")
+    ...     return seen
+    >>> harn.run(main)
+    ['world']
+    """
+    binding = check_binding(
+        id=id,
+        kind=kind,
+        provider=provider,
+        match=match,
+        handler=handler,
+        options=flow,
+        default_retry=BY_HAND,
+    )
+    return current_runtime().service(Triggers).register(binding)
+
+
+def trigger_unregister(id: str) -> bool:
+    """Take the trigger *id* out of force; false if there is none. What is under way ends.
+
+    >>> import harn
+    >>> async def main() -> bool:
+    ...     return harn.trigger_unregister("no such")
+    >>> harn.run(main)
+    False
+    """
+    return current_runtime().service(Triggers).unregister(id)
+
+
+def trigger_list() -> list[TriggerBinding]:
+    """Return every trigger of this runtime, by id, versions that still drain included.
+
+    >>> import harn
+    >>> async def main() -> int:
+    ...     return len(harn.trigger_list())
+    >>> harn.run(main)
+    0
+    """
+    return current_runtime().service(Triggers).listed()
+
+
+async def trigger_fire(id: str, payload: Any = None, **fields: Any) -> DispatchHandle:
+    """Fire the trigger *id* by hand and wait until it is done, retries included.
+
+    *payload* is at `provider_payload["payload"]` of the event; *fields* are others of its fields,
+    such as `tenant_id`. Cancelling stops waiting; the dispatch goes on.
+
+    >>> import harn
+    >>> async def main() -> str:
+    ...     await harn.trigger_register(
+    ...         id="double", kind="channel.emit", provider="channel", match={},
+    ...         handler=lambda event: 2 * event.get("provider_payload.payload"))
+    ...     handle = await harn.trigger_fire("double", 21)
+    ...     return f"{handle.status}: {handle.result}"
+    >>> harn.run(main)
+    'dispatched: 42'
+    """
+    return await current_runtime().service(Triggers).fire(id, payload, **fields)
+
+
+async def channel_emit(name: str, payload: Any, *, id: str | None = None) -> EmitReceipt:
+    """Emit *payload* on the channel *name*: every trigger that matches `channel:<name>` gets it.
+
+    The event is durable on return. Handlers have ended by then, unless they wait at a gate, for
+    a retry, or take longer than a second; their handles then say `waiting` and can be awaited
+    with `wait()`. The same *id* again, within a week, dispatches nothing. Cancelling before the
+    event was written means that nothing happened; afterwards its dispatches run.
+
+    >>> import harn
+    >>> async def main() -> list[bool]:
+    ...     return [(await harn.channel_emit("news", n, id="once")).duplicate for n in range(2)]
+    >>> harn.run(main)
+    [False, True]
+    """
+    return await current_runtime().service(Triggers).emit(name, payload, id=id)
