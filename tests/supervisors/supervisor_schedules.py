@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -126,6 +127,7 @@ class Schedule:
                     await sleep(self.ticks(8))
                 if life.manner != "deaf":
                     raise
+                until = max(until, self.clock.monotonic() + self.ticks(300))
 
 
 def check(played: Schedule) -> None:
@@ -165,7 +167,8 @@ def check_ledger(played: Schedule) -> None:
         for event in played.supervisor.events()
         if event.kind in ("child_started", "child_restart_started")
     ]
-    assert sorted(starts) == sorted(life.child for life in played.lives)
+    # A task that is cancelled before its first step has started and never lived.
+    assert Counter(life.child for life in played.lives) <= Counter(starts)
     first = list(dict.fromkeys(life.child for life in played.lives))
     assert first == sorted(first), f"first started in the order {first}"
 

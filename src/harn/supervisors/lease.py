@@ -210,7 +210,7 @@ class Leases:
             here = asyncio.ensure_future(claim.live(self._own_store(), runtime.clock))
             runtime.own(here)
         else:
-            if self._thread is None:
+            if self._thread is None or self._thread.is_over:
                 self._thread = _LeaseThread(lease_place(runtime.storage_url))
             self._thread.start(claim)
         return claim
@@ -248,19 +248,22 @@ class _LeaseThread:
         self._thread = threading.Thread(target=self._run, name="harn-lease", daemon=True)
         self._thread.start()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing lives here any more."""
+        return self._ended.done()
+
     def start(self, claim: LeaseClaim) -> None:
         """Let *claim* live here."""
         self._claims.add(claim)
         claim.ended.add_done_callback(lambda _: self._claims.discard(claim))
         claim.move_to(self._loop)
-        if self._ended.done():
-            claim.died()
-        else:
+        with contextlib.suppress(RuntimeError):  # its loop is closed: `_over` is on its way
             self._loop.call_soon_threadsafe(self._inbox.put_nowait, claim)
 
     async def aclose(self) -> None:
         """End the thread, when its claims have ended."""
-        if not self._ended.done():
+        with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._inbox.put_nowait, None)
         await self._ended
         self._thread.join()

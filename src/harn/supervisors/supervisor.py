@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("harn.supervisors")
 
+SEEK_AGAIN = 0.5
+"""Seconds after which a lease is sought again when seeking it has failed."""
+
 
 class Supervisor:
     """Children that are started, watched, restarted and stopped. Made by `supervisor_start`.
@@ -255,11 +258,13 @@ class Supervisor:
 
     def _lease_lost(self, member: Member) -> None:
         """Cancel *member* at once: another process may be running it any moment."""
-        if member.alive and not member.cancelled:
-            now = self._now()
+        now = self._now()
+        if not member.alive:  # it was still sought; seek again
+            member.claim, member.at = None, now + SEEK_AGAIN
+        elif not member.cancelled:
             member.condemn("lease", now)
             self._cancel(member, now)
-            self._advance()
+        self._advance()
 
     def _condemn_all(self, by: float) -> None:
         for member in self._members:
