@@ -112,6 +112,8 @@ class EventLog:
         self._pending: deque[_Entry] = deque()
         self._flights: list[_Flight] = []
         self._at_once = self.store.driver.at_once
+        self._crowded = False
+        """Whether emits come many at a time: then the first one waits a turn for the others."""
         self._recorded: Counter[str] = Counter()
         self._heads: set[asyncio.Future[int]] = set()
         self._scheduled = False
@@ -134,9 +136,13 @@ class EventLog:
             entry = _Entry(item, self._loop.create_future())
             self._pending.append(entry)
             if len(self._flights) < self._at_once and not self._heads:
-                self._take_off()
+                if self._crowded:
+                    self._schedule()
+                else:
+                    self._take_off()
             id, at = await entry.future  # type: ignore[misc]
-        return Event(id, topic, kind, decode(item.payload), decode(item.headers), at)
+        told = decode(item.headers) if headers else {}
+        return Event(id, topic, kind, decode(item.payload), told, at)
 
     def record(
         self,
@@ -291,7 +297,7 @@ class EventLog:
 
     def _load(self) -> _Flight:
         flight, size = _Flight(), 0
-        busy = set().union(*(each.topics for each in self._flights))
+        busy: set[str] = set().union(*(each.topics for each in self._flights))
         passed: list[_Entry] = []
         while self._pending and len(flight.entries) < BATCH and size < BATCH_BYTES:
             entry = self._pending.popleft()
@@ -320,9 +326,13 @@ class EventLog:
             elif not entry.future.done():
                 entry.future.set_result(place)
         self._flights.remove(flight)
+        self._crowded = len(flight.entries) > 1
         self._tell_landed()
         if self._pending and not self._heads:
-            self._take_off()
+            if self._crowded:
+                self._schedule()
+            else:
+                self._take_off()
 
     def _crashed(self, flight: _Flight, error: BaseException) -> None:
         """Fail whoever waits; keep what was only recorded and try it again a little later."""
@@ -479,7 +489,7 @@ class _Flight:
 class _Entry:
     """A record that waits for the next commit, and whoever waits for it."""
 
-    __slots__ = ("future", "item")
+    __slots__ = ("future", "item", "topic")
 
     def __init__(
         self,
@@ -488,10 +498,7 @@ class _Entry:
     ) -> None:
         self.item = item
         self.future = future
-
-    @property
-    def topic(self) -> str:
-        return self.item.topic if isinstance(self.item, Draft) else self.item[0]
+        self.topic: str = item.topic if isinstance(item, Draft) else item[0]
 
     def ready(self) -> Draft | None:
         """Return the draft, or None if nobody wants it any more or it cannot be made."""

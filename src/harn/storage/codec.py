@@ -78,7 +78,7 @@ def encode_headers(headers: Mapping[str, Any] | None) -> bytes:
 def encode(option: str, value: Any, at_most: int) -> bytes:
     """Encode *value* as JSON, refusing by the name *option* what JSON or we cannot hold."""
     try:
-        encoded = msgspec.json.encode(value, enc_hook=_as_json)
+        encoded = _encoder.encode(value)
     except RecursionError:
         raise InvalidOption(option, _sketch(value), f"JSON of at most {MAX_DEPTH} levels") from None
     except (TypeError, ValueError, OverflowError) as error:
@@ -103,6 +103,9 @@ def _as_json(value: Any) -> Any:
     if hasattr(value, "as_dict"):
         return value.as_dict()
     raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_as_json)
 
 
 def _is_finite(value: Any) -> bool:

@@ -19,7 +19,7 @@ import queue
 import threading
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from harn.clock import Clock, SystemClock
@@ -28,9 +28,9 @@ from harn.storage.contract import Durability, Hooks
 from harn.storage.handover import Handover, Request
 from harn.storage.listening import Listener, Notifier
 from harn.storage.log import TAKE_OFFSETS
-from harn.storage.operations import Ask, Recipe, Rows, drive, nothing
+from harn.storage.operations import Ask, Recipe, Row, Rows, drive, nothing
 from harn.storage.places import Place, mask
-from harn.storage.queries import load_queries, missing_steps
+from harn.storage.queries import Query, load_queries, missing_steps
 
 try:
     import psycopg
@@ -220,6 +220,8 @@ class _Lane:
     def _execute(self, connection: Connection[Any], asked: Ask) -> Rows:
         query = self._queries[asked.name]
         params = dict(asked.params)
+        if asked.rows is not None and query.types:
+            return _copy(connection, query, asked.rows)
         if asked.rows is not None:
             columns = zip(*asked.rows, strict=True) if asked.rows else [()] * len(asked.columns)
             params = {
@@ -334,6 +336,15 @@ def migrate(connection: Connection[Any], schema: str, busy_ms: int, where: str) 
         if not connection.closed:
             connection.execute("ROLLBACK")
         raise
+
+
+def _copy(connection: Connection[Any], query: Query, rows: Sequence[Row]) -> Rows:
+    """Send *rows* in one stream; many times faster than a statement for each."""
+    with connection.cursor() as cursor, cursor.copy(query.text) as copy:
+        copy.set_types(query.types)
+        for row in rows:
+            copy.write_row(row)
+    return []
 
 
 def _connection_lost(error: psycopg.Error) -> bool:

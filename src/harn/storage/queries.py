@@ -22,6 +22,7 @@ Dialect = Literal["sqlite", "postgres"]
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.M)
 _VERSION = re.compile(r"^-- version: (\d+)\n", re.M)
+_TYPES = re.compile(r"^-- types: (.*)$", re.M)
 _PARAM = re.compile(r"(?<![:\w]):([a-z_]+)")
 
 POSTGRES_NOW = "coalesce(%(now)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)"
@@ -30,10 +31,14 @@ POSTGRES_NOW = "coalesce(%(now)s::bigint, (extract(epoch FROM clock_timestamp())
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A statement as its engine takes it, and whether it asks for the store's time."""
+    """A statement as its engine takes it, and whether it asks for the store's time.
+
+    A `COPY` has a line `-- types:`, which names the types of its columns.
+    """
 
     text: str
     wants_now: bool
+    types: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,8 @@ def _prepared(body: str, dialect: Dialect) -> Query:
     text = "\n".join(line for line in body.splitlines() if not line.startswith("--"))
     text = text.strip().removesuffix(";")
     wants_now = "now" in _PARAM.findall(text)
+    if types := _TYPES.search(body):
+        return Query(text, wants_now, tuple(types[1].split()))
     if dialect == "postgres":
         text = _PARAM.sub(_postgres_param, text.replace("%", "%%"))
     return Query(text, wants_now)

@@ -60,7 +60,16 @@ class Session:
                 return [(params["now"],)]
         if asked.name == TAKE_OFFSETS:
             self.touched.add(params["topic"])
+            params = {**params, **self._topic_time()}
         return self.connection.execute(query.text, params).fetchall()
+
+    def _topic_time(self) -> dict[str, int | None]:
+        # A topic remembers its own newest time: one page less to write than the store's clock.
+        # A fake time is used as it is and not remembered.
+        clock = self._clock()
+        if clock.is_fake:
+            return {"clock": 0, "fake": clock.now_ms()}
+        return {"clock": self.now() if self._ticked else clock.now_ms(), "fake": None}
 
     def now(self) -> int:
         """Return the store's time: the clock's, but never behind what any process has seen."""

@@ -13,10 +13,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from harn.clock import Clock
+from harn.clock import Clock, Timer
 
 IN_MODIFY = 0x2
 IN_CREATE = 0x100
+LOOK_AGAIN = (0.001, 0.004, 0.015)
+"""Seconds after a hint at which to look once more."""
 
 
 class FileWatch:
@@ -33,6 +35,7 @@ class FileWatch:
         self._changed = changed
         self._fd = -1
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._again: list[Timer] = []
 
     def switch(self, wanted: bool) -> None:
         """Begin or end watching; asking again for the same looks for new files."""
@@ -63,8 +66,22 @@ class FileWatch:
         except BlockingIOError:
             return
         self._changed()
+        self._look_again()
+
+    def _look_again(self) -> None:
+        # The write that woke us may come before the commit that shows it: look again soon.
+        for timer in self._again:
+            timer.cancel()
+        clock = self._clock()
+        self._again = [
+            clock.call_at(clock.monotonic() + pause, self._changed, background=True)
+            for pause in LOOK_AGAIN
+        ]
 
     def _end(self) -> None:
+        for timer in self._again:
+            timer.cancel()
+        self._again = []
         fd, self._fd = self._fd, -1
         if fd < 0:
             return

@@ -6,8 +6,8 @@ RETURNING topic_id, head, :now;
 
 -- name: insert_events
 -- Write records at the offsets taken for them.
-INSERT INTO events (topic_id, id, kind, payload, headers, occurred_at_ms)
-SELECT * FROM unnest(:topic_id::bigint[], :id::bigint[], :kind::text[], :payload::bytea[], :headers::bytea[], :at::bigint[]);
+-- types: int8 int8 text bytea bytea int8
+COPY events (topic_id, id, kind, payload, headers, occurred_at_ms) FROM STDIN (FORMAT BINARY);
 
 -- name: begin
 -- Open a writing transaction that cannot hang, and claim the producer's next number: nothing comes back if it has landed.

@@ -1,8 +1,9 @@
 -- name: take_offsets
--- Take the next offsets of a topic, making it on first use; the last one comes back.
-INSERT INTO topics (name, head, largest) VALUES (:topic, :count, :largest)
-ON CONFLICT (name) DO UPDATE SET head = head + :count, largest = max(largest, :largest)
-RETURNING topic_id, head, :now;
+-- Take the next offsets of a topic, making it on first use; the last one comes back, and a time that does not go back.
+INSERT INTO topics (name, head, largest, newest_ms) VALUES (:topic, :count, :largest, :clock)
+ON CONFLICT (name) DO UPDATE
+SET head = head + :count, largest = max(largest, :largest), newest_ms = max(newest_ms, :clock)
+RETURNING topic_id, head, coalesce(:fake, newest_ms);
 
 -- name: insert_events
 -- Write records at the offsets taken for them.

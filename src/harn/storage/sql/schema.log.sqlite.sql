@@ -3,7 +3,8 @@ CREATE TABLE topics (
     topic_id INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE,
     head INTEGER NOT NULL,
-    largest INTEGER NOT NULL
+    largest INTEGER NOT NULL,
+    newest_ms INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE TABLE events (
     seq INTEGER PRIMARY KEY,
