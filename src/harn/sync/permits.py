@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from types import TracebackType
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, get_args, overload
 
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption, did_you_mean
@@ -334,6 +334,12 @@ class SyncMetrics:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
+@overload
+def sync_metrics(kind: Kind, key: str) -> SyncMetrics | None: ...
+@overload
+def sync_metrics(kind: Kind | None = None, key: None = None) -> list[SyncMetrics]: ...
+@overload
+def sync_metrics(kind: None = None, *, key: str) -> list[SyncMetrics]: ...
 def sync_metrics(
     kind: Kind | None = None, key: str | None = None
 ) -> SyncMetrics | list[SyncMetrics] | None:
