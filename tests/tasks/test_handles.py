@@ -379,3 +379,9 @@ async def test_a_task_that_waits_for_others_says_so(runtime: Runtime) -> None:
     with pytest.raises(TaskCancelled):
         await outer
     assert outer.task.waiting is None
+
+    stranger = asyncio.create_task(waits())  # has our context, but is not our task
+    await asyncio.sleep(0)
+    assert runtime.root.waiting is None
+    await asyncio.wait((stranger,))
+    stranger.exception()

@@ -377,13 +377,16 @@ async def test_plain_functions_run_on_threads_within_the_cap(runtime: Runtime) -
 async def test_the_tasks_under_way_can_be_seen(runtime: Runtime) -> None:
     from harn.tasks import AwaitingTasks
 
-    running = asyncio.create_task(parallel(3, lambda _: forever(), isolation="task"))
+    async def main() -> None:
+        await parallel(3, lambda _: forever(), isolation="task")
+
+    handle = harn.spawn(main)
     await turns()
 
-    assert isinstance(runtime.root.waiting, AwaitingTasks)
-    assert len(list(runtime.root.waiting.tasks)) == 3
-    assert len(runtime.tasks) == 4
-    running.cancel()
-    await asyncio.wait((running,))
-    assert runtime.root.waiting is None
+    waiting = handle.task.waiting
+    assert isinstance(waiting, AwaitingTasks)
+    assert len(list(waiting.tasks)) == 3
+    assert len(runtime.tasks) == 5
+    await harn.drop(handle)
+    assert handle.task.waiting is None
     assert runtime.tasks == {runtime.root}

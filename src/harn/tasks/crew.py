@@ -94,7 +94,7 @@ class Crew:
         Cancelling cancels the workers, waits for them and comes out as the cancel it is.
         """
         me = self.parent
-        waited_before, me.waiting = me.waiting, AwaitingTasks(Running(self))
+        said = AwaitingTasks(Running(self)).by(me)
         try:
             self.start()
             while self.workers and not self.stopping:
@@ -109,7 +109,8 @@ class Crew:
         else:
             await self.dismiss()
         finally:
-            me.waiting = waited_before
+            if said:
+                me.waiting = None
         if (error := self.failure()) is not None:
             raise error
 

@@ -38,6 +38,15 @@ class AwaitingTasks:
     def __init__(self, tasks: Collection[Task]) -> None:
         self.tasks = tasks
 
+    def by(self, task: Task) -> bool:
+        """Say so for *task*, if it is *task* itself that waits here and not another asyncio task
+        that somebody started inside it; tell whether, so that the caller takes it back.
+        """
+        if task.aio is not asyncio.current_task():
+            return False
+        task.waiting = self
+        return True
+
 
 class Nursery(Protocol):
     """Whoever takes a task in and answers for its error: an open `scope`."""
@@ -173,12 +182,12 @@ class TaskHandle(Generic[T]):
             self._waiters = [waiter]
         else:
             self._waiters.append(waiter)
-        timer = None
+        timer, said = None, False
         if limit is not None:
             clock, seconds = limit
             timer = clock.call_at(clock.monotonic() + seconds, partial(resolve, waiter))
         else:
-            waited_before, me.waiting = me.waiting, AwaitingTasks((self._task,))
+            said = AwaitingTasks((self._task,)).by(me)
         try:
             yield from waiter
         except BaseException:
@@ -187,8 +196,8 @@ class TaskHandle(Generic[T]):
         finally:
             if timer is not None:
                 timer.cancel()
-            else:
-                me.waiting = waited_before
+            if said:
+                me.waiting = None
         if timer is not None and self._status == "running":
             self._waiters.remove(waiter)
 

@@ -248,7 +248,7 @@ class Scope:
         """Wait for every child, whatever cancels us; return that cancel."""
         cancel: asyncio.CancelledError | None = None
         me = self.outer.task
-        waited_before, me.waiting = me.waiting, AwaitingTasks(self.tasks)
+        said = AwaitingTasks(self.tasks).by(me)
         while self._children:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -256,7 +256,8 @@ class Scope:
             except asyncio.CancelledError as error:
                 cancel = error
                 self._cancel_children(again=True)
-        me.waiting = waited_before
+        if said:
+            me.waiting = None
         return cancel
 
     def adopt(self, handle: TaskHandle[Any]) -> None:

@@ -126,12 +126,13 @@ class Streaming(Crew):
                 raise HarnError("this stream is being read already; one reader at a time")
             self._taker = asyncio.get_running_loop().create_future()
             me = current_frame().task
-            waited_before, me.waiting = me.waiting, AwaitingTasks(Running(self))
+            said = AwaitingTasks(Running(self)).by(me)
             try:
                 await self._taker
             finally:
                 self._taker = None
-                me.waiting = waited_before
+                if said:
+                    me.waiting = None
         value = self._buffer.popleft()
         if self._blocked:
             waiter, blocked = self._blocked.popleft()
