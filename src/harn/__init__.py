@@ -29,7 +29,14 @@ _ROOMS = {
     """,
     "harn.eventlog": "event_log_emit event_log_read event_log_subscribe",
     "harn.ratelimit": """
-        Bucket BucketGrant RateLimitGrant durable_rate_limit_acquire
+        Bucket BucketGrant LlmSlot ProviderLimits RateLimitGrant durable_rate_limit_acquire
+        llm_rate_limit llm_slot with_rate_limit
+    """,
+    "harn.pools": """
+        Backpressure BackpressurePolicy Pool PoolHost PoolOptions PoolSnapshot PoolTask
+        QueueStrategy Retention Strategy TaskSnapshot UnsettledState backpressure_queue durable
+        fail_fast fair_round_robin fifo lifo pool_create pool_get pool_list pool_simulate_restart
+        pool_wait priority ring_buffer unsettled_state
     """,
     "harn.runtime": """
         Runtime RuntimeContext current_runtime run runtime_context runtime_context_clear

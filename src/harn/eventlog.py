@@ -289,11 +289,9 @@ class EventLog:
         self._flights.append(flight)
         drafts = flight.drafts
         try:
-            answer = self.store.submit(lambda: append(drafts))
+            self.store.submit(lambda: append(drafts), into=_Landing(partial(self._land, flight)))
         except HarnError as error:
             self._crashed(flight, error)
-        else:
-            answer.add_done_callback(partial(self._land, flight))
 
     def _load(self) -> _Flight:
         flight, size = _Flight(), 0
@@ -473,6 +471,22 @@ class _Buffer(deque[tuple[str, Payload, Mapping[str, Any] | None, int]]):
     """What was recorded for one topic in memory, and how much ever was since the last read."""
 
     total = 0
+
+
+class _Landing(asyncio.Future[list[tuple[int, int]]]):
+    """A future whose one listener is told at once, not on the loop's next turn."""
+
+    def __init__(self, tell: Callable[[asyncio.Future[Any]], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def set_result(self, result: list[tuple[int, int]]) -> None:
+        super().set_result(result)
+        self._tell(self)
+
+    def set_exception(self, exception: type | BaseException) -> None:
+        super().set_exception(exception)
+        self._tell(self)
 
 
 class _Flight:

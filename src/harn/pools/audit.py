@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from harn import topics
 from harn.eventlog import EventLog
 from harn.pools.backpressure import Evict, RejectNew
-from harn.pools.task import PoolTask, iso_text, task_id
+from harn.pools.names import Names, iso_text
+from harn.pools.task import PoolTask
 
 SUBMIT_HEADERS = {"schema": "harn.pool_submit.v1"}
 DEQUEUE_HEADERS = {"schema": "harn.pool_dequeue.v1"}
@@ -21,44 +24,16 @@ DROP_HEADERS = {
 }
 
 
-class Names:
-    """How a pool and its tasks are called in its receipts."""
-
-    __slots__ = ("id", "name", "prefix", "salt")
-
-    def __init__(self, id: str, name: str, prefix: str, salt: int) -> None:
-        self.id = id
-        self.name = name
-        self.prefix = prefix
-        self.salt = salt
-
-    def task(self, ms: int, seq: int) -> str:
-        """Return the id of the task submitted at *ms* as number *seq*."""
-        return task_id(self.prefix, self.salt, ms, seq)
-
-
-class Submitted:
+class Submitted(msgspec.Struct, gc=False):
     """The receipt of one accepted submit."""
 
-    __slots__ = ("by", "idempotency_key", "key", "ms", "names", "priority", "seq")
-
-    def __init__(
-        self,
-        names: Names,
-        seq: int,
-        ms: int,
-        priority: int,
-        key: str | None,
-        idempotency_key: str | None,
-        by: str,
-    ) -> None:
-        self.names = names
-        self.seq = seq
-        self.ms = ms
-        self.priority = priority
-        self.key = key
-        self.idempotency_key = idempotency_key
-        self.by = by
+    names: Names
+    seq: int
+    ms: int
+    priority: int
+    key: str | None
+    idempotency_key: str | None
+    by: str
 
     def __call__(self) -> dict[str, Any]:
         return {
@@ -73,17 +48,14 @@ class Submitted:
         }
 
 
-class Dequeued:
+class Dequeued(msgspec.Struct, gc=False):
     """The receipt of one start."""
 
-    __slots__ = ("at", "ms", "names", "seq", "slot")
-
-    def __init__(self, names: Names, seq: int, ms: int, at: int, slot: int) -> None:
-        self.names = names
-        self.seq = seq
-        self.ms = ms
-        self.at = at
-        self.slot = slot
+    names: Names
+    seq: int
+    ms: int
+    at: int
+    slot: int
 
     def __call__(self) -> dict[str, Any]:
         return {

@@ -22,10 +22,10 @@ from harn.pools.task import PoolTask
 class Memory:
     """The ended tasks of a pool, oldest first, and every bound idempotency key."""
 
-    __slots__ = ("_age_ms", "_bound", "_count", "conflicts", "counts", "ended", "total")
+    __slots__ = ("_age_ms", "_bound", "conflicts", "count", "counts", "ended", "next_due", "total")
 
     def __init__(self, retention: Retention) -> None:
-        self._count = retention.count
+        self.count = retention.count
         self._age_ms = retention.age_ms
         self._bound: dict[Hashable, PoolTask] = {}
         self.ended: deque[PoolTask] = deque()
@@ -33,30 +33,28 @@ class Memory:
         self.total = 0
         """Every task ever submitted, those already forgotten included."""
         self.conflicts = 0
-
-    def remember(self, task: PoolTask, now: int) -> None:
-        """Keep *task*, which has just ended, as long as retention says."""
-        ended = self.ended
-        ended.append(task)
-        if len(ended) > self._count or ended[0]._finished_ms < now - self._age_ms:  # type: ignore[operator]
-            self.forget_old(now)
+        self.next_due = 0
+        """When to look again for tasks that have grown too old."""
 
     def forget_old(self, now: int) -> None:
         """Let go of what retention no longer keeps."""
-        ended, count, since = self.ended, self._count, now - self._age_ms
-        while ended and (len(ended) > count or ended[0]._finished_ms < since):  # type: ignore[operator]
+        ended, since = self.ended, now - self._age_ms
+        while ended and (len(ended) > self.count or ended[0]._finished_ms < since):  # type: ignore[operator]
             self.unbind(ended.popleft())
+        oldest = ended[0]._finished_ms if ended else now
+        self.next_due = (oldest or now) + self._age_ms
 
     def bind(self, binding: Hashable, task: PoolTask) -> None:
         """Let *binding* lead to *task* until it is forgotten."""
-        task._binding = binding
+        task._own().binding = binding
         self._bound[binding] = task
 
     def unbind(self, task: PoolTask) -> None:
         """Free the idempotency key of *task*, if it has one."""
-        if task._binding is not None:
-            self._bound.pop(task._binding, None)
-            task._binding = None
+        more = task._more
+        if more.binding is not None:
+            self._bound.pop(more.binding, None)
+            more.binding = None
 
     def bound(self, binding: Hashable) -> PoolTask | None:
         """Return the task that *binding* leads to."""

@@ -16,37 +16,38 @@ from harn.clock import resolve
 class ParkingLine:
     """Parked submitters, and how many of them a place is being held for."""
 
-    __slots__ = ("_line", "held")
+    __slots__ = ("anyone", "held")
 
     def __init__(self) -> None:
-        self._line: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        self.anyone: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        """Those in line, first come first; empty when nobody waits."""
         self.held = 0
 
     def __len__(self) -> int:
-        return len(self._line) + self.held
+        return len(self.anyone) + self.held
 
     def join(self, waiter: asyncio.Future[None]) -> None:
         """Stand at the end of the line."""
-        self._line[waiter] = None
+        self.anyone[waiter] = None
 
     def leave(self, waiter: asyncio.Future[None]) -> None:
         """Leave the line, or give up the place that was held."""
-        if waiter in self._line:
-            del self._line[waiter]
+        if waiter in self.anyone:
+            del self.anyone[waiter]
         else:
             self.held -= 1
 
     def next(self) -> asyncio.Future[None] | None:
         """Hold a place for the first in line and wake them."""
-        if not self._line:
+        if not self.anyone:
             return None
-        waiter, _ = self._line.popitem(last=False)
+        waiter, _ = self.anyone.popitem(last=False)
         self.held += 1
         resolve(waiter)
         return waiter
 
     def dismiss(self, error: Callable[[], Exception]) -> None:
         """Send everyone away, each with an *error* of their own."""
-        for waiter in self._line:
+        for waiter in self.anyone:
             if not waiter.done():
                 waiter.set_exception(error())

@@ -83,19 +83,20 @@ class Persistence:
             raise
         self._pool._journal = self
         for _ in range(self._pool.max_concurrent):
-            self._pool._next()
+            self._pool.next()
 
     def submitted(self, task: PoolTask) -> None:
         """Hand a new task over to the disk."""
         assert task._fn is not None
         call = durable_call(task._fn)
-        task._call = call
-        task._ticket = self._journal.append(encode(self._record(task)))
+        more = task._own()
+        more.call = call
+        more.ticket = self._journal.append(encode(self._record(task)))
 
     async def acknowledge(self, task: PoolTask) -> None:
         """Wait until *task*'s submit is safe; undo it if that fails or we are cancelled."""
         try:
-            await self._journal.synced(task._ticket)
+            await self._journal.synced(task._more.ticket)
         except (StorageError, asyncio.CancelledError):
             if self._pool.withdraw(task):
                 self._journal.append(encode(WithdrawRecord(VERSION, task._seq)), owed=True)
@@ -103,8 +104,8 @@ class Persistence:
 
     async def starting(self, task: PoolTask) -> None:
         """Wait until *task* may begin. Cancelling leaves it to the caller."""
-        await self._journal.synced(task._ticket)
-        call = task._call
+        await self._journal.synced(task._more.ticket)
+        call = task._more.call
         assert task._started_ms is not None
         start = encode(StartRecord(VERSION, task._seq, task._started_ms))
         may_repeat = call is None or call[0].rerun
@@ -119,16 +120,17 @@ class Persistence:
 
     def ended(self, task: PoolTask) -> None:
         """Hand a task's end over to the disk; a task that is new to it, whole."""
-        if task._ticket == 0:
-            task._ticket = self._journal.append(encode(self._record(task)), ends=1)
+        more = task._own()
+        if more.ticket == 0:
+            more.ticket = self._journal.append(encode(self._record(task)), ends=1)
             return
         assert task._finished_ms is not None
         end = EndRecord(VERSION, task._seq, task._finished_ms, task.status, error=_text(task.error))
         if task.status == "completed":
             _write_result(end, task)
-        elif task._reason is not None:
-            end.rejection_reason, end.rejection_policy, end.stale_reason = task._reason
-        task._ticket = self._journal.append(encode(end), owed=True, ends=1)
+        elif more.reason is not None:
+            end.rejection_reason, end.rejection_policy, end.stale_reason = more.reason
+        more.ticket = self._journal.append(encode(end), owed=True, ends=1)
 
     async def synced(self, ticket: int) -> None:
         """Wait until what *ticket* was given for is safe. Cancelling leaves it on its way."""
@@ -147,7 +149,8 @@ class Persistence:
         return retention.count, self._pool.runtime.clock.now_ms() - retention.age_ms
 
     def _record(self, task: PoolTask) -> TaskRecord:
-        tenant = task._binding[0] if isinstance(task._binding, tuple) else None
+        more = task._more
+        tenant = more.binding[0] if isinstance(more.binding, tuple) else None
         record = TaskRecord(
             v=VERSION,
             seq=task._seq,
@@ -157,18 +160,18 @@ class Persistence:
             status=task.status,
             priority=task.priority,
             key=task.key,
-            labels=task._labels or {},
-            idempotency_key=task._idempotency_key,
+            labels=more.labels or {},
+            idempotency_key=more.idempotency_key,
             tenant_id=tenant,
             started_at=task._started_ms,
             finished_at=task._finished_ms,
             error=_text(task.error),
         )
-        if task._call is not None:
-            entry, args = task._call
+        if more.call is not None:
+            entry, args = more.call
             record.call, record.args = entry.name, msgspec.Raw(args)
-        if task._reason is not None:
-            record.rejection_reason, record.rejection_policy, record.stale_reason = task._reason
+        if more.reason is not None:
+            record.rejection_reason, record.rejection_policy, record.stale_reason = more.reason
         return record
 
     # After a restart.
@@ -193,11 +196,12 @@ class Persistence:
         task, memory = self._known(record), self._pool._memory
         task.status = record.status if record.status in TERMINAL else "failed"
         task._finished_ms = record.finished_at
-        task._error = record.error
+        task._outcome = record.error
         if record.status == "completed":
             task._outcome = Reloaded(record.result, record.result_text)
         if record.rejection_reason or record.stale_reason:
-            task._reason = record.rejection_reason, record.rejection_policy, record.stale_reason
+            reason = record.rejection_reason, record.rejection_policy, record.stale_reason
+            task._own().reason = reason
         if record.status != "rejected":
             self._rebind(task, record)
         memory.counts[task.status] += 1
@@ -210,10 +214,11 @@ class Persistence:
         entry = registered(record.call) if record.call is not None else None
         if entry is not None and (entry.rerun or not began):
             args = bytes(record.args) if isinstance(record.args, msgspec.Raw) else b"[[],{}]"
-            task._call = entry, args
+            more = task._own()
+            more.call = entry, args
             task._context = context.copy()
             task._started_ms = None
-            task._ticket = -1  # known to the journal, and safe
+            more.ticket = -1  # known to the journal, and safe
             pool._queue.push(task)
             if pool._order is not None:
                 pool._order.add(task)
@@ -226,13 +231,14 @@ class Persistence:
         memory = self._pool._memory
         task.status = "failed"
         task._finished_ms = self._pool.runtime.clock.now_ms()
-        task._reason = (None, None, reason)
-        task._error = f"reloaded as stale after process restart: {reason}"
+        task._outcome = f"reloaded as stale after process restart: {reason}"
         if record.call is not None and entry is None:
-            task._error += f"; {record.call} is not registered, import it before pool_create"
+            task._outcome += f"; {record.call} is not registered, import it before pool_create"
+        more = task._own()
+        more.reason = (None, None, reason)
+        more.ticket = -1
         memory.counts["failed"] += 1
         memory.ended.append(task)
-        task._ticket = -1
         self.ended(task)
 
     def _known(self, record: TaskRecord) -> PoolTask:
@@ -243,22 +249,26 @@ class Persistence:
             None,
             record.priority,
             record.key,
-            record.labels or None,
+            record.key,
             record.submitted_at,
             record.submitted_by,
+            None,
         )
-        if pool._field is not None and record.labels:
-            task.partition = record.labels.get(pool._field, record.key)
+        if record.labels:
+            task._own().labels = record.labels
+            if pool._field is not None:
+                task.partition = record.labels.get(pool._field, record.key)
         task._started_ms = record.started_at
         return task
 
     def _rebind(self, task: PoolTask, record: TaskRecord) -> None:
         if record.idempotency_key is None:
             return
-        task._idempotency_key = record.idempotency_key
+        more = task._own()
+        more.idempotency_key = record.idempotency_key
         if record.call is not None:
             args = bytes(record.args) if isinstance(record.args, msgspec.Raw) else b""
-            task._fingerprint = call_fingerprint(record.call, args)
+            more.fingerprint = call_fingerprint(record.call, args)
         self._pool._memory.bind(binding(record.tenant_id, record.idempotency_key), task)
 
 

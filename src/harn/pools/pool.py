@@ -2,31 +2,31 @@
 
 The life of a task is a few named steps: `_try_submit` admits it (or rejects it, refuses it, or
 lets its submitter wait), `_enter` queues or starts it, `_start` gives it a slot and a worker, the
-worker runs it, `_finish` records its end and `_next` passes the slot on. Each step is complete
+worker runs it, `finish` records its end and `next` passes the slot on. Each step is complete
 between two awaits, so the counts add up whenever anyone looks.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 from collections.abc import Callable, Iterator
+from contextvars import Context, copy_context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from harn import topics
 from harn.clock import resolve
 from harn.errors import DeadlockError, HarnError, PoolClosed, PoolFull, PoolNotFound
-from harn.ids import digest
-from harn.pools.audit import DEQUEUE_HEADERS, SUBMIT_HEADERS, Dequeued, Names, Submitted, note_drop
+from harn.pools.audit import DEQUEUE_HEADERS, SUBMIT_HEADERS, Dequeued, Submitted, note_drop
 from harn.pools.backpressure import Decision, Evict, Park, Refuse, RejectNew, decide
 from harn.pools.memory import Memory, binding, fingerprint
+from harn.pools.names import Names, iso_text
 from harn.pools.options import PoolOptions, check_labels, exact, whole_number
 from harn.pools.parking import ParkingLine
 from harn.pools.snapshots import PoolSnapshot, TaskStatus
 from harn.pools.stuck import StuckWaits
-from harn.pools.task import ClosureTask, PoolTask, iso_text
+from harn.pools.task import ClosureFrame, ClosureTask, PoolTask
 from harn.pools.worker import Worker
 from harn.runtime import Frame, Runtime, current_frame_var
 from harn.tasks import Runner, check_callable, runner_for
@@ -63,9 +63,7 @@ class Pool:
         self.on_closed: Callable[[Pool], None] | None = None
         """Told once, when the pool has closed and its name is free."""
         self._created_ms = runtime.clock.now_ms()
-        self._salt = int(digest(id, length=8), 16)
-        self._task_prefix = f"{id}_task_"
-        self._names = Names(id, options.name, self._task_prefix, self._salt)
+        self.names = Names(id, options.name)
         self._log = runtime.event_log
         self._policy = options.backpressure
         self._bounded = options.backpressure.kind != "unbounded"
@@ -75,12 +73,13 @@ class Pool:
         self._memory = Memory(options.retention)
         self._line = ParkingLine()
         self._stuck = StuckWaits(options.name)
-        self._workers: set[Worker] = set()
-        self._idle: list[Worker] = []
-        self._context = contextvars.Context()
-        self._context.run(current_frame_var.set, runtime.frame)
-        self._on_loop = options.isolation in ("auto", "task")
+        self.workers: set[Worker] = set()
+        self.idle: list[Worker] = []
+        self.worker_context = Context()
+        self.worker_context.run(current_frame_var.set, runtime.frame)
+        self.on_loop = options.isolation in ("auto", "task")
         self._runner: Runner | None = None
+        self.is_durable = options.scope == "pipeline"
         self._journal: Persistence | None = None
         self._seq = 0
         self._running = 0
@@ -146,7 +145,7 @@ class Pool:
         """
         task = self._try_submit(fn, priority, key, idempotency_key, labels)
         if task is None:
-            queued = len(self._queue)
+            queued = self._queue.live
             raise PoolFull(
                 f"pool {self.name!r} is full ({queued} queued); wait, or raise max_depth"
             )
@@ -155,7 +154,7 @@ class Pool:
     def size(self) -> int:
         """Return how many tasks are running or queued."""
         self._check_here()
-        return self._running + len(self._queue)
+        return self._running + self._queue.live
 
     def snapshot(self, tasks: bool = True) -> PoolSnapshot:
         """Return the pool as it stands; *tasks* false leaves the list of tasks empty."""
@@ -169,7 +168,7 @@ class Pool:
             max_concurrent=self.max_concurrent,
             created_at=self.created_at,
             active=self._running,
-            queued=len(self._queue),
+            queued=self._queue.live,
             **memory.counts,
             total=memory.total,
             blocked_submitters=len(self._line),
@@ -209,12 +208,14 @@ class Pool:
         self._line.dismiss(self._closed_error)
         if cancel:
             self._cancel_all()
-        while self._running or len(self._queue):
+        while self._running or self._queue.live:
             if self._drained is None:
                 self._drained = self.runtime.loop.create_future()
             await asyncio.wait((self._drained,))
         if self._shutting is None:
-            self._shutting = self.runtime.loop.create_task(self._shut(), context=self._context)
+            self._shutting = self.runtime.loop.create_task(
+                self._shut(), context=self.worker_context
+            )
         await asyncio.wait((self._shutting,))
         self._shutting.result()
 
@@ -230,7 +231,7 @@ class Pool:
         await self.close(cancel=kind is not None)
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else f"{self._running} running, {len(self._queue)} queued"
+        state = "closed" if self.closed else f"{self._running} running, {self._queue.live} queued"
         return f"<Pool {self.name!r} {state}>"
 
     # Submitting.
@@ -282,7 +283,7 @@ class Pool:
     def _decide(self) -> Decision:
         return decide(
             self._policy,
-            queued=len(self._queue),
+            queued=self._queue.live,
             running=self._running,
             slots=self.max_concurrent,
             ahead=len(self._line),
@@ -300,27 +301,32 @@ class Pool:
         self._seq = seq = self._seq + 1
         submitter = frame.task
         ambient = submitter.ambient
-        now = self.runtime.clock.now_ms()
+        now: int = self.runtime.clock.now_ms()
         by = ambient.workflow_id or ambient.agent_session_id or ambient.worker_id or "user"
-        task = PoolTask(self, seq, fn, priority, key, labels, now, by)
-        task._context = contextvars.copy_context()
-        task._values = submitter.values
-        if labels is not None and self._field is not None:
-            task.partition = labels.get(self._field, key)
+        task = PoolTask(self, seq, fn, priority, key, key, now, by, copy_context())
+        if submitter.values:
+            task._own().values = submitter.values
+        if labels is not None:
+            task._own().labels = labels
+            if self._field is not None:
+                task.partition = labels.get(self._field, key)
         if idempotency_key is not None:
-            task._idempotency_key = idempotency_key
-            task._fingerprint = fingerprint(fn)
+            more = task._own()
+            more.idempotency_key = idempotency_key
+            more.fingerprint = fingerprint(fn)
             self._memory.bind(binding(ambient.tenant_id, idempotency_key), task)
         self._memory.total += 1
         if tracing():
-            task._span = instant_span(f"pool.submit {self.name}", self._attributes(task))
-        receipt = Submitted(self._names, seq, now, priority, key, idempotency_key, by)
-        self._log.record(topics.POOL_AUDIT, "pool_submit", receipt, SUBMIT_HEADERS)
+            name = f"pool.submit {self.name}"
+            task._own().span = instant_span(name, self._attributes(task))
+        receipt = Submitted(self.names, seq, now, priority, key, idempotency_key, by)
+        self._log.record(topics.POOL_AUDIT, "pool_submit", receipt, SUBMIT_HEADERS, now)
         return task
 
     def _enter(self, task: PoolTask) -> None:
-        if self._running < self.max_concurrent and not self._queue._live:
-            self._start(task)
+        """Start *task* if a slot is free (then nobody is queued before it), else queue it."""
+        if self._running < self.max_concurrent and not self._queue.live:
+            self._start(task, task._submitted_ms)
         else:
             self._queue.push(task)
             if self._order is not None:
@@ -329,11 +335,11 @@ class Pool:
     def _reject(
         self, victim: PoolTask, decision: Evict | RejectNew, replacement: PoolTask | None
     ) -> None:
-        depth = len(self._queue)
+        depth = self._queue.live
         self._leave_queue(victim)
         self._memory.unbind(victim)  # it never ran, so its key binds nothing
-        victim._reason = (decision.reason, decision.policy, None)
-        self._finish(victim, "rejected", None, None)
+        victim._own().reason = (decision.reason, decision.policy, None)
+        self.finish(victim, "rejected")
         note_drop(self._log, victim, replacement, decision, depth, self._policy.max_depth)
 
     async def _submit_in_turn(
@@ -362,8 +368,8 @@ class Pool:
     def _let_in(self) -> None:
         """Hold a place for whoever is next in line, as far as there are places."""
         while len(self._line) > self._line.held and not self._closing:
-            free = 0 if self._queue._live else self.max_concurrent - self._running
-            if len(self._queue) + self._line.held >= (self._policy.max_depth or 0) + free:
+            free = 0 if self._queue.live else self.max_concurrent - self._running
+            if self._queue.live + self._line.held >= (self._policy.max_depth or 0) + free:
                 return
             waiter = self._line.next()
             assert waiter is not None
@@ -375,9 +381,10 @@ class Pool:
         task = memory.bound(binding(frame.task.ambient.tenant_id, key))
         if task is None:
             return None
-        task._shared = True
-        if task._fingerprint is not None and task._fingerprint != fingerprint(fn):
-            task._conflicts += 1
+        more = task._own()
+        more.shared = True
+        if more.fingerprint is not None and more.fingerprint != fingerprint(fn):
+            more.conflicts += 1
             memory.conflicts += 1
             logger.warning(
                 "pool %r: idempotency key %r came with another call; it leads to its first task",
@@ -388,16 +395,15 @@ class Pool:
 
     def withdraw(self, task: PoolTask) -> bool:
         """Undo a submit that nobody was told of. A closure that has begun is cancelled."""
-        if task._finished_ms is not None or task._shared:
+        if task._finished_ms is not None or task._more.shared:
             return False
-        if task._harn is not None:
+        if task._worker is not None and task._worker.is_running(task):
             self._cancel(task)
             return False
         if task.status == "queued":
             self._leave_queue(task)
         else:
-            self._running -= 1
-            self._stuck.running -= 1
+            self._running = self._stuck.running = self._running - 1
         task._finished_ms = task._submitted_ms  # its worker, if it has one, passes it over
         task.status = "cancelled"
         self._memory.unbind(task)
@@ -408,62 +414,60 @@ class Pool:
 
     # Running.
 
-    def _start(self, task: PoolTask, worker: Worker | None = None) -> None:
-        now = self.runtime.clock.now_ms()
+    def _start(self, task: PoolTask, now: int, worker: Worker | None = None) -> None:
         task.status = "running"
         task._started_ms = now
         slot = self._running
         self._running = self._stuck.running = slot + 1
-        receipt = Dequeued(self._names, task._seq, task._submitted_ms, now, slot)
-        self._log.record(topics.POOL_AUDIT, "pool_dequeue", receipt, DEQUEUE_HEADERS)
-        if task._span is not None:
-            name, links = f"pool.dequeue {self.name}", (task._span,)
-            contextvars.Context().run(instant_span, name, self._attributes(task), links)
-            task._span = None
-        if worker is None and self._idle:
-            worker = self._idle.pop()
+        receipt = Dequeued(self.names, task._seq, task._submitted_ms, now, slot)
+        self._log.record(topics.POOL_AUDIT, "pool_dequeue", receipt, DEQUEUE_HEADERS, now)
+        if task._more.span is not None:
+            name, links = f"pool.dequeue {self.name}", (task._more.span,)
+            Context().run(instant_span, name, self._attributes(task), links)
+        if worker is None and self.idle:
+            worker = self.idle.pop()
         if worker is None:
-            self._workers.add(Worker(self, task))
+            self.workers.add(Worker(self, task))
         else:
             worker.task = task
             task._worker = worker
 
-    def _finish(
-        self, task: PoolTask, status: TaskStatus, result: Any, error: BaseException | str | None
-    ) -> None:
-        """Record the end of *task* and wake those who wait for it; a slot it had is free."""
+    def finish(self, task: PoolTask, status: TaskStatus, result: Any = None) -> None:
+        """Record the end of *task* and wake those who wait for it; a slot it had is free.
+
+        *result* is what it returned, or why it failed.
+        """
         now = self.runtime.clock.now_ms()
         if task.status == "running":
-            self._running -= 1
-            self._stuck.running -= 1
+            self._running = self._stuck.running = self._running - 1
         task.status = status
         task._finished_ms = now
         task._outcome = result
-        task._error = error
         task._fn = task._context = task._worker = None
-        task._values = _NOTHING
         memory = self._memory
         memory.counts[status] += 1
-        memory.remember(task, now)
+        memory.ended.append(task)
+        if len(memory.ended) > memory.count or now > memory.next_due:
+            memory.forget_old(now)
         if self._journal is not None:
             self._journal.ended(task)
         if task._waiters is not None:
             task._wake()
 
-    def _next(self, worker: Worker | None = None) -> None:
+    def next(self, worker: Worker | None = None, now: int | None = None) -> None:
         """Pass a slot that has come free to the task whose turn it is."""
-        if self._queue._live and self._running < self.max_concurrent and not self._cancelling:
+        if self._queue.live and self._running < self.max_concurrent and not self._cancelling:
             task: Any = self._queue.pop()
             if self._order is not None:
                 self._order.discard(task)
-            self._start(task, worker)
-        self._settled()
+            self._start(task, self.runtime.clock.now_ms() if now is None else now, worker)
+        if self._line.anyone or self._drained is not None or self._stuck.waits:
+            self._settled()
 
     def _settled(self) -> None:
         """Look who can go on now that a task has left its place."""
-        if len(self._line):
-            self._let_in()
-        if self._drained is not None and not self._running and not self._queue._live:
+        self._let_in()
+        if self._drained is not None and not self._running and not self._queue.live:
             resolve(self._drained)
             self._drained = None
         self._stuck.check()
@@ -477,24 +481,22 @@ class Pool:
         task._stopping = True
         if task.status == "queued":
             self._leave_queue(task)
-            self._finish(task, "cancelled", None, None)
+            self.finish(task, "cancelled")
             self._settled()
             return
-        if task._harn is not None:
-            task._harn.cancel_requested = True
         worker = task._worker
         if worker is not None and worker.begun is task:
-            worker.aio.cancel()
+            worker.stop()
 
-    def _worker_died(self, task: PoolTask, error: BaseException | None) -> None:
+    def worker_died(self, task: PoolTask, error: BaseException | None) -> None:
         """Take back a task whose worker ended under it: cancelled before it began, or broken."""
         if task._finished_ms is not None:
             return
         if error is None and not self._cancelling and not self._gone:
-            self._workers.add(Worker(self, task))
+            self.workers.add(Worker(self, task))
             return
-        self._finish(task, "cancelled" if error is None else "failed", None, error)
-        self._next()
+        self.finish(task, "cancelled" if error is None else "failed", error)
+        self.next()
 
     def bind(self, fn: Callable[[], Any]) -> Callable[[], Any]:
         """Return something async that runs *fn* where the pool's isolation says."""
@@ -510,17 +512,21 @@ class Pool:
             await self._journal.starting(task)
         except asyncio.CancelledError:
             if task._finished_ms is None:
-                self._finish(task, "cancelled", None, None)
+                self.finish(task, "cancelled")
         except HarnError as error:
             if task._finished_ms is None:
-                self._finish(task, "failed", None, error)
+                self.finish(task, "failed", error)
 
     # Looking.
 
     def _is_inside(self) -> bool:
         """Tell whether a closure of this pool runs right here (not a child task of one)."""
-        frame = current_frame_var.get(None)
-        task = frame.task if frame is not None else None
+        frame: Any = current_frame_var.get(None)
+        if frame is None:
+            return False
+        if type(frame) is ClosureFrame:
+            return frame.pool_task._pool is self and frame.runs_here(asyncio.current_task())
+        task = frame.task  # a scope inside a closure has a frame of its own
         return (
             type(task) is ClosureTask
             and task.pool_task._pool is self
@@ -533,7 +539,7 @@ class Pool:
         yield from self._queue
 
     def _active(self) -> list[PoolTask]:
-        held = [worker.task for worker in self._workers]
+        held = [worker.task for worker in self.workers]
         return [task for task in held if task is not None and task._finished_ms is None]
 
     def _attributes(self, task: PoolTask) -> dict[str, Any]:
@@ -565,15 +571,15 @@ class Pool:
             if self._order is not None:
                 self._order.discard(task)
             if stale is not None:
-                task._reason = (None, None, stale)
-            self._finish(task, status, None, stale and f"the pool was dropped: {stale}")
+                task._own().reason = (None, None, stale)
+            self.finish(task, status, stale and f"the pool was dropped: {stale}")
         self._journal = journal
 
     async def _shut(self) -> None:
         """End workers, threads and journal, then free the name."""
         try:
-            while self._workers:
-                await asyncio.wait([worker.aio for worker in self._workers])
+            while self.workers:
+                await asyncio.wait([worker.aio for worker in self.workers])
                 await asyncio.sleep(0)
             if self._runner is not None:
                 await self._runner.aclose()
@@ -592,11 +598,8 @@ class Pool:
             self._journal.abandon()
             self._journal = None
         self._empty_queue("failed", "never_started")
-        for worker in self._workers:
+        for worker in self.workers:
             self.runtime.own(worker.aio)
-
-
-_NOTHING: dict[str, Any] = {}
 
 
 def _by_seq(task: PoolTask) -> int:

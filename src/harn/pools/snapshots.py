@@ -8,31 +8,31 @@ from typing import Any, Literal
 import msgspec
 
 from harn.pools.backpressure import BackpressurePolicy
+from harn.pools.names import Names, iso_text
 from harn.pools.strategies import Strategy
 
 TaskStatus = Literal["queued", "running", "completed", "failed", "rejected", "cancelled"]
 TERMINAL: tuple[TaskStatus, ...] = ("completed", "failed", "rejected", "cancelled")
 
 
-class TaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+class TaskSnapshot(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """A pool task as it stood at one moment. What does not apply is None.
 
-    *result_omitted* says that the result was no JSON and did not survive a restart; *result* is
-    then its description.
+    Its id and its times are made from their numbers when somebody reads them. *result_omitted*
+    says that the result was no JSON and did not survive a restart; *result* describes it then.
     """
 
-    id: str
-    pool: str
-    pool_id: str
+    _names: Names
+    _seq: int
+    _submitted_ms: int
+    _started_ms: int | None
+    _finished_ms: int | None
     status: TaskStatus
     priority: int
     key: str | None
     labels: dict[str, str]
     idempotency_key: str | None
-    submitted_at: str
     submitted_by: str
-    started_at: str | None = None
-    finished_at: str | None = None
     result: Any = None
     error: str | None = None
     rejection_reason: str | None = None
@@ -40,18 +40,74 @@ class TaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     stale_reason: str | None = None
     result_omitted: bool = False
 
+    @property
+    def id(self) -> str:
+        """The task's id."""
+        return self._names.task(self._submitted_ms, self._seq)
+
+    @property
+    def pool(self) -> str:
+        """The pool's name."""
+        return self._names.name
+
+    @property
+    def pool_id(self) -> str:
+        """The pool's id."""
+        return self._names.id
+
+    @property
+    def submitted_at(self) -> str:
+        """When it was submitted."""
+        return iso_text(self._submitted_ms)
+
+    @property
+    def started_at(self) -> str | None:
+        """When its closure began."""
+        return None if self._started_ms is None else iso_text(self._started_ms)
+
+    @property
+    def finished_at(self) -> str | None:
+        """When it reached its last status."""
+        return None if self._finished_ms is None else iso_text(self._finished_ms)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the snapshot under the spec's names; what is not set is left out."""
-        always = ("id", "pool", "pool_id", "status", "priority", "key")
         shown: dict[str, Any] = {"_type": "pool_task"}
-        for name in self.__struct_fields__:
+        for name in FIELDS:
             value = getattr(self, name)
             if name == "result":
                 if self.status == "completed":
                     shown[name] = value
-            elif name in always or value:
+            elif value or name in ("priority", "key"):
                 shown[name] = value
         return shown
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.as_dict().items())
+        return f"TaskSnapshot({shown})"
+
+
+FIELDS = (
+    "id",
+    "pool",
+    "pool_id",
+    "status",
+    "priority",
+    "key",
+    "labels",
+    "idempotency_key",
+    "submitted_at",
+    "submitted_by",
+    "started_at",
+    "finished_at",
+    "result",
+    "error",
+    "rejection_reason",
+    "rejection_policy",
+    "stale_reason",
+    "result_omitted",
+)
+"""What a `TaskSnapshot` has, in the order in which it is shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

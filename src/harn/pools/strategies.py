@@ -161,48 +161,45 @@ def _near(name: object, known: Iterable[str]) -> str:
 
 
 class Line(Generic[T]):
-    """Tasks one behind the other; *live* of the *held* ones still wait."""
+    """Tasks one behind the other, the marked ones among them; *live* is for the fair queue."""
 
-    __slots__ = ("head", "held", "key", "live", "tail")
+    __slots__ = ("head", "key", "live", "tail")
 
     def __init__(self, key: Any = None) -> None:
         self.key = key
         self.head: T | None = None
         self.tail: T | None = None
         self.live = 0
-        self.held = 0
 
     def push(self, task: T) -> None:
+        """Add *task* at the end."""
         task.waiting = True
         if self.head is None:
             self.head = task
         else:
             self.tail.next = task  # type: ignore[union-attr]
         self.tail = task
-        self.live += 1
-        self.held += 1
 
-    def push_front(self, task: T) -> None:
-        task.waiting = True
-        task.next = self.head
-        self.head = task
-        self.live += 1
-        self.held += 1
-
-    def pop(self) -> T | None:
+    def take(self) -> T:
+        """Remove and return the first, marked or not. There must be one."""
         task = self.head
+        self.head = following = task.next  # type: ignore[union-attr]
+        if following is None:
+            self.tail = None
+        else:
+            task.next = None  # type: ignore[union-attr]
+        return task  # type: ignore[return-value]
+
+    def sweep(self) -> None:
+        """Unlink the marked ones, keeping the order of the rest."""
+        task = self.head
+        self.head = self.tail = None
         while task is not None:
-            self.head = task.next
+            following = task.next
             task.next = None
-            self.held -= 1
-            if self.head is None:
-                self.tail = None
             if task.waiting:
-                task.waiting = False
-                self.live -= 1
-                return task
-            task = self.head
-        return None
+                self.push(task)
+            task = following
 
     def __iter__(self) -> Iterator[T]:
         task = self.head
@@ -211,30 +208,19 @@ class Line(Generic[T]):
                 yield task
             task = task.next
 
-    def sweep(self) -> None:
-        """Unlink the marked ones, keeping the order of the rest."""
-        task = self.head
-        self.head = self.tail = None
-        self.live = self.held = 0
-        while task is not None:
-            following = task.next
-            task.next = None
-            if task.waiting:
-                self.push(task)
-            task = following
-
 
 class Queue(Generic[T]):
     """Tasks that wait, and which of them goes next."""
 
-    __slots__ = ("_held", "_live")
+    __slots__ = ("_dead", "live")
 
     def __init__(self) -> None:
-        self._live = 0
-        self._held = 0
+        self.live = 0
+        """How many wait."""
+        self._dead = 0
 
     def __len__(self) -> int:
-        return self._live
+        return self.live
 
     def __iter__(self) -> Iterator[T]:
         """Yield those that wait, in no particular order."""
@@ -254,23 +240,27 @@ class Queue(Generic[T]):
         if not task.waiting:
             return False
         task.waiting = False
-        self._live -= 1
+        self.live -= 1
+        self._dead += 1
         self._left_early(task)
-        if self._held - self._live > self._live + SLACK:
-            self._sweep()
-            self._held = self._live
+        self._sweep_if_due()
         return True
+
+    def _sweep_if_due(self) -> None:
+        if self._dead > self.live + SLACK:
+            self._sweep()
+            self._dead = 0
 
     def _all_lines(self) -> Iterable[Line[T]]:
         raise NotImplementedError
 
     def _left_early(self, task: T) -> None:
-        """Note that *task* is no longer live in its line."""
-        raise NotImplementedError
+        """Note that *task* was marked."""
 
     def _sweep(self) -> None:
         """Drop every marked task."""
-        raise NotImplementedError
+        for line in self._all_lines():
+            line.sweep()
 
 
 class Fifo(Queue[T]):
@@ -284,26 +274,22 @@ class Fifo(Queue[T]):
 
     def push(self, task: T) -> None:
         self._line.push(task)
-        self._live += 1
-        self._held += 1
+        self.live += 1
 
     def pop(self) -> T | None:
-        if not self._live:
-            return None
-        line = self._line
-        task = line.pop()
-        self._live = line.live
-        self._held = line.held
-        return task
+        while self.live:
+            task = self._line.take()
+            if task.waiting:
+                task.waiting = False
+                self.live -= 1
+                if self._dead:
+                    self._sweep_if_due()
+                return task
+            self._dead -= 1
+        return None
 
     def _all_lines(self) -> Iterable[Line[T]]:
         return (self._line,)
-
-    def _left_early(self, task: T) -> None:
-        self._line.live -= 1
-
-    def _sweep(self) -> None:
-        self._line.sweep()
 
 
 class Lifo(Fifo[T]):
@@ -312,59 +298,69 @@ class Lifo(Fifo[T]):
     __slots__ = ()
 
     def push(self, task: T) -> None:
-        self._line.push_front(task)
-        self._live += 1
-        self._held += 1
+        task.waiting = True
+        task.next = self._line.head
+        self._line.head = task
+        self.live += 1
 
 
 class Priority(Queue[T]):
-    """A line for each distinct priority, and a heap of those."""
+    """A line for each distinct priority, a heap of those, and the best line at hand."""
 
-    __slots__ = ("_heap", "_lines")
+    __slots__ = ("_heap", "_lines", "_top")
 
     def __init__(self) -> None:
         super().__init__()
         self._lines: dict[int, Line[T]] = {}
         self._heap: list[int] = []
+        self._top: Line[T] | None = None
 
     def push(self, task: T) -> None:
         rank = -task.priority
         line = self._lines.get(rank)
         if line is None:
-            line = self._lines[rank] = Line()
+            line = self._lines[rank] = Line(rank)
             heapq.heappush(self._heap, rank)
+            self._top = self._lines[self._heap[0]]
         line.push(task)
-        self._live += 1
-        self._held += 1
+        self.live += 1
 
     def pop(self) -> T | None:
-        if not self._live:
-            return None
-        while True:
-            line = self._lines[self._heap[0]]
-            before = line.held
-            task = line.pop()
-            self._held -= before - line.held
-            if task is not None:
-                self._live -= 1
+        while self.live:
+            line = self._top
+            if line.head is None:  # type: ignore[union-attr]
+                self._drop_top()
+                continue
+            task = line.take()  # type: ignore[union-attr]
+            if task.waiting:
+                task.waiting = False
+                self.live -= 1
+                if self._dead:
+                    self._sweep_if_due()
                 return task
-            del self._lines[heapq.heappop(self._heap)]
+            self._dead -= 1
+        return None
+
+    def _drop_top(self) -> None:
+        del self._lines[heapq.heappop(self._heap)]
+        self._top = self._lines[self._heap[0]] if self._heap else None
 
     def _all_lines(self) -> Iterable[Line[T]]:
         return self._lines.values()
 
-    def _left_early(self, task: T) -> None:
-        self._lines[-task.priority].live -= 1
-
     def _sweep(self) -> None:
-        for line in self._lines.values():
-            line.sweep()
-        self._lines = {rank: line for rank, line in self._lines.items() if line.live}
+        super()._sweep()
+        self._lines = {rank: line for rank, line in self._lines.items() if line.head}
         self._heap = sorted(self._lines)
+        self._top = self._lines[self._heap[0]] if self._heap else None
 
 
 class FairRoundRobin(Queue[T]):
-    """A line for each partition, and the rotation in which they take turns."""
+    """A line for each partition, and the rotation in which they take turns.
+
+    A line whose last task left early is dead: it stays in the rotation until its turn or the
+    next sweep, and a newer line may carry its key.
+    """
 
     __slots__ = ("_lines", "_rotation")
 
@@ -379,28 +375,36 @@ class FairRoundRobin(Queue[T]):
             line = self._lines[task.partition] = Line(task.partition)
             self._rotation.append(line)
         line.push(task)
-        self._live += 1
-        self._held += 1
+        line.live += 1
+        self.live += 1
 
     def pop(self) -> T | None:
-        if not self._live:
-            return None
-        rotation = self._rotation
-        while True:
-            line = rotation.popleft()
-            if not line.live:  # its last tasks left early; a newer line may carry its key
-                self._held -= line.held
+        while self.live:
+            line = self._rotation.popleft()
+            if not line.live:
+                self._bury(line)
                 continue
-            before = line.held
-            task = line.pop()
-            self._held -= before - line.held
-            self._live -= 1
+            task = line.take()
+            while not task.waiting:
+                self._dead -= 1
+                task = line.take()
+            task.waiting = False
+            self.live -= 1
+            line.live -= 1
             if line.live:
-                rotation.append(line)
+                self._rotation.append(line)
             else:
-                self._held -= line.held
                 del self._lines[line.key]
+                self._bury(line)
+            if self._dead:
+                self._sweep_if_due()
             return task
+        return None
+
+    def _bury(self, line: Line[T]) -> None:
+        while line.head is not None:
+            line.take()
+            self._dead -= 1
 
     def _all_lines(self) -> Iterable[Line[T]]:
         return self._lines.values()
@@ -412,9 +416,8 @@ class FairRoundRobin(Queue[T]):
             del self._lines[task.partition]
 
     def _sweep(self) -> None:
+        super()._sweep()
         self._rotation = deque(line for line in self._rotation if line.live)
-        for line in self._rotation:
-            line.sweep()
 
 
 _QUEUES: dict[str, Callable[[], Queue[Any]]] = {

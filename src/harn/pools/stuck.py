@@ -15,29 +15,29 @@ from harn.errors import DeadlockError
 class StuckWaits:
     """The waits of a pool's own running closures for this pool, oldest first."""
 
-    __slots__ = ("_name", "_waits", "running")
+    __slots__ = ("_name", "running", "waits")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._waits: dict[asyncio.Future[None], None] = {}
+        self.waits: dict[asyncio.Future[None], None] = {}
         self.running = 0
         """How many closures of the pool are running, the waiting ones included."""
 
     def add(self, waiter: asyncio.Future[None], what: str) -> None:
         """Note that a closure is about to wait; `DeadlockError` if it would be the last."""
-        if len(self._waits) + 1 >= self.running:
+        if len(self.waits) + 1 >= self.running:
             raise self._error(what)
-        self._waits[waiter] = None
+        self.waits[waiter] = None
 
     def discard(self, waiter: asyncio.Future[None]) -> None:
         """Note that the wait is over, or is about to be."""
-        if self._waits:
-            self._waits.pop(waiter, None)
+        if self.waits:
+            self.waits.pop(waiter, None)
 
     def check(self) -> None:
         """After one closure ended: if only waiting ones are left, tell the newest."""
-        if self._waits and len(self._waits) >= self.running:
-            waiter, _ = self._waits.popitem()
+        if self.waits and len(self.waits) >= self.running:
+            waiter, _ = self.waits.popitem()
             if not waiter.done():
                 waiter.set_exception(self._error("was the last to wait"))
 

@@ -7,38 +7,21 @@ of whoever waits. A million queued tasks are ordinary, so a task is a handful of
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import functools
-from collections.abc import Callable, Generator, Hashable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
-from harn.clock import iso
 from harn.errors import PoolTaskCancelled, PoolTaskFailed, PoolTaskRejected
+from harn.pools.names import Names, iso_text
 from harn.pools.records import from_json
 from harn.pools.snapshots import TaskSnapshot, TaskStatus
-from harn.runtime import Task
-
-if TYPE_CHECKING:
-    from harn.pools.pool import Pool
-
-iso_text = functools.lru_cache(maxsize=4096)(iso)
-"""Many tasks share a millisecond; its text is made once."""
-
-
-def task_id(prefix: str, salt: int, ms: int, seq: int) -> str:
-    """Return the id of task *seq*: a UUIDv7 made of its time, its number and its pool's salt.
-
-    A function of what the task knows anyway, so that nothing is made until somebody asks, and
-    the same program gives the same ids.
-    """
-    text = f"{ms:012x}7{seq >> 30 & 0xFFF:03x}{1 << 63 | (seq & 0x3FFF_FFFF) << 32 | salt:016x}"
-    return f"{prefix}{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+from harn.runtime import Frame, Task
 
 
 class ClosureTask(Task):
-    """The running closure as the runtime sees it; its id is made when somebody asks."""
+    """A running closure as the runtime sees it; its id is made when somebody asks."""
 
     __slots__ = ("pool_task",)
 
@@ -46,7 +29,8 @@ class ClosureTask(Task):
         pool = pool_task._pool
         super().__init__(pool.runtime, "", "pool task", parent, group_id=pool.id)
         self.pool_task = pool_task
-        self.values = pool_task._values
+        self.values = pool_task._more.values or {}
+        self.cancel_requested = pool_task._stopping
         self.aio = aio
 
     @property
@@ -59,7 +43,64 @@ class ClosureTask(Task):
         pass
 
 
-class PoolTask:
+class ClosureFrame(msgspec.Struct, eq=False):
+    """What a running closure has for a `Frame`; its task is made when somebody asks.
+
+    Most closures never do, and this is made for every one of them: it has a frame's three
+    attributes and is no subclass, because a struct costs a third of that.
+    """
+
+    pool_task: PoolTask
+    _outer: Frame
+    _worker: Any
+    nursery: Any = None
+    cleanups: Any = None
+    _task: Any = None
+
+    @property
+    def task(self) -> ClosureTask:
+        """The closure as the runtime sees it."""
+        task: ClosureTask | None = self._task
+        if task is None:
+            task = self._task = ClosureTask(self.pool_task, self._outer.task, self._worker.aio)
+            if self._worker.begun is self.pool_task:
+                task.runtime.tasks.add(task)
+        return task
+
+    def runs_here(self, aio: asyncio.Task[Any] | None) -> bool:
+        """Tell whether *aio* is the closure itself, not a child that inherited this frame."""
+        return self._worker.begun is self.pool_task and self._worker.aio is aio
+
+    def end(self) -> None:
+        """Note that the closure has ended."""
+        if self._task is not None:
+            self._task.runtime.tasks.discard(self._task)
+
+
+@dataclass(slots=True, eq=False)
+class More:
+    """What only some tasks have. Ten fields that most leave empty would cost each of them."""
+
+    labels: dict[str, str] | None = None
+    values: Any = None
+    idempotency_key: str | None = None
+    binding: Any = None
+    fingerprint: int | None = None
+    conflicts: int = 0
+    shared: bool = False
+    """Somebody else has been given this task for its idempotency key."""
+    span: Any = None
+    call: Any = None
+    ticket: int = 0
+    reason: tuple[str | None, str | None, str | None] | None = None
+    """Why it was rejected, the policy that did it, why it is stale."""
+
+
+NO_MORE = More()
+"""Shared by all tasks with nothing special about them; never changed."""
+
+
+class PoolTask(msgspec.Struct, eq=False, weakref=True):
     """A task in a pool. `await task` gives its result.
 
     Awaiting raises `PoolTaskFailed` (its cause is the original exception), `PoolTaskRejected` or
@@ -75,114 +116,62 @@ class PoolTask:
     42
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_binding",
-        "_call",
-        "_conflicts",
-        "_context",
-        "_error",
-        "_fingerprint",
-        "_finished_ms",
-        "_fn",
-        "_harn",
-        "_idempotency_key",
-        "_labels",
-        "_outcome",
-        "_pool",
-        "_reason",
-        "_seq",
-        "_shared",
-        "_span",
-        "_started_ms",
-        "_stopping",
-        "_submitted_by",
-        "_submitted_ms",
-        "_ticket",
-        "_values",
-        "_waiters",
-        "_worker",
-        "key",
-        "next",
-        "partition",
-        "priority",
-        "status",
-        "waiting",
-    )
+    _pool: Any
+    _seq: int
+    _fn: Any
+    priority: int
+    key: str | None
+    partition: str | None
+    _submitted_ms: int
+    _submitted_by: str
+    _context: Any
+    status: TaskStatus = "queued"
+    waiting: bool = False
+    next: Any = None
+    _started_ms: int | None = None
+    _finished_ms: int | None = None
+    _outcome: Any = None
+    _waiters: Any = None
+    _worker: Any = None
+    _stopping: bool = False
+    _more: More = NO_MORE
 
-    def __init__(
-        self,
-        pool: Pool,
-        seq: int,
-        fn: Callable[[], Any] | None,
-        priority: int,
-        key: str | None,
-        labels: dict[str, str] | None,
-        submitted_ms: int,
-        submitted_by: str,
-    ) -> None:
-        self._pool = pool
-        self._seq = seq
-        self._fn = fn
-        self.priority = priority
-        self.key = key
-        self._labels = labels
-        self._submitted_ms = submitted_ms
-        self._submitted_by = submitted_by
-        self.status: TaskStatus = "queued"
-        self.partition = key
-        self.waiting = False
-        self.next: PoolTask | None = None
-        self._context: contextvars.Context | None = None
-        self._values: Mapping[str, Any] = {}
-        self._idempotency_key: str | None = None
-        self._started_ms: int | None = None
-        self._finished_ms: int | None = None
-        self._outcome: Any = None
-        self._error: BaseException | str | None = None
-        self._reason: tuple[str | None, str | None, str | None] | None = None
-        self._waiters: dict[asyncio.Future[None], None] | None = None
-        self._worker: Any = None
-        self._harn: ClosureTask | None = None
-        self._span: Any = None
-        self._ticket = 0
-        self._binding: Hashable = None
-        self._call: Any = None
-        self._fingerprint: int | None = None
-        self._conflicts = 0
-        self._shared = False
-        self._stopping = False
+    def _own(self) -> More:
+        """Return what is special about this task, to be changed."""
+        if self._more is NO_MORE:
+            self._more = More()
+        return self._more
 
     @property
     def id(self) -> str:
         """The task's id, `<pool id>_task_<uuid>`; ids sort by time of submit."""
-        pool = self._pool
-        return task_id(pool._task_prefix, pool._salt, self._submitted_ms, self._seq)
+        names: Names = self._pool.names
+        return names.task(self._submitted_ms, self._seq)
 
     @property
     def pool(self) -> str:
         """The pool's name."""
-        return self._pool.name
+        return str(self._pool.name)
 
     @property
     def pool_id(self) -> str:
         """The pool's id."""
-        return self._pool.id
+        return str(self._pool.id)
 
     @property
     def labels(self) -> dict[str, str]:
         """The labels given to the submit."""
-        return dict(self._labels) if self._labels else {}
+        return dict(self._more.labels) if self._more.labels else {}
 
     @property
     def idempotency_key(self) -> str | None:
         """The idempotency key given to the submit."""
-        return self._idempotency_key
+        return self._more.idempotency_key
 
     @property
     def conflicts(self) -> int:
         """How often the idempotency key came back with another function or other arguments."""
-        return self._conflicts
+        return self._more.conflicts
 
     @property
     def submitted_at(self) -> str:
@@ -197,54 +186,70 @@ class PoolTask:
     @property
     def result(self) -> Any:
         """What the closure returned; None unless it has completed."""
+        if self.status != "completed":
+            return None
         value = self._outcome
         return value.value() if type(value) is Reloaded else value
 
     @property
     def error(self) -> str | None:
         """Why it failed or was rejected, as text."""
-        if self._error is None:
-            return self._reason[0] if self._reason and self.status == "rejected" else None
-        return self._error if isinstance(self._error, str) else describe(self._error)
+        if self.status == "rejected":
+            return self.rejection_reason
+        if self.status != "failed":
+            return None
+        return (
+            describe(self._outcome) if isinstance(self._outcome, BaseException) else self._outcome
+        )
 
     @property
     def rejection_reason(self) -> str | None:
         """Why it was rejected."""
-        return self._reason[0] if self._reason else None
+        return self._more.reason[0] if self._more.reason else None
 
     @property
     def rejection_policy(self) -> str | None:
         """The policy that rejected it."""
-        return self._reason[1] if self._reason else None
+        return self._more.reason[1] if self._more.reason else None
 
     def done(self) -> bool:
         """Tell whether the task has reached its last status."""
         return self._finished_ms is not None
 
+    def is_settled(self) -> bool:
+        """Tell whether the task has ended and `wait()` would have nothing to wait for."""
+        return self._finished_ms is not None and self._pool._journal is None
+
     def snapshot(self) -> TaskSnapshot:
         """Return the task as it stands."""
-        pool = self._pool
-        started, finished, reason = self._started_ms, self._finished_ms, self._reason
-        outcome = self._outcome
-        return TaskSnapshot(
-            id=task_id(pool._task_prefix, pool._salt, self._submitted_ms, self._seq),
-            pool=pool.name,
-            pool_id=pool.id,
-            status=self.status,
-            priority=self.priority,
-            key=self.key,
-            labels=dict(self._labels) if self._labels else {},
-            idempotency_key=self._idempotency_key,
-            submitted_at=iso_text(self._submitted_ms),
-            submitted_by=self._submitted_by,
-            started_at=None if started is None else iso_text(started),
-            finished_at=None if finished is None else iso_text(finished),
-            result=outcome.value() if type(outcome) is Reloaded else outcome,
+        more, outcome = self._more, self._outcome
+        completed = self.status == "completed"
+        seen = TaskSnapshot(
+            self._pool.names,
+            self._seq,
+            self._submitted_ms,
+            self._started_ms,
+            self._finished_ms,
+            self.status,
+            self.priority,
+            self.key,
+            dict(more.labels) if more.labels else {},
+            more.idempotency_key,
+            self._submitted_by,
+            outcome if completed else None,
+        )
+        reloaded = type(outcome) is Reloaded
+        if self.status != "failed" and more.reason is None and not reloaded:
+            return seen
+        rejection, policy, stale = more.reason or (None, None, None)
+        return msgspec.structs.replace(
+            seen,
+            result=self.result,
             error=self.error,
-            rejection_reason=None if reason is None else reason[0],
-            rejection_policy=None if reason is None else reason[1],
-            stale_reason=None if reason is None else reason[2],
-            result_omitted=type(outcome) is Reloaded and outcome.omitted,
+            rejection_reason=rejection,
+            rejection_policy=policy,
+            stale_reason=stale,
+            result_omitted=reloaded and outcome.omitted,
         )
 
     async def wait(self) -> TaskSnapshot:
@@ -258,7 +263,7 @@ class PoolTask:
             await self._until_finished()
         journal = self._pool._journal
         if journal is not None:
-            await journal.synced(self._ticket)
+            await journal.synced(self._more.ticket)
         return self.snapshot()
 
     async def _until_finished(self) -> None:
@@ -291,16 +296,20 @@ class PoolTask:
         return self._value().__await__()
 
     async def _value(self) -> Any:
-        await self.wait()
+        if self._finished_ms is None:
+            await self._until_finished()
+        if (journal := self._pool._journal) is not None:
+            await journal.synced(self._more.ticket)
         if self.status == "completed":
             return self.result
         if self.status == "rejected":
-            reason, policy, _ = self._reason or (None, None, None)
+            reason, policy, _ = self._more.reason or (None, None, None)
             raise PoolTaskRejected(f"pool task {self.id} was rejected: {reason} ({policy})")
         if self.status == "cancelled":
             raise PoolTaskCancelled(f"pool task {self.id} was cancelled")
         failed = PoolTaskFailed(f"pool task {self.id} failed: {self.error}")
-        raise failed from (self._error if isinstance(self._error, BaseException) else None)
+        cause = self._outcome
+        raise failed from (cause if isinstance(cause, BaseException) else None)
 
     def _wake(self) -> None:
         """Let those who wait look again. They count as free from this moment on."""

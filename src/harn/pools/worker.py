@@ -19,10 +19,10 @@ import contextvars
 import inspect
 import types
 from collections.abc import Callable, Coroutine, Generator
-from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from types import CoroutineType, FunctionType
+from typing import TYPE_CHECKING, Any, cast
 
-from harn.pools.task import ClosureTask, PoolTask
+from harn.pools.task import ClosureFrame, PoolTask
 from harn.runtime import Frame, current_frame_var
 from harn.unwinding import unwind
 
@@ -40,7 +40,7 @@ _ASYNC = inspect.CO_COROUTINE
 class Worker:
     """One slot's worker, for as long as there is work."""
 
-    __slots__ = ("aio", "begun", "pool", "task")
+    __slots__ = ("aio", "begun", "frame", "pool", "task")
 
     def __init__(self, pool: Pool, task: PoolTask) -> None:
         self.pool = pool
@@ -48,50 +48,88 @@ class Worker:
         """The task that holds our slot."""
         self.begun: PoolTask | None = None
         """The same, once we work on it: a cancel of our asyncio task is a cancel of it."""
+        self.frame: ClosureFrame | None = None
+        """The frame of the closure that runs."""
         task._worker = self
         self.aio: asyncio.Task[None] = pool.runtime.loop.create_task(
-            self._live(), context=pool._context
+            self._live(), context=pool.worker_context
         )
         self.aio.add_done_callback(self._gone)
+
+    def is_running(self, task: PoolTask) -> bool:
+        """Tell whether the closure of *task* has begun."""
+        return self.begun is task and self.frame is not None
+
+    def stop(self) -> None:
+        """Cancel the closure that runs, or the preparations for it."""
+        if self.frame is not None and self.frame._task is not None:
+            self.frame._task.cancel_requested = True
+        self.aio.cancel()
 
     async def _live(self) -> None:
         await self._serve()
 
     def _gone(self, aio: asyncio.Task[None]) -> None:
         """Leave the pool; a task that we never began goes to another worker."""
-        self.pool._workers.discard(self)
+        self.pool.workers.discard(self)
         if self.task is not None:
-            self.pool._worker_died(self.task, None if aio.cancelled() else aio.exception())
+            self.pool.worker_died(self.task, None if aio.cancelled() else aio.exception())
 
     @types.coroutine
     def _serve(self) -> Generator[Any, None, None]:
         """Run tasks until there are none, or until a cancel has touched this worker."""
         pool, aio, streak = self.pool, self.aio, 0
+        on_loop, default = pool.on_loop, pool.runtime.frame
         while True:
             task = self.begun = self.task
             if task is None:
                 if not (yield from self._linger()):
                     return
                 continue
-            if task._stopping:
-                pool._finish(task, "cancelled", None, None)
-            else:
-                if pool._journal is not None:
-                    yield from pool.before_start(task).__await__()
-                if task._finished_ms is None:
-                    yield from self._run(task)
+            if pool.is_durable:
+                yield from pool.before_start(task).__await__()
+            if task._stopping and task._finished_ms is None:
+                pool.finish(task, "cancelled")
+            if task._finished_ms is None:
+                context, fn = task._context, task._fn
+                frame = self.frame = ClosureFrame(
+                    task, context.get(current_frame_var, default), self
+                )
+                result = error = None
+                try:
+                    if not (on_loop and type(fn) is FunctionType and fn.__code__.co_flags & _ASYNC):
+                        fn = pool.bind(fn)
+                    coro, awaited = context.run(_begin, frame, fn)
+                    result = yield from _drive(context, coro, awaited)
+                except StopIteration as stop:
+                    result = stop.value
+                except GeneratorExit:
+                    raise
+                except BaseException as raised:
+                    error = raised
+                if frame.cleanups:
+                    cleaning = unwind(cast(Frame, frame), error)
+                    error = yield from _drive(context, cleaning, _START)
+                self.frame = None
+                if frame._task is not None:
+                    frame.end()
+                if error is None:
+                    pool.finish(task, "completed", result)
+                else:
+                    _finish_with(pool, task, error)
+                    del error
             self.task = self.begun = None
             if aio.cancelling():
-                pool._next()
+                pool.next()
                 return
-            pool._next(self)
+            pool.next(self, task._finished_ms)
             streak += 1
             if streak >= STREAK:
                 streak = 0
                 yield
 
     def _linger(self) -> Generator[Any, None, bool]:
-        idle = self.pool._idle
+        idle = self.pool.idle
         idle.append(self)
         try:
             for _ in range(LINGER):
@@ -103,42 +141,17 @@ class Worker:
                 idle.remove(self)
         return False
 
-    def _run(self, task: PoolTask) -> Generator[Any, None, None]:
-        pool, context, fn = self.pool, task._context, task._fn
-        assert context is not None
-        assert fn is not None
-        outer = context.get(current_frame_var) or pool.runtime.frame
-        harn = task._harn = ClosureTask(task, outer.task, self.aio)
-        frame = Frame(harn)
-        context.run(current_frame_var.set, frame)
-        pool.runtime.tasks.add(harn)
-        result: Any = None
-        error: BaseException | None = None
-        try:
-            if pool._on_loop and type(fn) is FunctionType and fn.__code__.co_flags & _ASYNC:
-                coro = context.run(fn)
-            else:
-                coro = _called(context, pool.bind(fn))
-            result = yield from _drive(context, coro)
-        except GeneratorExit:
-            raise
-        except BaseException as raised:
-            error = raised
-        if frame.cleanups:
-            error = yield from _drive(context, unwind(frame, error))
-        pool.runtime.tasks.discard(harn)
-        task._harn = None
-        if error is None:
-            pool._finish(task, "completed", result, None)
-        elif isinstance(error, asyncio.CancelledError):
-            pool._finish(task, "cancelled", None, None)
-        else:
-            pool._finish(task, "failed", None, _lightened(error))
+
+_START = object()
 
 
-def _called(context: contextvars.Context, call: Callable[[], Any]) -> Coroutine[Any, Any, Any]:
-    made = context.run(call)
-    return made if inspect.iscoroutine(made) else _awaited(made)
+def _begin(frame: ClosureFrame, fn: Callable[[], Any]) -> tuple[Coroutine[Any, Any, Any], Any]:
+    """Call *fn* and take its first step; a closure that ends in it raises `StopIteration`."""
+    current_frame_var.set(cast(Frame, frame))
+    coro = fn()
+    if type(coro) is not CoroutineType:
+        coro = _awaited(coro)
+    return coro, coro.send(None)
 
 
 async def _awaited(awaitable: Any) -> Any:
@@ -146,12 +159,16 @@ async def _awaited(awaitable: Any) -> Any:
 
 
 def _drive(
-    context: contextvars.Context, coro: Coroutine[Any, Any, Any]
+    context: contextvars.Context, coro: Coroutine[Any, Any, Any], awaited: Any
 ) -> Generator[Any, None, Any]:
-    """Run *coro* to its end inside *context*, passing what it waits for up to the loop."""
+    """Run *coro* to its end inside *context*, passing what it waits for up to the loop.
+
+    It waits for *awaited*; `_START` if it has not taken its first step.
+    """
     run, send = context.run, coro.send
     try:
-        awaited = run(send, None)
+        if awaited is _START:
+            awaited = run(send, None)
         while True:
             try:
                 yield awaited
@@ -166,10 +183,13 @@ def _drive(
         return stop.value
 
 
-def _lightened(error: BaseException) -> BaseException:
-    """Take our own frames off the traceback: it begins in the closure, and keeps no worker."""
+def _finish_with(pool: Pool, task: PoolTask, error: BaseException) -> None:
+    if isinstance(error, asyncio.CancelledError):
+        pool.finish(task, "cancelled")
+        return
+    # Our own frames come off the traceback: it begins in the closure, and keeps no worker alive.
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     error.__traceback__ = trace
-    return error
+    pool.finish(task, "failed", error)

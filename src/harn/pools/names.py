@@ -1,0 +1,43 @@
+"""How a pool and its tasks are called, and times as text; made only when somebody asks."""
+
+from __future__ import annotations
+
+import functools
+
+from harn.clock import iso
+from harn.ids import digest
+
+iso_text = functools.lru_cache(maxsize=4096)(iso)
+"""Many tasks share a millisecond; its text is made once."""
+
+
+class Names:
+    """A pool's id and name, and the ids of its tasks.
+
+    A task's id is a UUIDv7 made of its time of submit, its number and its pool's salt: of what
+    the task knows anyway. So nothing is made until somebody asks, ids sort by time, and the same
+    program gives the same ids.
+
+    >>> Names("pool_1", "review").task(0, 7)
+    'pool_1_task_00000000-0000-7000-8000-00073cc74856'
+    """
+
+    __slots__ = ("_prefix", "_salt", "id", "name")
+
+    def __init__(self, id: str, name: str) -> None:
+        self.id = id
+        self.name = name
+        self._prefix = f"{id}_task_"
+        self._salt = digest(id, length=8)
+
+    def task(self, ms: int, seq: int) -> str:
+        """Return the id of the task submitted at *ms* as number *seq*."""
+        low = f"{0x8000_0000 | seq & 0x3FFF_FFFF:x}"
+        high = f"{seq >> 30:03x}" if seq >> 30 else "000"
+        return f"{self._prefix}{_time(ms)}{high}-{low[:4]}-{low[4:]}{self._salt}"
+
+
+@functools.lru_cache(maxsize=4096)
+def _time(ms: int) -> str:
+    text = f"{ms & 0xFFFF_FFFF_FFFF:012x}"
+    return f"{text[:8]}-{text[8:]}-7"
