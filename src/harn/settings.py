@@ -6,13 +6,17 @@ with the variable's name. Nothing else in harn looks at the environment.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
+from harn.duration import to_ms
 from harn.errors import InvalidOption
+
+logger = logging.getLogger("harn.settings")
 
 
 def _variable(name: str, default: Any, parse: Callable[[str], Any], meaning: str) -> Any:
@@ -42,6 +46,50 @@ def _switch(value: str) -> bool:
     if word in {"", "0", "false", "off", "no"}:
         return False
     raise ValueError("1 or 0 (true, false, on, off, yes, no)")
+
+
+def _word(known: Mapping[str, str], accepted: str) -> Callable[[str], str]:
+    def parse(value: str) -> str:
+        word = value.strip().lower()
+        if word not in known:
+            raise ValueError(accepted)
+        return known[word]
+
+    return parse
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def parse(value: str) -> int:
+        text = value.strip()
+        if not (text.isascii() and text.isdigit()) or not least <= int(text[:19]) < 1 << 53:
+            raise ValueError(f"a whole number, at least {least}")
+        return int(text)
+
+    return parse
+
+
+def _weights(value: str) -> tuple[tuple[str, int], ...]:
+    accepted = "key:weight,... with each key once and weights of at least 1"
+    found: dict[str, int] = {}
+    for part in value.split(",") if value.strip() else []:
+        key, colon, weight = part.strip().rpartition(":")
+        key = key.strip()
+        if not colon or not key or key in found:
+            raise ValueError(accepted)
+        try:
+            found[key] = _at_least(1)(weight)
+        except ValueError:
+            raise ValueError(accepted) from None
+    return tuple(found.items())
+
+
+def _milliseconds(value: str) -> int:
+    text = value.strip()
+    return to_ms(int(text) if text.isascii() and text.isdigit() else text, "duration_ms")
+
+
+def _duration_ms(value: str) -> int:
+    return to_ms(value.strip(), "duration")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +134,90 @@ class Settings:
         "Show the traceback when a command meets an error that harn did not expect.",
     )
 
+    providers: Path | None = _variable(
+        "HARN_PROVIDERS",
+        None,
+        lambda text: Path(_text(text)),
+        "File with the limits of model providers, instead of `providers.toml` and `harn.toml`.",
+    )
+    llm_rate_limit_state_path: Path | None = _variable(
+        "HARN_LLM_RATE_LIMIT_STATE_PATH",
+        None,
+        lambda text: Path(_text(text)),
+        "SQLite file that keeps what model calls have used, for a fleet that shares a quota.",
+    )
+    llm_rate_limit_durable: bool = _variable(
+        "HARN_LLM_RATE_LIMIT_DURABLE",
+        True,
+        lambda text: text.strip().lower() not in {"0", "false", "off", "no", "none", "disabled"},
+        "Share limits of model calls between processes; `0` keeps them inside each one.",
+    )
+    llm_rate_limit_max_wait_ms: int | None = _variable(
+        "HARN_LLM_RATE_LIMIT_MAX_WAIT_MS",
+        None,
+        _milliseconds,
+        "How long a model call may wait for its quota before it fails; without it, for ever.",
+    )
+
+    scheduler_strategy: str = _variable(
+        "HARN_SCHEDULER_STRATEGY",
+        "fifo",
+        _word(
+            {"fifo": "fifo", "drr": "drr", "deficit-round-robin": "drr", "fair-share": "drr"},
+            "fifo or drr",
+        ),
+        "How a worker queue chooses the next job: `fifo`, or `drr` for a fair share.",
+    )
+    scheduler_fairness_key: str = _variable(
+        "HARN_SCHEDULER_FAIRNESS_KEY",
+        "tenant",
+        _word(
+            {
+                "tenant": "tenant",
+                "binding": "binding",
+                "trigger-id": "trigger-id",
+                "trigger_id": "trigger-id",
+                "tenant-and-binding": "tenant-and-binding",
+                "tenant_and_binding": "tenant-and-binding",
+            },
+            "tenant, binding, trigger-id or tenant-and-binding",
+        ),
+        "What a fair share is given to: `tenant`, `binding`, `trigger-id`, `tenant-and-binding`.",
+    )
+    scheduler_quantum: int = _variable(
+        "HARN_SCHEDULER_QUANTUM", 1, _at_least(1), "Jobs a key may take in a round, per weight."
+    )
+    scheduler_starvation_age_ms: int = _variable(
+        "HARN_SCHEDULER_STARVATION_AGE_MS",
+        300_000,
+        _at_least(0),
+        "Promote a job that has waited this long, in milliseconds; 0 never does.",
+    )
+    scheduler_max_concurrent_per_key: int = _variable(
+        "HARN_SCHEDULER_MAX_CONCURRENT_PER_KEY",
+        0,
+        _at_least(0),
+        "Claims of one key in flight at once, at most; 0 is no cap.",
+    )
+    scheduler_default_weight: int = _variable(
+        "HARN_SCHEDULER_DEFAULT_WEIGHT",
+        1,
+        _at_least(1),
+        "Weight of keys that `HARN_SCHEDULER_WEIGHTS` does not list.",
+    )
+    scheduler_weights: tuple[tuple[str, int], ...] = _variable(
+        "HARN_SCHEDULER_WEIGHTS",
+        (),
+        _weights,
+        "Weights of keys, as in `tenant-a:3,tenant-b:1`.",
+    )
+    dedupe_window_ms: int = _variable(
+        "HARN_DEDUPE_WINDOW",
+        86_400_000,
+        _duration_ms,
+        "How long a settled job's dedupe key still answers with that job.",
+    )
+
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None) -> Self:
         """Read *environ* (the process's own unless given); a bad value is an `InvalidOption`."""
@@ -122,6 +254,29 @@ def _parsed(name: str, text: str, parse: Callable[[str], Any]) -> Any:
         raise InvalidOption(name, text, str(error)) from None
 
 
+RATE_LIMIT = "HARN_RATE_LIMIT_"
+
+
+def rate_limit_variables(environ: Mapping[str, str] | None = None) -> dict[str, int]:
+    """Return every `HARN_RATE_LIMIT_<PROVIDER>...` that holds a whole number, by what follows.
+
+    Which provider, model and field each of them means is for the limiter to say. Anything that
+    is not a number is left out with a warning.
+
+    >>> rate_limit_variables({"HARN_RATE_LIMIT_ACME_TPM": "90000", "HOME": "/"})
+    {'ACME_TPM': 90000}
+    """
+    environ = os.environ if environ is None else environ
+    found = {}
+    for name, text in environ.items():
+        if name.startswith(RATE_LIMIT) and len(name) > len(RATE_LIMIT):
+            try:
+                found[name.removeprefix(RATE_LIMIT)] = int(text[:20])
+            except ValueError:
+                logger.warning("%s=%r is not a whole number and was ignored", name, text[:40])
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Variable:
     """One line of the reference page."""
@@ -137,3 +292,12 @@ def variables() -> list[Variable]:
         Variable(item.metadata["name"], str(item.default), item.metadata["meaning"])
         for item in fields(Settings)
     ]
+
+
+def secret(name: str, environ: Mapping[str, str] | None = None) -> str:
+    """Return the secret in the variable *name*, which a manifest named; empty when unset.
+
+    Whoever asks keeps it out of logs, spans, errors and `repr`.
+    """
+    environ = os.environ if environ is None else environ
+    return environ.get(name, "")

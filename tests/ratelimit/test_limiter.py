@@ -8,7 +8,6 @@ import os
 import stat
 
 import pytest
-from sweep import sweep
 
 from harn import (
     Bucket,
@@ -21,6 +20,7 @@ from harn.ratelimit import Limiter
 from harn.storage import Store, limits
 from harn.telemetry.metrics import Metrics
 from harn.testing import FakeClock, fresh_runtime, mock_time
+from sweep import sweep
 
 
 def spawn(coroutine) -> asyncio.Task:
@@ -325,7 +325,7 @@ async def test_S21_rows_of_a_clock_far_ahead_hold_for_one_window(tmp_path) -> No
 
 async def test_leaving_the_runtime_gives_places_in_line_back(tmp_path, clock) -> None:
     path = tmp_path / "limits.sqlite"
-    async with fresh_runtime(clock=clock) as runtime:
+    async with fresh_runtime(clock=clock):
         await acquire(key="k", limit=1, state_path=path)
         waiting = spawn(acquire(key="k", limit=1, state_path=path))
         await clock.settle()

@@ -1,0 +1,159 @@
+"""What a provider's answer says about coming back: pure, by duck typing, for any client.
+
+Known are `Retry-After` (seconds or a date), `retry-after-ms`, OpenAI's `x-ratelimit-remaining-*`
+and `x-ratelimit-reset-*`, and Anthropic's `anthropic-ratelimit-*-remaining` and `-reset`. A
+remaining count only matters when it is 0. What cannot be read is left out.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from harn.clock import from_iso
+from harn.errors import HarnError, InvalidOption
+
+RETRYABLE = frozenset({408, 425, 429, 502, 503, 504, 529})
+"""Timeouts, too early, too many requests, a gateway in trouble, unavailable, overloaded."""
+TRANSIENT = frozenset(
+    {
+        "APIConnectionError",
+        "APITimeoutError",
+        "ClientConnectionError",
+        "ClientOSError",
+        "ConnectError",
+        "ConnectTimeout",
+        "NetworkError",
+        "OverloadedError",
+        "PoolTimeout",
+        "ReadError",
+        "ReadTimeout",
+        "RemoteProtocolError",
+        "ServerDisconnectedError",
+        "ServerTimeoutError",
+        "ServiceUnavailableError",
+        "TimeoutException",
+        "WriteError",
+        "WriteTimeout",
+    }
+)
+"""Names of client libraries' errors that mean the network or a timeout."""
+
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def wait_in(hint: object, now_ms: int) -> float | None:
+    """Return how many seconds *hint* asks to wait, or None when it says nothing of it.
+
+    A hint is a number of seconds, a timedelta, the text of a header, a mapping of headers, or
+    anything that has `headers` or a `response` with them.
+
+    >>> wait_in("12", 0), wait_in({"Retry-After": "2"}, 0), wait_in("6m0s", 0)
+    (12.0, 2.0, 360.0)
+    """
+    if isinstance(hint, timedelta):
+        hint = hint.total_seconds()
+    if isinstance(hint, int | float) and not isinstance(hint, bool):
+        if not math.isfinite(hint) or hint < 0:
+            raise InvalidOption("retry_after", hint, "seconds, 0 or more")
+        return float(hint)
+    if isinstance(hint, str):
+        seconds = _moment(hint, now_ms)
+        if seconds is None:
+            raise InvalidOption("retry_after", hint, "seconds, a duration or an HTTP date")
+        return seconds
+    headers = headers_of(hint)
+    return None if headers is None else wait_in_headers(headers, now_ms)
+
+
+def headers_of(thing: object) -> dict[str, str] | None:
+    """Return the headers of a response, an error or a mapping, in lower case; None without any."""
+    for found in (
+        thing,
+        getattr(thing, "headers", None),
+        getattr(getattr(thing, "response", None), "headers", None),
+    ):
+        items = getattr(found, "items", None)
+        if callable(items):
+            return {str(name).lower(): str(value) for name, value in items()}
+    return None
+
+
+def wait_in_headers(headers: Mapping[str, str], now_ms: int) -> float | None:
+    """Return the longest wait that *headers*, in lower case, ask for."""
+    if (text := headers.get("retry-after-ms")) is not None and _is_number(text):
+        return max(0.0, float(text) / 1000)
+    if (text := headers.get("retry-after")) is not None:
+        seconds = _moment(text, now_ms)
+        if seconds is not None:
+            return seconds
+    waits = [seconds for seconds in _exhausted(headers, now_ms) if seconds is not None]
+    return max(waits, default=None)
+
+
+def _exhausted(headers: Mapping[str, str], now_ms: int) -> Iterator[float | None]:
+    for name, value in headers.items():
+        if value.strip() != "0":
+            continue
+        if name.startswith("x-ratelimit-remaining"):
+            yield _moment(headers.get(name.replace("remaining", "reset"), ""), now_ms)
+        elif name.startswith("anthropic-ratelimit-") and name.endswith("-remaining"):
+            reset = f"{name.removesuffix('-remaining')}-reset"
+            yield _moment(headers.get(reset, ""), now_ms)
+
+
+def _moment(text: str, now_ms: int) -> float | None:
+    """Read seconds, a duration such as `6m0s`, or a date, as seconds from now."""
+    text = text.strip()
+    if _is_number(text):
+        return float(text)
+    parts = _PART.findall(text)
+    if parts and "".join(number + unit for number, unit in parts) == text:
+        return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    try:
+        return max(0.0, (from_iso(text) - now_ms) / 1000)
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - now_ms / 1000)
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"\d{1,12}(\.\d{1,9})?", text, re.ASCII) is not None
+
+
+def status_of(error: object) -> int | None:
+    """Return the HTTP status that *error* carries, wherever its library keeps it."""
+    for thing in (error, getattr(error, "response", None)):
+        for name in ("status_code", "status", "code"):
+            status: Any = getattr(thing, name, None)
+            if type(status) is int and 100 <= status < 600:
+                return status
+    return None
+
+
+def is_retryable(error: BaseException) -> bool:
+    """Tell whether trying again may help: rate limits, overload, the network, timeouts.
+
+    Never a cancel or a deadline. An error of ours may, when it says so itself (`retryable`).
+
+    >>> is_retryable(ConnectionResetError()), is_retryable(ValueError())
+    (True, False)
+    """
+    if not isinstance(error, Exception):
+        return False
+    if isinstance(error, HarnError):
+        return getattr(error, "retryable", False) is True
+    status = status_of(error)
+    if status is not None:
+        return status in RETRYABLE
+    if isinstance(error, ConnectionError | TimeoutError):
+        return True
+    return any(each.__name__ in TRANSIENT for each in type(error).__mro__)

@@ -1,0 +1,259 @@
+"""Limits of model providers and their models, and where they come from.
+
+    catalogue   `providers.toml` or `harn.toml`            is overridden, field by field, by
+    environment `HARN_RATE_LIMIT_<PROVIDER>[_<MODEL>]_...`  which is overridden by
+    runtime     `llm_rate_limit("acme", rpm=600)`
+
+A limit of a provider counts for all its models; a model may have limits of its own besides.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harn.errors import InvalidOption, ManifestError, did_you_mean
+from harn.ratelimit.buckets import Bucket, check_key
+from harn.runtime import current_runtime
+from harn.settings import rate_limit_variables
+
+if TYPE_CHECKING:
+    from harn.runtime import Runtime
+
+CATALOGUES = ("providers.toml", "harn.toml")
+MINUTE_MS = 60_000
+
+Limits = dict[str, int | None]
+"""What one source says, by field; None clears the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderLimits:
+    """What a provider, or one of its models, allows; None where there is no limit.
+
+    Rates are per minute. *concurrency* counts calls under way in this process.
+    """
+
+    rpm: int | None = None
+    tpm: int | None = None
+    input_tpm: int | None = None
+    output_tpm: int | None = None
+    concurrency: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the limits that there are, JSON-ready.
+
+        >>> ProviderLimits(rpm=600).as_dict()
+        {'rpm': 600}
+        """
+        return {name: getattr(self, name) for name in FIELDS if getattr(self, name) is not None}
+
+
+FIELDS = tuple(each.name for each in fields(ProviderLimits))
+_ENDINGS = tuple(f"_{name.upper()}" for name in FIELDS)
+
+
+class Providers:
+    """A runtime's limits of providers, from all three sources."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._catalogue = read_catalogue(runtime.settings.providers)
+        self._environment = rate_limit_variables()
+        self._overrides: dict[tuple[str, str | None], Limits] = {}
+
+    def limits(self, provider: str, model: str | None = None) -> ProviderLimits | None:
+        """Return what is in force for *provider*, or for its *model* beside that."""
+        found: Limits = dict(self._catalogue.get((provider, model), {}))
+        found.update(from_environment(self._environment, provider, model))
+        found.update(self._overrides.get((provider, model), {}))
+        limits = {name: value for name, value in found.items() if value is not None}
+        return ProviderLimits(**limits) if limits else None
+
+    def override(self, provider: str, model: str | None, given: Mapping[str, int]) -> None:
+        """Replace what was set at run time; where all of *given* clears, nothing is limited."""
+        if all(value <= 0 for value in given.values()):
+            self._overrides[provider, model] = dict.fromkeys(FIELDS)
+        else:
+            self._overrides[provider, model] = _cleared(given)
+
+
+def llm_rate_limit(
+    provider: str,
+    model: str | None = None,
+    *,
+    rpm: int | None = None,
+    tpm: int | None = None,
+    input_tpm: int | None = None,
+    output_tpm: int | None = None,
+    concurrency: int | None = None,
+) -> ProviderLimits | bool | None:
+    """Set limits of *provider*, or of one *model* of it, for this runtime; or tell what they are.
+
+    What is given replaces what was set here before and overrides catalogue and environment field
+    by field; returns True. A value of 0 or less clears that field, and if all of them do, the
+    provider is not limited at all. With nothing given, returns the `ProviderLimits` in force, or
+    None.
+
+    >>> import asyncio
+    >>> async def main() -> ProviderLimits | bool | None:
+    ...     llm_rate_limit("acme", rpm=600, concurrency=8)
+    ...     return llm_rate_limit("acme")
+    >>> asyncio.run(main())
+    ProviderLimits(rpm=600, tpm=None, input_tpm=None, output_tpm=None, concurrency=8)
+    """
+    check_route(provider, model)
+    named = zip(FIELDS, (rpm, tpm, input_tpm, output_tpm, concurrency), strict=True)
+    given = {name: value for name, value in named if value is not None}
+    for name, value in given.items():
+        if type(value) is not int or value >= 2**53:
+            raise InvalidOption(name, value, "a whole number; 0 or less clears it")
+    providers = current_runtime().service(Providers)
+    if not given:
+        return providers.limits(provider, model)
+    providers.override(provider, model, given)
+    return True
+
+
+def check_route(provider: str, model: str | None) -> None:
+    """Refuse names that cannot be a provider's or a model's."""
+    if len(check_key(provider, "provider")) > 200:
+        raise InvalidOption("provider", provider, "at most 200 characters")
+    if model is not None and len(check_key(model, "model")) > 200:
+        raise InvalidOption("model", model, "at most 200 characters")
+
+
+def prefix_of(provider: str, model: str | None) -> str:
+    """Return how the names of a route's buckets begin."""
+    return f"llm:provider:{provider}" if model is None else f"llm:model:{provider}:{model}"
+
+
+def buckets_of(
+    limits: ProviderLimits, prefix: str, input_tokens: int, output_tokens: int
+) -> list[Bucket]:
+    """Return the buckets that a call charges under *limits*.
+
+    >>> [each.key for each in buckets_of(ProviderLimits(rpm=5, tpm=9), "llm:provider:x", 1, 1)]
+    ['llm:provider:x:rpm', 'llm:provider:x:tpm']
+    """
+    units = units_of(prefix, input_tokens, output_tokens)
+    return [
+        Bucket(key, limit, units[key], MINUTE_MS)
+        for name in FIELDS[:4]
+        if (limit := getattr(limits, name)) is not None and (key := f"{prefix}:{name}")
+    ]
+
+
+def units_of(prefix: str, input_tokens: int, output_tokens: int) -> dict[str, int]:
+    """Return what a call costs each bucket under *prefix*."""
+    return {
+        f"{prefix}:rpm": 1,
+        f"{prefix}:tpm": input_tokens + output_tokens,
+        f"{prefix}:input_tpm": input_tokens,
+        f"{prefix}:output_tpm": output_tokens,
+    }
+
+
+def from_environment(
+    variables: Mapping[str, int], provider: str, model: str | None = None
+) -> Limits:
+    """Choose what *variables* say about a provider or one of its models.
+
+    >>> from_environment({"ACME": 60, "ACME_TPM": 9000, "ACME_BIG_2_RPM": 5}, "acme")
+    {'rpm': 60, 'tpm': 9000}
+    >>> from_environment({"ACME": 60, "ACME_TPM": 9000, "ACME_BIG_2_RPM": 5}, "acme", "big-2")
+    {'rpm': 5}
+    """
+    name = variable_name(provider) if model is None else variable_name(f"{provider} {model}")
+    found: Limits = {}
+    if model is None and name in variables and not name.endswith(_ENDINGS):
+        if variables[name] <= 0:
+            found = dict.fromkeys(FIELDS)
+        else:
+            found["rpm"] = variables[name]
+    given = {
+        field: variables[f"{name}_{field.upper()}"]
+        for field in FIELDS
+        if f"{name}_{field.upper()}" in variables
+    }
+    return {**found, **_cleared(given)}
+
+
+def _cleared(given: Mapping[str, int]) -> Limits:
+    return {name: value if value > 0 else None for name, value in given.items()}
+
+
+def variable_name(name: str) -> str:
+    """Write *name* as it appears in a variable.
+
+    >>> variable_name("gpt-oss:120b")
+    'GPT_OSS_120B'
+    """
+    return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_").upper()
+
+
+def read_catalogue(given: Path | None) -> dict[tuple[str, str | None], Limits]:
+    """Read the limits of every provider and model from the first catalogue that exists."""
+    if given is not None:
+        return _read_file(given)
+    for name in CATALOGUES:
+        if Path(name).is_file():
+            found = _read_file(Path(name))
+            if found:
+                return found
+    return {}
+
+
+def _read_file(path: Path) -> dict[tuple[str, str | None], Limits]:
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ManifestError(f"{path}: cannot be read ({error.strerror})") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ManifestError(f"{path}: {error}") from None
+    found: dict[tuple[str, str | None], Limits] = {}
+    for provider, entry in _tables(path, "providers", document.get("providers", {})):
+        where = f"providers.{provider}"
+        found[provider, None] = _entry(path, where, entry)
+        for model, inner in _tables(path, f"{where}.models", entry.get("models", {})):
+            found[provider, model] = _entry(path, f"{where}.models.{model}", inner)
+    for model, entry in _tables(path, "models", document.get("models", {})):
+        if isinstance(owner := entry.get("provider"), str):
+            found[owner, model] = _entry(path, f"models.{model}", entry)
+    return {route: limits for route, limits in found.items() if limits}
+
+
+def _tables(path: Path, where: str, value: object) -> list[tuple[str, dict[str, Any]]]:
+    if not isinstance(value, dict):
+        raise ManifestError(f"{path}: [{where}] is a table of tables")
+    for name, entry in value.items():
+        if not isinstance(entry, dict):
+            raise ManifestError(f"{path}: [{where}] {name} is a table, not {entry!r}")
+    return list(value.items())
+
+
+def _entry(path: Path, where: str, entry: Mapping[str, Any]) -> Limits:
+    """Read `rate_limits`, with the limits beside it as fallback."""
+    found: Limits = {
+        name: _limit(path, where, name, entry[name]) for name in FIELDS if name in entry
+    }
+    limits = entry.get("rate_limits", {})
+    if not isinstance(limits, dict):
+        raise ManifestError(f"{path}: [{where}] rate_limits is a table")
+    for name, value in limits.items():
+        if name not in FIELDS:
+            raise ManifestError(
+                f"{path}: [{where}.rate_limits] knows {', '.join(FIELDS)}, not {name!r}"
+                f"{did_you_mean(name, FIELDS)}"
+            )
+        found[name] = _limit(path, f"{where}.rate_limits", name, value)
+    return {name: value for name, value in found.items() if value}
+
+
+def _limit(path: Path, where: str, name: str, value: object) -> int:
+    if type(value) is not int or not 0 <= value < 2**53:
+        raise ManifestError(f"{path}: [{where}] {name} is a whole number, not {value!r}")
+    return value

@@ -1,0 +1,266 @@
+"""A model call's place in its provider's limits: a seat first, then quota, then settle.
+
+`llm_slot` wraps any client's call. `with_rate_limit` does so too, and tries again what may work the
+next time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+
+from harn.clock import sleep_until
+from harn.duration import Duration, to_ms
+from harn.errors import HarnError, InvalidOption, RateLimitError
+from harn.ratelimit.buckets import RateLimitGrant, check_whole
+from harn.ratelimit.concurrency import Seats, SeatsByRoute
+from harn.ratelimit.hints import is_retryable, status_of, wait_in
+from harn.ratelimit.limiter import Limiter, acquire
+from harn.ratelimit.line import Line
+from harn.ratelimit.providers import (
+    Providers,
+    buckets_of,
+    check_route,
+    prefix_of,
+    units_of,
+)
+from harn.ratelimit.window import LONGEST_PAUSE
+from harn.runtime import Runtime, current_runtime
+from harn.tasks import check_callable, runner_for
+
+T = TypeVar("T")
+
+logger = logging.getLogger("harn.ratelimit")
+
+FILE = "llm-rate-limits.sqlite"
+LONGEST_BACKOFF = 30.0
+TOO_MANY = frozenset({429, 503, 529})
+
+
+class LlmSlot:
+    """The permission to make one call; see `llm_slot`."""
+
+    def __init__(
+        self, provider: str, model: str | None, input_tokens: int, output_tokens: int
+    ) -> None:
+        self.provider = provider
+        self.model = model
+        self.waited_ms = 0
+        self._tokens = (input_tokens, output_tokens)
+        self._prefixes = [prefix_of(provider, None)]
+        if model is not None:
+            self._prefixes.append(prefix_of(provider, model))
+        self._seats: list[Seats] = []
+        self._line: Line | None = None
+        self._grant: RateLimitGrant | None = None
+        self._runtime: Runtime | None = None
+        self._told = False
+
+    async def __aenter__(self) -> Self:
+        if self._runtime is not None:
+            raise HarnError("a slot can be entered once; ask for a new one")
+        self._runtime = runtime = current_runtime()
+        try:
+            await self._sit_down(runtime)
+            await self._reserve(runtime)
+        except BaseException:
+            self._stand_up()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if isinstance(error, Exception) and not self._told:
+                await self._learn_from(error)
+        finally:
+            self._stand_up()
+
+    async def settle(
+        self, *, input_tokens: int | None = None, output_tokens: int | None = None
+    ) -> bool:
+        """Correct what was reserved to what the call has used; see `RateLimitGrant.settle`.
+
+        What is not given stays as it was reserved. False when there was nothing to correct.
+        """
+        for name, value in (("input_tokens", input_tokens), ("output_tokens", output_tokens)):
+            if value is not None:
+                check_whole(name, value, 0)
+        went_in = self._tokens[0] if input_tokens is None else input_tokens
+        came_out = self._tokens[1] if output_tokens is None else output_tokens
+        self._tokens = (went_in, came_out)
+        if self._grant is None:
+            return False
+        actual: dict[str, int] = {}
+        for prefix in self._prefixes:
+            actual |= units_of(prefix, went_in, came_out)
+        held = {bucket.key for bucket in self._grant.buckets if not bucket.key.endswith(":rpm")}
+        return await self._grant.settle({key: actual[key] for key in held})
+
+    async def retry_after(self, hint: Any) -> float | None:
+        """Keep everybody from this route, in every process, for as long as *hint* says.
+
+        *hint* is a number of seconds, the text of a `Retry-After` header, a mapping of headers,
+        or a response or error that has them. Returns the seconds (an hour at the most), or None
+        when the hint says nothing. A longer wait that is already agreed on stays.
+        """
+        if self._line is None or self._runtime is None:
+            raise HarnError("this slot has not been entered; use `async with llm_slot(...)`")
+        seconds = wait_in(hint, self._runtime.clock.now_ms())
+        if not seconds:
+            return seconds
+        self._told = True
+        length = min(int(seconds * 1e6), LONGEST_PAUSE)
+        await self._line.pause([f"{self._prefixes[-1]}:cooldown"], length)
+        return length / 1e6
+
+    async def feedback(
+        self, headers: Mapping[str, str] | None, *, status: int | None = None
+    ) -> float | None:
+        """Learn from the *headers* of an answer; returns the seconds that everybody now waits.
+
+        Headers that only matter to refused calls (`Retry-After`) are read with a *status* that
+        says so; a count that has reached 0 is read from every answer.
+        """
+        if not headers:
+            return None
+        known = {str(name).lower(): str(value) for name, value in headers.items()}
+        if status is not None and status < 400:
+            known.pop("retry-after", None)
+            known.pop("retry-after-ms", None)
+        return await self.retry_after(known)
+
+    async def _sit_down(self, runtime: Runtime) -> None:
+        providers = runtime.service(Providers)
+        for number, prefix in enumerate(self._prefixes):
+            limits = providers.limits(self.provider, self.model if number else None)
+            seats = runtime.service(SeatsByRoute).of(prefix)
+            if limits is None or limits.concurrency is None:
+                seats.resize(None)
+                continue
+            await seats.take(limits.concurrency)
+            self._seats.append(seats)
+
+    def _stand_up(self) -> None:
+        while self._seats:
+            self._seats.pop().give()
+
+    async def _reserve(self, runtime: Runtime) -> None:
+        limiter, settings = runtime.service(Limiter), runtime.settings
+        providers = runtime.service(Providers)
+        if settings.llm_rate_limit_durable:
+            self._line, shown = limiter.line(settings.llm_rate_limit_state_path, FILE)
+        else:
+            self._line, shown = limiter.private_line()
+        buckets = []
+        for number, prefix in enumerate(self._prefixes):
+            limits = providers.limits(self.provider, self.model if number else None)
+            if limits is not None:
+                buckets += buckets_of(limits, prefix, *self._tokens)
+        gates = tuple(f"{prefix}:cooldown" for prefix in self._prefixes)
+        wait_ms = settings.llm_rate_limit_max_wait_ms
+        timeout = None if wait_ms is None else wait_ms / 1000
+        grant = await acquire(limiter, self._line, shown, buckets, timeout, gates)
+        if not grant.ok:
+            route = self.provider if self.model is None else f"{self.provider}/{self.model}"
+            raise RateLimitError(
+                f"no quota for {route} within {grant.waited_ms} ms; try again in "
+                f"{grant.retry_after_ms} ms, or raise HARN_LLM_RATE_LIMIT_MAX_WAIT_MS"
+            )
+        self.waited_ms = grant.waited_ms
+        self._grant = grant
+
+    async def _learn_from(self, error: Exception) -> None:
+        if status_of(error) not in TOO_MANY:
+            return
+        try:
+            await self.retry_after(error)
+        except HarnError as failure:
+            logger.warning("a provider's Retry-After was not shared: %s", failure)
+
+
+def llm_slot(
+    provider: str, model: str | None = None, input_tokens: int = 0, output_tokens: int = 0
+) -> LlmSlot:
+    """Wait until a call to *provider* is within its limits; use it as `async with`.
+
+    First comes a seat among the calls under way in this process, then the quota of provider and
+    model together, reserved for the tokens given. Inside, make the call with any client, then
+    `await slot.settle(input_tokens=..., output_tokens=...)` with what it has used. An error with
+    the status 429, 503 or 529 and a `Retry-After` that leaves the block makes everybody wait, in
+    every process; `slot.retry_after` says the same by hand.
+
+    Cancelling the wait gives the seat and the quota back; inside the block the quota stays used.
+
+    >>> import asyncio
+    >>> from harn import llm_rate_limit
+    >>> from harn.testing import fresh_runtime
+    >>> async def main() -> bool:
+    ...     async with fresh_runtime():
+    ...         llm_rate_limit("acme", rpm=600, tpm=90_000)
+    ...         async with llm_slot("acme", "big-2", input_tokens=900, output_tokens=500) as slot:
+    ...             return await slot.settle(input_tokens=870, output_tokens=120)
+    >>> asyncio.run(main())
+    True
+    """
+    check_route(provider, model)
+    check_whole("input_tokens", input_tokens, 0)
+    check_whole("output_tokens", output_tokens, 0)
+    return LlmSlot(provider, model, input_tokens, output_tokens)
+
+
+async def with_rate_limit(
+    provider: str,
+    fn: Callable[[], T] | Callable[[], Awaitable[T]],
+    max_retries: int = 5,
+    backoff_ms: Duration = 1000,
+    *,
+    model: str | None = None,
+) -> T:
+    """Call *fn* inside a slot of *provider*, again after an error that may pass; return its value.
+
+    That is a rate limit, an overload, the network or a timeout, found by status code or by the
+    error's type, whatever the client library. At most *max_retries* more calls are made; between
+    them it waits as long as the provider asked, else *backoff_ms*, doubled each time up to 30 s.
+    The last error comes out as it is. A cancel or a deadline is never retried.
+
+    >>> import asyncio
+    >>> from harn.testing import fresh_runtime
+    >>> answers = iter([ConnectionResetError(), "hello"])
+    >>> async def ask() -> str:
+    ...     answer = next(answers)
+    ...     if isinstance(answer, Exception):
+    ...         raise answer
+    ...     return answer
+    >>> async def main() -> str:
+    ...     async with fresh_runtime(autojump=True):
+    ...         return await with_rate_limit("acme", ask)
+    >>> asyncio.run(main())
+    'hello'
+    """
+    if type(max_retries) is not int or max_retries < 0:
+        raise InvalidOption("max_retries", max_retries, "a whole number from 0 on")
+    pause = to_ms(backoff_ms, "backoff_ms") / 1000
+    check_callable(fn)
+    runtime = current_runtime()
+    call = runner_for(runtime, "auto").bind(fn)
+    for left in range(max_retries, -1, -1):
+        slot = llm_slot(provider, model)
+        try:
+            async with slot:
+                return cast(T, await call())
+        except Exception as error:
+            if not left or not is_retryable(error):
+                raise
+            logger.info("%s failed (%s); %d more to try", provider, type(error).__name__, left)
+        if not slot._told:  # otherwise the next slot waits as long as the provider asked
+            clock = runtime.clock
+            await sleep_until(clock, clock.monotonic() + min(pause, LONGEST_BACKOFF))
+            pause *= 2
+    raise AssertionError("unreachable")
