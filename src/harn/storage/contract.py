@@ -87,10 +87,16 @@ class Driver(Protocol):
     """How many writing transactions can be under way together."""
 
     def submit(
-        self, recipe: Recipe[T], *, write: bool = True, durability: Durability | None = None
+        self,
+        recipe: Recipe[T],
+        *,
+        write: bool = True,
+        durability: Durability | None = None,
+        into: asyncio.Future[T] | None = None,
     ) -> asyncio.Future[T]:
         """Have the operation carried out in a transaction of its own; the answer is durable.
 
+        It comes in a new future, or in the one given as *into*.
         Cancelling the future before the operation began means it did not happen; afterwards it
         runs to its end and only the answer is lost.
         """

@@ -53,14 +53,19 @@ class FileDriver:
         _drivers.add(self)
 
     def submit(
-        self, recipe: Recipe[T], *, write: bool = True, durability: Durability | None = None
+        self,
+        recipe: Recipe[T],
+        *,
+        write: bool = True,
+        durability: Durability | None = None,
+        into: asyncio.Future[T] | None = None,
     ) -> asyncio.Future[T]:
         """Hand the operation to the directory's thread."""
         if self._forked:
             raise StorageError(f"{self.path} was opened before a fork; open a new Runtime there")
         if self._closed:
             raise StorageError(f"{self.path} is closed")
-        request = self._handover.request(recipe, durability or self.durability)
+        request = self._handover.request(recipe, durability or self.durability, into)
         self._worker.put(request)
         return request.future
 

@@ -55,11 +55,17 @@ class Handover:
         self._hooks = hooks
         self._loop = asyncio.get_running_loop()
 
-    def request(self, recipe: Recipe[T], durability: Durability) -> Request:
+    def request(
+        self,
+        recipe: Recipe[T],
+        durability: Durability,
+        into: asyncio.Future[T] | None = None,
+    ) -> Request:
         """Make a request; the caller passes it to a thread at once and awaits its future."""
         activity = self._clock().activity
         activity.store_began()
-        return Request(recipe, durability, self._loop.create_future(), activity)
+        future = self._loop.create_future() if into is None else into
+        return Request(recipe, durability, future, activity)
 
     def deliver(self, requests: Sequence[Request]) -> None:
         """Bring settled requests back; called in a thread."""

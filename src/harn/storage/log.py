@@ -29,8 +29,10 @@ def append(drafts: Sequence[Draft]) -> Operation[list[tuple[int, int]]]:
     Records of one topic keep their order. Topics are locked in the order of their names, so
     that two such operations cannot block each other.
     """
-    counts = Counter(item.topic for item in drafts)
-    largest = _largest(drafts) if len(drafts) > 1 else len(drafts[0].payload)
+    if len(drafts) == 1:
+        return (yield from _append_one(drafts[0]))
+    counts = Counter([item.topic for item in drafts])
+    largest = max([len(item.payload) for item in drafts])
     taken: dict[str, list[int]] = {}
     for topic in sorted(counts):
         [(topic_id, head, now)] = yield ask(
@@ -49,8 +51,13 @@ def append(drafts: Sequence[Draft]) -> Operation[list[tuple[int, int]]]:
     return landed
 
 
-def _largest(drafts: Sequence[Draft]) -> int:
-    return max(len(item.payload) for item in drafts)
+def _append_one(item: Draft) -> Operation[list[tuple[int, int]]]:
+    rows = yield ask(TAKE_OFFSETS, topic=item.topic, count=1, largest=len(item.payload))
+    topic_id, id, now = rows[0]
+    at = now if item.at_ms is None else item.at_ms
+    row = topic_id, id, item.kind, item.payload, item.headers, at
+    yield ask_many("insert_events", COLUMNS, (row,))
+    return [(id, at)]
 
 
 def read(topic: str, after: int, limit: int = PAGE) -> Operation[tuple[list[Event], list[Damaged]]]:

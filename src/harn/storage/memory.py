@@ -33,10 +33,15 @@ class MemoryDriver:
         self._closed = False
 
     def submit(
-        self, recipe: Recipe[T], *, write: bool = True, durability: Durability | None = None
+        self,
+        recipe: Recipe[T],
+        *,
+        write: bool = True,
+        durability: Durability | None = None,
+        into: asyncio.Future[T] | None = None,
     ) -> asyncio.Future[T]:
         """Carry the operation out at once; the future is done."""
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        answer = asyncio.get_running_loop().create_future() if into is None else into
         try:
             answer.set_result(self.run_now(recipe))
         except Exception as error:

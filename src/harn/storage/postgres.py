@@ -76,14 +76,19 @@ class PostgresDriver:
         _drivers.add(self)
 
     def submit(
-        self, recipe: Recipe[T], *, write: bool = True, durability: Durability | None = None
+        self,
+        recipe: Recipe[T],
+        *,
+        write: bool = True,
+        durability: Durability | None = None,
+        into: asyncio.Future[T] | None = None,
     ) -> asyncio.Future[T]:
         """Hand the operation to the next free thread."""
         if self._forked:
             raise StorageError(f"{self.where} was opened before a fork; open a new Runtime there")
         if self._closed:
             raise StorageError(f"{self.where} is closed")
-        request = self._handover.request(recipe, "full" if write else "memory")
+        request = self._handover.request(recipe, "full" if write else "memory", into)
         self._under_way += 1
         request.future.add_done_callback(self._one_less)
         if len(self._lanes) < min(self._size, self._under_way):

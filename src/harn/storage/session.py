@@ -51,7 +51,10 @@ class Session:
         """Carry one statement out."""
         query = self._queries[asked.name]
         if asked.rows is not None:
-            self.connection.executemany(query.text, asked.rows).fetchall()
+            if len(asked.rows) == 1:
+                self.connection.execute(query.text, asked.rows[0])
+            else:
+                self.connection.executemany(query.text, asked.rows).fetchall()
             return []
         params: Any = asked.params
         if query.wants_now:

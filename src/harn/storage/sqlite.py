@@ -89,11 +89,16 @@ class SqliteDriver:
         _drivers.add(self)
 
     def submit(
-        self, recipe: Recipe[T], *, write: bool = True, durability: Durability | None = None
+        self,
+        recipe: Recipe[T],
+        *,
+        write: bool = True,
+        durability: Durability | None = None,
+        into: asyncio.Future[T] | None = None,
     ) -> asyncio.Future[T]:
         """Hand the operation to the writer's, or without *write* the reader's, thread."""
         self._check_open()
-        request = self._handover.request(recipe, durability or self.durability)
+        request = self._handover.request(recipe, durability or self.durability, into)
         (self._writer if write else self._reader).put(request)
         return request.future
 

@@ -56,9 +56,11 @@ class Store:
             return self.driver.run_now(recipe)
         return await self.driver.submit(recipe, write=write, durability=durability)
 
-    def submit(self, recipe: Recipe[T], *, write: bool = True) -> asyncio.Future[T]:
+    def submit(
+        self, recipe: Recipe[T], *, write: bool = True, into: asyncio.Future[T] | None = None
+    ) -> asyncio.Future[T]:
         """Hand the operation over and return at once, with the future of its answer."""
-        return self.driver.submit(recipe, write=write)
+        return self.driver.submit(recipe, write=write, into=into)
 
     def run_now(self, recipe: Recipe[T]) -> T:
         """Carry the operation out between two awaits; only a memory store can."""
