@@ -64,6 +64,10 @@ _ROOMS = {
         DispatchHandle EmitReceipt SpawnToPool TriggerBinding TriggerEvent channel_emit
         trigger_fire trigger_list trigger_register trigger_unregister
     """,
+    "harn.workers": """
+        Claim DrainReport EnqueueReceipt Job NewJob QueueSummary SchedulerPolicy WorkerQueue
+        worker_queue worker_queues
+    """,
 }
 _HOME = {name: module for module, names in _ROOMS.items() for name in names.split()}
 

@@ -175,6 +175,18 @@ from harn.triggers import (
     trigger_register as trigger_register,
     trigger_unregister as trigger_unregister,
 )
+from harn.workers import (
+    Claim as Claim,
+    DrainReport as DrainReport,
+    EnqueueReceipt as EnqueueReceipt,
+    Job as Job,
+    NewJob as NewJob,
+    QueueSummary as QueueSummary,
+    SchedulerPolicy as SchedulerPolicy,
+    WorkerQueue as WorkerQueue,
+    worker_queue as worker_queue,
+    worker_queues as worker_queues,
+)
 
 __version__: str
 __all__: list[str]

@@ -23,6 +23,7 @@ class Topic:
 
 
 POOL_AUDIT = "lifecycle.pool.audit"
+AGENTS = "agents.lifecycle"
 SUPERVISOR_LIFECYCLE = "supervisor.lifecycle"
 CHANNEL_AUDIT = "lifecycle.channel.audit"
 TRIGGER_ENVELOPES = "trigger.inbox.envelopes"
@@ -37,10 +38,32 @@ TRIGGER_LIFECYCLE = "triggers.lifecycle"
 CRON_STATE = "connectors.cron.state"
 
 TOPICS = (
+    Topic("worker.queues", ("queue_seen",), "The catalogue: one record for each worker queue."),
+    Topic("worker.<queue>", ("trigger_dispatch",), "The jobs of a worker queue."),
+    Topic(
+        "worker.<queue>.claims",
+        (
+            "job_claimed",
+            "claim_renewed",
+            "job_acked",
+            "job_failed",
+            "job_released",
+            "job_dead",
+            "job_purged",
+            "keys_changed",
+        ),
+        "What became of a queue's jobs, and what its fairness keys are made of.",
+    ),
+    Topic("worker.<queue>.responses", ("job_response",), "What handlers returned or raised."),
     Topic(
         POOL_AUDIT,
         ("pool_submit", "pool_dequeue", "pool_drop"),
         "One receipt per submit, start and drop of a pool task.",
+    ),
+    Topic(
+        AGENTS,
+        ("agent_started", "agent_model_called", "agent_tool_called", "agent_finished"),
+        "What an agent loop did, without what was said.",
     ),
     Topic(
         SUPERVISOR_LIFECYCLE,
@@ -130,6 +153,14 @@ TOPICS += (
     Topic(CRON_STATE, ("cron_fired",), "The instants of schedules that have fired."),
 )
 
+TOPICS += (
+    Topic(
+        "waitpoints.<id>",
+        ("completed", "cancelled"),
+        "How a durable waitpoint was settled: its first record counts.",
+    ),
+)
+
 WORKER_QUEUES = "worker.queues"
 MAX_QUEUE_NAME = 128
 
@@ -166,6 +197,15 @@ def channel_topic(name: str) -> str:
     'channels.webhook.received'
     """
     return f"channels.{_in_topic(name)}"
+
+
+def waitpoint_topic(id: str) -> str:
+    """Return the topic of the waitpoint *id*; no two waitpoints share one.
+
+    >>> waitpoint_topic("connector.shutdown")
+    'waitpoints.connector.shutdown'
+    """
+    return f"waitpoints.{_in_topic(id)}"
 
 
 def check_queue_name(queue: str) -> str:

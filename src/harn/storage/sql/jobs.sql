@@ -26,7 +26,8 @@ SELECT name FROM queues ORDER BY name;
 
 -- name: add_queue
 -- Make a queue's row.
-INSERT INTO queues (name) VALUES (:queue) ON CONFLICT (name) DO NOTHING;
+INSERT INTO queues (queue_id, name) SELECT coalesce(max(queue_id), 0) + 1, CAST(:queue AS TEXT) FROM queues WHERE true
+ON CONFLICT DO NOTHING;
 
 -- name: set_policy
 -- Note the policy of the latest claimer, and the one before it.

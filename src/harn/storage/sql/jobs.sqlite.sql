@@ -66,7 +66,7 @@ SELECT * FROM (SELECT priority, id, enqueued_at, key FROM jobs INDEXED BY jobs_r
 -- name: claim_jobs
 -- Give jobs to a consumer.
 UPDATE jobs SET state = 2, wake_at = ?5, attempts = attempts + 1, epoch = epoch + 1, claim_id = ?3, held = 1,
-    consumer = ?4, claimed_at = ?6, history = ?7
+    consumer = ?4, claimed_at = ?6
 WHERE queue_id = ?1 AND id = ?2;
 
 -- name: claimed_rows
@@ -117,7 +117,7 @@ WHERE queue_id = :queue_id;
 
 -- name: jobs_by_id
 -- Read the rows of some jobs.
-SELECT j.id, j.key, j.state, j.attempts, j.max_attempts, j.claim_id, j.held, j.history
+SELECT j.id, j.key, j.state, j.wake_at, j.attempts, j.max_attempts, j.claim_id, j.held, j.history
 FROM json_each(:ids) i CROSS JOIN jobs j ON j.queue_id = :queue_id AND j.id = i.value;
 
 -- name: settle_jobs

@@ -1,0 +1,618 @@
+"""The queue index: how each record of a queue's topics changes the tables beside the log.
+
+Live operations (`jobs.py`) decide, append the records, and apply these changes in the same
+transaction, many at a time. `JobIndex` applies the same changes to records read back from the
+log, so that a rebuilt index is the index. Time-driven changes (a claim lapses, a scheduled job
+comes due) leave no record: they follow from the times that are in the records.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from harn.storage.codec import decode
+from harn.storage.contract import Event
+from harn.storage.indexes import INDEXES, Table
+from harn.storage.jobrecords import (
+    ACKED,
+    CLAIMED,
+    DEAD,
+    FAILED,
+    PRIORITIES,
+    PURGED,
+    READY,
+    SCHEDULED,
+    JobDraft,
+    Share,
+    share_key,
+)
+from harn.storage.operations import Operation, Row, ask, ask_many
+from harn.topics import WORKER_QUEUES, queue_topics
+
+BATCH = 500
+IDLE_SHARES = 256
+"""Idle keys whose counters are still shown one by one."""
+AGE_BOUNDS = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 21600.0, 86400.0)
+"""Upper bounds, in seconds, of the histogram of how long jobs waited for their claim."""
+
+JOB_COLUMNS = (
+    *("queue_id", "id", "key", "priority", "state", "enqueued_at", "wake_at"),
+    *("max_attempts", "tenant_id", "binding_key", "trigger_id"),
+)
+GROW_COLUMNS = ("queue_id", "key", "ready", "scheduled", "round", "at", "cap", "deferrals")
+CLAIM_COLUMNS = ("queue_id", "id", "claim_id", "consumer", "wake_at", "claimed_at")
+SERVE_COLUMNS = ("queue_id", "key", "served", "promoted", "turn", "round", "credit", "deferrals")
+SHIFT_COLUMNS = (
+    *("queue_id", "key", "ready", "scheduled", "in_flight", "selected"),
+    *("round", "cap", "at", "deferrals"),
+)
+SETTLE_COLUMNS = (
+    *("queue_id", "id", "state", "wake_at", "held", "attempts", "settled_at", "history"),
+)
+
+
+class QueueState(msgspec.Struct):
+    """A queue's row, as an operation holds it."""
+
+    name: str
+    queue_id: int
+    now: int
+    dimension: str
+    cap: int
+    policy: str | None
+    round: int
+    last_key: str
+    promoted: int
+    alarm: int | None
+    ages: str
+    deferrals: int
+    promotions: int
+    is_new: bool = False
+
+
+class JobState(msgspec.Struct):
+    """A job's row, as far as settling it needs it."""
+
+    id: int
+    key: str
+    state: int
+    wake_at: int | None
+    attempts: int
+    max_attempts: int
+    claim_id: str | None
+    held: int
+    history: str | None
+
+
+def open_queue(queue: str, *, create: bool = False) -> Operation[QueueState | None]:
+    """Read and, where the engine has row locks, lock the row of *queue*."""
+    is_new = False
+    while True:
+        rows = yield ask("open_queue", queue=queue)
+        if rows:
+            state = QueueState(queue, *rows[0])
+            state.is_new = is_new
+            return state
+        if not create:
+            return None
+        yield ask("add_queue", queue=queue)
+        is_new = True
+
+
+# -- changes, many at a time ---------------------------------------------------------------------
+
+
+def add_jobs(state: QueueState, jobs: Sequence[tuple[int, int, JobDraft]]) -> Operation[None]:
+    """Enter new jobs, given as (id, time of enqueueing, draft)."""
+    rows: list[Row] = []
+    ready: Counter[str] = Counter()
+    scheduled: Counter[str] = Counter()
+    first_at: dict[str, int] = {}
+    soonest: int | None = None
+    queue_id, dimension = state.queue_id, state.dimension
+    for id, at, job in jobs:
+        key = share_key(dimension, job.tenant_id, job.binding_key, job.trigger_id)
+        wakes = job.wakes_at(at)
+        if wakes is not None and wakes <= at:
+            wakes = None
+        if wakes is None:
+            ready[key] += 1
+            first_at.setdefault(key, at)
+        else:
+            scheduled[key] += 1
+            soonest = wakes if soonest is None else min(soonest, wakes)
+        origin = (job.tenant_id, job.binding_key, job.trigger_id)
+        state_now = READY if wakes is None else SCHEDULED
+        rows.append(
+            (queue_id, id, key, job.priority, state_now, at, wakes, job.max_attempts, *origin)
+        )
+    yield ask_many("insert_jobs", JOB_COLUMNS, rows)
+    shares: list[Row] = [
+        (
+            *(queue_id, key, ready[key], scheduled[key], state.round),
+            *(first_at.get(key), state.cap, state.deferrals),
+        )
+        for key in sorted({*ready, *scheduled})
+    ]
+    yield ask_many("grow_shares", GROW_COLUMNS, shares)
+    triggers = sorted({job.trigger_id or "" for _, _, job in jobs})
+    yield ask_many(
+        "note_triggers", ("queue_id", "trigger_id"), [(queue_id, each) for each in triggers]
+    )
+    if soonest is not None and (state.alarm is None or soonest < state.alarm):
+        state.alarm = soonest
+        yield ask("set_alarm", queue_id=queue_id, alarm=soonest)
+
+
+def hold_jobs(
+    state: QueueState, claims: Sequence[tuple[int, str, str, int, int, int]]
+) -> Operation[None]:
+    """Enter claims: (job id, claim id, consumer, expiry, time, time of enqueueing)."""
+    queue_id = state.queue_id
+    yield ask_many("claim_jobs", CLAIM_COLUMNS, [(queue_id, *claim[:5]) for claim in claims])
+    state.ages = add_ages(state.ages, (claim[4] - claim[5] for claim in claims))
+
+
+def serve_shares(
+    state: QueueState, served: Counter[str], promoted: Counter[str], shares: Iterable[Share]
+) -> Operation[None]:
+    """Write shares as a scheduler left them."""
+    rows: list[Row] = []
+    for share in shares:
+        key = share.key
+        place = (share.turn, share.round, share.credit)
+        rows.append((state.queue_id, key, served[key], promoted[key], *place, state.deferrals))
+    yield ask_many("serve_shares", SERVE_COLUMNS, rows)
+
+
+class Shifts:
+    """Work that moves between ready, scheduled and in flight, summed up by key."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, list[int]] = {}
+
+    def add(
+        self, key: str, *, ready: int = 0, scheduled: int = 0, in_flight: int = 0, selected: int = 0
+    ) -> None:
+        """Note that the share *key* gains so much of each."""
+        sums = self._by_key.setdefault(key, [0, 0, 0, 0])
+        sums[0] += ready
+        sums[1] += scheduled
+        sums[2] += in_flight
+        sums[3] += selected
+
+    def leave(self, key: str, state: int) -> None:
+        """Note that a job of *key* leaves *state*."""
+        self.add(
+            key,
+            ready=-(state == READY),
+            scheduled=-(state == SCHEDULED),
+            in_flight=-(state in (CLAIMED, FAILED)),
+        )
+
+    def apply(self, state: QueueState) -> Operation[None]:
+        """Write the sums."""
+        rows: list[Row] = [
+            (state.queue_id, key, *sums, state.round, state.cap, state.now, state.deferrals)
+            for key, sums in sorted(self._by_key.items())
+            if any(sums)
+        ]
+        if rows:
+            yield ask_many("shift_shares", SHIFT_COLUMNS, rows)
+
+
+def settle_jobs(state: QueueState, rows: Sequence[Row]) -> Operation[None]:
+    """Write jobs' new states: (id, state, wakes at, held, attempts, settled at, history)."""
+    if rows:
+        yield ask_many("settle_jobs", SETTLE_COLUMNS, [(state.queue_id, *row) for row in rows])
+
+
+def drop_idle(state: QueueState) -> Operation[None]:
+    """Forget keys that have been idle longest, when there are many; their counters stay."""
+    gone = yield ask("drop_idle_shares", queue_id=state.queue_id, keep=IDLE_SHARES)
+    if gone:
+        yield ask(
+            "keep_dropped",
+            queue_id=state.queue_id,
+            selected=sum(row[0] for row in gone),
+            deferred=sum(row[1] for row in gone),
+        )
+
+
+def wake_jobs(state: QueueState) -> Operation[list[tuple[Any, ...]]]:
+    """Let expired claims lapse and scheduled jobs become ready, as of the state's time.
+
+    Returns the rows of jobs that have no attempt left: whoever keeps the log buries them.
+    """
+    exhausted: list[tuple[Any, ...]] = []
+    if state.alarm is None or state.alarm > state.now:
+        return exhausted
+    rows = yield ask("due_jobs", queue_id=state.queue_id, until=state.now, limit=BATCH)
+    shifts = Shifts()
+    settled: list[Row] = []
+    for row in rows:
+        id, key, was, attempts, most, held, _, _, wake_at, history = row
+        if was in (CLAIMED, FAILED) and 0 < most <= attempts:
+            exhausted.append(row)
+            continue
+        if was == CLAIMED:
+            history = add_history(history, attempts, wake_at, "expired", EXPIRED)
+        settled.append((id, READY, None, held, attempts, None, history))
+        shifts.leave(key, was)
+        shifts.add(key, ready=1)
+    yield from settle_jobs(state, settled)
+    yield from shifts.apply(state)
+    if not exhausted:
+        [(alarm,)] = yield ask("next_due", queue_id=state.queue_id)
+        state.alarm = alarm
+        yield ask("set_alarm", queue_id=state.queue_id, alarm=alarm)
+    return exhausted
+
+
+EXPIRED = "the claim expired: its consumer died or stopped renewing"
+
+
+def add_history(history: str | None, attempt: int, at: int, status: str, error: str | None) -> str:
+    """Add one attempt to a job's history, kept as JSON."""
+    entries = decode(history.encode()) if history else []
+    entries.append({"attempt": attempt, "at_ms": at, "status": status, "error": error})
+    return msgspec.json.encode(entries[-20:]).decode()
+
+
+def add_ages(ages: str, waited_ms: Iterable[int]) -> str:
+    """Count how long jobs have waited: a number for each bound and beyond, then the sum."""
+    counts = read_ages(ages)
+    for ms in waited_ms:
+        seconds = ms / 1000
+        place = next((i for i, bound in enumerate(AGE_BOUNDS) if seconds <= bound), -2)
+        counts[place] += 1
+        counts[-1] += ms
+    return ",".join(map(str, counts))
+
+
+def read_ages(ages: str) -> list[int]:
+    """Return the counts by bound, the count beyond, and the sum in milliseconds."""
+    return [int(each) for each in ages.split(",")] if ages else [0] * (len(AGE_BOUNDS) + 2)
+
+
+# -- the same, from the log ----------------------------------------------------------------------
+
+
+class JobIndex:
+    """The fold of the worker topics: queues, shares, jobs, dedupe keys and trigger ids."""
+
+    name = "jobs"
+    tables: tuple[Table, ...] = (
+        Table(
+            "queues",
+            (
+                *("queue_id", "name", "dimension", "cap", "round", "last_key", "promoted"),
+                *("promotions", "alarm", "acked", "purged", "dead", "responses", "ages"),
+            ),
+            *("dump_queues", "clear_queues", "restore_queues"),
+        ),
+        Table(
+            "shares",
+            (
+                *("queue_id", "key", "ready", "scheduled", "in_flight", "turn", "round"),
+                *("credit", "oldest_at", "selected", "promoted"),
+            ),
+            *("dump_shares", "clear_shares", "restore_shares"),
+        ),
+        Table(
+            "jobs",
+            (
+                *("queue_id", "id", "key", "priority", "state", "enqueued_at", "wake_at"),
+                *("attempts", "max_attempts", "epoch", "claim_id", "held", "consumer"),
+                *("claimed_at", "settled_at", "tenant_id", "binding_key", "trigger_id", "history"),
+            ),
+            *("dump_jobs", "clear_jobs", "restore_jobs"),
+        ),
+        Table(
+            "job_dedupe",
+            ("queue_id", "tenant_id", "dedupe_key", "job_id"),
+            *("dump_dedupe", "clear_dedupe", "restore_dedupe"),
+        ),
+        Table(
+            "queue_triggers",
+            ("queue_id", "trigger_id"),
+            *("dump_triggers", "clear_triggers", "restore_triggers"),
+        ),
+    )
+
+    def wants(self, topic: str) -> bool:
+        """Tell whether *topic* belongs to a worker queue."""
+        return topic.startswith("worker.") and topic != WORKER_QUEUES
+
+    def fold(self, event: Event) -> Operation[None]:
+        """Apply *event*; a record that is not ours, or does not fit, changes nothing."""
+        queue = event.headers.get("queue")
+        folds = {
+            "trigger_dispatch": _fold_job,
+            "job_claimed": _fold_claim,
+            "claim_renewed": _fold_renewal,
+            "job_acked": _fold_settled,
+            "job_failed": _fold_settled,
+            "job_dead": _fold_settled,
+            "job_released": _fold_settled,
+            "job_purged": _fold_settled,
+            "job_response": _fold_response,
+            "keys_changed": _fold_keys,
+        }
+        if not isinstance(queue, str) or event.kind not in folds:
+            return
+        if event.topic not in _topics_of(queue) or not isinstance(event.payload, dict):
+            return
+        state = yield from open_queue(queue, create=True)
+        assert state is not None
+        state.now = event.occurred_at_ms
+        if event.kind in ("job_claimed", "keys_changed"):
+            yield from wake_jobs(state)
+        yield from folds[event.kind](state, event)
+
+    def held(self, topic: str) -> Operation[int | None]:
+        """Return the oldest offset of *topic* that an unsettled job still needs."""
+        names = yield ask("queue_names")
+        queue = next((name for (name,) in names if topic in _topics_of(name)), None)
+        if queue is None:
+            return None
+        [(queue_id, *_)] = yield ask("open_queue", queue=queue)
+        oldest = yield ask("oldest_unsettled", queue_id=queue_id)
+        if not oldest:
+            return None
+        id, enqueued_at = oldest[0]
+        if topic == queue_topics(queue).jobs:
+            return int(id)
+        first = yield ask("first_offset_since", topic=topic, since=enqueued_at)
+        return int(first[0][0]) if first else None
+
+
+def _topics_of(queue: str) -> tuple[str, str, str]:
+    names = queue_topics(queue)
+    return names.jobs, names.claims, names.responses
+
+
+def job_draft(record: dict[str, Any]) -> JobDraft:
+    """Read back what the index needs of a `trigger_dispatch` record."""
+    return JobDraft(
+        b"",
+        b"",
+        PRIORITIES.index(record["priority"]),
+        record.get("tenant_id"),
+        record.get("binding_key"),
+        record.get("trigger_id"),
+        record.get("dedupe_key"),
+        record["max_attempts"],
+        record.get("not_before_ms"),
+        record.get("delay_ms"),
+    )
+
+
+def dedupe_tenant(tenant_id: str | None) -> str:
+    """Return the tenant part of a dedupe key; no tenant is one that no tenant can name."""
+    return share_key("tenant", tenant_id, None, None)
+
+
+def _fold_job(state: QueueState, event: Event) -> Operation[None]:
+    job = job_draft(event.payload)
+    yield from add_jobs(state, [(event.id, event.occurred_at_ms, job)])
+    if job.dedupe_key is not None:
+        yield ask(
+            "bind_dedupe",
+            queue_id=state.queue_id,
+            tenant_id=dedupe_tenant(job.tenant_id),
+            dedupe_key=job.dedupe_key,
+            job_id=event.id,
+        )
+
+
+def _fold_claim(state: QueueState, event: Event) -> Operation[None]:
+    record = event.payload
+    id, scheduling = record["job_event_id"], record["scheduling"]
+    rows = yield ask("one_job", queue_id=state.queue_id, id=id)
+    if not rows:
+        return
+    key, enqueued_at = rows[0][0], rows[0][3]
+    claim = (record["claim_id"], record["consumer_id"], record["expires_at_ms"], state.now)
+    yield from hold_jobs(state, [(id, *claim, enqueued_at)])
+    if scheduling["strategy"] == "drr":
+        yield from change_cap(state, scheduling["cap"])
+        yield from _fold_turn(state, key, scheduling)
+    else:
+        shifts = Shifts()
+        shifts.add(key, ready=-1, in_flight=1, selected=1)
+        yield from shifts.apply(state)
+    promoted = scheduling.get("promoted", False)
+    yield ask(
+        "note_claims",
+        queue_id=state.queue_id,
+        round=scheduling.get("round", state.round),
+        last_key=key if scheduling["strategy"] == "drr" else state.last_key,
+        promoted=int(promoted) if scheduling["strategy"] == "drr" else state.promoted,
+        promotions=int(promoted),
+        wake_at=record["expires_at_ms"],
+        ages=state.ages,
+    )
+
+
+def _fold_turn(state: QueueState, key: str, scheduling: dict[str, Any]) -> Operation[None]:
+    [row] = yield ask("one_share", queue_id=state.queue_id, key=key)
+    share = Share(*row)
+    share.round, share.credit = scheduling["round"], scheduling["credit"]
+    if share.ready <= 1:
+        share.turn, share.credit = None, 0
+    elif state.cap and share.in_flight + 1 >= state.cap:
+        share.turn = None
+    else:
+        share.turn = share.round if share.credit else share.round + 1
+    promoted = Counter({key: 1}) if scheduling.get("promoted") else Counter[str]()
+    yield from serve_shares(state, Counter({key: 1}), promoted, [share])
+
+
+def _fold_renewal(state: QueueState, event: Event) -> Operation[None]:
+    job = yield from _job_of(state, event)
+    if job is None:
+        return
+    until = event.payload["expires_at_ms"]
+    history = without_expiry(job.history) if job.state == READY else job.history
+    shifts = Shifts()
+    shifts.leave(job.key, job.state)
+    shifts.add(job.key, in_flight=1)
+    yield from settle_jobs(state, [(job.id, CLAIMED, until, 1, job.attempts, None, history)])
+    yield from shifts.apply(state)
+
+
+def without_expiry(history: str | None) -> str | None:
+    """Take back the note that a claim expired: it was renewed after all."""
+    entries = decode(history.encode()) if history else []
+    if entries and entries[-1]["status"] == "expired":
+        entries.pop()
+    return msgspec.json.encode(entries).decode() if entries else None
+
+
+def _job_of(state: QueueState, event: Event) -> Operation[JobState | None]:
+    ids = f"[{int(event.payload['job_event_id'])}]"
+    rows = yield ask("jobs_by_id", queue_id=state.queue_id, ids=ids)
+    return JobState(*rows[0]) if rows else None
+
+
+def _fold_settled(state: QueueState, event: Event) -> Operation[None]:
+    job = yield from _job_of(state, event)
+    if job is None:
+        return
+    change = SETTLED[event.kind](job, event.payload, state.now)
+    yield from apply_changes(state, [(job, change)])
+    kind = event.kind
+    yield ask(
+        "add_totals",
+        queue_id=state.queue_id,
+        acked=int(kind == "job_acked"),
+        purged=int(kind == "job_purged"),
+        dead=int(kind == "job_dead"),
+        responses=0,
+        wake_at=change.wake_at,
+    )
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A job's row after it was settled, failed or released."""
+
+    state: int
+    wake_at: int | None
+    held: int
+    attempts: int
+    settled_at: int | None
+    history: str | None
+
+
+def apply_changes(state: QueueState, changes: Sequence[tuple[JobState, Change]]) -> Operation[None]:
+    """Write jobs' new rows and move their work between the counters of their shares."""
+    shifts = Shifts()
+    rows: list[Row] = []
+    for job, to in changes:
+        shifts.leave(job.key, job.state)
+        shifts.add(
+            job.key,
+            ready=int(to.state == READY),
+            scheduled=int(to.state == SCHEDULED),
+            in_flight=int(to.state in (CLAIMED, FAILED)),
+        )
+        rows.append((job.id, to.state, to.wake_at, to.held, to.attempts, to.settled_at, to.history))
+    yield from settle_jobs(state, rows)
+    yield from shifts.apply(state)
+
+
+def acked(job: JobState, record: dict[str, Any], now: int) -> Change:
+    """Settle *job* as done."""
+    return Change(ACKED, None, 0, job.attempts, now, job.history)
+
+
+def failed(job: JobState, record: dict[str, Any], now: int) -> Change:
+    """Leave *job* to its claim's expiry, or to the backoff in *record*."""
+    history = add_history(job.history, job.attempts, now, "failed", record.get("error"))
+    until = record.get("not_before_ms")
+    if until is not None:
+        return Change(SCHEDULED, until, 0, job.attempts, None, history)
+    if job.state == READY:  # the claim had expired already
+        return Change(READY, None, 0, job.attempts, None, history)
+    return Change(FAILED, job.wake_at, 0, job.attempts, None, history)
+
+
+def buried(job: JobState, record: dict[str, Any], now: int) -> Change:
+    """Settle *job* as dead."""
+    history = msgspec.json.encode(record["attempts"]).decode()
+    return Change(DEAD, None, 0, job.attempts, now, history)
+
+
+def released(job: JobState, record: dict[str, Any], now: int) -> Change:
+    """Give *job* back, and its attempt too."""
+    until = record.get("not_before_ms")
+    state = READY if until is None else SCHEDULED
+    return Change(state, until, 0, max(0, job.attempts - 1), None, job.history)
+
+
+def purged(job: JobState, record: dict[str, Any], now: int) -> Change:
+    """Settle *job* as taken away."""
+    return Change(PURGED, None, 0, job.attempts, now, job.history)
+
+
+SETTLED = {
+    "job_acked": acked,
+    "job_failed": failed,
+    "job_dead": buried,
+    "job_released": released,
+    "job_purged": purged,
+}
+
+
+def _fold_response(state: QueueState, event: Event) -> Operation[None]:
+    totals = {"acked": 0, "purged": 0, "dead": 0, "responses": 1, "wake_at": None}
+    yield ask("add_totals", queue_id=state.queue_id, **totals)
+
+
+def _fold_keys(state: QueueState, event: Event) -> Operation[None]:
+    yield from change_keys(state, event.payload["fairness_key"])
+
+
+def change_keys(state: QueueState, dimension: str) -> Operation[None]:
+    """Make a queue's keys of something else: every unsettled job changes its share."""
+    state.dimension, state.last_key, state.promoted = dimension, "", 0
+    yield ask("set_dimension", queue_id=state.queue_id, dimension=dimension)
+    after = 0
+    while rows := (
+        yield ask("unsettled_origins", queue_id=state.queue_id, after=after, limit=BATCH)
+    ):
+        after = rows[-1][0]
+        keyed: list[Row] = [
+            (state.queue_id, id, share_key(dimension, *origin)) for id, *origin in rows
+        ]
+        yield ask_many("rekey_jobs", ("queue_id", "id", "key"), keyed)
+    yield ask("forget_shares", queue_id=state.queue_id)
+    yield ask("count_shares", queue_id=state.queue_id)
+    yield from apply_cap(state)
+
+
+def change_cap(state: QueueState, cap: int) -> Operation[None]:
+    """Let at most *cap* claims of a key be in flight from now on; 0 is no cap."""
+    if cap != state.cap:
+        state.cap = cap
+        yield ask("set_cap", queue_id=state.queue_id, cap=cap)
+        yield from apply_cap(state)
+
+
+def apply_cap(state: QueueState) -> Operation[None]:
+    """Reconsider which keys can be served under the state's cap."""
+    yield ask(
+        "apply_cap",
+        queue_id=state.queue_id,
+        cap=state.cap,
+        round=state.round,
+        deferrals=state.deferrals,
+    )
+
+
+INDEXES.append(JobIndex())

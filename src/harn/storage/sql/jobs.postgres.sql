@@ -1,0 +1,175 @@
+-- name: open_queue
+-- Read a queue's row, and the time; the row stays locked until the commit.
+SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions
+FROM queues WHERE name = :queue FOR UPDATE;
+
+-- name: queue_row
+-- Read a queue's row for people, and the time.
+SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions,
+    acked, purged, dead, responses, other_policy, policy_at, dropped_selected, dropped_deferred
+FROM queues WHERE name = :queue;
+
+-- name: insert_jobs
+-- Write new jobs.
+INSERT INTO jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, max_attempts, tenant_id, binding_key, trigger_id)
+SELECT * FROM unnest(:queue_id::bigint[], :id::bigint[], :key::text[], :priority::smallint[], :state::smallint[],
+    :enqueued_at::bigint[], :wake_at::bigint[], :max_attempts::bigint[], :tenant_id::text[], :binding_key::text[], :trigger_id::text[]);
+
+-- name: note_triggers
+-- Remember trigger ids seen in a queue.
+INSERT INTO queue_triggers (queue_id, trigger_id) SELECT * FROM unnest(:queue_id::bigint[], :trigger_id::text[])
+ON CONFLICT DO NOTHING;
+
+-- name: grow_shares
+-- Add new jobs to their shares.
+INSERT INTO shares (queue_id, key, ready, scheduled, turn, round, oldest_at, deferred_from)
+SELECT v.queue_id, v.key, v.ready, v.scheduled, CASE WHEN v.ready > 0 THEN v.round + 1 END, v.round,
+    CASE WHEN v.ready > 0 THEN v.at END, v.deferrals
+FROM unnest(:queue_id::bigint[], :key::text[], :ready::bigint[], :scheduled::bigint[], :round::bigint[], :at::bigint[],
+    :cap::bigint[], :deferrals::bigint[]) AS v(queue_id, key, ready, scheduled, round, at, cap, deferrals)
+ON CONFLICT (queue_id, key) DO UPDATE SET
+    turn = CASE WHEN shares.turn IS NOT NULL THEN shares.turn WHEN shares.ready > 0 OR excluded.ready = 0 THEN NULL
+                WHEN (SELECT cap FROM queues WHERE queue_id = shares.queue_id) > 0
+                     AND shares.in_flight >= (SELECT cap FROM queues WHERE queue_id = shares.queue_id)
+                THEN NULL ELSE excluded.round + 1 END,
+    round = CASE WHEN shares.turn IS NULL AND shares.ready = 0 THEN excluded.round ELSE shares.round END,
+    credit = CASE WHEN shares.turn IS NULL AND shares.ready = 0 THEN 0 ELSE shares.credit END,
+    deferred_from = CASE WHEN shares.ready = 0 THEN excluded.deferred_from ELSE shares.deferred_from END,
+    oldest_at = CASE WHEN excluded.ready = 0 THEN shares.oldest_at ELSE coalesce(shares.oldest_at, excluded.oldest_at) END,
+    ready = shares.ready + excluded.ready, scheduled = shares.scheduled + excluded.scheduled, idle_at = NULL;
+
+-- name: ready_heads
+-- List the first ready jobs of some keys, for each priority so many.
+SELECT j.key, j.priority, j.id, j.enqueued_at
+FROM json_array_elements_text(:keys::json) AS k(key)
+CROSS JOIN (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
+CROSS JOIN LATERAL (SELECT key, priority, id, enqueued_at FROM jobs
+    WHERE queue_id = :queue_id AND key = k.key COLLATE "C" AND priority = p.priority AND state = 0
+    AND (:triggers::text IS NULL OR trigger_id IN (SELECT json_array_elements_text(:triggers::json)))
+    ORDER BY id LIMIT :depth) AS j
+ORDER BY j.key, j.priority, j.id;
+
+-- name: ready_after
+-- List the ready jobs of a key and priority after an id.
+SELECT id, enqueued_at FROM jobs
+WHERE queue_id = :queue_id AND key = :key AND priority = :priority AND state = 0 AND id > :after
+AND (:triggers::text IS NULL OR trigger_id IN (SELECT json_array_elements_text(:triggers::json)))
+ORDER BY id LIMIT :depth;
+
+-- name: queue_heads
+-- List the first ready jobs of a queue, for each priority so many.
+SELECT j.priority, j.id, j.enqueued_at, j.key
+FROM (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
+CROSS JOIN LATERAL (SELECT priority, id, enqueued_at, key FROM jobs
+    WHERE queue_id = :queue_id AND priority = p.priority AND state = 0
+    AND (:triggers::text IS NULL OR trigger_id IN (SELECT json_array_elements_text(:triggers::json)))
+    ORDER BY id LIMIT :depth) AS j;
+
+-- name: claim_jobs
+-- Give jobs to a consumer.
+UPDATE jobs SET state = 2, wake_at = v.wake_at, attempts = attempts + 1, epoch = epoch + 1, claim_id = v.claim_id, held = 1,
+    consumer = v.consumer, claimed_at = v.claimed_at
+FROM unnest(:queue_id::bigint[], :id::bigint[], :claim_id::text[], :consumer::text[], :wake_at::bigint[], :claimed_at::bigint[])
+    AS v(queue_id, id, claim_id, consumer, wake_at, claimed_at)
+WHERE jobs.queue_id = v.queue_id AND jobs.id = v.id;
+
+-- name: claimed_rows
+-- Read what a claim needs of the jobs it chose.
+SELECT j.id, j.attempts, j.max_attempts, e.payload
+FROM jobs j
+LEFT JOIN events e ON e.topic_id = (SELECT topic_id FROM topics WHERE name = :topic) AND e.id = j.id
+WHERE j.queue_id = :queue_id AND j.id = ANY (ARRAY(SELECT json_array_elements_text(:ids::json)::bigint));
+
+-- name: serve_shares
+-- Write the shares that a claim has served.
+UPDATE shares SET ready = ready - v.served, in_flight = in_flight + v.served, selected = selected + v.served,
+    promoted = shares.promoted + v.promoted, turn = v.turn, round = v.round, credit = v.credit, deferred_from = v.deferrals,
+    oldest_at = (SELECT min(h.enqueued_at) FROM (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
+        CROSS JOIN LATERAL (SELECT enqueued_at FROM jobs WHERE queue_id = v.queue_id AND key = v.key COLLATE "C"
+            AND priority = p.priority AND state = 0 ORDER BY id LIMIT 1) AS h)
+FROM unnest(:queue_id::bigint[], :key::text[], :served::bigint[], :promoted::bigint[], :turn::bigint[], :round::bigint[],
+    :credit::bigint[], :deferrals::bigint[]) AS v(queue_id, key, served, promoted, turn, round, credit, deferrals)
+WHERE shares.queue_id = v.queue_id AND shares.key = v.key COLLATE "C";
+
+-- name: shift_shares
+-- Move work of shares between ready, scheduled and in flight.
+UPDATE shares SET
+    turn = CASE WHEN shares.ready + v.ready <= 0 OR (v.cap > 0 AND shares.in_flight + v.in_flight >= v.cap) THEN NULL
+                WHEN shares.turn IS NOT NULL THEN shares.turn WHEN credit > 0 AND shares.ready > 0 THEN v.round ELSE v.round + 1 END,
+    round = CASE WHEN shares.turn IS NULL THEN v.round ELSE shares.round END,
+    credit = CASE WHEN shares.ready + v.ready <= 0 OR shares.ready <= 0 THEN 0 ELSE credit END,
+    deferred = CASE WHEN shares.turn IS NULL AND shares.ready > 0 THEN deferred + v.deferrals - deferred_from ELSE deferred END,
+    deferred_from = v.deferrals,
+    selected = selected + v.selected,
+    idle_at = CASE WHEN shares.ready + v.ready <= 0 AND shares.scheduled + v.scheduled <= 0
+                    AND shares.in_flight + v.in_flight <= 0 THEN v.now END,
+    ready = shares.ready + v.ready, scheduled = shares.scheduled + v.scheduled, in_flight = shares.in_flight + v.in_flight,
+    oldest_at = CASE WHEN v.ready = 0 THEN oldest_at ELSE
+        (SELECT min(h.enqueued_at) FROM (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
+        CROSS JOIN LATERAL (SELECT enqueued_at FROM jobs WHERE queue_id = v.queue_id AND key = v.key COLLATE "C"
+            AND priority = p.priority AND state = 0 ORDER BY id LIMIT 1) AS h) END
+FROM unnest(:queue_id::bigint[], :key::text[], :ready::bigint[], :scheduled::bigint[], :in_flight::bigint[], :selected::bigint[],
+    :round::bigint[], :cap::bigint[], :at::bigint[], :deferrals::bigint[])
+    AS v(queue_id, key, ready, scheduled, in_flight, selected, round, cap, now, deferrals)
+WHERE shares.queue_id = v.queue_id AND shares.key = v.key COLLATE "C";
+
+-- name: note_claims
+-- Write the scheduler's state after a claim.
+UPDATE queues SET round = :round, last_key = :last_key, promoted = :promoted, promotions = promotions + :promotions,
+    alarm = least(alarm, :wake_at::bigint), ages = :ages
+WHERE queue_id = :queue_id;
+
+-- name: add_totals
+-- Count what was settled, and look again no later than a time.
+UPDATE queues SET acked = acked + :acked, purged = purged + :purged, dead = dead + :dead, responses = responses + :responses,
+    alarm = least(alarm, :wake_at::bigint)
+WHERE queue_id = :queue_id;
+
+-- name: jobs_by_id
+-- Read the rows of some jobs.
+SELECT id, key, state, wake_at, attempts, max_attempts, claim_id, held, history
+FROM jobs WHERE queue_id = :queue_id AND id = ANY (ARRAY(SELECT json_array_elements_text(:ids::json)::bigint));
+
+-- name: settle_jobs
+-- Move jobs to another state.
+UPDATE jobs SET state = v.state, wake_at = v.wake_at, held = v.held, attempts = v.attempts, settled_at = v.settled_at,
+    history = v.history
+FROM unnest(:queue_id::bigint[], :id::bigint[], :state::smallint[], :wake_at::bigint[], :held::smallint[], :attempts::bigint[],
+    :settled_at::bigint[], :history::text[]) AS v(queue_id, id, state, wake_at, held, attempts, settled_at, history)
+WHERE jobs.queue_id = v.queue_id AND jobs.id = v.id;
+
+-- name: rekey_jobs
+-- Give jobs another key.
+UPDATE jobs SET key = v.key FROM unnest(:queue_id::bigint[], :id::bigint[], :key::text[]) AS v(queue_id, id, key)
+WHERE jobs.queue_id = v.queue_id AND jobs.id = v.id;
+
+-- name: restore_queues
+-- Fill the index of queues.
+INSERT INTO queues (queue_id, name, dimension, cap, round, last_key, promoted, promotions, alarm, acked, purged, dead, responses, ages)
+SELECT * FROM unnest(:queue_id::bigint[], :name::text[], :dimension::text[], :cap::bigint[], :round::bigint[], :last_key::text[],
+    :promoted::bigint[], :promotions::bigint[], :alarm::bigint[], :acked::bigint[], :purged::bigint[], :dead::bigint[],
+    :responses::bigint[], :ages::text[]);
+
+-- name: restore_shares
+-- Fill the index of shares.
+INSERT INTO shares (queue_id, key, ready, scheduled, in_flight, turn, round, credit, oldest_at, selected, promoted)
+SELECT * FROM unnest(:queue_id::bigint[], :key::text[], :ready::bigint[], :scheduled::bigint[], :in_flight::bigint[],
+    :turn::bigint[], :round::bigint[], :credit::bigint[], :oldest_at::bigint[], :selected::bigint[], :promoted::bigint[]);
+
+-- name: restore_jobs
+-- Fill the index of jobs.
+INSERT INTO jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, attempts, max_attempts, epoch, claim_id, held,
+    consumer, claimed_at, settled_at, tenant_id, binding_key, trigger_id, history)
+SELECT * FROM unnest(:queue_id::bigint[], :id::bigint[], :key::text[], :priority::smallint[], :state::smallint[],
+    :enqueued_at::bigint[], :wake_at::bigint[], :attempts::bigint[], :max_attempts::bigint[], :epoch::bigint[], :claim_id::text[],
+    :held::smallint[], :consumer::text[], :claimed_at::bigint[], :settled_at::bigint[], :tenant_id::text[], :binding_key::text[],
+    :trigger_id::text[], :history::text[]);
+
+-- name: restore_dedupe
+-- Fill the index of dedupe keys.
+INSERT INTO job_dedupe (queue_id, tenant_id, dedupe_key, job_id)
+SELECT * FROM unnest(:queue_id::bigint[], :tenant_id::text[], :dedupe_key::text[], :job_id::bigint[]);
+
+-- name: restore_triggers
+-- Fill the index of trigger ids.
+INSERT INTO queue_triggers (queue_id, trigger_id) SELECT * FROM unnest(:queue_id::bigint[], :trigger_id::text[]);

@@ -1,0 +1,27 @@
+"""Worker queues: durable hand-off between processes, with a fair turn for every key.
+
+queue.py       WorkerQueue and Claim: enqueue, claim, renew, ack, fail, release, purge
+policy.py      SchedulerPolicy: how consumers share a queue
+fairshare.py   deficit round robin, decided
+desk.py        what meets shares one transaction
+consumer.py    drain: claim, work, renew, settle
+renewing.py    claims stay alive on a thread of their own
+records.py     jobs, receipts, summaries
+"""
+
+from harn.workers.policy import SchedulerPolicy
+from harn.workers.queue import Claim, WorkerQueue, worker_queue, worker_queues
+from harn.workers.records import DrainReport, EnqueueReceipt, Job, NewJob, QueueSummary
+
+__all__ = [
+    "Claim",
+    "DrainReport",
+    "EnqueueReceipt",
+    "Job",
+    "NewJob",
+    "QueueSummary",
+    "SchedulerPolicy",
+    "WorkerQueue",
+    "worker_queue",
+    "worker_queues",
+]

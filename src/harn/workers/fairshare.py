@@ -1,0 +1,350 @@
+"""Deficit round robin over a queue's keys, decided without looking at more than it must.
+
+The rule (spec, with rulings 36 to 38): keys rotate in lexicographic order, each visit serves one
+job and costs one credit; when no key that could be served has credit left, a new round begins and
+every such key is granted `weight * quantum`. A key that runs empty keeps nothing. A key at its
+cap of in-flight claims is passed over and keeps what it had. A job older than the starvation age
+is promoted over all of that, but pays like any other, and two promotions never follow each other
+while another key could be served.
+
+A round must not cost more because a queue has ten thousand keys, so nothing here ever touches
+them all. A round is a number. Each share notes the round in which it can be served next, its
+*turn*: this one if it has credit, the next one if it has spent it or has just come. Those are the
+only two values there can be, because a round ends exactly when nobody has credit left. So a
+refill is "the round is one higher", and the next key in the rotation is the first row of an index
+on (turn, key) after the key served last. A share's credit is written down when it is served; if
+it was written in an earlier round, the share has been refilled since.
+
+`choose` is an operation: it asks the store for the shares and jobs it needs by name, many at a
+time, and returns a `Choice`. It changes nothing; a test drives it with plain lists and compares it
+with the rule above, written out in full.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+
+from harn.storage import Board, Choice, Choose, Operation, Pick, Row, Share, ask
+from harn.workers.policy import SchedulerPolicy
+
+QUARTER_HOUR_MS = 15 * 60 * 1000
+LAST = "\U0010ffff"
+"""Sorts after every key."""
+CHUNK = 100
+
+Head = tuple[int, int]
+"""A job as the scheduler sees it: its id and when it was enqueued."""
+
+
+def rank(priority: int, age_ms: int) -> int:
+    """Return the rank of a job of *priority* (0 high, 1 normal, 2 low) after waiting *age_ms*.
+
+    Every quarter of an hour lifts it by one, up to high.
+
+    >>> rank(1, 14 * 60_000), rank(1, 15 * 60_000), rank(2, 15 * 60_000), rank(2, 30 * 60_000)
+    (1, 0, 1, 0)
+    """
+    return max(0, priority - max(0, age_ms) // QUARTER_HOUR_MS)
+
+
+def chooser(policy: SchedulerPolicy) -> Choose:
+    """Return what chooses jobs by *policy*."""
+    return partial(_drr if policy.strategy == "drr" else _fifo, policy)
+
+
+def _fifo(policy: SchedulerPolicy, board: Board, wanted: int) -> Operation[Choice]:
+    rows = yield ask("queue_heads", queue_id=board.queue_id, depth=wanted, triggers=board.triggers)
+    now = board.now
+    rows.sort(key=lambda row: (rank(row[0], now - row[2]), row[1]))
+    picks = [Pick(id, key, at, board.round, 0) for _, id, at, key in rows[:wanted]]
+    return Choice(picks, board.round, board.last_key, board.promoted, [])
+
+
+def _drr(policy: SchedulerPolicy, board: Board, wanted: int) -> Operation[Choice]:
+    table = _Table(policy, board, wanted)
+    yield from table.look_for_starving()
+    while table.left and (yield from table.serve_next()):
+        pass
+    return table.choice()
+
+
+class _Lane:
+    """A share that has been looked at, and its next jobs of each priority."""
+
+    __slots__ = ("full", "heads", "more", "served", "share")
+
+    def __init__(self, share: Share, full: int) -> None:
+        self.share = share
+        self.full = full
+        self.heads: tuple[deque[Head], deque[Head], deque[Head]] = (deque(), deque(), deque())
+        self.more = [False, False, False]
+        self.served = 0
+
+    def credit(self, round: int) -> int:
+        """Return the credit left in *round*."""
+        share = self.share
+        return share.credit if share.round == round else self.full
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the key has work for us and is under its cap."""
+        return self.share.turn is not None and any(self.heads)
+
+    def oldest(self) -> Head:
+        """Return the job that has waited longest, whatever its priority."""
+        return min((heads[0] for heads in self.heads if heads), key=lambda head: head[::-1])
+
+    def best(self, now: int) -> Head:
+        """Return the job that is next by rank, then age."""
+        chosen: Head | None = None
+        best_rank = 3
+        for priority, heads in enumerate(self.heads):
+            if heads:
+                head = heads[0]
+                lifted = rank(priority, now - head[1])
+                if lifted < best_rank or (lifted == best_rank and chosen and head < chosen):
+                    chosen, best_rank = head, lifted
+        assert chosen is not None
+        return chosen
+
+    def take(self, head: Head) -> int:
+        """Remove *head*, the first of its priority; return which that was."""
+        for priority, heads in enumerate(self.heads):
+            if heads and heads[0] == head:
+                heads.popleft()
+                return priority
+        raise AssertionError("not at the head")
+
+
+class _Table:
+    """One claim's view of the rotation: what it has looked at, and what it has served."""
+
+    def __init__(self, policy: SchedulerPolicy, board: Board, wanted: int) -> None:
+        self.left = wanted
+        self._policy = policy
+        self._cap = policy.max_concurrent_per_key
+        self._board = board
+        self._round = board.round
+        self._last = board.last_key
+        self._promoted = board.promoted
+        self._lanes: dict[str, _Lane] = {}
+        self._ring: list[str] = []  # keys looked at that have credit in this round, sorted
+        self._starving: deque[Share] = deque()
+        self._starved_before = -1
+        self._picks: list[Pick] = []
+        self._look_from(board.last_key)
+
+    def choice(self) -> Choice:
+        """Return what was chosen."""
+        shares = []
+        for lane in self._lanes.values():
+            share = lane.share
+            if share.turn is not None and share.turn < self._round:
+                share.turn = self._round  # passed over while a round ended: refilled like all
+                shares.append(share)
+            elif lane.served:
+                shares.append(share)
+        return Choice(self._picks, self._round, self._last, self._promoted, shares)
+
+    # -- promotion ---------------------------------------------------------------------------
+
+    def look_for_starving(self) -> Operation[None]:
+        """Find the shares whose oldest job has waited too long."""
+        age = self._policy.starvation_age_ms
+        if age:
+            self._starved_before = self._board.now - age
+            rows = yield ask(
+                "starving_shares",
+                queue_id=self._board.queue_id,
+                before=self._starved_before,
+                limit=self.left,
+            )
+            self._starving.extend(Share(*row) for row in rows)
+            if not rows:
+                self._starved_before = -1
+
+    def _starving_lane(self) -> Operation[_Lane | None]:
+        """Return the lane with the oldest job of all, if it has waited too long."""
+        while self._starving and self._starving[0].key in self._lanes:
+            self._starving.popleft()
+        found = [
+            lane
+            for lane in self._lanes.values()
+            if lane.is_open and lane.oldest()[1] <= self._starved_before
+        ]
+        if self._starving:
+            first = self._starving[0].oldest_at
+            if not any(lane.oldest()[1] <= (first or 0) for lane in found):
+                share = self._starving.popleft()
+                [lane] = yield from self._look_at([share], 1)
+                if not lane.is_open or lane.oldest()[1] > self._starved_before:
+                    return (yield from self._starving_lane())
+                found.append(lane)
+        return min(found, key=lambda lane: lane.oldest()[::-1]) if found else None
+
+    def _may_promote(self, lane: _Lane) -> Operation[bool]:
+        if not self._promoted:
+            return True
+        known = self._lanes
+        if any(other.is_open for other in known.values() if other is not lane):
+            return False
+        if any(share.key not in known for share in self._starving):
+            return False
+        rows = yield ask("open_keys", queue_id=self._board.queue_id, limit=len(known) + 1)
+        return all(key in known for (key,) in rows)
+
+    # -- rotation ----------------------------------------------------------------------------
+
+    def serve_next(self) -> Operation[bool]:
+        """Choose one more job; return False when no key can be served."""
+        if self._starved_before >= 0:
+            starving = yield from self._starving_lane()
+            if starving is not None and (yield from self._may_promote(starving)):
+                yield from self._serve(starving, starving.oldest(), promoted=True)
+                return True
+        lane = yield from self._next_in_turn()
+        if lane is None:
+            return False
+        yield from self._serve(lane, lane.best(self._board.now), promoted=False)
+        return True
+
+    def _next_in_turn(self) -> Operation[_Lane | None]:
+        while True:
+            nearest = self._nearest_known()
+            if nearest is not None and (self._seen_all or self._has_seen_up_to(nearest)):
+                return self._lanes[nearest]
+            if not self._seen_all:
+                yield from self._look_further()
+            elif not (yield from self._refill()):
+                return None
+
+    def _nearest_known(self) -> str | None:
+        if not self._ring:
+            return None
+        place = bisect_right(self._ring, self._last)
+        return self._ring[place if place < len(self._ring) else 0]
+
+    def _refill(self) -> Operation[bool]:
+        """Begin a new round, if any key can be served in it."""
+        first = self._round == self._board.round
+        self._round += 1
+        self._ring = sorted(key for key, lane in self._lanes.items() if lane.is_open)
+        if first:
+            self._look_from(self._last)
+            while not self._ring and not self._seen_all:
+                yield from self._look_further()
+        if self._ring:
+            return True
+        self._round -= 1
+        return False
+
+    def _serve(self, lane: _Lane, head: Head, *, promoted: bool) -> Operation[None]:
+        share = lane.share
+        credit = max(0, lane.credit(self._round) - 1)
+        had_credit = share.key in self._ring_at(share.key)
+        share.round, share.credit = self._round, credit
+        share.ready -= 1
+        share.in_flight += 1
+        lane.served += 1
+        self.left -= 1
+        yield from self._take(lane, head)
+        self._set_turn(share, credit)
+        if had_credit and not (credit and lane.is_open):
+            self._ring.remove(share.key)
+        self._picks.append(Pick(head[0], share.key, head[1], self._round, credit, promoted))
+        self._last = share.key
+        self._promoted = promoted
+        if promoted and not self._seen_all and self._place_of(share.key) > self._frontier:
+            self._look_from(share.key)
+
+    def _ring_at(self, key: str) -> list[str]:
+        place = bisect_right(self._ring, key)
+        return self._ring[place - 1 : place] if place else []
+
+    def _set_turn(self, share: Share, credit: int) -> None:
+        if share.ready <= 0:
+            share.turn, share.credit = None, 0
+        elif self._cap and share.in_flight >= self._cap:
+            share.turn = None
+        else:
+            share.turn = self._round if credit else self._round + 1
+
+    # -- what has been looked at: an arc of the rotation, from the base to the frontier --------
+
+    def _look_from(self, base: str) -> None:
+        self._base = base
+        self._frontier = (False, base)
+        self._seen_all = False
+
+    def _place_of(self, key: str) -> tuple[bool, str]:
+        return key <= self._base, key
+
+    def _has_seen_up_to(self, key: str) -> bool:
+        here = (False, "") if self._last == self._base else self._place_of(self._last)
+        return here < self._place_of(key) <= self._frontier
+
+    def _look_further(self) -> Operation[None]:
+        """Move the frontier on by some shares that have their turn in this round."""
+        size = min(CHUNK, max(1, self.left))
+        wrapped, at = self._frontier
+        rows = yield ask(
+            "shares_in_turn",
+            queue_id=self._board.queue_id,
+            turn=min(self._round, self._board.round + 1),
+            after=at,
+            until=self._base if wrapped else LAST,
+            limit=size,
+        )
+        if len(rows) == size:
+            self._frontier = (wrapped, rows[-1][0])
+        elif wrapped:
+            self._seen_all = True
+        else:
+            self._frontier = (True, "")
+        unseen = [Share(*row) for row in rows if row[0] not in self._lanes]
+        if unseen:
+            yield from self._look_at(unseen, -(-self.left // len(unseen)))
+
+    def _look_at(self, shares: Sequence[Share], depth: int) -> Operation[list[_Lane]]:
+        """Fetch the next jobs of *shares*, at most *depth* of each priority."""
+        depth = max(1, depth)
+        rows: list[Row] = yield ask(
+            "ready_heads",
+            queue_id=self._board.queue_id,
+            keys=msgspec.json.encode([share.key for share in shares]).decode(),
+            depth=depth,
+            triggers=self._board.triggers,
+        )
+        lanes = [_Lane(share, self._policy.full_credit(share.key)) for share in shares]
+        for lane in lanes:
+            self._lanes[lane.share.key] = lane
+        for key, priority, id, at in rows:
+            self._lanes[key].heads[priority].append((id, at))
+        for lane in lanes:
+            lane.more = [len(heads) == depth for heads in lane.heads]
+            if lane.is_open and lane.credit(self._round) > 0:
+                insort(self._ring, lane.share.key)
+        return lanes
+
+    def _take(self, lane: _Lane, head: Head) -> Operation[None]:
+        """Remove *head* from its lane, and look for what follows it when that may be needed."""
+        priority = lane.take(head)
+        if lane.heads[priority] or not lane.more[priority] or not self.left:
+            return
+        depth = min(CHUNK, self.left)
+        rows = yield ask(
+            "ready_after",
+            queue_id=self._board.queue_id,
+            key=lane.share.key,
+            priority=priority,
+            after=head[0],
+            depth=depth,
+            triggers=self._board.triggers,
+        )
+        lane.heads[priority].extend((id, at) for id, at in rows)
+        lane.more[priority] = len(rows) == depth

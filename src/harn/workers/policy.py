@@ -1,0 +1,112 @@
+"""How a queue's consumers share it: the seven settings of the fair-share scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, Self, get_args
+
+import msgspec
+
+from harn.errors import InvalidOption, did_you_mean
+from harn.settings import Settings
+from harn.storage import DIMENSIONS, Dimension, shown_key
+
+Strategy = Literal["fifo", "drr"]
+
+
+class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Who gets the next turn at a worker queue.
+
+    `fifo` serves jobs by rank and age alone. `drr` (deficit round robin) rotates over the
+    *fairness_key*: each key may take `weight * quantum` jobs a round, at most
+    *max_concurrent_per_key* of them in flight (0: no cap), and a job that has waited for
+    *starvation_age_ms* (0: off) is promoted.
+
+    >>> policy = SchedulerPolicy(strategy="drr", weights={"acme": 3})
+    >>> policy.weight("acme"), policy.weight("other")
+    (3, 1)
+    """
+
+    strategy: Strategy = "fifo"
+    fairness_key: Dimension = "tenant"
+    quantum: int = 1
+    starvation_age_ms: int = 300_000
+    max_concurrent_per_key: int = 0
+    default_weight: int = 1
+    weights: dict[str, int] = {}
+
+    def __post_init__(self) -> None:
+        _one_of("strategy", self.strategy, get_args(Strategy))
+        _one_of("fairness_key", self.fairness_key, DIMENSIONS)
+        _whole("quantum", self.quantum, 1)
+        _whole("starvation_age_ms", self.starvation_age_ms, 0)
+        _whole("max_concurrent_per_key", self.max_concurrent_per_key, 0)
+        _whole("default_weight", self.default_weight, 1)
+        if not isinstance(self.weights, Mapping):
+            raise InvalidOption("weights", self.weights, "a mapping from keys to weights")
+        for key, weight in self.weights.items():
+            if not isinstance(key, str) or not key:
+                raise InvalidOption("weights", self.weights, "a mapping from keys to weights")
+            _whole(f"weights[{key!r}]", weight, 1)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
+        """Read the `HARN_SCHEDULER_*` variables of *environ*, the process's own unless given.
+
+        >>> SchedulerPolicy.from_env({"HARN_SCHEDULER_STRATEGY": "drr"}).strategy
+        'drr'
+        """
+        return cls.from_settings(Settings.load(environ))
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Self:
+        """Return the policy that *settings* ask for."""
+        return cls(
+            strategy=settings.scheduler_strategy,  # type: ignore[arg-type]
+            fairness_key=settings.scheduler_fairness_key,  # type: ignore[arg-type]
+            quantum=settings.scheduler_quantum,
+            starvation_age_ms=settings.scheduler_starvation_age_ms,
+            max_concurrent_per_key=settings.scheduler_max_concurrent_per_key,
+            default_weight=settings.scheduler_default_weight,
+            weights=dict(settings.scheduler_weights),
+        )
+
+    def weight(self, key: str) -> int:
+        """Return the weight of a key, as people write it."""
+        return self.weights.get(key, self.default_weight)
+
+    def full_credit(self, stored_key: str) -> int:
+        """Return what a refill grants a key, as it is stored."""
+        return self.weight(shown_key(stored_key)) * self.quantum
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the policy the way `queue ls --json` shows it."""
+        kind: dict[str, Any] = {"kind": "fifo"}
+        if self.strategy == "drr":
+            kind = {
+                "kind": "deficit-round-robin",
+                "quantum": self.quantum,
+                "starvation_age_ms": self.starvation_age_ms or None,
+            }
+        return {
+            "strategy": kind,
+            "fairness_key": self.fairness_key,
+            "weights": dict(self.weights),
+            "default_weight": self.default_weight,
+            "max_concurrent_per_key": self.max_concurrent_per_key,
+        }
+
+    def canonical(self) -> str:
+        """Return text that is equal for equal policies, to compare claimers by."""
+        return msgspec.json.encode(self.as_dict(), order="sorted").decode()
+
+
+def _one_of(option: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        near = did_you_mean(value, known) if isinstance(value, str) else ""
+        raise InvalidOption(option, value, f"one of {', '.join(known)}{near}")
+
+
+def _whole(option: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 53:
+        raise InvalidOption(option, value, f"a whole number, at least {least}")

@@ -1,0 +1,281 @@
+"""What users of a worker queue see: jobs, receipts, summaries, reports."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from harn.duration import Duration, to_ms
+from harn.errors import InvalidOption, did_you_mean
+from harn.storage import PRIORITIES, Durability, JobDraft, encode, encode_headers
+
+MAX_NAME = 256
+MAX_RECORD = 10 * 1024 * 1024
+LONGEST_TTL_MS = 365 * 86_400_000
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A job as its handler gets it."""
+
+    id: int
+    queue: str
+    payload: Any
+    priority: str
+    tenant_id: str | None
+    trigger_id: str | None
+    binding_key: str | None
+    headers: dict[str, Any]
+    enqueued_at_ms: int
+    attempts: int
+    max_attempts: int
+    dedupe_key: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field that is set, JSON-ready.
+
+        >>> Job(1, "q", {}, "high", None, None, None, {}, 0, 1, 5, None).as_dict()["priority"]
+        'high'
+        """
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+class NewJob(msgspec.Struct, frozen=True):
+    """A job for `enqueue_many`, with the keywords of `enqueue`.
+
+    >>> NewJob({"pr": 1984}, tenant_id="acme").priority
+    'normal'
+    """
+
+    payload: Any
+    trigger_id: str | None = None
+    priority: str = "normal"
+    tenant_id: str | None = None
+    binding_key: str | None = None
+    headers: dict[str, Any] | None = None
+    dedupe_key: str | None = None
+    not_before: datetime | Duration | None = None
+    max_attempts: int = 5
+    binding_version: int | None = None
+    replay_of_event_id: str | None = None
+
+
+class EnqueueReceipt(msgspec.Struct, frozen=True):
+    """Proof that a job is in its queue, and how safely."""
+
+    queue: str
+    job_id: int
+    response_topic: str
+    durability: Durability
+    duplicate: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field, JSON-ready; the job's id also as the log names it.
+
+        >>> EnqueueReceipt("q", 7, "worker.q.responses", "full", False).as_dict()["job_event_id"]
+        7
+        """
+        return {
+            "queue": self.queue,
+            "job_id": self.job_id,
+            "job_event_id": self.job_id,
+            "response_topic": self.response_topic,
+            "durability": self.durability,
+            "duplicate": self.duplicate,
+        }
+
+
+class QueueSummary(msgspec.Struct, frozen=True):
+    """How much a queue holds. `ready` can be claimed now, `scheduled` later."""
+
+    queue: str
+    ready: int = 0
+    scheduled: int = 0
+    in_flight: int = 0
+    acked: int = 0
+    purged: int = 0
+    dead: int = 0
+    responses: int = 0
+    oldest_unclaimed_age_ms: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field, JSON-ready.
+
+        >>> QueueSummary("q").as_dict()["ready"]
+        0
+        """
+        return {name: getattr(self, name) for name in self.__struct_fields__}
+
+
+class DrainReport(msgspec.Struct, frozen=True):
+    """What one drain did; *responses* holds the newest ten thousand at most."""
+
+    queue: str
+    consumer_id: str
+    claim_ttl_ms: int
+    drained: int
+    acked: int
+    deferred: int
+    responses: list[dict[str, Any]]
+    summary: QueueSummary
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field, JSON-ready.
+
+        >>> DrainReport("q", "me", 300_000, 0, 0, 0, [], QueueSummary("q")).as_dict()["drained"]
+        0
+        """
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {**fields, "summary": self.summary.as_dict()}
+
+
+class _Record(msgspec.Struct, omit_defaults=False):
+    """A `trigger_dispatch` record; what is not always there follows in `_Extras`."""
+
+    queue: str
+    trigger_id: str | None
+    binding_key: str | None
+    binding_version: int | None
+    event: Any
+    replay_of_event_id: str | None
+    priority: str
+    max_attempts: int
+    tenant_id: str | None
+    dedupe_key: str | None
+    not_before_ms: int | None
+    delay_ms: int | None
+    headers: dict[str, Any] | None
+
+
+def draft_job(queue: str, item: Any) -> JobDraft:
+    """Check and encode one job; a bare payload is a job with the defaults."""
+    job = item if isinstance(item, NewJob) else NewJob(item)
+    for option in ("trigger_id", "tenant_id", "binding_key"):
+        check_name(option, getattr(job, option))
+    if job.dedupe_key is not None:
+        _check_dedupe(job.dedupe_key)
+    if job.priority not in PRIORITIES:
+        near = did_you_mean(job.priority, PRIORITIES) if isinstance(job.priority, str) else ""
+        raise InvalidOption("priority", job.priority, f"high, normal or low{near}")
+    most = job.max_attempts
+    if isinstance(most, bool) or not isinstance(most, int) or not 0 <= most < 1 << 31:
+        raise InvalidOption("max_attempts", most, "a whole number; 0 means for ever")
+    not_before_ms, delay_ms = _when(job.not_before)
+    if job.headers is not None:
+        encode_headers(job.headers)
+    record = _Record(
+        queue=queue,
+        trigger_id=job.trigger_id,
+        binding_key=job.binding_key,
+        binding_version=job.binding_version,
+        event=job.payload,
+        replay_of_event_id=job.replay_of_event_id,
+        priority=job.priority,
+        max_attempts=most,
+        tenant_id=job.tenant_id,
+        dedupe_key=job.dedupe_key,
+        not_before_ms=not_before_ms,
+        delay_ms=delay_ms,
+        headers=job.headers or None,
+    )
+    payload = encode("payload", job.payload, MAX_RECORD) if _is_odd(job.payload) else None
+    if payload is not None:
+        record.event = msgspec.Raw(payload)
+    return JobDraft(
+        encode("payload", record, MAX_RECORD),
+        _headers(queue, job),
+        PRIORITIES.index(job.priority),
+        job.tenant_id,
+        job.binding_key,
+        job.trigger_id,
+        job.dedupe_key,
+        most,
+        not_before_ms,
+        delay_ms,
+    )
+
+
+def _is_odd(payload: Any) -> bool:
+    return not isinstance(payload, dict | list | str | int | float | bool | None)
+
+
+def _headers(queue: str, job: NewJob) -> bytes:
+    headers = {"queue": queue, "priority": job.priority}
+    if job.trigger_id is not None:
+        headers["trigger_id"] = job.trigger_id
+    if job.binding_key is not None:
+        headers["binding_key"] = job.binding_key
+    if isinstance(job.payload, dict) and isinstance(job.payload.get("id"), str):
+        headers["event_id"] = job.payload["id"]
+    return msgspec.json.encode(headers)
+
+
+def read_job(queue: str, id: int, body: bytes, at: int, attempts: int, most: int) -> Job:
+    """Read a job back from its record; a ValueError if the record is damaged."""
+    record = _decoder.decode(body)
+    return Job(
+        id,
+        queue,
+        record.event,
+        record.priority,
+        record.tenant_id,
+        record.trigger_id,
+        record.binding_key,
+        record.headers or {},
+        at,
+        attempts,
+        most,
+        record.dedupe_key,
+    )
+
+
+_decoder = msgspec.json.Decoder(_Record)
+
+
+def check_name(option: str, value: object) -> None:
+    """Refuse a name that is not short, printable text; None is no name."""
+    if value is None:
+        return
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME or not value.isprintable():
+        raise InvalidOption(option, value, f"1 to {MAX_NAME} printable characters, or None")
+
+
+def check_consumer(consumer_id: object) -> str:
+    """Return *consumer_id* if it may name a consumer."""
+    check_name("consumer_id", consumer_id)
+    if not isinstance(consumer_id, str) or not consumer_id.strip():
+        raise InvalidOption("consumer_id", consumer_id, "a name that is not blank")
+    return consumer_id
+
+
+def check_ttl(ttl: Duration) -> int:
+    """Read a claim's time to live as milliseconds, at least one."""
+    ms = to_ms(ttl, "ttl")
+    if not 1 <= ms <= LONGEST_TTL_MS:
+        raise InvalidOption("ttl", ttl, 'a duration between "1ms" and a year')
+    return ms
+
+
+def _check_dedupe(key: object) -> None:
+    if not isinstance(key, str) or not 0 < len(key) <= 512 or "\0" in key or not _is_text(key):
+        raise InvalidOption("dedupe_key", key, "1 to 512 characters, none of them NUL")
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _when(not_before: datetime | Duration | None) -> tuple[int | None, int | None]:
+    if not_before is None:
+        return None, None
+    if isinstance(not_before, datetime):
+        if not_before.tzinfo is None:
+            raise InvalidOption("not_before", not_before, "a datetime with a time zone")
+        return round(not_before.timestamp() * 1000), None
+    return None, to_ms(not_before, "not_before")

@@ -1,0 +1,85 @@
+"""The scheduler's rule, written out in full over plain records: slow, and easy to believe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+QUARTER = 15 * 60 * 1000
+
+
+@dataclass
+class Waiting:
+    id: int
+    key: str
+    priority: int
+    at: int
+
+
+def rank(job: Waiting, now: int) -> int:
+    return max(0, job.priority - (now - job.at) // QUARTER)
+
+
+@dataclass
+class Model:
+    """Every key's credit, held in a dict; every refill touches every key."""
+
+    weights: dict[str, int] = field(default_factory=dict)
+    quantum: int = 1
+    starvation: int = 0
+    cap: int = 0
+    ready: list[Waiting] = field(default_factory=list)
+    in_flight: dict[str, int] = field(default_factory=dict)
+    credit: dict[str, int] = field(default_factory=dict)
+    last: str = ""
+    promoted: bool = False
+    rounds: int = 0
+    promotions: int = 0
+
+    def full(self, key: str) -> int:
+        return self.weights.get(key, 1) * self.quantum
+
+    def eligible(self) -> list[str]:
+        keys = {job.key for job in self.ready}
+        return sorted(k for k in keys if not self.cap or self.in_flight.get(k, 0) < self.cap)
+
+    def rotation(self) -> list[str]:
+        keys = self.eligible()
+        return [k for k in keys if k > self.last] + [k for k in keys if k <= self.last]
+
+    def pick(self, now: int) -> Waiting | None:
+        keys = self.rotation()
+        if not keys:
+            return None
+        old = min((j for j in self.ready if j.key in keys), key=lambda j: (j.at, j.id))
+        if (
+            self.starvation
+            and now - old.at >= self.starvation
+            and not (self.promoted and len(keys) > 1)
+        ):
+            self.promoted = True
+            self.promotions += 1
+            return self.take(old)
+        if not any(self.credit.get(k, 0) for k in keys):
+            self.rounds += 1
+            for k in keys:
+                self.credit[k] = self.full(k)
+        key = next(k for k in keys if self.credit.get(k, 0))
+        mine = [j for j in self.ready if j.key == key]
+        self.promoted = False
+        return self.take(min(mine, key=lambda j: (rank(j, now), j.id)))
+
+    def take(self, job: Waiting) -> Waiting:
+        self.ready.remove(job)
+        key = job.key
+        self.last = key
+        self.credit[key] = max(0, self.credit.get(key, 0) - 1)
+        self.in_flight[key] = self.in_flight.get(key, 0) + 1
+        self.forget_if_empty(key)
+        return job
+
+    def forget_if_empty(self, key: str) -> None:
+        if not any(j.key == key for j in self.ready):
+            self.credit.pop(key, None)
+
+    def settle(self, key: str) -> None:
+        self.in_flight[key] -= 1

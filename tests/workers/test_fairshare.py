@@ -1,0 +1,235 @@
+"""The fair-share scheduler: exact sequences, and the same picks as the rule written out in full."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+from model import Model, Waiting
+
+import harn
+from harn.testing import fresh_runtime
+from harn.workers import Claim, NewJob, SchedulerPolicy, WorkerQueue, worker_queue
+from harn.workers.fairshare import rank
+
+MINUTE = 60_000
+
+
+async def served(queue: WorkerQueue, picks: int, *, at_once: int = 1) -> list[Claim]:
+    found: list[Claim] = []
+    while len(found) < picks:
+        claims = await queue.claim_many("w", min(at_once, picks - len(found)))
+        if not claims:
+            break
+        for claim in claims:
+            await claim.ack()
+        found += claims
+    return found
+
+
+def tenants(claims: list[Claim]) -> str:
+    return "".join(claim.job.tenant_id or "-" for claim in claims)
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 50])
+@pytest.mark.parametrize(
+    ("weights", "quantum", "expected"),
+    [
+        ({}, 1, "abababababab"),
+        ({"a": 3}, 1, "abaabaaabaaa"),
+        ({"a": 2}, 1, "ababaabaabaa"),
+        ({}, 3, "abababababab"),
+    ],
+)
+async def test_two_busy_keys_are_served_in_an_exact_sequence(
+    runtime: harn.Runtime, weights: dict[str, int], quantum: int, expected: str, at_once: int
+) -> None:
+    policy = SchedulerPolicy(strategy="drr", weights=weights, quantum=quantum)
+    queue = worker_queue("q", policy)
+    await queue.enqueue_many([NewJob(n, tenant_id=t) for n in range(20) for t in "ba"])
+
+    claims = await served(queue, len(expected), at_once=at_once)
+
+    assert tenants(claims) == expected
+
+
+async def test_D1_over_120_picks_at_2_to_1_the_shares_are_exact(runtime: harn.Runtime) -> None:
+    queue = worker_queue("q", SchedulerPolicy(strategy="drr", weights={"a": 2}))
+    await queue.enqueue_many([NewJob(n, tenant_id=t) for n in range(100) for t in "ab"])
+
+    sequence = tenants(await served(queue, 120, at_once=7))
+
+    assert (sequence.count("a"), sequence.count("b")) == (80, 40)
+
+
+async def test_D6_drains_of_one_job_each_continue_the_rotation(runtime: harn.Runtime) -> None:
+    policy = SchedulerPolicy(strategy="drr")
+    await worker_queue("q").enqueue_many([NewJob(n, tenant_id=t) for n in range(100) for t in "ab"])
+    sequence = ""
+
+    for _ in range(100):
+        sequence += tenants(await served(worker_queue("q", policy), 1))
+
+    assert sequence.count("a") == sequence.count("b") == 50
+
+
+async def test_fifo_is_the_default_and_looks_only_at_rank_and_age(runtime: harn.Runtime) -> None:
+    queue = worker_queue("q")
+    jobs = [("low", "b"), ("normal", "a"), ("normal", "a"), ("high", "b"), ("high", "a")]
+    await queue.enqueue_many([NewJob(n, priority=p, tenant_id=t) for n, (p, t) in enumerate(jobs)])
+
+    assert [claim.job.payload for claim in await served(queue, 9)] == [3, 4, 1, 2, 0]
+
+
+async def test_fifteen_minutes_lift_a_normal_job_over_newer_high_ones(
+    runtime: harn.Runtime, clock: harn.testing.FakeClock
+) -> None:
+    queue = worker_queue("q")
+    await queue.enqueue("old high", priority="high")
+    await queue.enqueue("old normal")
+    await queue.enqueue("old low", priority="low")
+    await clock.advance("15m")
+    await queue.enqueue("new high", priority="high")
+    await queue.enqueue("new normal")
+
+    found = [claim.job.payload for claim in await served(queue, 9)]
+
+    assert found == ["old high", "old normal", "new high", "old low", "new normal"]
+
+
+def test_ranks_rise_every_quarter_of_an_hour() -> None:
+    table = [(p, m, rank(p, m * MINUTE)) for p in (0, 1, 2) for m in (0, 14, 15, 29, 30)]
+
+    assert table == [
+        *[(0, m, 0) for m in (0, 14, 15, 29, 30)],
+        *[(1, 0, 1), (1, 14, 1), (1, 15, 0), (1, 29, 0), (1, 30, 0)],
+        *[(2, 0, 2), (2, 14, 2), (2, 15, 1), (2, 29, 1), (2, 30, 0)],
+    ]
+
+
+async def test_S1_a_cold_key_gets_its_turn_although_everything_is_old(
+    runtime: harn.Runtime, clock: harn.testing.FakeClock
+) -> None:
+    queue = worker_queue("q", SchedulerPolicy(strategy="drr"))
+    await queue.enqueue_many([NewJob(n, tenant_id="hot") for n in range(200)])
+    await clock.advance("10m")
+    await queue.enqueue_many([NewJob(n, tenant_id="cold") for n in range(40)])
+
+    found = [claim.job.tenant_id for claim in await served(queue, 80)]
+
+    assert found.count("cold") == 40
+    assert found.index("cold") <= 2
+
+
+async def test_S2_a_low_job_behind_younger_high_ones_of_its_own_key_is_promoted(
+    runtime: harn.Runtime, clock: harn.testing.FakeClock
+) -> None:
+    queue = worker_queue("q", SchedulerPolicy(strategy="drr"))
+    await queue.enqueue("low", tenant_id="a", priority="low")
+    await clock.advance("6m")
+    await queue.enqueue_many([NewJob("high", tenant_id="a", priority="high")] * 5)
+
+    [first] = await served(queue, 1)
+
+    assert first.job.payload == "low"
+
+
+async def test_K1_no_more_claims_of_a_key_than_its_cap_and_K2_others_go_on(
+    runtime: harn.Runtime,
+) -> None:
+    queue = worker_queue("q", SchedulerPolicy(strategy="drr", max_concurrent_per_key=2))
+    await queue.enqueue_many([NewJob(n, tenant_id="a") for n in range(9)])
+    await queue.enqueue("b1", tenant_id="b")
+
+    held = await queue.claim_many("w", 9)
+    nothing = await queue.claim_next("w")
+    await held[0].ack()
+    freed = await queue.claim_next("w")
+
+    assert tenants(held) == "aba"
+    assert nothing is None
+    assert freed is not None and freed.job.tenant_id == "a"
+
+
+async def test_a_missing_tenant_is_a_key_that_no_tenant_can_name(runtime: harn.Runtime) -> None:
+    queue = worker_queue("q", SchedulerPolicy(strategy="drr"))
+    await queue.enqueue_many(
+        [NewJob(n, tenant_id=t) for n in range(4) for t in (None, "_no_tenant")]
+    )
+
+    found = [claim.job.tenant_id for claim in await served(queue, 6)]
+
+    assert found.count(None) == found.count("_no_tenant") == 3
+
+
+KEYS = st.sampled_from("abcde")
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("enqueue"), st.lists(st.tuples(KEYS, st.integers(0, 2)), max_size=8)),
+        st.tuples(st.just("claim"), st.integers(1, 12)),
+        st.tuples(st.just("settle"), st.integers(0, 30)),
+        st.tuples(st.just("advance"), st.sampled_from([1, 4, 6, 16])),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    steps=STEPS,
+    weights=st.dictionaries(KEYS, st.integers(1, 4)),
+    quantum=st.integers(1, 3),
+    cap=st.integers(0, 3),
+    starvation=st.sampled_from([0, 5 * MINUTE]),
+)
+async def test_C8_picks_are_those_of_the_rule_written_out_in_full(
+    steps: list[Any], weights: dict[str, int], quantum: int, cap: int, starvation: int
+) -> None:
+    policy = SchedulerPolicy(
+        strategy="drr",
+        weights=weights,
+        quantum=quantum,
+        max_concurrent_per_key=cap,
+        starvation_age_ms=starvation,
+    )
+    async with fresh_runtime() as runtime:
+        await compare(runtime, worker_queue("q", policy), steps, policy)
+
+
+async def compare(
+    runtime: harn.Runtime, queue: WorkerQueue, steps: list[Any], policy: SchedulerPolicy
+) -> None:
+    model = Model(
+        policy.weights, policy.quantum, policy.starvation_age_ms, policy.max_concurrent_per_key
+    )
+    held: list[Claim] = []
+    clock: Any = runtime.clock
+    for step, detail in steps:
+        now = clock.now_ms()
+        if step == "enqueue":
+            priorities = ("high", "normal", "low")
+            receipts = await queue.enqueue_many(
+                [NewJob(0, tenant_id=key, priority=priorities[p]) for key, p in detail]
+            )
+            for receipt, (key, p) in zip(receipts, detail, strict=True):
+                model.ready.append(Waiting(receipt.job_id, key, p, now))
+        elif step == "claim":
+            claims = await queue.claim_many("w", detail, ttl="7d")
+            expected = []
+            while len(expected) < detail and (job := model.pick(now)):
+                expected.append(job.id)
+            assert [claim.job.id for claim in claims] == expected
+            held += claims
+        elif step == "settle" and held:
+            claim = held.pop(detail % len(held))
+            await claim.ack()
+            model.settle(claim.job.tenant_id or "")
+        elif step == "advance":
+            await clock.advance(minutes=detail)
+    counts = await queue.counts()
+    if counts is not None and model.in_flight:
+        assert counts.round == model.rounds
+        assert counts.promotions == model.promotions
+        assert counts.ready == len(model.ready)
+        assert counts.in_flight == sum(model.in_flight.values())
