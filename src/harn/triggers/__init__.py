@@ -13,6 +13,7 @@ registry.py     trigger_register, trigger_fire, channel_emit and their kin
 """
 
 from harn.triggers.binding import KINDS, PROVIDERS, Binding, TriggerBinding, check_binding
+from harn.triggers.deadletters import DeadLetters, Letters
 from harn.triggers.dispatcher import Dispatch, DispatchHandle
 from harn.triggers.event import TriggerEvent, event_from
 from harn.triggers.handlers import LocalTarget, SpawnToPool, Target
@@ -35,9 +36,11 @@ __all__ = [
     "PROVIDERS",
     "Accepted",
     "Binding",
+    "DeadLetters",
     "Dispatch",
     "DispatchHandle",
     "EmitReceipt",
+    "Letters",
     "LocalTarget",
     "Secrets",
     "SpawnToPool",

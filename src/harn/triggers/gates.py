@@ -145,12 +145,12 @@ class Gates:
                 entrant.parked()
             return state.until_ms if state.is_gathering else True
 
-        await self._line(gate).wait(Place(0, ticket), look)
+        await self._line(gate).wait(Place(0, ticket), look, entrant.parked)
         while state.members is None and not state.merged:
             # Somebody else fires the batch with us in it. If they vanish, it gathers again.
             await self._after_batch(gate)
             if await look() is not True:
-                await self._line(gate).wait(Place(0, ticket), look)
+                await self._line(gate).wait(Place(0, ticket), look, entrant.parked)
         if state.merged:
             passage.holds.clear()
             passage.skipped = "batch_merged"
@@ -205,7 +205,7 @@ class Gates:
                 entrant.parked()
             return admitted
 
-        await line.wait(place, attempt)
+        await line.wait(place, attempt, entrant.parked)
 
     async def _in_window(
         self, gate: str, entrant: Entrant, window: Window, admits: str, blocks: str | None
@@ -271,7 +271,7 @@ class Gates:
         async def attempt() -> bool | int:
             return bool(await self._at(gate, entrant, partial(_take_slot, slots, mine)))
 
-        await self._line(gate).wait(mine, attempt)
+        await self._line(gate).wait(mine, attempt, entrant.parked)
 
     # -- waiting -------------------------------------------------------------------------------
 
@@ -335,10 +335,11 @@ class Line:
         if self._waiting:
             resolve(self._waiting[min(self._waiting)])
 
-    async def wait(self, mine: Place, attempt: Attempt) -> None:
+    async def wait(self, mine: Place, attempt: Attempt, parked: Parked) -> None:
         """Wait until *attempt* says True; it is asked only while nobody here is ahead.
 
-        A number from it is the time to ask again. Cancelling leaves the line.
+        A number from it is the time to ask again; *parked* is told when there is a wait.
+        Cancelling leaves the line.
         """
         loop = asyncio.get_running_loop()
         self._waiting[mine] = loop.create_future()
@@ -353,6 +354,7 @@ class Line:
                     if self._waiting[mine].done():  # woken while we asked
                         self._waiting[mine] = loop.create_future()
                         continue
+                parked()
                 if mine == min(self._waiting):
                     await self._gates.rest(self._waiting[mine], until_ms)
                 else:

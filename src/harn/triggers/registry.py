@@ -97,6 +97,7 @@ class Triggers:
         self.dispatcher = Dispatcher(runtime)
         self.sources = Sources(runtime, self)
         self.taken_in = 0
+        self.recovered = 0
         self.duplicates = 0
         self._active: dict[str, Binding] = {}
         self._draining: dict[str, Binding] = {}
@@ -355,6 +356,7 @@ class Triggers:
             return 0
         owner = self.dispatcher.owner
         found = await self._store.run(partial(take_over, owner, bindings))
+        self.recovered += len(found)
         for orphan in found:
             await self._adopt(orphan)
         return len(found)
@@ -399,7 +401,7 @@ class Triggers:
 
     async def aclose(self) -> None:
         """Say that this process no longer dispatches: what is left may be taken over at once."""
-        if not self._store.is_memory and self.taken_in:
+        if not self._store.is_memory and (self.taken_in or self.recovered):
             await self._store.run(partial(leave, self.dispatcher.owner))
 
     def _samples(self) -> list[Sample]:

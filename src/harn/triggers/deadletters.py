@@ -1,0 +1,130 @@
+"""Dead letters: look at them, dispatch one again, or set it aside; and replay any event.
+
+A letter's state is in the latest record of its id on `trigger.dlq`: `pending`, then `resolved` by a
+replay that succeeded, or `discarded`. A letter of a worker queue's job can be listed and discarded
+here, and replayed where its trigger is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from harn import topics
+from harn.errors import TriggerError
+from harn.storage import Store, change_letter, dead_letter, dead_letters, draft
+from harn.triggers.dispatcher import DispatchHandle
+from harn.triggers.event import TriggerEvent, event_at, event_from
+from harn.triggers.registry import Triggers
+
+if TYPE_CHECKING:
+    from harn.runtime import Runtime
+
+LOOKED_BACK = 100_000
+"""Envelopes searched, newest first, for an event to replay."""
+_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """A page of dead letters that wait for somebody, and how many there are."""
+
+    depth: int
+    entries: list[dict[str, Any]]
+
+
+class DeadLetters:
+    """The dead letters of a runtime's store: `runtime.service(DeadLetters)`."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._store = runtime.service(Store)
+        self._log = runtime.event_log
+
+    async def listed(self, after: int = 0, limit: int = 100) -> Letters:
+        """Return the oldest letters that wait for somebody."""
+        depth, found = await self._store.run(lambda: dead_letters(after, limit), write=False)
+        return Letters(depth, [await self._record(letter.entry) for letter in found])
+
+    async def get(self, id: str) -> dict[str, Any]:
+        """Return the letter *id*, or raise `TriggerError`."""
+        found = await self._store.run(lambda: dead_letter(id), write=False)
+        if found is None:
+            raise TriggerError(f"no dead letter {id!r}")
+        return await self._record(found.entry)
+
+    async def discard(self, id: str, reason: str | None = None) -> dict[str, Any]:
+        """Set the letter *id* aside for good."""
+        return await self._close(id, "discarded", reason or "discarded by hand")
+
+    async def replay(self, id: str) -> DispatchHandle:
+        """Dispatch the letter *id* once more; a success resolves it.
+
+        Cancelling stops waiting; the dispatch goes on, and the letter stays pending.
+        """
+        letter = await self.get(id)
+        if letter["state"] != "pending":
+            raise TriggerError(
+                f"dead letter {id} is {letter['state']}; only a pending one is replayed"
+            )
+        event = _event(letter.get("event"), f"dead letter {id}")
+        binding_id = str(letter.get("binding_id") or "")
+        triggers = self._runtime.service(Triggers)
+        dispatch = await triggers.replay(event, binding_id, dlq_of=id)
+        handle = await dispatch.wait()
+        if handle.status == "dispatched":
+            await self._close(id, "resolved", "replay_succeeded")
+        return handle
+
+    async def replay_event(
+        self, event_id: str, binding_id: str | None = None
+    ) -> list[DispatchHandle]:
+        """Dispatch an event that was taken in before once more, to the triggers it went to.
+
+        Cancelling stops waiting; the dispatches go on.
+        """
+        triggers = self._runtime.service(Triggers)
+        found = [item async for item in self._envelopes(event_id)]
+        if not found:
+            raise TriggerError(f"no event {event_id!r} in the last {LOOKED_BACK:,} envelopes")
+        handles = []
+        for of, event in sorted(found, key=lambda item: item[0]):
+            if binding_id is None or of == binding_id:
+                handles.append(await (await triggers.replay(event, of)).wait())
+        return handles
+
+    async def _envelopes(self, event_id: str) -> AsyncIterator[tuple[str, TriggerEvent]]:
+        head = await self._log.head(topics.TRIGGER_ENVELOPES)
+        end = head
+        while end > 0 and end > head - LOOKED_BACK:
+            start = max(0, end - _PAGE)
+            page = await self._log.read(topics.TRIGGER_ENVELOPES, start, end - start)
+            matching = [record for record in page if record.headers.get("event_id") == event_id]
+            for record in matching:
+                yield str(record.payload["trigger_id"]), _event(record.payload["event"], event_id)
+            if matching:
+                return
+            end = start
+
+    async def _close(self, id: str, state: str, reason: str) -> dict[str, Any]:
+        letter = await self.get(id)
+        at = event_at(self._runtime.clock.now_ms())
+        history = [*letter.get("retry_history", ()), {"at": at, "status": reason}]
+        closed = {**letter, "state": state, "retry_history": history}
+        entry = draft(topics.TRIGGER_DLQ, "dlq_entry", closed)
+        if not await self._store.run(partial(change_letter, id, "pending", entry)):
+            raise TriggerError(f"dead letter {id} is no longer pending")
+        return closed
+
+    async def _record(self, entry: int) -> dict[str, Any]:
+        found = await self._log.read(topics.TRIGGER_DLQ, entry - 1, 1)
+        return dict(found[0].payload) if found else {}
+
+
+def _event(record: Any, what: str) -> TriggerEvent:
+    try:
+        return event_from(record)
+    except (ValueError, TypeError):
+        raise TriggerError(f"{what} holds no event that can be dispatched") from None
