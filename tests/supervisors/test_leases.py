@@ -207,6 +207,17 @@ async def test_leases_live_on_a_thread_of_their_own_in_real_time(
     assert "harn-lease" not in {thread.name for thread in threading.enumerate()}
 
 
+async def test_a_claim_on_its_thread_counts_as_somebody_who_could_wake_us(
+    tmp_path: Path, watch: Watch
+) -> None:
+    async with Runtime(storage=f"sqlite:///{tmp_path}/s.sqlite") as runtime:
+        sup = await watch.start("a")
+        assert runtime.clock.activity.working == 1
+        await sup.stop()
+        while runtime.clock.activity.working:
+            await asyncio.sleep(0.005)
+
+
 async def test_a_thread_that_dies_is_followed_by_another(
     tmp_path: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,6 +126,8 @@ def test_the_supervisors_policy_is_the_default_of_its_children() -> None:
         {"name": "x" * 129},
         {"name": 7},
         {"task": "run"},
+        {"task": lambda: None},
+        {"task": lambda ctx, more: None},
         {"kind": None},
         {"restart": 3},
         {"active_lease": 5},

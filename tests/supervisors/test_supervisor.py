@@ -600,6 +600,33 @@ async def test_an_inner_supervisor_drains_in_the_time_of_its_parent(
     assert inner[0].events()[-1].message == "drained"
 
 
+async def test_U4_holds_for_a_tree(runtime: Runtime, clock: FakeClock) -> None:
+    released = asyncio.Event()
+
+    async def deaf(ctx) -> None:
+        while not released.is_set():
+            try:
+                await released.wait()
+            except asyncio.CancelledError:
+                pass
+
+    async def nest(ctx) -> None:
+        inner = await supervisor_start(children=[Child("x", deaf), Child("y", deaf)])
+        await inner.wait()
+
+    outer = await supervisor_start(children=[Child(n, nest) for n in "abc"])
+    await clock.settle()
+    began = clock.monotonic()
+    stopping = asyncio.ensure_future(outer.stop("2s"))
+    while not stopping.done():
+        await clock.advance("20ms")
+
+    assert clock.monotonic() - began <= 3.0
+    inner = [s for s in runtime_context().debug.supervisors if s.id != outer.id]
+    assert {child.status for state in inner for child in state.children} == {"abandoned"}
+    released.set()
+
+
 async def test_an_inner_supervisor_ends_with_the_child_that_started_it(
     runtime: Runtime, clock: FakeClock, stage: Stage
 ) -> None:

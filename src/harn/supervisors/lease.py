@@ -213,7 +213,18 @@ class Leases:
             if self._thread is None or self._thread.is_over:
                 self._thread = _LeaseThread(lease_place(runtime.storage_url))
             self._thread.start(claim)
+            self._count(claim)
         return claim
+
+    def _count(self, claim: LeaseClaim) -> None:
+        """Let it be known that a thread could still wake somebody here."""
+        activity = self._runtime.clock.activity
+        activity.working += 1
+
+        def one_less(_: object) -> None:
+            activity.working -= 1
+
+        claim.ended.add_done_callback(one_less)
 
     def _own_store(self) -> Store:
         place = lease_place(self._runtime.storage_url)

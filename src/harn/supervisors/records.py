@@ -45,6 +45,9 @@ class ChildContext:
     *attempt* counts from 1 and *restart_count* from 0; the trial after an open circuit raises
     neither. *lease_epoch* is the fencing token of the lease that the child holds: it grows with
     every holder, so whatever the child writes to can refuse an older one.
+
+    >>> ChildContext("supervisor_1", "tick", "task", 2, 1).restart_count
+    1
     """
 
     supervisor_id: str
@@ -103,7 +106,13 @@ class SupervisorMetrics:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorState:
-    """A supervisor and its children, left to right, at one moment."""
+    """A supervisor and its children, left to right, at one moment.
+
+    >>> none = SupervisorMetrics()
+    >>> idle = SupervisorState("supervisor_1", "x", "stopped", "one_for_one", none, ())
+    >>> idle.as_dict()["_type"]
+    'supervisor_state'
+    """
 
     id: str
     name: str

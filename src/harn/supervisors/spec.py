@@ -6,6 +6,7 @@ is trusted.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -136,7 +137,7 @@ class Child:
         keep = object.__setattr__
         _check_name("name", self.name)
         _check_name("kind", self.kind)
-        if not callable(self.task):
+        if not _takes_a_context(self.task):
             raise InvalidOption("task", self.task, "a function that takes the child's context")
         if self.restart is not None:
             keep(self, "restart", read_restart(self.restart))
@@ -266,6 +267,18 @@ def _check_name(option: str, value: object) -> None:
         raise InvalidOption(option, value, accepted)
     if not value.isprintable() or not value.strip():
         raise InvalidOption(option, value, accepted)
+
+
+def _takes_a_context(task: object) -> bool:
+    if not callable(task):
+        return False
+    try:
+        inspect.signature(task).bind(object())
+    except ValueError:  # a builtin that does not say what it takes
+        return True
+    except TypeError:
+        return False
+    return True
 
 
 def _is_count(value: object) -> bool:

@@ -49,6 +49,16 @@ class Supervisor:
 
     It belongs to the runtime, or to the supervised child that started it, and ends with it. A
     child may stop its own supervisor; it is cancelled while it waits for that.
+
+    >>> import harn
+    >>> async def tick(ctx) -> None:
+    ...     while not harn.is_cancelled():
+    ...         await harn.sleep("1ms")
+    >>> async def main() -> str:
+    ...     sup = await harn.supervisor_start(children=[harn.Child("tick", tick)])
+    ...     return (await sup.stop("1s")).status
+    >>> harn.run(main)
+    'stopped'
     """
 
     def __init__(
