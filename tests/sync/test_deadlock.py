@@ -479,7 +479,7 @@ async def a_task_at_a_waitpoint(ch: Channel[Any]) -> Callable[[], Any]:
 
     spawn(waiting)
     service = current_runtime().service(Waitpoints)
-    return lambda: service.settle("w", Waitpoint("completed"))
+    return lambda: service.settle_here("w", Waitpoint("completed"))
 
 
 async def a_store_operation(ch: Channel[Any]) -> Callable[[], Any]:

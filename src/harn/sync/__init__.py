@@ -38,7 +38,6 @@ from harn.sync.shared import (
 from harn.sync.waiters import GRANTED, Waiter, WaitQueue, guard, park
 from harn.sync.waitpoint import (
     Waitpoint,
-    WaitpointStore,
     waitpoint_cancel,
     waitpoint_complete,
     waitpoint_wait,
@@ -61,7 +60,6 @@ __all__ = [
     "WaitQueue",
     "Waiter",
     "Waitpoint",
-    "WaitpointStore",
     "atomic",
     "channel",
     "channel_select",

@@ -111,7 +111,7 @@ def hope(runtime: Runtime) -> str | None:
     if not can_look_into(loop):
         return "an event loop that cannot be looked into"
     for task in runtime.tasks:
-        if task.waiting is None and task.aio is not None and not task.aio.done():
+        if not _is_stuck(task) and (task.aio is None or not task.aio.done()):
             return f"task {task.id}, which is not waiting on a channel or a task"
     if something_ready(loop):
         return "a callback that is ready"
@@ -122,6 +122,13 @@ def hope(runtime: Runtime) -> str | None:
         or _signal_handler(runtime)
         or _foreign_task(runtime)
     )
+
+
+def _is_stuck(task: Task) -> bool:
+    waiting = task.waiting
+    if isinstance(waiting, AwaitingTasks):
+        return any(awaited in task.runtime.tasks for awaited in waiting.tasks)
+    return waiting is not None
 
 
 def _pending_timer(runtime: Runtime) -> str | None:

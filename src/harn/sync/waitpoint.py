@@ -1,19 +1,21 @@
 """Waitpoints: named moments that many wait for and one settles, once and for all.
 
-In memory they live as long as their runtime. A runtime whose store is durable may bring a
-`WaitpointStore`: then what was settled stays settled after a restart, and for other processes.
+In memory they live as long as their runtime. In a runtime whose store is durable each waitpoint
+has a topic of its own in the event log, and its first record is what became of it: settled once,
+for every process that uses the store, also after a restart.
 """
 
 from __future__ import annotations
 
-from asyncio import get_running_loop
+import asyncio
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption
 from harn.runtime import Runtime, current_runtime
-from harn.sync.waiters import GRANTED, Waiter, WaitQueue, guard, park
+from harn.sync.waiters import GONE, GRANTED, Waiter, WaitQueue, guard, park
+from harn.topics import waitpoint_topic
 
 Status = Literal["completed", "cancelled", "timed_out"]
 
@@ -34,31 +36,34 @@ class Waitpoint:
         return {name: each for name, each in asdict(self).items() if each is not None}
 
 
-class WaitpointStore(Protocol):
-    """What a durable waitpoint needs of a store; register one with `Waitpoints.keep_in`."""
-
-    async def settle(self, id: str, outcome: Waitpoint) -> bool:
-        """Record *outcome* unless *id* is settled already; tells whether it did."""
-
-    async def settled(self, id: str) -> Waitpoint | None:
-        """Return how *id* was settled, or None."""
-
-    async def watch(self, id: str) -> Waitpoint:
-        """Wait until *id* is settled, here or in another process."""
-
-
 class Waitpoints:
-    """The waitpoints of one runtime."""
+    """The waitpoints of one runtime, and what it has seen of those in its store."""
 
     def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._is_durable = not runtime.storage_url.startswith("memory:")
         self._settled: dict[str, Waitpoint] = {}
         self._waiting: dict[str, WaitQueue] = {}
+        self._watchers: dict[str, asyncio.Task[None]] = {}
 
-    def settle(self, id: str, outcome: Waitpoint) -> bool:
+    async def settle(self, id: str, outcome: Waitpoint) -> bool:
         """Settle *id* and wake all who wait; false if that was done before."""
+        if self._is_durable:
+            if await self._look_up(id) is not None:
+                return False
+            event = await self._runtime.event_log.emit(
+                waitpoint_topic(id), outcome.status, _record(id, outcome)
+            )
+            if event.id != 1:
+                return False  # another process was faster; its record is what counts
+            outcome = _outcome(event)
+        return self.settle_here(id, outcome)
+
+    def settle_here(self, id: str, outcome: Waitpoint) -> bool:
+        """Note what became of *id*, and wake those who wait in this process."""
         with guard:
             if id in self._settled:
-                return False
+                return self._is_durable  # the log has decided; a watcher was here before us
             self._settled[id] = outcome
             if len(self._settled) > MOST_SETTLED:
                 del self._settled[next(iter(self._settled))]
@@ -69,18 +74,25 @@ class Waitpoints:
                 waiter.settle(GRANTED)
             return True
 
-    async def wait(self, id: str, seconds: float | None, runtime: Runtime) -> Waitpoint:
+    async def wait(self, id: str, seconds: float | None) -> Waitpoint:
         """Wait until *id* is settled, at most *seconds*."""
+        found = self._settled.get(id)
+        if found is None and self._is_durable and seconds == 0:
+            found = await self._look_up(id)
         with guard:
-            if (found := self._settled.get(id)) is not None:
+            if found is None:
+                found = self._settled.get(id)
+            if found is not None:
                 return found
             if seconds == 0:
                 return Waitpoint("timed_out")
-            waiter = Waiter().wait_as("wait", None, get_running_loop())
+            waiter = Waiter().wait_as("wait", None, asyncio.get_running_loop())
             line = self._waiting.setdefault(id, WaitQueue())
             line.append(waiter)
+        if self._is_durable and id not in self._watchers:
+            self._watch(id)
         try:
-            await park(waiter, seconds, runtime.clock)
+            await park(waiter, seconds, self._runtime.clock)
         finally:
             with guard:
                 outcome: Waitpoint | None = waiter.on
@@ -92,6 +104,52 @@ class Waitpoints:
         line.note_left()
         if line.first() is None and self._waiting.get(id) is line:
             del self._waiting[id]
+            if (watcher := self._watchers.get(id)) is not None:
+                watcher.cancel()
+
+    async def _look_up(self, id: str) -> Waitpoint | None:
+        if (known := self._settled.get(id)) is not None:
+            return known
+        found = await self._runtime.event_log.read(waitpoint_topic(id), limit=1)
+        if not found:
+            return None
+        self.settle_here(id, _outcome(found[0]))
+        return _outcome(found[0])
+
+    def _watch(self, id: str) -> None:
+        watcher = asyncio.ensure_future(self._follow(id))
+        self._watchers[id] = watcher
+        self._runtime.own(watcher)
+        watcher.add_done_callback(lambda _: self._watched(id, watcher))
+
+    async def _follow(self, id: str) -> None:
+        async for event in self._runtime.event_log.subscribe(waitpoint_topic(id), after=0):
+            self.settle_here(id, _outcome(event))
+            return
+
+    def _watched(self, id: str, watcher: asyncio.Task[None]) -> None:
+        if self._watchers.get(id) is watcher:
+            del self._watchers[id]
+        error = None if watcher.cancelled() else watcher.exception()
+        with guard:
+            line = self._waiting.get(id)
+            if line is None or id in self._watchers or self._runtime.closing:
+                return
+            if error is None:
+                self._watch(id)  # somebody came while the last one left
+                return
+            while (waiter := line.first()) is not None:
+                line.popleft()
+                waiter.state = GONE
+                waiter.future.set_exception(error)
+
+
+def _record(id: str, outcome: Waitpoint) -> dict[str, Any]:
+    return {"id": id, "value": outcome.value, "reason": outcome.reason}
+
+
+def _outcome(event: Any) -> Waitpoint:
+    return Waitpoint(event.kind, event.payload.get("value"), event.payload.get("reason"))
 
 
 async def waitpoint_wait(id: str, timeout: Duration | None = None) -> Waitpoint:
@@ -99,7 +157,6 @@ async def waitpoint_wait(id: str, timeout: Duration | None = None) -> Waitpoint:
 
     Cancelling leaves nothing behind.
 
-    >>> import asyncio
     >>> async def main() -> Waitpoint:
     ...     await waitpoint_complete("connector.shutdown", "by hand")
     ...     return await waitpoint_wait("connector.shutdown", timeout="1h")
@@ -107,19 +164,28 @@ async def waitpoint_wait(id: str, timeout: Duration | None = None) -> Waitpoint:
     Waitpoint(status='completed', value='by hand', reason=None)
     """
     seconds = None if timeout is None else to_seconds(timeout, "timeout")
-    runtime = current_runtime()
-    return await runtime.service(Waitpoints).wait(_checked(id), seconds, runtime)
+    return await current_runtime().service(Waitpoints).wait(_checked(id), seconds)
 
 
 async def waitpoint_complete(id: str, value: Any = None) -> bool:
-    """Complete *id* with *value* and wake all who wait; false if it was settled before."""
-    return current_runtime().service(Waitpoints).settle(_checked(id), Waitpoint("completed", value))
+    """Complete *id* with *value* and wake all who wait; false if it was settled before.
+
+    With a durable store *value* is JSON, and it is written when this returns; cancelling may come
+    too late to prevent it.
+    """
+    service = current_runtime().service(Waitpoints)
+    return await service.settle(_checked(id), Waitpoint("completed", value))
 
 
 async def waitpoint_cancel(id: str, reason: str | None = None) -> bool:
-    """Cancel *id* and wake all who wait; false if it was settled before."""
-    outcome = Waitpoint("cancelled", reason=reason)
-    return current_runtime().service(Waitpoints).settle(_checked(id), outcome)
+    """Cancel *id* and wake all who wait; false if it was settled before.
+
+    With a durable store it is written when this returns; cancelling may come too late.
+    """
+    if reason is not None and not isinstance(reason, str):
+        raise InvalidOption("reason", reason, "a string, or None")
+    service = current_runtime().service(Waitpoints)
+    return await service.settle(_checked(id), Waitpoint("cancelled", reason=reason))
 
 
 def _checked(id: object) -> str:
