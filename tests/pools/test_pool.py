@@ -1,0 +1,1007 @@
+"""A pool by its front door: submitting, running, waiting, failing, cancelling, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+
+import pytest
+
+import harn
+from harn import (
+    DeadlockError,
+    InvalidOption,
+    PoolBusy,
+    PoolClosed,
+    PoolExists,
+    PoolFull,
+    PoolNotFound,
+    PoolScopeUnavailable,
+    PoolTaskCancelled,
+    PoolTaskFailed,
+    PoolTaskRejected,
+    backpressure_queue,
+    fail_fast,
+    fair_round_robin,
+    pool_create,
+    pool_get,
+    pool_list,
+    pool_simulate_restart,
+    pool_wait,
+    ring_buffer,
+    runtime_context,
+    unsettled_state,
+)
+
+pytestmark = pytest.mark.usefixtures("runtime")
+
+
+class Gate:
+    """A closure that says when it began and waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.began = asyncio.Event()
+        self.let_go = asyncio.Event()
+
+    async def __call__(self) -> str:
+        self.began.set()
+        await self.let_go.wait()
+        return "done"
+
+
+async def blocked(pool, **options):
+    gate = Gate()
+    task = await pool.submit(gate, **options)
+    await gate.began.wait()
+    return task, gate
+
+
+async def nothing() -> None: ...
+
+
+def adds_up(pool) -> None:
+    """P4."""
+    seen = pool.snapshot()
+    ended = seen.completed + seen.failed + seen.rejected + seen.cancelled
+    assert seen.total == seen.active + seen.queued + ended
+    assert pool.size() == seen.active + seen.queued
+    assert seen.active <= seen.max_concurrent
+    assert len(seen.tasks) == seen.total
+
+
+async def test_a_task_runs_and_its_handle_tells_everything() -> None:
+    pool = await pool_create(name="review", max_concurrent=5)
+
+    task = await pool.submit(lambda: 42, priority=10, key="k", tenant_id="acme")
+    seen = await task.wait()
+
+    assert (task.status, task.result, task.error) == ("completed", 42, None)
+    assert await task == 42
+    assert seen == task.snapshot() == await pool_wait(task)
+    assert seen.as_dict() == {
+        "_type": "pool_task",
+        "id": task.id,
+        "pool": "review",
+        "pool_id": pool.id,
+        "status": "completed",
+        "priority": 10,
+        "key": "k",
+        "labels": {"tenant_id": "acme"},
+        "submitted_at": "2026-01-01T00:00:00.000Z",
+        "submitted_by": "user",
+        "started_at": "2026-01-01T00:00:00.000Z",
+        "finished_at": "2026-01-01T00:00:00.000Z",
+        "result": 42,
+    }
+
+
+async def test_a_task_that_gets_a_slot_is_running_when_submit_returns() -> None:
+    pool = await pool_create(max_concurrent=1)
+
+    first, second = await pool.submit(nothing), await pool.submit(nothing)
+
+    assert (first.status, second.status) == ("running", "queued")
+    assert pool.size() == 2
+    adds_up(pool)
+
+
+class Callable:
+    async def __call__(self):
+        return "object"
+
+
+async def an_async_function(value="async"):
+    return value
+
+
+@pytest.mark.parametrize(
+    ("closure", "expected"),
+    [
+        (an_async_function, "async"),
+        (lambda: "plain", "plain"),
+        (functools.partial(an_async_function, "partial"), "partial"),
+        (functools.partial(str, 5), "5"),
+        (Callable(), "object"),
+        (lambda: an_async_function("a lambda's coroutine"), "a lambda's coroutine"),
+        (threading.current_thread, "thread"),
+    ],
+)
+async def test_any_callable_is_a_closure(closure, expected) -> None:
+    pool = await pool_create()
+
+    result = await (await pool.submit(closure))
+
+    if expected == "thread":
+        assert result is not threading.main_thread()
+    else:
+        assert result == expected
+
+
+@pytest.mark.parametrize("wrong", [None, 3, "f", [], object()])
+async def test_what_cannot_be_called_is_refused(wrong) -> None:
+    pool = await pool_create()
+
+    with pytest.raises(InvalidOption, match="fn"):
+        await pool.submit(wrong)
+
+    assert pool.snapshot().total == 0
+
+
+async def test_a_coroutine_instead_of_its_function_is_refused_without_a_warning() -> None:
+    pool = await pool_create()
+
+    with pytest.raises(InvalidOption):
+        await pool.submit(nothing())
+
+
+class Bad(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no message for you")
+
+
+class Worse(BaseException): ...
+
+
+def raising(error):
+    async def on_loop():
+        raise error
+
+    def on_thread():
+        raise error
+
+    return [on_loop, on_thread]
+
+
+@pytest.mark.parametrize("where", [0, 1], ids=["loop", "thread"])
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("boom"), Bad(), Worse("x"), SystemExit(3), KeyboardInterrupt(), StopIteration(1)],
+    ids=lambda each: type(each).__name__,
+)
+async def test_P8_any_failure_fails_only_its_task_and_frees_the_slot(error, where) -> None:
+    pool = await pool_create(max_concurrent=1)
+
+    failing = await pool.submit(raising(error)[where])
+    after = await pool.submit(lambda: "still here")
+
+    with pytest.raises(PoolTaskFailed):
+        await failing
+    assert failing.status == "failed"
+    assert failing.error
+    assert await after == "still here"
+    adds_up(pool)
+
+
+async def test_the_cause_of_a_failure_is_the_original_exception() -> None:
+    pool = await pool_create()
+    error = ValueError("boom")
+
+    task = await pool.submit(raising(error)[0])
+
+    with pytest.raises(PoolTaskFailed, match="boom") as caught:
+        await task
+    assert caught.value.__cause__ is error
+    assert task.error == "ValueError: boom"
+    assert "worker.py" not in str(error.__traceback__.tb_frame.f_code.co_filename)
+
+
+async def test_P1_never_more_than_max_concurrent_run() -> None:
+    pool, running, most = await pool_create(max_concurrent=3), 0, 0
+
+    async def work():
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+
+    tasks = [await pool.submit(work) for _ in range(50)]
+    await pool_wait(tasks)
+
+    assert most == 3
+    adds_up(pool)
+
+
+@pytest.mark.parametrize("wrong", [True, 0, -1, 1.5, None, "5", 2**63])
+async def test_P1_a_wrong_max_concurrent_is_refused(wrong) -> None:
+    with pytest.raises(InvalidOption, match="max_concurrent"):
+        await pool_create(max_concurrent=wrong)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": ""},
+        {"name": 3},
+        {"name": "\ud800"},
+        {"name": "x" * 2000},
+        {"scope": "galaxy"},
+        {"queue": "random"},
+        {"backpressure": "queue"},
+        {"stale_after_ms": -1},
+        {"isolation": "vm"},
+        {"retention": 5},
+        {"scope": "pipeline"},
+        {"pipeline_id": ""},
+    ],
+)
+async def test_a_wrong_option_is_refused_and_leaves_no_pool(options) -> None:
+    with pytest.raises(InvalidOption):
+        await pool_create(**options)
+
+    assert pool_list() == []
+
+
+async def test_closures_run_in_the_context_of_their_submit() -> None:
+    pool = await pool_create()
+    harn.runtime_context_set("color", "blue")
+
+    async def who():
+        harn.runtime_context_set("color", "red")
+        return runtime_context()
+
+    task = await pool.submit(who)
+    harn.runtime_context_set("color", "green")
+    seen = await task
+
+    assert (seen.task_id, seen.task_name, seen.task_group_id) == (task.id, "pool task", pool.id)
+    assert seen.parent_task_id == "task_root"
+    assert seen.context_values == {"color": "red"}
+    assert harn.runtime_context_get("color") == "green"
+
+
+async def test_defers_and_permits_of_a_closure_end_with_it() -> None:
+    pool, calls = await pool_create(), []
+
+    async def work():
+        harn.defer(calls.append, "deferred")
+        calls.append("body")
+
+    await (await pool.submit(work))
+
+    assert calls == ["body", "deferred"]
+
+
+async def test_timeouts_and_task_groups_work_inside_a_closure() -> None:
+    pool = await pool_create(max_concurrent=1)
+
+    async def work():
+        try:
+            async with asyncio.timeout(0):
+                await asyncio.sleep(10)
+        except TimeoutError:
+            pass
+        async with asyncio.TaskGroup() as group:
+            child = group.create_task(an_async_function("child"))
+        return child.result()
+
+    first, second = await pool.submit(work), await pool.submit(work)
+
+    assert [await first, await second] == ["child", "child"]
+
+
+async def test_a_closure_that_waits_sees_its_own_contextvars_after_each_step() -> None:
+    pool = await pool_create(max_concurrent=4)
+
+    async def work(number):
+        harn.runtime_context_set("n", number)
+        for _ in range(5):
+            await asyncio.sleep(0)
+            assert harn.runtime_context_get("n") == number
+        return number
+
+    tasks = [await pool.submit(functools.partial(work, n)) for n in range(8)]
+
+    assert [await task for task in tasks] == list(range(8))
+
+
+# Cancelling.
+
+
+async def test_a_queued_task_that_is_cancelled_never_runs() -> None:
+    pool = await pool_create(max_concurrent=1)
+    _, gate = await blocked(pool)
+    ran = []
+    task = await pool.submit(lambda: ran.append(1))
+
+    assert task.cancel() is True
+    gate.let_go.set()
+
+    assert (await task.wait()).status == "cancelled"
+    with pytest.raises(PoolTaskCancelled):
+        await task
+    assert task.cancel() is False
+    await pool.close()
+    assert ran == []
+
+
+async def test_cancelling_a_running_task_interrupts_only_its_closure() -> None:
+    pool = await pool_create(max_concurrent=1)
+    task, _ = await blocked(pool)
+    after = await pool.submit(an_async_function)
+
+    assert task.cancel()
+
+    assert (await task.wait()).status == "cancelled"
+    assert await after == "async"
+    adds_up(pool)
+
+
+async def test_a_task_cancelled_before_its_worker_begins_never_runs() -> None:
+    pool = await pool_create(max_concurrent=1)
+    ran = []
+
+    async def work():
+        ran.append(1)
+
+    task = await pool.submit(work)
+    assert task.status == "running"
+    task.cancel()
+
+    assert (await task.wait()).status == "cancelled"
+    assert ran == []
+    assert await (await pool.submit(an_async_function)) == "async"
+
+
+async def test_a_cancel_that_meets_the_last_step_hits_nobody_else() -> None:
+    pool = await pool_create(max_concurrent=1)
+    holder = []
+
+    async def cancels_itself():
+        holder[0].cancel()
+        return "finished anyway"
+
+    async def next_one():
+        await asyncio.sleep(0)
+        return "unharmed"
+
+    holder.append(await pool.submit(cancels_itself))
+    after = await pool.submit(next_one)
+
+    assert await holder[0] == "finished anyway"
+    assert await after == "unharmed"
+
+
+async def test_a_closure_that_cancels_its_own_asyncio_task_hits_only_itself() -> None:
+    pool = await pool_create(max_concurrent=1)
+
+    async def stubborn():
+        asyncio.current_task().cancel()
+        await asyncio.sleep(1)
+
+    task, after = await pool.submit(stubborn), await pool.submit(an_async_function)
+
+    assert (await task.wait()).status == "cancelled"
+    assert await after == "async"
+
+
+async def test_a_task_on_a_thread_sees_its_cancel() -> None:
+    pool = await pool_create()
+    began = threading.Event()
+
+    def work():
+        began.set()
+        while not harn.is_cancelled():
+            threading.Event().wait(0.001)
+        return "ignored"
+
+    task = await pool.submit(work)
+    while not began.is_set():
+        await asyncio.sleep(0)
+    task.cancel()
+
+    assert (await task.wait()).status == "cancelled"
+
+
+async def test_P7_waiting_is_cancelled_without_touching_the_task() -> None:
+    pool = await pool_create()
+    task, gate = await blocked(pool)
+    waiter = asyncio.ensure_future(task.wait())
+    await asyncio.sleep(0)
+
+    waiter.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiter
+    gate.let_go.set()
+
+    assert (await task.wait()).status == "completed"
+
+
+# Full queues.
+
+
+async def test_B2_blocked_submitters_enter_in_the_order_they_came() -> None:
+    pool = await pool_create(queue="fifo", backpressure=backpressure_queue(1))
+    _, gate = await blocked(pool)
+    await pool.submit(nothing)
+    order = []
+    line = [
+        asyncio.ensure_future(pool.submit(functools.partial(note, order, number)))
+        for number in range(5)
+    ]
+    await asyncio.sleep(0)
+    assert pool.snapshot().blocked_submitters == 5
+
+    line[2].cancel()
+    await asyncio.sleep(0)
+    assert pool.snapshot().blocked_submitters == 4
+    gate.let_go.set()
+    done = await asyncio.gather(*line, return_exceptions=True)
+    await pool_wait([task for task in done if not isinstance(task, BaseException)])
+
+    assert order == [0, 1, 3, 4]
+    assert pool.snapshot().total == 6
+    adds_up(pool)
+
+
+async def note(order, number):
+    order.append(number)
+
+
+async def test_B2_a_newcomer_does_not_overtake_those_who_wait() -> None:
+    pool = await pool_create(queue="fifo", backpressure=backpressure_queue(1))
+    _, gate = await blocked(pool)
+    await pool.submit(nothing)
+    order = []
+    parked = asyncio.ensure_future(pool.submit(functools.partial(note, order, "parked")))
+    await asyncio.sleep(0)
+
+    gate.let_go.set()
+    await asyncio.sleep(0)
+    late = asyncio.ensure_future(pool.submit(functools.partial(note, order, "late")))
+    await pool_wait([await parked, await late])
+
+    assert order == ["parked", "late"]
+
+
+@pytest.mark.parametrize("on_full", ["drop_oldest", "ring"])
+async def test_B3_the_oldest_queued_task_gives_way_and_its_waiters_wake(on_full, runtime) -> None:
+    policy = ring_buffer(2) if on_full == "ring" else backpressure_queue(2, "drop_oldest")
+    pool = await pool_create(queue="lifo", backpressure=policy)
+    running, gate = await blocked(pool)
+    oldest, middle = await pool.submit(nothing), await pool.submit(nothing)
+    waiting = asyncio.ensure_future(oldest.wait())
+    await asyncio.sleep(0)
+
+    newest = await pool.submit(nothing)
+
+    seen = await waiting
+    assert (seen.status, running.status) == ("rejected", "running")
+    reason, name = (
+        ("ring_buffer_drop_oldest", "ring_buffer")
+        if on_full == "ring"
+        else ("drop_oldest_queue_full", "drop_oldest")
+    )
+    assert (seen.rejection_reason, seen.rejection_policy, seen.error) == (reason, name, reason)
+    with pytest.raises(PoolTaskRejected, match=reason):
+        await oldest
+    drops = [e for e in await harn.event_log_read("lifecycle.pool.audit") if e.kind == "pool_drop"]
+    assert [event.payload for event in drops] == [
+        {
+            "pool_id": pool.id,
+            "pool": pool.name,
+            "task_id": oldest.id,
+            "replacement_task_id": newest.id,
+            "reason": reason,
+            "policy": name,
+            "queue_depth": 2,
+            "max_depth": 2,
+            "occurred_at": "2026-01-01T00:00:00.000Z",
+        }
+    ]
+    assert drops[0].headers == {"schema": "harn.pool_drop.v1", "policy": name}
+    gate.let_go.set()
+    await pool_wait([middle, newest])
+    adds_up(pool)
+
+
+async def test_B4_drop_newest_rejects_the_new_task_and_leaves_the_queue_alone() -> None:
+    pool = await pool_create(backpressure=backpressure_queue(1, "drop_newest"))
+    _, gate = await blocked(pool)
+    queued = await pool.submit(nothing)
+
+    new = await pool.submit(nothing)
+
+    assert (new.status, new.rejection_reason) == ("rejected", "drop_newest_queue_full")
+    assert (queued.status, pool.size()) == ("queued", 2)
+    kinds = [event.kind for event in await harn.event_log_read("lifecycle.pool.audit")]
+    assert kinds == ["pool_submit", "pool_dequeue", "pool_submit", "pool_submit", "pool_drop"]
+    gate.let_go.set()
+
+
+@pytest.mark.parametrize(
+    ("policy", "error", "code"),
+    [
+        (backpressure_queue(1, "fail_submitter"), PoolFull, "HARN-POL-001"),
+        (fail_fast(), PoolBusy, "HARN-POL-002"),
+    ],
+)
+async def test_B6_a_refused_submit_leaves_nothing_behind(policy, error, code) -> None:
+    pool = await pool_create(name="small", backpressure=policy)
+    _, gate = await blocked(pool)
+    if error is PoolFull:
+        await pool.submit(nothing)
+    before = pool.snapshot(), await harn.event_log_read("lifecycle.pool.audit")
+
+    with pytest.raises(error, match=code):
+        await pool.submit(nothing, idempotency_key="once")
+
+    assert (pool.snapshot(), await harn.event_log_read("lifecycle.pool.audit")) == before
+    gate.let_go.set()
+    await harn.current_runtime().clock.settle()
+    ran = await pool.submit(an_async_function, idempotency_key="once")
+    assert await ran == "async"
+
+
+async def test_submit_nowait_never_waits() -> None:
+    pool = await pool_create(backpressure=backpressure_queue(1))
+    _, gate = await blocked(pool)
+    pool.submit_nowait(nothing)
+
+    with pytest.raises(PoolFull, match="HARN-POL-001"):
+        pool.submit_nowait(nothing)
+
+    gate.let_go.set()
+
+
+async def test_B7_a_burst_pushes_out_its_own_tasks_not_the_quiet_tenant() -> None:
+    pool = await pool_create(
+        queue=fair_round_robin("tenant_id"), backpressure=ring_buffer(4, evict="longest")
+    )
+    _, gate = await blocked(pool)
+    quiet = await pool.submit(nothing, tenant_id="quiet")
+
+    loud = [await pool.submit(nothing, tenant_id="loud") for _ in range(20)]
+
+    assert quiet.status == "queued"
+    assert [task.status for task in loud] == ["rejected"] * 17 + ["queued"] * 3
+    gate.let_go.set()
+
+
+# Idempotency.
+
+
+async def test_I1_a_thousand_submits_with_one_key_run_once() -> None:
+    pool, runs = await pool_create(max_concurrent=10), []
+
+    async def work():
+        runs.append(1)
+
+    submits = (pool.submit(work, idempotency_key="once") for _ in range(1000))
+    tasks = await asyncio.gather(*submits)
+    await pool_wait(tasks)
+
+    assert len({task.id for task in tasks}) == len(runs) == pool.snapshot().total == 1
+
+
+async def test_I2_a_known_key_never_blocks_and_keeps_its_task_for_ever() -> None:
+    pool = await pool_create(backpressure=backpressure_queue(1, "fail_submitter"))
+    running, gate = await blocked(pool, idempotency_key="a")
+    queued = await pool.submit(nothing, idempotency_key="b")
+
+    assert await pool.submit(nothing, idempotency_key="a") is running
+    assert await pool.submit(nothing, idempotency_key="b") is queued
+    gate.let_go.set()
+    await running.wait()
+    assert await pool.submit(nothing, idempotency_key="a") is running
+
+
+async def test_I3_a_rejected_task_binds_nothing() -> None:
+    pool = await pool_create(backpressure=backpressure_queue(1, "drop_newest"))
+    _, gate = await blocked(pool)
+    await pool.submit(nothing)
+    rejected = await pool.submit(nothing, idempotency_key="once")
+    gate.let_go.set()
+    await harn.current_runtime().clock.settle()
+
+    again = await pool.submit(nothing, idempotency_key="once")
+
+    assert rejected.status == "rejected"
+    assert again is not rejected
+    assert (await again.wait()).status == "completed"
+
+
+async def test_I5_keys_are_exact_strings_and_each_tenant_has_its_own(runtime) -> None:
+    pool = await pool_create(max_concurrent=9)
+    keys = ["1", "é", "e\u0301", "a\x00", "a\n", " a", "a"]
+
+    tasks = [await pool.submit(nothing, idempotency_key=key) for key in keys]
+
+    assert len({task.id for task in tasks}) == len(keys)
+    with pytest.raises(InvalidOption, match="idempotency_key"):
+        await pool.submit(nothing, idempotency_key=1)
+    with pytest.raises(InvalidOption, match="surrogates"):
+        await pool.submit(nothing, idempotency_key="\ud800")
+
+
+async def test_I6_the_same_key_for_another_call_is_a_visible_conflict(caplog) -> None:
+    pool = await pool_create()
+    first = await pool.submit(functools.partial(an_async_function, 1), idempotency_key="k")
+
+    same = await pool.submit(functools.partial(an_async_function, 1), idempotency_key="k")
+    other = await pool.submit(functools.partial(an_async_function, 2), idempotency_key="k")
+
+    assert first is same is other
+    assert first.conflicts == pool.idempotency_conflicts == 1
+    assert "came with another call" in caplog.text
+
+
+async def test_I7_retention_bounds_tasks_and_keys_by_count_and_age(clock) -> None:
+    pool = await pool_create(max_concurrent=10, retention=harn.Retention(count=50, age="1h"))
+
+    for number in range(500):
+        await (await pool.submit(nothing, idempotency_key=str(number)))
+
+    assert len(pool.snapshot().tasks) == len(pool._memory._bound) == 50
+    assert (pool.snapshot().total, pool.snapshot().completed) == (500, 500)
+    await clock.advance("2h")
+    assert pool.snapshot().tasks == []
+    assert not pool._memory._bound
+
+
+# Waiting for oneself.
+
+
+async def test_P9_a_closure_that_waits_for_its_own_full_pool_is_told() -> None:
+    pool = await pool_create(max_concurrent=1)
+
+    async def nested():
+        return await (await pool.submit(an_async_function))
+
+    task = await pool.submit(nested)
+
+    with pytest.raises(PoolTaskFailed) as caught:
+        await task
+    assert isinstance(caught.value.__cause__, DeadlockError)
+    await harn.current_runtime().clock.settle()
+    assert pool.snapshot().completed == 1
+
+
+async def test_P9_a_closure_that_submits_into_its_own_full_queue_is_told() -> None:
+    pool = await pool_create(max_concurrent=1, backpressure=backpressure_queue(1))
+
+    async def nested():
+        await pool.submit(nothing)
+        await pool.submit(nothing)
+
+    task = await pool.submit(nested)
+
+    with pytest.raises(PoolTaskFailed) as caught:
+        await task
+    assert isinstance(caught.value.__cause__, DeadlockError)
+
+
+async def test_P9_nested_work_is_fine_while_a_slot_is_free() -> None:
+    pool = await pool_create(max_concurrent=2)
+
+    async def nested():
+        async with harn.scope():
+            return await (await pool.submit(an_async_function))
+
+    assert await (await pool.submit(nested)) == "async"
+
+
+async def test_P9_only_the_last_of_several_waiting_closures_is_told() -> None:
+    pool = await pool_create(max_concurrent=2)
+
+    async def nested():
+        return await (await pool.submit(an_async_function))
+
+    tasks = [await pool.submit(nested), await pool.submit(nested)]
+
+    assert [seen.status for seen in await pool_wait(tasks)] == ["completed", "failed"]
+
+
+async def test_P9_a_task_that_waits_for_itself_is_told_when_it_is_alone() -> None:
+    pool = await pool_create(max_concurrent=3)
+    holder = []
+
+    async def alone():
+        await holder[0]
+
+    other, gate = await blocked(pool)
+    holder.append(await pool.submit(alone))
+    await harn.current_runtime().clock.settle()
+    assert holder[0].status == "running"
+
+    gate.let_go.set()
+
+    assert (await holder[0].wait()).status == "failed"
+
+
+# Labels.
+
+
+@pytest.mark.parametrize("label", ["prioritty", "idempotency_keys", "keyy"])
+async def test_a_label_like_a_misspelt_option_is_refused(label) -> None:
+    pool = await pool_create()
+
+    with pytest.raises(InvalidOption, match="did you mean"):
+        await pool.submit(nothing, **{label: "x"})
+
+
+async def test_a_fair_pool_falls_back_to_key_and_wants_strings() -> None:
+    pool = await pool_create(queue=fair_round_robin("tenant_id"))
+    order = []
+    _, gate = await blocked(pool)
+    for number, options in enumerate(
+        [{"key": "a"}, {"key": "a"}, {"tenant_id": "a"}, {"tenant_id": "b"}, {"key": "c"}, {}]
+    ):
+        last = await pool.submit(functools.partial(note, order, number), **options)
+
+    with pytest.raises(InvalidOption, match="tenant_id"):
+        await pool.submit(nothing, tenant_id=5)
+    gate.let_go.set()
+    await pool.close()
+
+    assert last.status == "completed"
+    assert order == [0, 3, 4, 5, 1, 2]
+
+
+# The registry.
+
+
+async def test_P10_names_are_unique_and_found_before_ids() -> None:
+    first = await pool_create(name="review")
+    named_like_an_id = await pool_create(name=first.id)
+
+    with pytest.raises(PoolExists, match="pool_get"):
+        await pool_create(name="review")
+
+    assert pool_get("review") is first
+    assert pool_get(first.id) is named_like_an_id
+    assert pool_get("nobody") is None
+    assert [pool.name for pool in pool_list()] == ["review", first.id]
+
+
+@pytest.mark.parametrize("scope", ["tenant", "org"])
+async def test_hosted_scopes_need_a_host(scope) -> None:
+    with pytest.raises(PoolScopeUnavailable, match="host-managed"):
+        await pool_create(name="gpu", scope=scope)
+
+    assert pool_list() == []
+
+
+async def test_a_host_gives_the_runtime_its_tenant_pools() -> None:
+    class Host:
+        async def open_pool(self, options, runtime):
+            return harn.Pool(runtime, options, "pool_hosted")
+
+    async with harn.Runtime(pool_host=Host()):
+        pool = await pool_create(name="gpu", scope="tenant")
+
+        assert pool_get("gpu") is pool
+        assert await (await pool.submit(an_async_function)) == "async"
+
+
+async def test_a_simulated_restart_forgets_session_pools() -> None:
+    pool = await pool_create(name="review")
+    running, gate = await blocked(pool)
+    queued = await pool.submit(nothing)
+
+    pool_simulate_restart()
+
+    assert pool_get("review") is None
+    assert (await queued.wait()).stale_reason == "never_started"
+    with pytest.raises(PoolNotFound, match=pool.id):
+        await pool.submit(nothing)
+    with pytest.raises(PoolNotFound):
+        pool.snapshot()
+    gate.let_go.set()
+    assert (await running.wait()).status == "completed"
+    assert (await pool_create(name="review")).snapshot().total == 0
+
+
+async def test_pool_wait_takes_snapshots_and_refuses_nonsense() -> None:
+    pool = await pool_create(max_concurrent=2)
+    tasks = [await pool.submit(an_async_function) for _ in range(3)]
+
+    seen = await pool_wait([tasks[0], tasks[1].snapshot(), tasks[2].snapshot().as_dict()])
+
+    assert [each.id for each in seen] == [task.id for task in tasks]
+    assert await pool_wait([]) == []
+    for wrong in (3, "x", [3], {"id": "x"}):
+        with pytest.raises(InvalidOption):
+            await pool_wait(wrong)
+    with pytest.raises(PoolNotFound):
+        await pool_wait({"id": "x", "pool_id": "nobody"})
+    with pytest.raises(PoolNotFound):
+        await pool_wait({"id": "x", "pool_id": pool.id})
+
+
+async def test_unsettled_state_lists_the_queued_then_the_running(clock) -> None:
+    pool = await pool_create(name="review")
+    running, gate = await blocked(pool, priority=2, key="k")
+    queued = [await pool.submit(nothing, priority=n, idempotency_key=str(n)) for n in range(2)]
+    await clock.advance("3s")
+
+    pending = unsettled_state().pool_pending_tasks
+
+    assert [each.task_id for each in pending] == [queued[0].id, queued[1].id, running.id]
+    assert pending[2].as_dict() == {
+        "id": running.id,
+        "task_id": running.id,
+        "pool_id": pool.id,
+        "pool_name": "review",
+        "status": "running",
+        "priority": 2,
+        "key": "k",
+        "idempotency_key": None,
+        "submitted_at": "2026-01-01T00:00:00.000Z",
+        "submitted_at_ms": 1767225600000,
+        "submitted_by": "user",
+        "started_at": "2026-01-01T00:00:00.000Z",
+        "age_ms": 3000,
+    }
+    gate.let_go.set()
+    await pool.close()
+    assert unsettled_state().pool_pending_tasks == []
+
+
+async def test_submitted_by_names_the_first_that_is_known() -> None:
+    for options, expected in [
+        ({"workflow_id": "w", "agent_session_id": "a", "worker_id": "k"}, "w"),
+        ({"agent_session_id": "a", "worker_id": "k"}, "a"),
+        ({"worker_id": "k"}, "k"),
+        ({}, "user"),
+    ]:
+        async with harn.Runtime(**options):
+            task = await (await pool_create()).submit(nothing)
+            assert task.submitted_by == (await task.wait()).submitted_by == expected
+
+
+# Closing.
+
+
+async def test_close_finishes_everything_and_frees_the_name() -> None:
+    pool = await pool_create(name="review", max_concurrent=2)
+    tasks = [await pool.submit(an_async_function) for _ in range(10)]
+
+    await pool.close()
+
+    assert all(task.status == "completed" for task in tasks)
+    assert pool_get("review") is None
+    with pytest.raises(PoolClosed):
+        await pool.submit(nothing)
+    await pool.close()
+    await pool_create(name="review")
+
+
+async def test_close_sends_blocked_submitters_away() -> None:
+    pool = await pool_create(backpressure=backpressure_queue(1))
+    _, gate = await blocked(pool)
+    await pool.submit(nothing)
+    parked = asyncio.ensure_future(pool.submit(nothing))
+    await asyncio.sleep(0)
+
+    closing = asyncio.ensure_future(pool.close())
+    with pytest.raises(PoolClosed):
+        await parked
+    gate.let_go.set()
+    await closing
+
+    assert pool.snapshot().total == 2
+
+
+async def test_close_with_cancel_ends_running_and_queued_work() -> None:
+    pool = await pool_create()
+    running, _ = await blocked(pool)
+    queued = await pool.submit(nothing)
+
+    await pool.close(cancel=True)
+
+    assert (running.status, queued.status) == ("cancelled", "cancelled")
+
+
+async def test_leaving_the_runtime_cancels_what_runs() -> None:
+    async with harn.Runtime():
+        pool = await pool_create()
+        running, _ = await blocked(pool)
+        queued = await pool.submit(nothing)
+
+    assert (running.status, queued.status) == ("cancelled", "cancelled")
+
+
+async def test_a_closure_cannot_close_its_own_pool() -> None:
+    pool = await pool_create()
+
+    task = await pool.submit(pool.close)
+
+    with pytest.raises(PoolTaskFailed) as caught:
+        await task
+    assert isinstance(caught.value.__cause__, DeadlockError)
+
+
+async def test_P11_a_closed_pool_leaves_no_task_and_no_thread() -> None:
+    before = asyncio.all_tasks(), threading.active_count()
+    async with await pool_create(max_concurrent=3) as pool:
+        await pool_wait([await pool.submit(lambda: None) for _ in range(9)])
+        await pool_wait([await pool.submit(nothing) for _ in range(9)])
+
+    assert (asyncio.all_tasks(), threading.active_count()) == before
+
+
+async def test_an_idle_pool_has_no_tasks_of_its_own() -> None:
+    before = asyncio.all_tasks()
+    pool = await pool_create(max_concurrent=3)
+    await pool_wait([await pool.submit(nothing) for _ in range(9)])
+
+    await harn.current_runtime().clock.settle()
+
+    assert asyncio.all_tasks() == before
+
+
+async def test_an_exception_out_of_the_block_cancels_the_pool() -> None:
+    with pytest.raises(ValueError):
+        async with await pool_create() as pool:
+            running, _ = await blocked(pool)
+            raise ValueError
+
+    assert running.status == "cancelled"
+
+
+async def test_a_pool_may_run_its_closures_in_processes() -> None:
+    pool = await pool_create(isolation="process")
+
+    import os
+
+    assert await (await pool.submit(os.getpid)) != os.getpid()
+    await pool.close()
+
+
+async def test_a_snapshot_shows_what_was_configured() -> None:
+    pool = await pool_create(
+        name="review", queue=fair_round_robin("tenant_id"), backpressure=backpressure_queue(5)
+    )
+
+    seen = pool.snapshot().as_dict()
+
+    assert seen["_type"] == "pool"
+    assert seen["queue"] == {
+        "_type": "queue_strategy",
+        "kind": "fair_round_robin",
+        "key": "tenant_id",
+    }
+    assert seen["queue_strategy"] == "fair_round_robin"
+    assert seen["backpressure"] == {
+        "_type": "backpressure",
+        "kind": "queue",
+        "max_depth": 5,
+        "on_full": "block_submitter",
+    }
+    assert seen["config"]["max_concurrent"] == 1
+    assert seen["stale_after_ms"] == 30_000
+    assert "scope_id" not in seen
+
+
+async def test_metrics_tell_the_counts_of_each_pool(runtime) -> None:
+    from harn.telemetry.metrics import Metrics
+
+    pool = await pool_create(name="review")
+    await (await pool.submit(nothing))
+
+    text = runtime.service(Metrics).exposition()
+
+    assert 'harn_pool_tasks_total{pool="review",status="completed"} 1.0' in text
+    assert 'harn_pool_slots{pool="review"} 1.0' in text
