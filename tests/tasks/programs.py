@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -71,13 +72,15 @@ class Block:
 
     def __init__(self) -> None:
         self.alive = 0
+        self.lock = threading.Lock()
 
 
 class Program:
-    """One random program; *only* narrows what it is made of."""
+    """One random program, with *threads* some of it on worker threads."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, threads: bool = False) -> None:
         self.seed = seed
+        self.ops = [*OPS, *THREADED] if threads else OPS
         self.random = random.Random(seed)
         self.cleanups = 0
         self.deferred = 0
@@ -111,13 +114,11 @@ class Program:
             await self._body(0, None)
 
     async def _body(self, depth: int, block: Block | None) -> int:
-        if block is not None:
-            block.alive += 1
+        self._count(block, 1)
         try:
             return await self._ops(depth, block)
         finally:
-            if block is not None:
-                block.alive -= 1
+            self._count(block, -1)
 
     async def _ops(self, depth: int, block: Block | None) -> int:
         handles: list[Any] = []
@@ -129,7 +130,7 @@ class Program:
             if depth >= 4:
                 await self._leaf(depth, block, handles)
             else:
-                await self.random.choice(OPS)(self, depth, block, handles)
+                await self.random.choice(self.ops)(self, depth, block, handles)
         return depth
 
     # What a program is made of: steps take their depth, the open block, the handles at hand.
@@ -287,6 +288,30 @@ class Program:
             2, lambda: self._body(depth + 2, None), backoff_ms=self.random.randrange(2)
         )
 
+    async def thread(self, depth: int, block: Block | None, handles: list[Any]) -> None:
+        handles.append(harn.spawn(self._in_thread, self.random.randrange(4), block))
+
+    def _in_thread(self, what: int, block: Block | None) -> None:
+        self._count(block, 1)
+        try:
+            if what == 0:
+                raise Boom("on a thread")
+            if what == 1:
+                harn.from_thread(harn.sleep, "5ms")
+            while what == 2 and not harn.is_cancelled():
+                harn.from_thread(asyncio.sleep, 0)
+                what = self.random.choice((2, 2, 3))
+        finally:
+            self._count(block, -1)
+
+    def _count(self, block: Block | None, change: int) -> None:
+        if block is not None:
+            with block.lock:
+                block.alive += change
+
+    async def threads(self, depth: int, block: Block | None, handles: list[Any]) -> None:
+        await harn.parallel_settle(range(3), lambda n: n, self.random.randrange(3))
+
     async def defer(self, depth: int, block: Block | None, handles: list[Any]) -> None:
         self.deferred += 1
         harn.defer(self._cleanup, self.random.random() < 0.15)
@@ -298,6 +323,7 @@ class Program:
             raise Boom("in a cleanup")
 
 
+THREADED = [Program.thread] * 4 + [Program.threads]
 OPS = (
     [Program.turns] * 3
     + [Program.sleep] * 2

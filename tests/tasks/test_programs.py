@@ -7,6 +7,7 @@ import collections
 import gc
 import logging
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from programs import Program
 
 BATCHES = 20
+THREADED = 1000
 PROGRAMS = 500
 
 
@@ -28,20 +30,36 @@ def _quiet() -> Any:
 def test_N1_G8_random_programs_leak_nothing_and_keep_their_cancels(
     batch: int, at_least: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    complaints: list[Any] = []
-    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
     count = at_least(PROGRAMS)
 
-    async def run_all() -> collections.Counter[str]:
+    ends = run_all(range(batch * count, (batch + 1) * count), False, monkeypatch)
+
+    assert {"NoneType", "cancelled", "Boom"} <= set(ends), "the programs have become too tame"
+
+
+def test_N1_G8_random_programs_on_threads_leak_nothing_either(
+    at_least: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_all(range(at_least(THREADED)), True, monkeypatch)
+
+    assert [t.name for t in threading.enumerate() if t.name.startswith("harn-worker")] == []
+
+
+def run_all(
+    seeds: range, threads: bool, monkeypatch: pytest.MonkeyPatch
+) -> collections.Counter[str]:
+    complaints: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+
+    async def run() -> collections.Counter[str]:
         asyncio.get_running_loop().set_exception_handler(lambda _, c: complaints.append(c))
         ends: collections.Counter[str] = collections.Counter()
-        for seed in range(batch * count, (batch + 1) * count):
-            ends[await Program(seed).run()] += 1
+        for seed in seeds:
+            ends[await Program(seed, threads).run()] += 1
             assert not complaints, f"seed {seed}: {complaints}"
         return ends
 
-    ends = asyncio.run(run_all())
+    ends = asyncio.run(run())
     gc.collect()
-
     assert complaints == []
-    assert {"NoneType", "cancelled", "Boom"} <= set(ends), "the programs have become too tame"
+    return ends

@@ -196,6 +196,29 @@ async def test_a_deadline_ends_child_tasks_and_every_parallel_form(
     assert sorted(tidied) == ["each", "race", "scope", "settle", "stream"]
 
 
+async def test_a_deadline_interrupts_channel_waits_and_permits(
+    runtime: Runtime, clock: FakeClock
+) -> None:
+    channel = harn.channel("empty")
+    held = await harn.sync_mutex_acquire("lock")
+    assert held is not None
+
+    async def acquires() -> None:
+        await harn.sync_mutex_acquire("lock")
+
+    for wait in (channel.receive, acquires):
+
+        async def main(wait: Any = wait) -> None:
+            async with deadline("1s"):
+                await wait()
+
+        handle = spawn(main)
+        await clock.advance("2s")
+        with pytest.raises(DeadlineExceeded):
+            await handle
+    held.release()
+
+
 @pytest.mark.parametrize("wrong", [-1, float("nan"), "5", "soon", None, True])
 async def test_a_wrong_duration_is_refused(runtime: Runtime, wrong: Any) -> None:
     with pytest.raises(InvalidOption):

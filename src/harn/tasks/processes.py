@@ -113,9 +113,10 @@ class Order:
         except (EOFError, OSError):
             worker.kill()
             code = worker.process.exitcode
+            name = getattr(self._fn, "__qualname__", self._fn)
             raise WorkerDied(
-                f"the worker process {worker.process.pid} ended {_how(code)} while it ran "
-                f"{getattr(self._fn, '__qualname__', self._fn)!s}; the task may have had effects"
+                f"the worker process {worker.process.pid} ended {_how(code)} while it ran {name}; "
+                "what it had begun may have had effects"
             ) from None
         with self._lock:
             self._worker = None
@@ -156,7 +157,8 @@ class Worker:
 def _how(code: int | None) -> str:
     if code is not None and code < 0:
         return f"by signal {signal.Signals(-code).name}"
-    return f"with code {code}"
+    hint = " (a script must start its work under `if __name__ == '__main__':`)"
+    return f"with code {code}{hint if code == 1 else ''}"
 
 
 def _packed(fn: Callable[..., Any], args: tuple[Any, ...], passport: Passport) -> bytes:
