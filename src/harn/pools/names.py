@@ -30,6 +30,12 @@ class Names:
         self._prefix = f"{id}_task_"
         self._salt = digest(id, length=8)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Names) and (self.id, self.name) == (other.id, other.name)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
     def task(self, ms: int, seq: int) -> str:
         """Return the id of the task submitted at *ms* as number *seq*."""
         low = f"{0x8000_0000 | seq & 0x3FFF_FFFF:x}"

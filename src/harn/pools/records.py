@@ -118,7 +118,7 @@ def decode(line: bytes) -> Record:
 
     A line of a newer harn is `StorageVersion`, whatever its checksum looks like.
     """
-    if b"%08x" % zlib.crc32(line[:-_TAIL]) != line[-10:-2]:
+    if b',"crc":"%08x"}' % zlib.crc32(line[:-_TAIL]) != line[-_TAIL:]:
         _refuse_newer(line)
         raise StorageCorrupt("its checksum does not fit")
     try:

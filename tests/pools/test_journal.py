@@ -1,0 +1,719 @@
+"""The pipeline scope's journal: prefixes, damage, owners, failures of the disk, compaction."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+from functools import partial
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import harn
+from harn import (
+    PoolLocked,
+    Retention,
+    StorageCorrupt,
+    StorageError,
+    StorageVersion,
+    backpressure_queue,
+    durable,
+    pool_create,
+    pool_simulate_restart,
+    pool_wait,
+)
+from harn.pools.journalfile import journal_name
+from harn.pools.records import VERSION, PoolRecord, TaskRecord, decode, encode, fold
+from harn.testing import FakeClock
+
+RAN: list[object] = []
+
+
+@durable(name="tests:note")
+async def note(what, **more):
+    RAN.append(what)
+    return {"noted": what, **more}
+
+
+@durable(name="tests:again", rerun=True)
+async def again(what):
+    RAN.append(what)
+    await asyncio.Event().wait()
+
+
+@durable(name="tests:hang")
+async def hang(what=None):
+    await asyncio.Event().wait()
+
+
+async def nothing() -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def fresh_notes():
+    RAN.clear()
+
+
+@pytest.fixture
+async def disk(tmp_path):
+    async with harn.Runtime(state_dir=tmp_path, storage="memory://", clock=FakeClock(), seed=1):
+        yield tmp_path / "pools"
+
+
+async def opened(**options):
+    return await pool_create(
+        **{"name": "jobs", "scope": "pipeline", "pipeline_id": "nightly", **options}
+    )
+
+
+FILE = "nightly__jobs.jsonl"
+
+
+async def test_a_queued_durable_call_resumes_in_its_old_order(disk) -> None:
+    pool = await opened(queue="fifo")
+    await pool.submit(hang)
+    tasks = [await pool.submit(partial(note, number, more=[1])) for number in range(5)]
+    pool_simulate_restart()
+
+    pool = await opened(queue="fifo")
+    await pool.close()
+
+    assert RAN == [0, 1, 2, 3, 4]
+    pool = await opened()
+    by_id = {task.id: task for task in pool.snapshot().tasks}
+    assert [by_id[task.id].result for task in tasks] == [
+        {"noted": number, "more": [1]} for number in range(5)
+    ]
+
+
+async def test_J10_what_cannot_resume_reloads_as_stale_with_its_reason(disk) -> None:
+    pool = await opened()
+    running = await pool.submit(hang, idempotency_key="r")
+    closure = await pool.submit(nothing, idempotency_key="c", priority=3, key="k", tenant_id="t")
+    pool_simulate_restart()
+
+    pool = await opened()
+    by_id = {task.id: task for task in pool.snapshot().tasks}
+    first, second = by_id[running.id], by_id[closure.id]
+
+    assert (first.status, first.stale_reason) == ("failed", "interrupted")
+    assert (second.status, second.stale_reason) == ("failed", "never_started")
+    assert "stale after process restart" in second.error
+    assert (second.priority, second.key, second.labels) == (3, "k", {"tenant_id": "t"})
+    again = await pool.submit(nothing, idempotency_key="c")
+    assert again.snapshot() == second
+    before = pool.snapshot()
+    await pool.close()
+    assert (await opened()).snapshot().tasks == before.tasks
+
+
+async def test_a_call_that_may_rerun_is_queued_again_after_an_interruption(disk) -> None:
+    pool = await opened()
+    task = await pool.submit(partial(again, "x"))
+    await harn.current_runtime().clock.settle()
+    pool_simulate_restart()
+
+    pool = await opened()
+    await harn.current_runtime().clock.settle()
+
+    assert RAN == ["x", "x"]
+    assert pool.find(task.id).status == "running"
+
+
+async def test_an_unregistered_durable_function_is_stale_and_named(disk) -> None:
+    from harn.pools import records  # noqa: F401
+    import importlib
+
+    registry = importlib.import_module("harn.pools.durable")
+    pool = await opened()
+    await pool.submit(hang)
+    task = await pool.submit(partial(note, 1))
+    pool_simulate_restart()
+    entry = registry._by_name.pop("tests:note")
+
+    try:
+        pool = await opened()
+    finally:
+        registry._by_name["tests:note"] = entry
+
+    seen = pool.find(task.id).snapshot()
+    assert seen.stale_reason == "never_started"
+    assert "tests:note is not registered" in seen.error
+    assert RAN == []
+
+
+async def test_idempotency_survives_restart_and_compaction(disk) -> None:
+    pool = await opened()
+    first = await pool.submit(partial(note, 1), idempotency_key="once")
+    await first.wait()
+    for _ in range(150):
+        await (await pool.submit(partial(note, 0)))
+    await pool.close()
+
+    pool = await opened()
+    second = await pool.submit(partial(note, 1), idempotency_key="once")
+
+    assert second.id == first.id
+    assert second.snapshot() == first.snapshot()
+    assert RAN.count(1) == 1
+
+
+async def test_results_reload_as_the_same_value_or_as_text(disk) -> None:
+    pool = await opened(max_concurrent=4)
+    values = [None, 5, "é\u2028", [1, {"a": [None, 1.5]}], (1, 2), {1: 2}, float("nan"), object]
+
+    async def give(value):
+        return value
+
+    tasks = [await pool.submit(partial(give, value)) for value in values]
+    await pool.close()
+    pool = await opened()
+    seen = [pool.find(task.id).snapshot() for task in tasks]
+
+    assert [each.result for each in seen[:4]] == values[:4]
+    assert [each.result_omitted for each in seen] == [False] * 4 + [True] * 4
+    assert [each.result for each in seen[4:]] == [repr(value) for value in values[4:]]
+
+
+async def test_rejected_and_cancelled_tasks_and_counts_reload(disk) -> None:
+    pool = await opened(backpressure=backpressure_queue(1, "drop_oldest"))
+    running = await pool.submit(hang)
+    dropped = await pool.submit(nothing)
+    queued = await pool.submit(nothing)
+    queued.cancel()
+    running.cancel()
+    await pool.close()
+
+    seen = (await opened()).snapshot()
+
+    assert [task.status for task in seen.tasks] == ["cancelled", "rejected", "cancelled"]
+    assert seen.tasks[1].rejection_reason == "drop_oldest_queue_full"
+    assert (seen.total, seen.cancelled, seen.rejected) == (3, 2, 1)
+    assert seen.durable and seen.scope_id == "nightly"
+    assert dropped.id == seen.tasks[1].id
+
+
+async def test_close_with_cancel_leaves_the_durable_queue_for_the_next_opener(disk) -> None:
+    pool = await opened()
+    await pool.submit(hang)
+    waiting, closure = await pool.submit(partial(note, 1)), await pool.submit(nothing)
+
+    await pool.close(cancel=True)
+
+    assert (waiting.status, closure.status) == ("cancelled", "cancelled")
+    pool = await opened()
+    assert await pool.find(waiting.id) == {"noted": 1}
+    assert pool.find(closure.id).snapshot().stale_reason == "never_started"
+
+
+async def test_J3_submit_returns_after_the_sync_and_not_before(disk, monkeypatch) -> None:
+    pool = await opened()
+    allow, synced = threading.Event(), os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda fd: (allow.wait(10), synced(fd)))
+
+    submit = asyncio.ensure_future(pool.submit(partial(note, 1)))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not submit.done()
+    assert RAN == []
+    allow.set()
+
+    await (await submit).wait()
+    assert RAN == [1]
+
+
+async def test_a_burst_of_submits_shares_syncs(disk, monkeypatch) -> None:
+    pool = await opened(max_concurrent=1)
+    await pool.submit(hang)
+    await harn.current_runtime().clock.settle()
+    calls, synced = [], os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda fd: (calls.append(fd), synced(fd)))
+
+    await asyncio.gather(*(pool.submit(partial(note, n)) for n in range(1000)))
+
+    assert len(calls) < 50
+    await pool.close(cancel=True)
+
+
+# Prefixes and damage.
+
+
+def some_lines() -> list[bytes]:
+    head = PoolRecord(VERSION, "pool_x", "jobs", "pipeline", "nightly", 1, 0, 0)
+    tasks = [TaskRecord(VERSION, n, f"t{n}", n, key="é") for n in range(1, 4)]
+    return [encode(each) for each in (head, *tasks)]
+
+
+def state(ledger) -> object:
+    return ledger.pool, ledger.tasks, list(ledger.ended), ledger.last_seq
+
+
+def test_J1_every_prefix_gives_the_state_of_its_whole_records() -> None:
+    lines = some_lines()
+    data = b"".join(lines)
+
+    for length in range(len(data) + 1):
+        ledger, end = fold(data[:length].splitlines(keepends=True))
+        whole, size = [], 0
+        for line in lines:
+            if size + len(line) - 1 > length:  # a line is whole without its newline
+                break
+            whole.append(line)
+            size += len(line)
+        assert state(ledger) == state(fold(whole)[0]), length
+        assert ledger.damage == []
+        assert end == min(size, length)
+
+
+async def test_J1_J2_every_cut_of_a_journal_opens_and_takes_the_next_record(disk) -> None:
+    pool = await opened()
+    for number in range(3):
+        await (await pool.submit(partial(note, number), idempotency_key=str(number)))
+    await pool.close()
+    data = (disk / FILE).read_bytes()
+    last = data.rstrip(b"\n").rfind(b"\n", 0, len(data) - 400)
+
+    for length in range(last, len(data) + 1):
+        (disk / FILE).write_bytes(data[:length])
+        pool = await opened()
+        known = {task.id for task in pool.snapshot().tasks}
+        added = await pool.submit(partial(note, "new"))
+        await pool.close()
+        pool = await opened()
+        seen = {task.id: task for task in pool.snapshot().tasks}
+        assert set(seen) == known | {added.id}, length
+        assert seen[added.id].status == "completed"
+        await pool.close()
+    assert not list(disk.glob("*.damaged"))
+
+
+@settings(deadline=None, max_examples=300)
+@given(data=st.data())
+def test_J4_any_flipped_byte_is_found(data) -> None:
+    lines = some_lines()
+    line = data.draw(st.integers(0, len(lines) - 1))
+    place = data.draw(st.integers(0, len(lines[line]) - 2))
+    flipped = bytearray(lines[line])
+    flipped[place] ^= 1 << data.draw(st.integers(0, 7))
+    lines[line] = bytes(flipped)
+
+    ledger, _ = fold(b"".join(lines).splitlines(keepends=True))
+
+    assert ledger.damage, "silently accepted"
+
+
+async def test_J4_damage_is_reported_set_aside_and_harms_only_itself(disk, caplog) -> None:
+    pool = await opened(max_concurrent=3)
+    tasks = [await pool.submit(partial(note, number)) for number in range(3)]
+    await pool.close()
+    lines = (disk / FILE).read_bytes().splitlines(keepends=True)
+    place = next(n for n, line in enumerate(lines) if tasks[1].id.encode() in line)
+    broken = lines[place].replace(b"queued", b"quaued").replace(b'"seq"', b'"sEq"')
+    lines[place] = broken
+    (disk / FILE).write_bytes(
+        b"".join(lines[: place + 1]) + b"\0" * 20 + b"\n" + b"".join(lines[place + 1 :])
+    )
+
+    pool = await opened()
+
+    offset = sum(map(len, lines[:place]))
+    assert f"byte {offset}" in caplog.text
+    assert {task.id for task in pool.snapshot().tasks} == {tasks[0].id, tasks[2].id}
+    import base64
+    import json
+
+    kept = [json.loads(line) for line in (disk / f"{FILE}.damaged").read_text().splitlines()]
+    assert kept[0]["offset"] == offset
+    assert base64.b64decode(kept[0]["base64"]) == broken
+    assert stat.S_IMODE((disk / f"{FILE}.damaged").stat().st_mode) == 0o600
+    await pool.close()
+    caplog.clear()
+    await opened()
+    assert "byte" not in caplog.text
+
+
+async def test_a_damaged_first_line_loses_no_task(disk) -> None:
+    pool = await opened()
+    task = await pool.submit(partial(note, 1))
+    await pool.close()
+    data = (disk / FILE).read_bytes()
+    (disk / FILE).write_bytes(b"X" + data[1:])
+
+    pool = await opened()
+
+    assert pool.find(task.id).result == {"noted": 1}
+    new = await pool.submit(partial(note, 2))
+    assert new.id > task.id
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+async def test_J8_a_newer_version_is_refused_untouched(disk, checksum) -> None:
+    pool = await opened()
+    await pool.close()
+    newer = encode(PoolRecord(99, pool.id, "jobs", "pipeline", "nightly", 1, 0, 0))
+    if not checksum:
+        newer = newer.replace(b"crc", b"sum")
+    (disk / FILE).write_bytes(newer + b"torn")
+
+    with pytest.raises(StorageVersion, match="99"):
+        await opened()
+
+    assert (disk / FILE).read_bytes() == newer + b"torn"
+
+
+async def test_the_journal_of_another_pool_is_refused_untouched(disk) -> None:
+    await (await opened(name="other")).close()
+    shutil.copy(disk / "nightly__other.jsonl", disk / FILE)
+    before = (disk / FILE).read_bytes()
+
+    with pytest.raises(StorageCorrupt, match="belongs to pool 'other'"):
+        await opened()
+
+    assert (disk / FILE).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xef\xbb\xbf{}\n", b"\r\n\r\n", b"not json\n" * 3]
+)
+async def test_an_odd_file_still_opens(disk, content) -> None:
+    disk.mkdir()
+    (disk / FILE).write_bytes(content)
+
+    pool = await opened()
+
+    assert await (await pool.submit(partial(note, 1))) == {"noted": 1}
+    await pool.close()
+    assert (await opened()).snapshot().total == 1
+
+
+@pytest.mark.parametrize("kind", ["symlink", "directory", "fifo", "directory symlink"])
+async def test_what_is_no_plain_file_is_refused(disk, kind, tmp_path) -> None:
+    target = tmp_path / "elsewhere"
+    if kind == "directory symlink":
+        target.mkdir()
+        disk.symlink_to(target)
+    else:
+        disk.mkdir()
+    if kind == "symlink":
+        (disk / FILE).symlink_to(target)
+    elif kind == "directory":
+        (disk / FILE).mkdir()
+    elif kind == "fifo":
+        os.mkfifo(disk / FILE)
+
+    with pytest.raises(StorageError):
+        await opened()
+
+    assert not target.exists() or not list(target.iterdir())
+
+
+# Owners.
+
+
+async def test_J6_a_second_opener_is_locked_out_at_once(disk) -> None:
+    await opened()
+
+    async with harn.Runtime(state_dir=disk.parent, storage="memory://"):
+        with pytest.raises(PoolLocked, match="nightly__jobs"):
+            await opened()
+
+
+async def test_J6_a_forked_child_neither_holds_the_lock_nor_writes(disk) -> None:
+    pool = await opened()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            broken = pool._journal._journal._broken
+            threading.Event().wait(0.3)
+            os._exit(0 if broken and pool._journal._journal._file._fd == -1 else 1)
+        finally:
+            os._exit(2)
+
+    await pool.close()
+    again = await opened()
+
+    assert again.name == "jobs"
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+async def test_J6_the_lock_dies_with_its_process(disk) -> None:
+    script = """
+import asyncio, sys, harn
+async def main():
+    await harn.pool_create(name="jobs", scope="pipeline", pipeline_id="nightly")
+    print("open", flush=True)
+    await asyncio.Event().wait()
+harn.run(main, state_dir=sys.argv[1])
+"""
+    child = subprocess.Popen(
+        [sys.executable, "-c", script, str(disk.parent)], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout.readline() == "open\n"
+    with pytest.raises(PoolLocked):
+        await opened()
+
+    child.kill()
+    child.wait()
+    child.stdout.close()
+
+    await opened()
+
+
+# Names.
+
+
+NAMES = st.text(min_size=1, max_size=60).filter(
+    lambda text: text.strip() and not any(0xD800 <= ord(char) < 0xE000 for char in text)
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(NAMES, NAMES, NAMES, NAMES)
+def test_J7_file_names_are_injective_and_stay_inside(a, b, c, d) -> None:
+    first, second = journal_name(a, b), journal_name(c, d)
+
+    assert (first == second) == ((a, b) == (c, d))
+    assert first.count("__") == 1
+    assert "/" not in first and len(first.encode()) <= 255
+    assert first.isascii()
+
+
+@pytest.mark.parametrize(
+    "name", ["../../x", "/etc/x", "..", ".", "a/b", "a__b", "con", "é" * 300, "a\0b", "a\nb", "%s"]
+)
+async def test_no_name_reaches_outside_the_state_directory(disk, name) -> None:
+    pool = await opened(name=name, pipeline_id=name)
+    await (await pool.submit(partial(note, 1)))
+    await pool.close()
+
+    files = [path for path in disk.parent.rglob("*") if path.is_file()]
+    assert [path.parent for path in files] == [disk]
+
+
+async def test_files_are_private_even_under_an_open_umask(disk) -> None:
+    old = os.umask(0)
+    try:
+        pool = await opened()
+        for _ in range(150):
+            await (await pool.submit(partial(note, 1)))
+        await pool.close()
+        await (await opened()).close()
+    finally:
+        os.umask(old)
+
+    assert stat.S_IMODE(disk.stat().st_mode) == 0o700
+    assert stat.S_IMODE((disk / FILE).stat().st_mode) == 0o600
+
+
+# A disk that fails.
+
+
+async def test_J9_a_failed_write_fails_the_submit_and_leaves_nothing(disk, monkeypatch) -> None:
+    pool = await opened()
+    await pool.submit(hang)
+    await harn.current_runtime().clock.settle()
+    before, write = pool.snapshot(), os.write
+
+    def half(fd, data):
+        if fd == pool._journal._journal._file._fd:
+            write(fd, bytes(data)[:7])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(fd, data)
+
+    monkeypatch.setattr(os, "write", half)
+    with pytest.raises(StorageError, match="No space left"):
+        await pool.submit(partial(note, 1), idempotency_key="once")
+    assert pool.snapshot() == before
+    monkeypatch.undo()
+
+    task = await pool.submit(partial(note, 2), idempotency_key="once")
+    pool_simulate_restart()
+    pool = await opened()
+    assert await pool.find(task.id) == {"noted": 2}
+    assert RAN == [2]
+    assert not list(disk.glob("*.damaged"))
+
+
+async def test_J9_an_end_that_could_not_be_written_is_written_later(disk, monkeypatch) -> None:
+    pool = await opened()
+    gate = asyncio.Event()
+
+    async def work():
+        await gate.wait()
+        return 5
+
+    task = await pool.submit(work)
+    await harn.current_runtime().clock.settle()
+    write, full = os.write, True
+
+    def failing(fd, data):
+        if full and fd == pool._journal._journal._file._fd:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(fd, data)
+
+    monkeypatch.setattr(os, "write", failing)
+    gate.set()
+    waiting = asyncio.ensure_future(task.wait())
+    with pytest.raises(StorageError):
+        await pool.submit(nothing)
+    assert not waiting.done()
+    full = False
+    await pool.submit(nothing)
+
+    assert (await waiting).result == 5
+    await pool.close()
+    assert (await opened()).find(task.id).result == 5
+
+
+async def test_J9_after_a_failed_sync_the_journal_takes_nothing_more(disk, monkeypatch) -> None:
+    pool = await opened()
+
+    def fail(fd):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(StorageError, match="reopen the pool"):
+        await pool.submit(partial(note, 1))
+    monkeypatch.undo()
+
+    with pytest.raises(StorageError, match="reopen the pool"):
+        await pool.submit(partial(note, 2))
+    assert RAN == []
+    assert pool.snapshot().total == 0
+    await pool.close()
+
+
+async def test_a_cancelled_submit_leaves_no_task_also_after_a_restart(disk, monkeypatch) -> None:
+    pool = await opened()
+    await pool.submit(hang)
+    await harn.current_runtime().clock.settle()
+    allow, synced = threading.Event(), os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda fd: (allow.wait(10), synced(fd)))
+    submit = asyncio.ensure_future(pool.submit(partial(note, 1), idempotency_key="k"))
+    await asyncio.sleep(0)
+
+    submit.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await submit
+    allow.set()
+
+    assert pool.snapshot().total == 1
+    await pool.close(cancel=True)
+    assert (await opened()).snapshot().total == 1
+    assert RAN == []
+
+
+# Compaction and retention.
+
+
+async def test_the_journal_is_compacted_while_it_runs(disk) -> None:
+    pool = await opened(retention=Retention(count=50))
+
+    for number in range(1000):
+        await (await pool.submit(partial(note, number), idempotency_key=str(number)))
+    total = pool.snapshot(tasks=False).total
+    await pool.close()
+
+    lines = (disk / FILE).read_bytes().splitlines()
+    assert len(lines) < 50 + 3 * 150
+    pool = await opened(retention=Retention(count=50))
+    seen = pool.snapshot()
+    assert (seen.total, seen.completed, len(seen.tasks)) == (total, 1000, 50)
+    task = await pool.submit(partial(note, "next"))
+    assert task._seq == 1001
+
+
+async def test_retention_by_age_holds_across_restarts(disk) -> None:
+    clock = harn.current_runtime().clock
+    pool = await opened(retention=Retention(age="1h"))
+    await (await pool.submit(partial(note, 1), idempotency_key="k"))
+    await pool.close()
+    await clock.advance("2h")
+
+    pool = await opened(retention=Retention(age="1h"))
+
+    assert pool.snapshot().tasks == []
+    assert pool.snapshot().total == 1
+    await (await pool.submit(partial(note, 1), idempotency_key="k"))
+    assert RAN == [1, 1]
+
+
+STEPS = ["open", "flock", "write", "fsync", "rename", "close"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("nth", range(3))
+async def test_J5_compaction_is_all_or_nothing_at_every_step(disk, monkeypatch, step, nth) -> None:
+    """Make one system call of the replacement fail as if the process had died there."""
+    import fcntl
+
+    from harn.pools.journalfile import JournalFile
+
+    pool = await opened()
+    for number in range(5):
+        await (await pool.submit(partial(note, number), idempotency_key=str(number)))
+    await pool.submit(hang)
+    await pool.submit(partial(note, "queued"))
+    pool_simulate_restart()
+    before = (disk / FILE).read_bytes()
+    expected = state(fold(before.splitlines(keepends=True))[0])
+
+    class Died(BaseException): ...
+
+    file, calls = JournalFile(disk / FILE), 0
+    header = fold(before.splitlines(keepends=True))[0].pool
+    ledger = file.open(header, (100, 0))
+    module = fcntl if step == "flock" else os
+    real = getattr(module, step)
+
+    def dies(*args, **options):
+        nonlocal calls
+        calls += 1
+        if calls == nth + 1:
+            raise Died
+        return real(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, step, dies)
+        try:
+            file.replace(ledger, file.size)
+        except Died:
+            pass
+    try:
+        file.close()
+    except OSError:
+        pass
+
+    (disk / f"{FILE}.tmp").write_bytes(b"stray")
+    found = JournalFile(disk / FILE)
+    after = found.open(header, (100, 0))
+    found.close()
+    assert state(after)[1:3] == expected[1:3]
+    assert not (disk / f"{FILE}.tmp").exists()
+
+
+def test_a_line_carries_its_checksum_and_reads_back() -> None:
+    for line in some_lines():
+        assert encode(decode(line[:-1])) == line
+
+
+async def test_two_processes_race_for_one_pool_and_one_wins(disk) -> None:
+    async def race():
+        async with harn.Runtime(state_dir=disk.parent, storage="memory://"):
+            try:
+                await opened()
+            except PoolLocked:
+                return "locked"
+            await asyncio.sleep(0.02)
+            return "won"
+
+    for _ in range(10):
+        outcomes = await asyncio.gather(race(), race(), race())
+        assert "won" in outcomes
+        assert outcomes.count("won") == 1 or "locked" not in outcomes
