@@ -91,30 +91,25 @@ class Channel(Generic[T]):
             self._senders.append(waiter)
         finally:
             _release()
-        await self._send_later(value, waiter)
-
-    async def _send_later(self, value: T, waiter: Waiter) -> None:
         task = began_waiting(waiter) if self._is_watched else None
         try:
             await waiter.future
         except BaseException:
-            with guard:
-                if waiter.withdraw():
-                    self._promised_room -= 1
-                    self._promise_room()
-                else:
-                    self._senders.note_left()
+            self._abandon_send(waiter)
             raise
         finally:
             if task is not None:
                 task.waiting = None
-        with guard:
+        _acquire()
+        try:
             if waiter.state == GRANTED:
                 self._promised_room -= 1
             self._refuse_if_closed()
             self._buffer.append(value)
             if self._receivers:
                 self._promise_values()
+        finally:
+            _release()
 
     async def receive(self) -> T:
         """Take the oldest value, waiting for one; `ChannelClosed` once closed and drained.
@@ -130,22 +125,22 @@ class Channel(Generic[T]):
             self._receivers.append(waiter)
         finally:
             _release()
-        return await self._receive_later(waiter)
-
-    async def _receive_later(self, waiter: Waiter) -> T:
         task = began_waiting(waiter) if self._is_watched else None
         try:
             await waiter.future
         except BaseException:
-            self._abandon(waiter)
+            self._abandon_receive(waiter)
             raise
         finally:
             if task is not None:
                 task.waiting = None
-        with guard:
+        _acquire()
+        try:
             if waiter.state == GRANTED:
                 self._promised -= 1
                 return self._take()
+        finally:
+            _release()
         raise self._closed_error()
 
     def try_send(self, value: T) -> bool:
@@ -231,7 +226,15 @@ class Channel(Generic[T]):
             if not waiter.open:
                 waiter.settle(CLOSED)
 
-    def _abandon(self, waiter: Waiter) -> None:
+    def _abandon_send(self, waiter: Waiter) -> None:
+        with guard:
+            if waiter.withdraw():
+                self._promised_room -= 1
+                self._promise_room()
+            else:
+                self._senders.note_left()
+
+    def _abandon_receive(self, waiter: Waiter) -> None:
         with guard:
             if waiter.withdraw():
                 self._promised -= 1

@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from asyncio import current_task
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from harn.clock import Timer
 from harn.errors import ChannelDeadlock
-from harn.runtime import Runtime, Task, current_frame
-from harn.sync.waiters import GONE, WAITING, Waiter, guard
+from harn.runtime import Runtime, Task, current_frame, current_frame_var
+from harn.sync.waiters import GONE, WAITING, Waiter, guard, task_running_on
 from harn.tasks import AwaitingTasks
 from harn.wakers import can_look_into, outside_work, something_ready
 
@@ -42,12 +41,16 @@ def began_waiting(waiter: Waiter) -> Task | None:
 
     Returns the task, whose `waiting` the caller sets back to None when it is no longer blocked.
     """
-    task = current_frame().task
-    runtime = task.runtime
-    if task.aio is not current_task(waiter.future.get_loop()) or runtime.closing:
+    task = (current_frame_var.get(None) or current_frame()).task
+    if task.aio is not task_running_on(waiter.future.get_loop()):
         return None  # a plain asyncio task with our context: to the detector, a stranger
+    runtime = task.runtime
+    detector = runtime._services.get(Detector)  # saves a call
+    if detector is None:
+        if runtime.closing:
+            return None
+        detector = runtime.service(Detector)
     task.waiting = waiter
-    detector = runtime.service(Detector)
     detector.turn = waiter.order = detector.turn + 1
     if detector.timer is None:
         detector.look_later()

@@ -13,8 +13,8 @@ from typing import Any
 
 from harn.runtime import Runtime, current_frame, current_frame_var, current_runtime
 from harn.sync.keys import SameObject, structural
-from harn.sync.turnstile import Turnstile, task_running_on
-from harn.sync.waiters import WAITING, Waiter, guard
+from harn.sync.turnstile import Turnstile
+from harn.sync.waiters import WAITING, Waiter, guard, task_running_on
 
 _acquire, _release = guard.acquire, guard.release  # `with` costs twice as much
 

@@ -14,8 +14,8 @@ from typing import Any, Literal, Self, get_args, overload
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption, did_you_mean
 from harn.runtime import Frame, Runtime, current_frame, current_frame_var, current_runtime
-from harn.sync.turnstile import Turnstile, task_running_on
-from harn.sync.waiters import GONE, GRANTED, Waiter, guard
+from harn.sync.turnstile import Turnstile
+from harn.sync.waiters import GONE, GRANTED, Waiter, guard, task_running_on
 
 Kind = Literal["mutex", "rwlock", "semaphore", "gate"]
 Mode = Literal["read", "write"]

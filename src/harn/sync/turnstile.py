@@ -8,8 +8,6 @@ wants, and nobody overtakes it, so a waiting writer holds back the readers behin
 from __future__ import annotations
 
 import asyncio
-import sys
-from asyncio import current_task
 from threading import get_ident
 from typing import Any
 
@@ -18,14 +16,6 @@ from harn.sync.waiters import GRANTED, WAITING, Waiter, WaitQueue, guard
 
 Holder = asyncio.Task[Any] | None
 """Who holds a permit: an asyncio task. A child has our context, but it is another task."""
-
-if sys.version_info < (3, 12):
-    # There current_task() is written in Python and asks the system for its process id.
-    from asyncio.tasks import _current_tasks  # type: ignore[attr-defined,unused-ignore]
-
-    task_running_on = _current_tasks.get
-else:
-    task_running_on = current_task
 
 
 class Turnstile:

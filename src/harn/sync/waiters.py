@@ -20,7 +20,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
+from asyncio import current_task
 from collections import deque
 from threading import get_ident
 from typing import Any, Self
@@ -40,6 +42,15 @@ guard = threading.RLock()
 os.register_at_fork(
     before=guard.acquire, after_in_parent=guard.release, after_in_child=guard.release
 )
+
+
+if sys.version_info < (3, 12):
+    # There current_task() is written in Python and asks the system for its process id.
+    from asyncio.tasks import _current_tasks  # type: ignore[attr-defined,unused-ignore]
+
+    task_running_on = _current_tasks.get
+else:
+    task_running_on = current_task
 
 
 class Waiter:
