@@ -26,7 +26,6 @@ from harn import (
     durable,
     pool_create,
     pool_simulate_restart,
-    pool_wait,
 )
 from harn.pools.journalfile import journal_name
 from harn.pools.records import VERSION, PoolRecord, TaskRecord, decode, encode, fold
@@ -127,7 +126,6 @@ async def test_a_call_that_may_rerun_is_queued_again_after_an_interruption(disk)
 
 
 async def test_an_unregistered_durable_function_is_stale_and_named(disk) -> None:
-    from harn.pools import records  # noqa: F401
     import importlib
 
     registry = importlib.import_module("harn.pools.durable")
@@ -303,9 +301,12 @@ def test_J4_any_flipped_byte_is_found(data) -> None:
     flipped[place] ^= 1 << data.draw(st.integers(0, 7))
     lines[line] = bytes(flipped)
 
-    ledger, _ = fold(b"".join(lines).splitlines(keepends=True))
-
-    assert ledger.damage, "silently accepted"
+    try:
+        ledger, _ = fold(b"".join(lines).splitlines(keepends=True))
+    except StorageVersion:
+        assert line == 0, "one damaged line must not take the rest with it"
+    else:
+        assert ledger.damage, "silently accepted"
 
 
 async def test_J4_damage_is_reported_set_aside_and_harms_only_itself(disk, caplog) -> None:

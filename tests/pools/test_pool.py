@@ -720,7 +720,7 @@ async def test_P9_a_task_that_waits_for_itself_is_told_when_it_is_alone() -> Non
     async def alone():
         await holder[0]
 
-    other, gate = await blocked(pool)
+    _, gate = await blocked(pool)
     holder.append(await pool.submit(alone))
     await harn.current_runtime().clock.settle()
     assert holder[0].status == "running"

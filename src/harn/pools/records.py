@@ -113,17 +113,19 @@ def encode(record: Record) -> bytes:
     return b'%b,"crc":"%08x"}\n' % (body, zlib.crc32(body))
 
 
-def decode(line: bytes) -> Record:
+def decode(line: bytes, first: bool = False) -> Record:
     """Read a line without its newline; `StorageCorrupt` if it is damaged, or not one of ours.
 
-    A line of a newer harn is `StorageVersion`, whatever its checksum looks like.
+    A line of another version is `StorageVersion`. The *first* line of a file may say so even if
+    we cannot make sense of its checksum: a newer harn may have another kind.
     """
     if b',"crc":"%08x"}' % zlib.crc32(line[:-_TAIL]) != line[-_TAIL:]:
-        _refuse_newer(line)
+        if first:
+            _refuse_newer(line)
         raise StorageCorrupt("its checksum does not fit")
     try:
         record: Record = _decoder.decode(line)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         _refuse_newer(line)
         raise StorageCorrupt(str(error)) from None
     if record.v != VERSION:
@@ -134,7 +136,7 @@ def decode(line: bytes) -> Record:
 def _refuse_newer(line: bytes) -> None:
     try:
         version = _version_decoder.decode(line).v
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return
     if version > VERSION:
         raise StorageVersion(f"is of version {version}; this harn reads version {VERSION}")
@@ -235,7 +237,7 @@ def fold(lines: Iterable[bytes], start: int = 0) -> tuple[Ledger, int]:
     for line in lines:
         whole = line.endswith(b"\n")
         try:
-            apply(decode(line.rstrip(b"\r\n")))
+            apply(decode(line.rstrip(b"\r\n"), not ledger.lines))
         except StorageCorrupt as error:
             if not whole:
                 break
