@@ -113,7 +113,11 @@ TOPICS += (
         ("attempt_recorded", "retry_scheduled"),
         "Every attempt at a handler, and when the next one is due.",
     ),
-    Topic(TRIGGER_DLQ, ("dlq_entry",), "Dead letters; the latest record of an id tells its state."),
+    Topic(
+        TRIGGER_DLQ,
+        ("dlq_moved", "dlq_entry"),
+        "Dead letters; the latest `dlq_entry` of an id tells its state.",
+    ),
     Topic(
         TRIGGER_FLOW,
         (

@@ -60,6 +60,7 @@ from harn.storage.jobrecords import (
 )
 from harn.storage.log import append
 from harn.storage.operations import Operation, ask
+from harn.storage.triggerfold import write
 from harn.topics import WORKER_QUEUES, QueueTopics, queue_topics
 
 PURGE_BATCH = 2000
@@ -553,7 +554,7 @@ class _Settling:
             )
         if self._totals["acked"] or self._totals["purged"] or self._totals["dead"]:
             yield from drop_idle(self._state)
-        yield from append(self._drafts)
+        yield from write(self._drafts)  # a dead letter is also listed with the triggers
 
 
 def purge_jobs(
