@@ -83,7 +83,8 @@ async def carry_out(wishes: list[Wish]) -> list[tuple[int | None, int | None]]:
         grant = await durable_rate_limit_acquire(buckets=buckets, timeout_ms=wish.timeout)
         found[number] = (clock.now_ms(), None) if grant.ok else (None, clock.now_ms())
         if grant.ok and wish.settle:
-            later = clock.monotonic() + wish.settle[0] / 1000
+            # A moment before the tick, so that it comes before whoever is due then.
+            later = clock.monotonic() + (wish.settle[0] - 0.25) / 1000
             clock.call_at(later, lambda: tasks.append(loop.create_task(settle(grant, wish))))
 
     async def settle(grant, wish) -> None:

@@ -51,6 +51,8 @@ TOGETHER = 64
 SWEEP = 60.0
 FORGET_US = 3_600_000_000
 SOONEST = 0.001
+EPSILON = 1e-9
+"""Seconds that a timer may come early, by the rounding of floats."""
 MOST_SHOWN = 1000
 """Buckets whose use is remembered for the metrics."""
 
@@ -253,7 +255,7 @@ class Line:
             answer.add_done_callback(lambda answer: self._finish(batch, answer))
 
     def _asking(self, pending: Pending, now: float) -> Asking:
-        stays = pending.stays and (pending.deadline is None or now < pending.deadline)
+        stays = pending.stays and (pending.deadline is None or now + EPSILON < pending.deadline)
         return Asking(pending.wants, pending.ticket, stays)
 
     def _due_now(self) -> list[Pending]:
@@ -419,7 +421,7 @@ class Line:
 
     def _ring(self) -> None:
         """Collect everybody whose time has come."""
-        now = self.clock.monotonic() + 1e-9
+        now = self.clock.monotonic() + EPSILON
         while self._timers and self._timers[0][0] <= now:
             when, _, pending = heapq.heappop(self._timers)
             if pending.wake == when and pending.state == WAITING:
