@@ -33,6 +33,7 @@ from harn.storage import (
     read,
     trim,
 )
+from harn.telemetry.metrics import Metrics, Sample
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -119,6 +120,13 @@ class EventLog:
         self._scheduled = False
         self._buffers: dict[str, _Buffer] = {}
         self._landed: list[asyncio.Future[None]] = []
+        runtime.service(Metrics).add(self._samples)
+
+    def _samples(self) -> list[Sample]:
+        return [
+            Sample("harn_event_log_dropped_total", self.dropped),
+            Sample("harn_event_log_damaged_total", self.damaged_total),
+        ]
 
     async def emit(
         self, topic: str, kind: str, payload: Any, headers: Mapping[str, Any] | None = None

@@ -87,7 +87,7 @@ def encode(option: str, value: Any, at_most: int) -> bytes:
         raise InvalidOption(option, f"{len(encoded):,} bytes", f"JSON of at most {at_most:,} bytes")
     if b"null" in encoded and not _is_finite(value):
         raise InvalidOption(option, _sketch(value), "JSON, which knows no NaN or infinity")
-    if encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:
+    if len(encoded) > 2 * MAX_DEPTH and encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:
         _check_depth(option, decode(encoded))
     return encoded
 

@@ -23,6 +23,8 @@ from harn.storage.queries import load_queries
 
 logger = logging.getLogger("harn.storage")
 
+NOTIFY_MS = 2000
+"""Milliseconds after which a notification is given up."""
 PAUSE = 0.5
 """Seconds before a lost LISTEN connection is tried again."""
 
@@ -69,8 +71,12 @@ class Notifier:
             topics = set().union(*(item for item in met if item))
             try:
                 with self._use() as connection:
-                    params = {"channel": self._channel, "topics": sorted(topics)}
-                    connection.execute(text, params)
+                    params = {
+                        "channel": self._channel,
+                        "topics": sorted(topics),
+                        "statement_ms": str(NOTIFY_MS),
+                    }
+                    psycopg.ClientCursor(connection).execute(text, params)
             except psycopg.Error as error:
                 logger.debug("no notification: %s", error)
 

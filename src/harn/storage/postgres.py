@@ -46,6 +46,8 @@ T = TypeVar("T")
 BUSY_MS = 5000
 STATEMENT_MS = 30_000
 POOL_SIZE = 4
+FORGET_MS = 7 * 86_400_000
+"""Milliseconds after which a producer that writes no more is forgotten."""
 REACH = 0.5
 """Seconds to wait for a connection in one attempt; the pool stops trying by itself after one."""
 PAUSE = 0.05
@@ -326,7 +328,13 @@ def migrate(connection: Connection[Any], schema: str, busy_ms: int, where: str) 
 
     path = f'"{schema}", pg_catalog'
     try:
-        run("begin_migration", path=path, lock_ms=str(busy_ms), lock=f"harn:{schema}")
+        run(
+            "begin_migration",
+            path=path,
+            lock_ms=str(busy_ms),
+            statement_ms=str(STATEMENT_MS),
+            lock=f"harn:{schema}",
+        )
         steps = missing_steps(applied(), "postgres", where)
         if steps:
             [(exists, _)] = run("has_schema", schema=f'"{schema}"', versions="none")
@@ -336,6 +344,7 @@ def migrate(connection: Connection[Any], schema: str, busy_ms: int, where: str) 
             for step in steps:
                 connection.execute(step.script)
                 run("note_version", concern=step.concern, version=step.version)
+        run("forget_producers", before=SystemClock().now_ms() - FORGET_MS)
         connection.execute("COMMIT")
     except BaseException:
         if not connection.closed:

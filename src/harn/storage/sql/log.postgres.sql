@@ -29,7 +29,8 @@ SELECT set_config('search_path', :path, true), set_config('statement_timeout', :
 -- name: begin_migration
 -- Open the transaction in which one process at a time brings the tables up to date.
 BEGIN;
-SELECT set_config('search_path', :path, true), set_config('lock_timeout', :lock_ms, true);
+SELECT set_config('search_path', :path, true), set_config('lock_timeout', :lock_ms, true),
+       set_config('statement_timeout', :statement_ms, true);
 SELECT pg_advisory_xact_lock(hashtextextended(:lock, 0));
 
 -- name: has_schema
@@ -50,8 +51,15 @@ INSERT INTO harn_schema VALUES (:concern, :version)
 ON CONFLICT (concern) DO UPDATE SET version = excluded.version;
 
 -- name: notify
--- Wake whoever listens, for each topic.
+-- Wake whoever listens, for each topic, in a short transaction of its own.
+BEGIN;
+SELECT set_config('statement_timeout', :statement_ms, true), set_config('lock_timeout', :statement_ms, true);
 SELECT pg_notify(:channel, topic) FROM unnest(:topics::text[]) AS topic;
+COMMIT;
+
+-- name: forget_producers
+-- Forget producers that have not written for a long time.
+DELETE FROM producers WHERE seen_ms < :before;
 
 -- name: freeze
 -- Let nobody append until this transaction ends.

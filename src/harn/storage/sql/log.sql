@@ -83,11 +83,3 @@ DELETE FROM cursors WHERE topic = :topic AND consumer = :consumer RETURNING posi
 -- name: list_cursors
 -- List every consumer's place.
 SELECT topic, consumer, position FROM cursors ORDER BY topic, consumer;
-
--- name: producer_seq
--- Tell the number that a producer came to.
-SELECT seq FROM producers WHERE producer = :producer;
-
--- name: forget_producers
--- Forget producers that have not written for a long time.
-DELETE FROM producers WHERE seen_ms < :before;
