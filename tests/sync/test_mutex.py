@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from harn import (
+    HarnError,
     InvalidOption,
     MutexReentered,
     Runtime,
@@ -68,6 +69,40 @@ async def test_inside_a_helper_the_helpers_place_counts(runtime: Runtime) -> Non
         with pytest.raises(MutexReentered):
             async with guarded():
                 pass
+
+
+async def test_one_mutex_object_may_serve_many_tasks(runtime: Runtime) -> None:
+    lock, inside, order = mutex("db"), 0, []
+
+    async def work(n: int) -> None:
+        nonlocal inside
+        async with lock:
+            inside += 1
+            assert inside == 1
+            order.append(n)
+            await settle(2)
+            inside -= 1
+
+    await parallel(10, work)
+
+    assert order == list(range(10))
+    async with lock:
+        with pytest.raises(MutexReentered):
+            async with lock:
+                pass
+
+
+async def test_one_mutex_object_in_use_in_two_runtimes_is_refused(runtime: Runtime) -> None:
+    lock = mutex("db")
+
+    async with lock:
+        async with Runtime():
+            with pytest.raises(HarnError, match="another runtime"):
+                async with lock:
+                    pass
+    async with Runtime():
+        async with lock:
+            pass
 
 
 async def test_Y7_re_entering_the_same_resource_is_an_error(runtime: Runtime) -> None:

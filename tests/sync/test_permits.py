@@ -14,6 +14,10 @@ from harn import (
     Permit,
     Runtime,
     SyncMetrics,
+    channel,
+    defer,
+    drop,
+    owned,
     scope,
     spawn,
     sync_gate_acquire,
@@ -260,6 +264,8 @@ async def test_Y6_another_capacity_is_refused(runtime: Runtime, first: Any, seco
         lambda: sync_rwlock_acquire("k", "reed"),  # type: ignore[arg-type]
         lambda: sync_mutex_acquire(""),
         lambda: sync_mutex_acquire(1),  # type: ignore[arg-type]
+        lambda: sync_mutex_acquire([]),  # type: ignore[arg-type]
+        lambda: sync_gate_acquire([], 1),  # type: ignore[arg-type]
     ],
 )
 async def test_Y6_wrong_options_are_refused_at_once(runtime: Runtime, call: Any) -> None:
@@ -438,3 +444,33 @@ async def test_two_runtimes_share_no_permit(runtime: Runtime) -> None:
 
     async with Runtime():
         assert await sync_mutex_acquire("k", timeout=0) is not None
+
+
+async def test_drop_and_owned_know_channels_and_permits(runtime: Runtime) -> None:
+    permit, ch = await sync_mutex_acquire("k"), channel("log", 64)
+    assert permit is not None
+
+    await drop(permit)
+    await drop(ch)
+    assert permit.released
+    assert ch.closed
+
+    async with scope():
+        mine, other = owned(channel("log")), owned(await sync_mutex_acquire("k"))
+    assert mine.closed
+    assert other is not None
+    assert other.released
+
+
+async def test_permits_unwind_in_turn_with_defers(runtime: Runtime) -> None:
+    seen: list[int] = []
+
+    def note() -> None:
+        seen.append(metrics("mutex").current_held)
+
+    async with scope():
+        defer(note)
+        await sync_mutex_acquire("k")
+        defer(note)
+
+    assert seen == [1, 0]

@@ -11,10 +11,11 @@ import sys
 from types import TracebackType
 from typing import Any
 
+from harn.errors import HarnError
 from harn.runtime import Runtime, current_frame, current_frame_var, current_runtime
 from harn.sync.keys import SameObject, structural
 from harn.sync.turnstile import Turnstile
-from harn.sync.waiters import WAITING, Waiter, guard, task_running_on
+from harn.sync.waiters import Waiter, guard, task_running_on
 
 _acquire, _release = guard.acquire, guard.release  # `with` costs twice as much
 
@@ -45,24 +46,26 @@ class Mutexes:
             del self.sections[key]
 
 
-class Mutex(Waiter):
-    """One passage through a critical section, made by `mutex()`."""
+class Mutex:
+    """A critical section for `async with`, made by `mutex()`; many tasks may use the same one."""
 
-    verb = "permit"
-    on: Turnstile
+    __slots__ = ("_key", "_section", "_shown")
 
     def __init__(self, key: object, shown: object) -> None:
         self._key = key
         self._shown = shown
+        self._section: Turnstile | None = None
 
     async def __aenter__(self) -> None:
         task = (current_frame_var.get(None) or current_frame()).task
         runtime = task.runtime
         mutexes = runtime._services.get(Mutexes) or runtime.service(Mutexes)  # saves a call
-        self.holder = holder = task_running_on(mutexes.loop)
+        holder = task_running_on(mutexes.loop)
         _acquire()
         try:
-            self.on = section = mutexes.sections.get(self._key) or mutexes.open(self._key)
+            section = mutexes.sections.get(self._key) or mutexes.open(self._key)
+            if section is not self._section:
+                self._move_to(section)
             if section.free and not section.queued:
                 # Nobody is in it or waits: what `enter` does, without the call.
                 section.free = 0
@@ -70,20 +73,28 @@ class Mutex(Waiter):
                 section.held = 1
                 return
             section.key = self._shown
-            self.state = WAITING
-            if section.enter(self):
+            waiter = Waiter()
+            waiter.verb, waiter.on, waiter.holder = "permit", section, holder
+            if section.enter(waiter):
                 return
         finally:
             _release()
         if task.aio is holder:
-            task.waiting = self
+            task.waiting = waiter
         try:
-            await self.future
+            await waiter.future
         except BaseException:
-            section.leave(self)
+            section.leave(waiter)
             raise
         finally:
             task.waiting = None
+
+    def _move_to(self, section: Turnstile) -> None:
+        # An idle section may have been swept and made anew. One that is still in use can only be
+        # that of another runtime, and leaving would then leave the wrong one.
+        if self._section is not None and not self._section.is_idle:
+            raise HarnError("this mutex object is in use in another runtime; call mutex() there")
+        self._section = section
 
     async def __aexit__(
         self,
@@ -91,7 +102,8 @@ class Mutex(Waiter):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        section = self.on
+        section = self._section
+        assert section is not None
         _acquire()
         try:
             if section.line:
@@ -104,7 +116,9 @@ class Mutex(Waiter):
 
 
 class ObjectMutex(Mutex):
-    """A passage keyed by an object's identity; its key does not outlive the last passage."""
+    """A section keyed by an object's identity; the key is forgotten when nobody is inside."""
+
+    __slots__ = ()
 
     async def __aexit__(
         self,

@@ -182,10 +182,12 @@ class Permits:
     def open(self, kind: str, key: str, capacity: int) -> Turnstile:
         """Return the turnstile under *key*, made with *capacity* if it is new."""
         turnstiles = self.named[kind]
+        if not isinstance(key, str) or not key:
+            raise InvalidOption("key", key, "a non-empty string")
         with guard:
             found = turnstiles.get(key)
             if found is None:
-                found = turnstiles[_checked_key(key)] = Turnstile(kind, key, capacity, self._loop)
+                found = turnstiles[key] = Turnstile(kind, key, capacity, self._loop)
                 if len(turnstiles) > MOST_IDLE:
                     _forget_the_idle(turnstiles, found)
         if found.capacity != capacity:
@@ -201,12 +203,6 @@ def _forget_the_idle(turnstiles: dict[str, Turnstile], new: Turnstile) -> None:
     idle = [key for key, each in turnstiles.items() if each.is_idle and each is not new]
     for key in idle[: MOST_IDLE // 2]:
         del turnstiles[key]
-
-
-def _checked_key(key: object) -> str:
-    if not isinstance(key, str) or not key:
-        raise InvalidOption("key", key, "a non-empty string")
-    return key
 
 
 async def sync_mutex_acquire(key: str, timeout: Duration | None = None) -> Permit | None:
@@ -225,7 +221,10 @@ async def sync_mutex_acquire(key: str, timeout: Duration | None = None) -> Permi
     frame = current_frame_var.get(None) or current_frame()
     runtime = frame.task.runtime
     permits = runtime._services.get(Permits) or runtime.service(Permits)  # saves a call
-    turnstile = permits.mutexes.get(key) or permits.open("mutex", key, 1)
+    try:
+        turnstile = permits.mutexes.get(key) or permits.open("mutex", key, 1)
+    except TypeError:
+        turnstile = permits.open("mutex", key, 1)  # unhashable: refused there
     permit = Permit(turnstile, 1, frame, timeout)
     return permit if permit.state == GRANTED else await permit._granted()
 

@@ -93,8 +93,7 @@ class Namespaces:
 
     def open(self, kind: str, where: tuple[str, str], key: str, make: Callable[[], T]) -> T:
         """Return the *kind* under *key* there, made by *make* if it is new."""
-        if not isinstance(key, str) or not key:
-            raise InvalidOption("name" if kind == "mailbox" else "key", key, "a non-empty string")
+        _check_key(kind, key)
         with guard:
             found = self._space(where).get((kind, key))
             if found is None:
@@ -103,6 +102,7 @@ class Namespaces:
 
     def find(self, kind: str, where: tuple[str, str], key: str) -> Any:
         """Return the *kind* under *key* there, or None."""
+        _check_key(kind, key)
         with guard:
             spaces = self._passing if where[0] in ("task", "task_group") else self._lasting
             return spaces.get(where, {}).get((kind, key))
@@ -122,3 +122,8 @@ class Namespaces:
         ended = [where for where in self._passing if where[1] not in alive]
         for where in ended[: MOST_PASSING // 2]:
             del self._passing[where]
+
+
+def _check_key(kind: str, key: object) -> None:
+    if not isinstance(key, str) or not key:
+        raise InvalidOption("name" if kind == "mailbox" else "key", key, "a non-empty string")
