@@ -1,0 +1,143 @@
+"""What a pool writes about itself: receipts in the event log, spans in a trace."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+
+import msgspec
+import pytest
+
+import harn
+from harn import backpressure_queue, event_log_read, pool_create, pool_wait
+from harn.testing import FakeClock
+
+TOPIC = "lifecycle.pool.audit"
+
+
+async def work(clock):
+    await clock.advance("2s")
+
+
+async def a_program(clock) -> bytes:
+    async with harn.Runtime(clock=clock, seed=7, workflow_id="wf"):
+        pool = await pool_create(
+            name="review", max_concurrent=2, backpressure=backpressure_queue(2, "drop_oldest")
+        )
+        tasks = [
+            await pool.submit(
+                functools.partial(harn.sleep, 1), priority=n, key="k", idempotency_key=str(n)
+            )
+            for n in range(6)
+        ]
+        await clock.advance("10s")
+        await pool_wait(tasks)
+        return msgspec.json.encode(
+            [
+                [event.id, event.kind, event.payload, event.headers, event.occurred_at_ms]
+                for event in await event_log_read(TOPIC)
+            ]
+        )
+
+
+async def test_O1_the_same_program_leaves_the_same_bytes() -> None:
+    first, second = await a_program(FakeClock()), await a_program(FakeClock())
+
+    assert first == second
+    kinds = [record[1] for record in msgspec.json.decode(first)]
+    assert kinds.count("pool_submit") == 6
+    assert kinds.count("pool_dequeue") == 4
+    assert kinds.count("pool_drop") == 2
+
+
+async def test_receipts_have_the_shapes_of_the_spec(runtime, clock) -> None:
+    pool = await pool_create(name="review", max_concurrent=1)
+    first = await pool.submit(functools.partial(harn.sleep, 3))
+    second = await pool.submit(functools.partial(harn.sleep, 0), priority=4, key="k")
+    await clock.advance("3s")
+    await pool_wait([first, second])
+
+    events = await event_log_read(TOPIC)
+
+    assert [(event.kind, event.headers) for event in events] == [
+        ("pool_submit", {"schema": "harn.pool_submit.v1"}),
+        ("pool_dequeue", {"schema": "harn.pool_dequeue.v1"}),
+        ("pool_submit", {"schema": "harn.pool_submit.v1"}),
+        ("pool_dequeue", {"schema": "harn.pool_dequeue.v1"}),
+    ]
+    assert events[2].payload == {
+        "pool_id": pool.id,
+        "pool": "review",
+        "task_id": second.id,
+        "submitted_at": "2026-01-01T00:00:00.000Z",
+        "priority": 4,
+        "key": "k",
+        "idempotency_key": None,
+        "submitted_by": "user",
+    }
+    assert events[3].payload == {
+        "pool_id": pool.id,
+        "pool": "review",
+        "task_id": second.id,
+        "dequeued_at": "2026-01-01T00:00:03.000Z",
+        "queued_for_ms": 3000,
+        "slot_index": 0,
+    }
+
+
+async def test_a_receipt_does_not_keep_its_task_alive(runtime) -> None:
+    import gc
+    import weakref
+
+    pool = await pool_create(retention=harn.Retention(count=1))
+    task = await pool.submit(functools.partial(asyncio.sleep, 0))
+    await task.wait()
+    watched = weakref.ref(task)
+    del task
+    await (await pool.submit(functools.partial(asyncio.sleep, 0))).wait()
+
+    gc.collect()
+
+    assert watched() is None
+    assert len(await event_log_read(TOPIC)) == 4
+
+
+@pytest.fixture
+def spans(monkeypatch):
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    return exporter
+
+
+async def test_the_dequeue_span_links_back_to_the_submit_span(runtime, spans) -> None:
+    pool = await pool_create(name="review")
+    first = await pool.submit(functools.partial(asyncio.sleep, 0))
+    second = await pool.submit(functools.partial(asyncio.sleep, 0))
+    await pool_wait([first, second])
+
+    by_task: dict[str, dict] = {}
+    for span in spans.get_finished_spans():
+        by_task.setdefault(span.attributes["harn.pool.task"], {})[span.name] = span
+
+    for task in (first, second):
+        submit = by_task[task.id]["pool.submit review"]
+        dequeue = by_task[task.id]["pool.dequeue review"]
+        assert [link.context for link in dequeue.links] == [submit.context]
+        assert dequeue.parent is None
+    assert len(spans.get_finished_spans()) == 4
+
+
+async def test_without_a_tracer_no_span_is_made(runtime, monkeypatch) -> None:
+    import harn.pools.pool as room
+
+    monkeypatch.setattr(room, "instant_span", None)
+    pool = await pool_create()
+
+    assert await (await pool.submit(functools.partial(asyncio.sleep, 0, "fine"))) == "fine"

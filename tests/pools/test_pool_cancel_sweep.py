@@ -1,0 +1,129 @@
+"""Cancel every public coroutine of a pool at every await point: nothing is lost, nothing leaks."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+
+import harn
+from harn import backpressure_queue, durable, pool_create, pool_wait
+from sweep import sweep
+
+
+@durable(name="tests:sweep")
+async def quick(n=0):
+    await asyncio.sleep(0)
+    return n
+
+
+async def quiet(pool) -> None:
+    """The counts add up, and the pool still works."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+        if not pool.size():
+            break
+    else:
+        await asyncio.gather(*(task.wait() for task in pool.pending()))
+    seen = pool.snapshot()
+    ended = seen.completed + seen.failed + seen.rejected + seen.cancelled
+    assert seen.total == ended == len(seen.tasks)
+    assert (seen.active, seen.queued, seen.blocked_submitters) == (0, 0, 0)
+    assert await (await pool.submit(partial(quick, 7))) == 7
+
+
+async def test_submit_wait_and_pool_wait(runtime) -> None:
+    pool = await pool_create(max_concurrent=1)
+
+    async def case():
+        tasks = [await pool.submit(quick) for _ in range(3)]
+        await tasks[0].wait()
+        await tasks[1]
+        await pool_wait(tasks)
+
+    assert await sweep(case, lambda run: quiet(pool), leftovers=40) > 4
+
+
+async def test_B2_a_parked_submit(runtime) -> None:
+    pool = await pool_create(max_concurrent=1, backpressure=backpressure_queue(1))
+
+    async def case():
+        submits = []
+        for _ in range(4):
+            submits.append(await pool.submit(quick))
+        await pool_wait(submits)
+
+    assert await sweep(case, lambda run: quiet(pool), leftovers=40) > 4
+
+
+async def test_two_parked_submitters_and_a_cancel_of_the_first(runtime) -> None:
+    pool = await pool_create(max_concurrent=1, backpressure=backpressure_queue(1))
+
+    async def case():
+        await pool.submit(quick)
+        await pool.submit(quick)
+        other = asyncio.ensure_future(pool.submit(partial(quick, 2)))
+        try:
+            await pool.submit(partial(quick, 1))
+        finally:
+            task = await asyncio.shield(other)
+            await asyncio.shield(asyncio.ensure_future(task.wait()))
+
+    await sweep(case, lambda run: quiet(pool), leftovers=60, may_finish=True)
+
+
+async def test_close_and_pool_create(runtime) -> None:
+    async def case():
+        pool = await pool_create(name="swept", max_concurrent=1)
+        try:
+            await pool.submit(quick)
+            await pool.submit(quick)
+            await pool.close()
+        finally:
+            await asyncio.shield(asyncio.ensure_future(pool.close(cancel=True)))
+
+    async def gone(run):
+        for _ in range(60):
+            await asyncio.sleep(0)
+        assert harn.pool_get("swept") is None
+
+    assert await sweep(case, gone, leftovers=60) > 2
+
+
+@pytest.mark.parametrize("durable_call", [True, False])
+async def test_a_pipeline_submit(tmp_path, durable_call) -> None:
+    async with harn.Runtime(state_dir=tmp_path, storage="memory://"):
+        pool = await pool_create(name="jobs", scope="pipeline", pipeline_id="p", max_concurrent=1)
+        fn = partial(quick, 1) if durable_call else partial(asyncio.sleep, 0)
+
+        async def case():
+            task = await pool.submit(fn)
+            await task.wait()
+
+        async def check(run):
+            while pool.size():
+                await asyncio.gather(*(task.wait() for task in pool.pending()))
+            await quiet(pool)
+
+        assert await sweep(case, check, leftovers=4000) > 3
+        total = pool.snapshot().total
+        await pool.close()
+        pool = await pool_create(name="jobs", scope="pipeline", pipeline_id="p")
+        assert pool.snapshot().total == total
+
+
+async def test_opening_a_pipeline_pool(tmp_path) -> None:
+    async with harn.Runtime(state_dir=tmp_path, storage="memory://"):
+
+        async def case():
+            pool = await pool_create(name="jobs", scope="pipeline", pipeline_id="p")
+            await pool.close()
+
+        async def check(run):
+            while (pool := harn.pool_get("jobs")) is not None:
+                await pool.close()
+            pool = await pool_create(name="jobs", scope="pipeline", pipeline_id="p")
+            await pool.close()
+
+        assert await sweep(case, check, leftovers=4000) > 2
