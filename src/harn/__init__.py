@@ -22,8 +22,8 @@ _ROOMS = {
     "harn.duration": "Duration",
     "harn.errors": """
         ChannelClosed ChannelDeadlock ClaimLost DeadlineExceeded DeadlockError HarnError
-        InvalidOption MailboxClosed ManifestError ModelError MutexReentered PoolBusy PoolClosed PoolError
-        PoolExists PoolFull PoolLocked PoolNotFound PoolScopeUnavailable PoolTaskCancelled
+        InvalidOption MailboxClosed ManifestError ModelError MutexReentered PoolBusy PoolClosed
+        PoolError PoolExists PoolFull PoolLocked PoolNotFound PoolScopeUnavailable PoolTaskCancelled
         PoolTaskFailed PoolTaskRejected RaceFailed RateLimitError StorageBusy StorageCorrupt
         StorageError StorageVersion TaskCancelled TriggerError WorkerDied
     """,
@@ -37,6 +37,10 @@ _ROOMS = {
         QueueStrategy Retention Strategy TaskSnapshot UnsettledState backpressure_queue durable
         fail_fast fair_round_robin fifo lifo pool_create pool_get pool_list pool_simulate_restart
         pool_wait priority ring_buffer unsettled_state
+    """,
+    "harn.llm": """
+        AgentResult Delta LlmResult Message ModelReply ModelRequest Provider ToolCall ToolSpec
+        Usage agent_loop llm_call llm_provider llm_stream
     """,
     "harn.runtime": """
         Runtime RuntimeContext current_runtime run runtime_context runtime_context_clear
@@ -66,7 +70,7 @@ _ROOMS = {
     """,
     "harn.workers": """
         Claim DrainReport EnqueueReceipt Job NewJob QueueSummary SchedulerPolicy WorkerQueue
-        worker_queue worker_queues
+        drain worker_queue worker_queues
     """,
 }
 _HOME = {name: module for module, names in _ROOMS.items() for name in names.split()}

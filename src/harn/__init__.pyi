@@ -37,16 +37,21 @@ from harn.eventlog import (
     event_log_read as event_log_read,
     event_log_subscribe as event_log_subscribe,
 )
-from harn.ratelimit import (
-    Bucket as Bucket,
-    BucketGrant as BucketGrant,
-    LlmSlot as LlmSlot,
-    ProviderLimits as ProviderLimits,
-    RateLimitGrant as RateLimitGrant,
-    durable_rate_limit_acquire as durable_rate_limit_acquire,
-    llm_rate_limit as llm_rate_limit,
-    llm_slot as llm_slot,
-    with_rate_limit as with_rate_limit,
+from harn.llm import (
+    AgentResult as AgentResult,
+    Delta as Delta,
+    LlmResult as LlmResult,
+    Message as Message,
+    ModelReply as ModelReply,
+    ModelRequest as ModelRequest,
+    Provider as Provider,
+    ToolCall as ToolCall,
+    ToolSpec as ToolSpec,
+    Usage as Usage,
+    agent_loop as agent_loop,
+    llm_call as llm_call,
+    llm_provider as llm_provider,
+    llm_stream as llm_stream,
 )
 from harn.pools import (
     Backpressure as Backpressure,
@@ -75,6 +80,17 @@ from harn.pools import (
     priority as priority,
     ring_buffer as ring_buffer,
     unsettled_state as unsettled_state,
+)
+from harn.ratelimit import (
+    Bucket as Bucket,
+    BucketGrant as BucketGrant,
+    LlmSlot as LlmSlot,
+    ProviderLimits as ProviderLimits,
+    RateLimitGrant as RateLimitGrant,
+    durable_rate_limit_acquire as durable_rate_limit_acquire,
+    llm_rate_limit as llm_rate_limit,
+    llm_slot as llm_slot,
+    with_rate_limit as with_rate_limit,
 )
 from harn.runtime import (
     Runtime as Runtime,
@@ -184,6 +200,7 @@ from harn.workers import (
     QueueSummary as QueueSummary,
     SchedulerPolicy as SchedulerPolicy,
     WorkerQueue as WorkerQueue,
+    drain as drain,
     worker_queue as worker_queue,
     worker_queues as worker_queues,
 )

@@ -247,6 +247,11 @@ def read_secret(name: str, environ: Mapping[str, str] | None = None) -> str | No
         return None
 
 
+def host_name() -> str:
+    """Return what this machine calls itself in `HOSTNAME`, or `"local"`."""
+    return os.environ.get("HOSTNAME", "").strip() or "local"
+
+
 def _parsed(name: str, text: str, parse: Callable[[str], Any]) -> Any:
     try:
         return parse(text)

@@ -1,0 +1,140 @@
+"""The agent loop: the model speaks, its tools run, the model hears, until it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from harn import topics
+from harn.errors import InvalidOption
+from harn.llm.call import llm_call
+from harn.llm.messages import LlmResult, Message, ToolCall, Usage
+from harn.llm.tools import Tool, as_text, tools_of
+from harn.runtime import current_frame, current_runtime
+from harn.tasks import is_async_callable, parallel_each, spawn
+
+MOST_TOOLS_AT_ONCE = 8
+
+Stop = Literal["done", "max_iterations"]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentResult:
+    """How an agent ended: its last words, and all that led there."""
+
+    text: str
+    stop: Stop
+    iterations: int
+    usage: Usage
+    messages: tuple[Message, ...]
+    tool_calls: int = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether the model finished by itself, rather than by running out of turns."""
+        return self.stop == "done"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything but the conversation, JSON-ready."""
+        return {
+            "text": self.text,
+            "stop": self.stop,
+            "iterations": self.iterations,
+            "usage": self.usage.as_dict(),
+            "tool_calls": self.tool_calls,
+        }
+
+
+@dataclass(slots=True)
+class _Conversation:
+    """What has been said so far, and what it has cost."""
+
+    messages: list[Message]
+    usage: Usage = field(default_factory=Usage)
+    tool_calls: int = 0
+
+    def heard(self, reply: LlmResult) -> None:
+        self.messages.append(Message("assistant", reply.text, reply.tool_calls))
+        self.usage = self.usage + reply.usage
+        self.tool_calls += len(reply.tool_calls)
+
+
+async def agent_loop(
+    task: str | Sequence[Message],
+    system: str | None = None,
+    *,
+    tools: Sequence[Callable[..., Any] | Tool] = (),
+    max_iterations: int = 24,
+    max_concurrent_tools: int = MOST_TOOLS_AT_ONCE,
+    **options: Any,
+) -> AgentResult:
+    """Let a model work on *task* with *tools* until it answers without calling one.
+
+    Tools are typed functions, async or plain; those that the model asks for together run
+    together, at most *max_concurrent_tools* at once. A tool that fails, or is called wrongly, has
+    its error told to the model, which may try something else. *options* are those of `llm_call`.
+
+    Cancelling stops the call or the tools under way and waits for them; nothing is left running.
+    """
+    if (
+        isinstance(max_iterations, bool)
+        or not isinstance(max_iterations, int)
+        or max_iterations < 1
+    ):
+        raise InvalidOption("max_iterations", max_iterations, "a whole number of at least 1")
+    known = tools_of(tools)
+    specs = [tool.spec for tool in known.values()]
+    talk = _Conversation([Message("user", task)] if isinstance(task, str) else list(task))
+    _record("agent_started", {"tools": sorted(known), "max_iterations": max_iterations})
+    for iteration in range(1, max_iterations + 1):
+        reply = await llm_call(talk.messages, system, tools=specs, **options)
+        talk.heard(reply)
+        _record("agent_model_called", {"iteration": iteration, **reply.as_dict()["usage"]})
+        if not reply.tool_calls:
+            return _ended("done", reply.text, iteration, talk)
+        talk.messages += await parallel_each(
+            reply.tool_calls,
+            lambda call: _run_tool(known, call),
+            max_concurrent=max_concurrent_tools,
+        )
+    return _ended("max_iterations", reply.text, max_iterations, talk)
+
+
+async def _run_tool(known: Mapping[str, Tool], call: ToolCall) -> Message:
+    """Run one tool and return what the model is told: its result, or what went wrong."""
+    text, failed = await _outcome(known, call)
+    _record("agent_tool_called", {"tool": call.name, "call_id": call.id, "failed": failed})
+    return Message("tool", text, tool_call_id=call.id, is_error=failed)
+
+
+async def _outcome(known: Mapping[str, Tool], call: ToolCall) -> tuple[str, bool]:
+    tool = known.get(call.name)
+    if tool is None:
+        return f"there is no tool {call.name!r}; there are: {', '.join(known) or 'none'}", True
+    try:
+        arguments = tool.arguments(call.arguments)
+    except ValueError as error:
+        return f"the arguments do not fit: {error}", True
+    try:
+        if is_async_callable(tool.fn):
+            return as_text(await tool.fn(**arguments)), False
+        return as_text(await spawn(lambda: tool.fn(**arguments), name=tool.name)), False
+    except Exception as error:
+        return f"{type(error).__name__}: {error}", True
+
+
+def _ended(stop: Stop, text: str, iterations: int, talk: _Conversation) -> AgentResult:
+    result = AgentResult(text, stop, iterations, talk.usage, tuple(talk.messages), talk.tool_calls)
+    summary = result.as_dict()
+    del summary["text"]
+    _record("agent_finished", summary)
+    return result
+
+
+def _record(kind: str, payload: dict[str, Any]) -> None:
+    """Write to the event log what happened, never what was said."""
+    task = current_frame().task
+    current_runtime().event_log.record(
+        topics.AGENTS, kind, {"task_id": task.id, "tenant_id": task.ambient.tenant_id, **payload}
+    )

@@ -1,0 +1,195 @@
+"""Call a model inside its budget: reserve, call, settle.
+
+Before a call its tokens are reserved by estimate, against the limits of the provider and of the
+model, which all processes share. Afterwards the reservation is corrected to what the provider
+counted. What a provider says about its own limits (`Retry-After`, rate-limit headers) moves the
+shared limit for everybody.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from harn.clock import sleep_until
+from harn.errors import InvalidOption, ModelError
+from harn.llm.messages import LlmResult, Message, ModelReply, ModelRequest, ToolSpec, Usage
+from harn.llm.models import Models, Route
+from harn.llm.observing import observed
+from harn.llm.schemas import Shape, Unacceptable, shape_of
+from harn.ratelimit import llm_slot
+from harn.runtime import current_runtime
+
+logger = logging.getLogger("harn.llm")
+
+MAX_BACKOFF_MS = 30_000
+
+Prompt = str | Sequence[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """How to call: validated once, at the door."""
+
+    max_retries: int
+    backoff_ms: int
+
+
+async def llm_call(
+    prompt: Prompt,
+    system: str | None = None,
+    *,
+    provider: str | None = None,
+    model: str | None = None,
+    max_tokens: int = 1024,
+    temperature: float | None = None,
+    tools: Sequence[ToolSpec] = (),
+    schema: Any = None,
+    max_retries: int = 5,
+    backoff_ms: int = 1000,
+    extra: Mapping[str, Any] | None = None,
+) -> LlmResult:
+    """Ask a model and return its answer, within the limits in force.
+
+    *schema* (a JSON Schema, a msgspec type, a pydantic model) asks for a structured answer: it is
+    checked, a bad one is sent back once to be mended, and `result.value` holds it. What may
+    succeed later (429, 5xx, a lost connection) is tried again, *max_retries* times.
+
+    Cancelling closes the connection and leaves the reservation as it was.
+    """
+    shape = None if schema is None else shape_of(schema)
+    route = current_runtime().service(Models).route(provider, model)
+    options = _options(max_retries, backoff_ms)
+    request = make_request(
+        route,
+        prompt,
+        system,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        tools=tools,
+        shape=shape,
+        extra=extra,
+    )
+    reply = await _complete(route, request, options)
+    if shape is None:
+        return _result(route, reply, reply.usage)
+    try:
+        return _result(route, reply, reply.usage, shape.read(reply.text))
+    except Unacceptable as problem:
+        return await _mend(route, request, options, reply, shape, str(problem))
+
+
+async def _mend(
+    route: Route,
+    request: ModelRequest,
+    options: CallOptions,
+    reply: ModelReply,
+    shape: Shape,
+    problem: str,
+) -> LlmResult:
+    """Show the model what is wrong with its answer and take the next one, or give up."""
+    again = (
+        Message("assistant", reply.text or "(nothing)"),
+        Message("user", f"That answer does not fit: {problem}. Answer again, only with the JSON."),
+    )
+    mended = await _complete(route, replace(request, messages=(*request.messages, *again)), options)
+    try:
+        return _result(route, mended, reply.usage + mended.usage, shape.read(mended.text))
+    except Unacceptable as still:
+        raise ModelError(
+            f"{route.provider}: the answer does not fit the schema, twice: {still}",
+            provider=route.provider,
+        ) from None
+
+
+async def _complete(route: Route, request: ModelRequest, options: CallOptions) -> ModelReply:
+    """Call until it succeeds, cannot succeed, or has been tried often enough."""
+    for attempt in range(options.max_retries + 1):
+        try:
+            return await _attempt(route, request)
+        except ModelError as error:
+            if not error.retryable or attempt == options.max_retries:
+                raise
+            logger.info("%s; trying again (%d)", error, attempt + 1)
+        await _back_off(options.backoff_ms, attempt)
+    raise AssertionError("unreachable")
+
+
+async def _attempt(route: Route, request: ModelRequest) -> ModelReply:
+    given = route.client.count_tokens(request)
+    async with llm_slot(
+        route.provider, route.model, input_tokens=given, output_tokens=request.max_tokens
+    ) as slot:
+        with observed(route, request) as seen:
+            try:
+                reply = await route.client.complete(request)
+            except ModelError as error:
+                await slot.feedback(error.headers, status=error.status_code)
+                if error.status_code is not None:
+                    await slot.settle(input_tokens=0, output_tokens=0)  # refused: nothing was used
+                raise
+            seen.ended(reply.usage, reply.model, reply.finish)
+        await slot.settle(
+            input_tokens=reply.usage.input_tokens, output_tokens=reply.usage.output_tokens
+        )
+        await slot.feedback(reply.headers)
+        return reply
+
+
+async def _back_off(backoff_ms: int, attempt: int) -> None:
+    clock = current_runtime().clock
+    pause = min(backoff_ms * 2**attempt, MAX_BACKOFF_MS) / 1000
+    await sleep_until(clock, clock.monotonic() + pause)
+
+
+def make_request(
+    route: Route,
+    prompt: Prompt,
+    system: str | None,
+    *,
+    max_tokens: int,
+    temperature: float | None = None,
+    tools: Sequence[ToolSpec] = (),
+    shape: Shape | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> ModelRequest:
+    """Check what is to be said and put it into a request."""
+    if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
+        raise InvalidOption("max_tokens", max_tokens, "a whole number of at least 1")
+    if isinstance(prompt, str):
+        messages: tuple[Message, ...] = (Message("user", prompt),)
+    else:
+        messages = tuple(prompt)
+    if not messages or not all(isinstance(each, Message) for each in messages):
+        raise InvalidOption("prompt", prompt, "a string, or a list of Message")
+    return ModelRequest(
+        model=route.model,
+        messages=messages,
+        system=system,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        tools=tuple(tools),
+        schema=None if shape is None else shape.schema,
+        extra=dict(extra or {}),
+    )
+
+
+def _options(max_retries: int, backoff_ms: int) -> CallOptions:
+    for name, value in (("max_retries", max_retries), ("backoff_ms", backoff_ms)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise InvalidOption(name, value, "a whole number of at least 0")
+    return CallOptions(max_retries, backoff_ms)
+
+
+def _result(route: Route, reply: ModelReply, usage: Usage, value: Any = None) -> LlmResult:
+    return LlmResult(
+        text=reply.text,
+        usage=usage,
+        model=reply.model,
+        provider=route.provider,
+        raw=reply.raw,
+        value=value,
+        tool_calls=reply.tool_calls,
+    )

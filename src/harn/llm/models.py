@@ -1,0 +1,227 @@
+"""Which model a call reaches: the providers of a runtime, and what `providers.toml` says of them.
+
+    [providers.local]
+    kind = "openai"                        # or "anthropic"
+    base_url = "http://127.0.0.1:8000/v1"
+    api_key_env = "LOCAL_API_KEY"          # the variable's name, never the key
+    default_model = "small"
+    rpm = 600                              # limits: see the rate limits page
+
+    [providers.local.models.small]
+    input_usd_per_million = 0.1
+    output_usd_per_million = 0.4
+
+The file is looked for in the working directory (or where `HARN_PROVIDERS` says); a `[providers]`
+table in `harn.toml` does as well. `openai` and `anthropic` are known without any file.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harn.duration import to_seconds
+from harn.errors import InvalidOption, ManifestError, did_you_mean
+from harn.llm.anthropic import AnthropicMessages
+from harn.llm.http import Secret
+from harn.llm.messages import Usage
+from harn.llm.openai import OpenAICompatible
+from harn.llm.provider import Provider
+from harn.runtime import Runtime, current_runtime
+from harn.settings import secret
+
+KINDS: dict[str, Callable[..., Provider]] = {
+    "openai": OpenAICompatible,
+    "anthropic": AnthropicMessages,
+}
+LIMITS = ("rpm", "tpm", "input_tpm", "output_tpm", "concurrency", "rate_limits")
+FIELDS = ("kind", "base_url", "api_key_env", "default_model", "timeout", "models", *LIMITS)
+CATALOGUES = ("providers.toml", "harn.toml")
+PRICES = ("input_usd_per_million", "output_usd_per_million")
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a model costs, in dollars per million tokens."""
+
+    input: float = 0.0
+    output: float = 0.0
+
+    def of(self, usage: Usage) -> float:
+        """Return the dollars that *usage* costs."""
+        return (usage.input_tokens * self.input + usage.output_tokens * self.output) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A provider as configured."""
+
+    name: str
+    kind: str
+    base_url: str
+    api_key_env: str | None = None
+    default_model: str | None = None
+    timeout: float = 120.0
+    prices: Mapping[str, Price] = field(default_factory=dict)
+
+
+BUILT_IN = {
+    "openai": Entry("openai", "openai", "https://api.openai.com/v1", "OPENAI_API_KEY"),
+    "anthropic": Entry("anthropic", "anthropic", "https://api.anthropic.com", "ANTHROPIC_API_KEY"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where one call goes."""
+
+    provider: str
+    model: str
+    client: Provider
+    price: Price = field(default_factory=Price)
+
+    def cost_usd(self, usage: Usage) -> float:
+        """Return what *usage* costs here; 0 where no price is known."""
+        return self.price.of(usage)
+
+
+class Models:
+    """The providers of a runtime: those registered, then those configured."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._catalogue = runtime.settings.providers
+        self._entries: dict[str, Entry] | None = None
+        self._clients: dict[str, Provider] = {}
+        self._registered: dict[str, str | None] = {}
+
+    def register(self, name: str, client: Provider, default_model: str | None) -> None:
+        """Answer to *name* with *client* from now on."""
+        self._clients[name] = client
+        self._registered[name] = default_model
+
+    def route(self, provider: str | None, model: str | None) -> Route:
+        """Find the client for *provider* and *model*, or those that are the default."""
+        name = provider or self._default()
+        entry = self.entries.get(name)
+        if name not in self._registered and entry is None:
+            known = sorted({*self._registered, *self.entries})
+            near = did_you_mean(name, known)
+            raise InvalidOption("provider", name, f"one of {', '.join(known)}{near}")
+        chosen = model or self._registered.get(name) or (entry.default_model if entry else None)
+        if not chosen:
+            raise InvalidOption(
+                "model", model, f"a name: {name} has no default_model in providers.toml"
+            )
+        price = entry.prices.get(chosen, Price()) if entry else Price()
+        return Route(name, chosen, self._client(name, entry), price)
+
+    @property
+    def entries(self) -> dict[str, Entry]:
+        """Every configured provider, by name; read on first use."""
+        if self._entries is None:
+            self._entries = {**BUILT_IN, **load_entries(self._catalogue)}
+        return self._entries
+
+    async def aclose(self) -> None:
+        """Close the connections of the clients that we made."""
+        for name, client in self._clients.items():
+            if name not in self._registered and hasattr(client, "aclose"):
+                await client.aclose()
+
+    def _default(self) -> str:
+        if len(self._registered) == 1:
+            return next(iter(self._registered))
+        own = [name for name in self.entries if name not in BUILT_IN]
+        if len(own) == 1 and not self._registered:
+            return own[0]
+        raise InvalidOption(
+            "provider", None, "a name: there is not exactly one provider to choose from"
+        )
+
+    def _client(self, name: str, entry: Entry | None) -> Provider:
+        if name not in self._clients:
+            assert entry is not None
+            key = Secret(secret(entry.api_key_env) if entry.api_key_env else "")
+            made = KINDS[entry.kind](name, entry.base_url, key, timeout=entry.timeout)
+            self._clients[name] = made
+        return self._clients[name]
+
+
+def llm_provider(name: str, client: Provider, *, default_model: str | None = None) -> None:
+    """Let the calls of this runtime reach *client* under *name*.
+
+    Anything with the three methods of `Provider` will do.
+    """
+    if not isinstance(name, str) or not name:
+        raise InvalidOption("name", name, "a non-empty string")
+    if not isinstance(client, Provider):
+        raise InvalidOption("client", client, "an object with complete, stream and count_tokens")
+    current_runtime().service(Models).register(name, client, default_model)
+
+
+def load_entries(given: Path | None) -> dict[str, Entry]:
+    """Read the providers from *given*, else from the first catalogue here that has any."""
+    if given is not None:
+        return _entries(given)
+    for name in CATALOGUES:
+        if Path(name).is_file() and (found := _entries(Path(name))):
+            return found
+    return {}
+
+
+def _entries(path: Path) -> dict[str, Entry]:
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ManifestError(f"{path}: cannot be read ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ManifestError(f"{path.name}: {error}") from None
+    tables = document.get("providers", {})
+    if not isinstance(tables, dict):
+        raise ManifestError(f"{path.name}: [providers] must be a table of tables")
+    return {
+        name: _entry(path, name, table)
+        for name, table in tables.items()
+        if isinstance(table, dict) and ("base_url" in table or name not in BUILT_IN)
+    }
+
+
+def _entry(path: Path, name: str, table: dict[str, Any]) -> Entry:
+    where = f"{path.name}: [providers.{name}]"
+    for key in table:
+        if key not in FIELDS:
+            raise ManifestError(f"{where} has an unknown key {key!r}{did_you_mean(key, FIELDS)}")
+    kind = table.get("kind", "openai")
+    if kind not in KINDS:
+        raise ManifestError(f"{where} kind={kind!r}: one of {', '.join(KINDS)}")
+    base_url = table.get("base_url")
+    if not isinstance(base_url, str) or not base_url.startswith(("http://", "https://")):
+        raise ManifestError(f"{where} base_url={base_url!r}: an http:// or https:// address")
+    try:
+        timeout = to_seconds(table.get("timeout", 120.0), "timeout")
+    except InvalidOption as error:
+        raise ManifestError(f"{where} {error}") from None
+    return Entry(
+        name=name,
+        kind=kind,
+        base_url=base_url,
+        api_key_env=table.get("api_key_env"),
+        default_model=table.get("default_model"),
+        timeout=timeout,
+        prices=_prices(where, table.get("models", {})),
+    )
+
+
+def _prices(where: str, models: Any) -> dict[str, Price]:
+    if not isinstance(models, dict):
+        raise ManifestError(f"{where} models: a table for each model")
+    found = {}
+    for model, table in models.items():
+        given = [table.get(name, 0.0) for name in PRICES]
+        if not all(isinstance(each, int | float) and each >= 0 for each in given):
+            raise ManifestError(f"{where} models.{model}: prices are numbers of at least 0")
+        found[model] = Price(*(float(each) for each in given))
+    return found

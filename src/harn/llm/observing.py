@@ -1,0 +1,102 @@
+"""What a model call shows of itself: a span by the GenAI conventions, and token counters.
+
+Nothing that was said is in either; only counts, names and how it ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from harn.llm.messages import ModelRequest, Usage
+from harn.runtime import Runtime, current_frame
+from harn.telemetry.metrics import Metrics, Sample
+from harn.telemetry.spans import span, tracing
+
+if TYPE_CHECKING:
+    from harn.llm.models import Route
+
+MOST_LABELS = 200
+"""Routes that are labels of their own; the rest are counted as `other`."""
+
+
+class ModelCounters:
+    """How many calls, tokens and micro-dollars each route has used, in this runtime."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._calls: Counter[tuple[str, str, str]] = Counter()
+        self._tokens: Counter[tuple[str, str, str]] = Counter()
+        self._cost: Counter[tuple[str, str]] = Counter()
+        runtime.service(Metrics).add(self._samples)
+
+    def count(self, route: Route, outcome: str, usage: Usage) -> None:
+        """Add one call."""
+        provider, model = self._bounded(route.provider, route.model)
+        self._calls[provider, model, outcome] += 1
+        self._tokens[provider, model, "input"] += usage.input_tokens
+        self._tokens[provider, model, "output"] += usage.output_tokens
+        if cost := route.cost_usd(usage):
+            self._cost[provider, model] += round(cost * 1_000_000)
+
+    def _bounded(self, provider: str, model: str) -> tuple[str, str]:
+        known = {(each[0], each[1]) for each in self._calls}
+        if (provider, model) in known or len(known) < MOST_LABELS:
+            return provider, model
+        return "other", "other"
+
+    def _samples(self) -> Iterable[Sample]:
+        for labels, number in self._calls.items():
+            yield Sample("harn_llm_calls_total", number, labels)
+        for labels, number in self._tokens.items():
+            yield Sample("harn_llm_tokens_total", number, labels)
+        for pair, micros in self._cost.items():
+            yield Sample("harn_llm_cost_usd_total", micros / 1_000_000, pair)
+
+
+class _Seen:
+    """What a call turned out to be, told before its block ends."""
+
+    def __init__(self, opened: Any) -> None:
+        self._span = opened
+        self.usage = Usage()
+
+    def ended(self, usage: Usage, model: str, finish: str | None) -> None:
+        """Note what was used."""
+        self.usage = usage
+        if self._span is not None:
+            self._span.set_attribute("gen_ai.usage.input_tokens", usage.input_tokens)
+            self._span.set_attribute("gen_ai.usage.output_tokens", usage.output_tokens)
+            self._span.set_attribute("gen_ai.response.model", model)
+            if finish:
+                self._span.set_attribute("gen_ai.response.finish_reasons", [finish])
+
+
+@contextlib.contextmanager
+def observed(route: Route, request: ModelRequest) -> Iterator[_Seen]:
+    """Count the call in the block, and put a span around it when somebody listens."""
+    counters = current_frame().task.runtime.service(ModelCounters)
+    with contextlib.ExitStack() as stack:
+        opened = stack.enter_context(span(*_described(route, request))) if tracing() else None
+        seen = _Seen(opened)
+        try:
+            yield seen
+        except BaseException as error:
+            counters.count(route, type(error).__name__, seen.usage)
+            raise
+        counters.count(route, "ok", seen.usage)
+
+
+def _described(route: Route, request: ModelRequest) -> tuple[str, dict[str, Any]]:
+    ambient = current_frame().task.ambient
+    attributes: dict[str, Any] = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": route.provider,
+        "gen_ai.request.model": request.model,
+        "gen_ai.request.max_tokens": request.max_tokens,
+        "harn.submitted_by": ambient.submitted_by,
+    }
+    if ambient.tenant_id:
+        attributes["harn.tenant_id"] = ambient.tenant_id
+    return f"chat {request.model}", attributes

@@ -1,0 +1,134 @@
+"""A model's answer as a channel of pieces; leaving early hangs up."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Any, cast
+
+from harn.errors import ChannelClosed
+from harn.llm.call import Prompt, make_request
+from harn.llm.messages import Delta, ModelRequest, Usage
+from harn.llm.models import Models, Route
+from harn.llm.observing import observed
+from harn.llm.provider import BYTES_PER_TOKEN
+from harn.ratelimit import llm_slot
+from harn.runtime import current_runtime
+from harn.sync import Channel
+from harn.tasks import spawn
+
+BUFFERED = 64
+"""Pieces that may wait for the reader before the connection is held back."""
+
+
+class LlmStream(Channel[str]):
+    """The channel that `llm_stream` returns: a failure comes out after the pieces before it."""
+
+    __slots__ = ("failure",)
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, BUFFERED)
+        self.failure: BaseException | None = None
+
+    async def receive(self) -> str:
+        """Take the next piece; `ChannelClosed` at the end, or the call's own error.
+
+        Cancelling loses nothing.
+        """
+        try:
+            return await super().receive()
+        except ChannelClosed:
+            if self.failure is not None:
+                raise self.failure from None
+            raise
+
+    def __aiter__(self) -> AsyncIterator[str]:  # type: ignore[override]
+        return _Pieces(self)
+
+
+class _Pieces:
+    """One loop over a stream; when the loop is left, so is the stream."""
+
+    def __init__(self, stream: LlmStream) -> None:
+        self._stream = stream
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        return self
+
+    async def __anext__(self) -> str:
+        try:
+            return await self._stream.receive()
+        except ChannelClosed:
+            raise StopAsyncIteration from None
+
+    def __del__(self) -> None:
+        # `break` drops the iterator, and nothing else tells us.
+        self._stream.close()
+
+
+def llm_stream(
+    prompt: Prompt,
+    system: str | None = None,
+    *,
+    provider: str | None = None,
+    model: str | None = None,
+    max_tokens: int = 1024,
+    temperature: float | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> LlmStream:
+    """Ask a model and return a channel of the pieces of its answer, as they come.
+
+    Leaving the loop over it, or `close()`, hangs up and settles what was used so far. A failure
+    comes out of the channel after the pieces that arrived before it; a stream is not tried again.
+    """
+    route = current_runtime().service(Models).route(provider, model)
+    request = make_request(
+        route, prompt, system, max_tokens=max_tokens, temperature=temperature, extra=extra
+    )
+    pieces = LlmStream(f"llm:{route.provider}")
+    spawn(_pump, route, request, pieces, name="llm stream")
+    return pieces
+
+
+async def _pump(route: Route, request: ModelRequest, pieces: LlmStream) -> None:
+    try:
+        await _fill(route, request, pieces)
+    except Exception as error:
+        pieces.failure = error
+    finally:
+        pieces.close()
+
+
+async def _fill(route: Route, request: ModelRequest, pieces: LlmStream) -> None:
+    given = route.client.count_tokens(request)
+    async with llm_slot(
+        route.provider, route.model, input_tokens=given, output_tokens=request.max_tokens
+    ) as slot:
+        used: Usage | None = None
+        made = 0
+        try:
+            with observed(route, request) as seen:
+                deltas = cast("AsyncGenerator[Delta, None]", route.client.stream(request))
+                async with contextlib.aclosing(deltas):
+                    async for delta in deltas:
+                        if delta.headers is not None:
+                            await slot.feedback(delta.headers)
+                        used = delta.usage or used
+                        if delta.text:
+                            made += len(delta.text.encode()) // BYTES_PER_TOKEN + 1
+                            try:
+                                await pieces.send(delta.text)
+                            except ChannelClosed:
+                                break  # the reader has left: hang up
+                spent = _spent(used, given, made)
+                seen.ended(spent, route.model, None)
+        finally:
+            spent = _spent(used, given, made)
+            await slot.settle(input_tokens=spent.input_tokens, output_tokens=spent.output_tokens)
+
+
+def _spent(told: Usage | None, given: int, made: int) -> Usage:
+    """Return what was used: the provider's word, but never less output than has arrived."""
+    if told is None:
+        return Usage(given, made)
+    return Usage(told.input_tokens, max(told.output_tokens, 0) or made)
