@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import itertools
 import logging
 import threading
@@ -780,3 +781,47 @@ async def test_nothing_is_left_of_many_supervisors_that_ended(runtime: Runtime) 
     assert not registry._live
     assert not registry._members
     assert len(runtime_context().debug.supervisors) == 100
+
+
+async def test_a_restarted_child_sees_the_contextvars_of_the_start() -> None:
+    colour: contextvars.ContextVar[str] = contextvars.ContextVar("colour")
+    seen = []
+
+    async def work(ctx) -> None:
+        seen.append(colour.get("none"))
+        colour.set("green")
+        if ctx.attempt < 3:
+            raise RuntimeError
+
+    async with fresh_runtime():
+        colour.set("blue")
+        sup = await supervisor_start(children=[Child("w", work)])
+        colour.set("red")
+        await sup.wait()
+
+    assert seen == ["blue", "blue", "blue"]
+
+
+async def test_what_was_abandoned_still_belongs_to_the_runtime() -> None:
+    clock = FakeClock()
+    said = []
+
+    async def slow_to_leave(ctx) -> None:
+        try:
+            await forever(ctx)
+        except asyncio.CancelledError:
+            said.append("in a moment")
+        try:
+            await forever(ctx)
+        finally:
+            said.append("gone")
+
+    async with fresh_runtime(clock=clock):
+        sup = await supervisor_start(children=[Child("a", slow_to_leave)])
+        await clock.settle()
+        stopping = asyncio.ensure_future(sup.stop(timeout=0))
+        await clock.advance("1s")
+        assert (await stopping).children[0].status == "abandoned"
+        assert said == ["in a moment"]
+
+    assert said == ["in a moment", "gone"]
