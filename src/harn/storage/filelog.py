@@ -284,7 +284,8 @@ class FileLog:
             if lines:
                 parts.append(Part(topic, at, b"".join(lines)))
         cursors = [(t, c, position) for (t, c), position in staged.cursors.items()]
-        return Commit(seq, self.now(), parts, cursors)
+        ms = self._journal.ms if self._clock().is_fake else self.now()
+        return Commit(seq, ms, parts, cursors)
 
     def _end(self, topic: str) -> int:
         """Return where the next line of *topic* goes; a torn one there is cut off first."""

@@ -52,7 +52,10 @@ def read_url(url: str) -> Place:
     if engine == "postgresql":
         return _postgres_place(url)
     path, _, query = rest.partition("?")
-    options = dict(parse_qsl(query, strict_parsing=True)) if query else {}
+    try:
+        options = dict(parse_qsl(query, strict_parsing=True)) if query else {}
+    except ValueError:
+        raise InvalidOption("storage", url, "options as name=value after the '?'") from None
     for name in options:
         if name not in OPTIONS[engine]:
             known = OPTIONS[engine]
