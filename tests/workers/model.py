@@ -50,7 +50,7 @@ class Model:
         keys = self.rotation()
         if not keys:
             return None
-        old = min((j for j in self.ready if j.key in keys), key=lambda j: (j.at, j.id))
+        old = min((j for j in self.ready if j.key in keys), key=lambda j: (j.at, j.key, j.id))
         if (
             self.starvation
             and now - old.at >= self.starvation

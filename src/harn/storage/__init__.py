@@ -15,6 +15,7 @@ differ in how they drive it and in nothing that can be seen.
 
 from __future__ import annotations
 
+from harn.storage.apart import Apart
 from harn.storage.codec import check_kind, check_topic, decode, draft, encode, encode_headers
 from harn.storage.contract import Damaged, Draft, Driver, Durability, Event
 from harn.storage.indexes import Index, Table
@@ -108,6 +109,7 @@ __all__ = [
     "PAGE",
     "PRIORITIES",
     "STATES",
+    "Apart",
     "Ask",
     "Board",
     "Change",

@@ -83,10 +83,10 @@ class JobView(msgspec.Struct, frozen=True):
     trigger_id: str | None
     history: str | None
     share: Share | None
-    ahead_in_key: tuple[int, int, int]
+    ahead_in_key: tuple[int, ...]
     """Ready jobs of each priority, with the same key and an older id."""
-    ahead_in_queue: tuple[int, int, int]
-    younger_in_key: tuple[int, int, int]
+    ahead_in_queue: tuple[int, ...]
+    younger_in_key: tuple[int, ...]
     """Ready jobs of each priority, with the same key and a younger id."""
 
 
@@ -174,7 +174,5 @@ def look_at_job(queue_id: int, id: int) -> Operation[JobView | None]:
         in_key.append(ahead)
         in_queue.append(before_us)
         younger.append(all_of_key - ahead)
-    return JobView(
-        *(id, *row, Share(*share[0]) if share else None),
-        *(tuple(in_key), tuple(in_queue), tuple(younger)),
-    )
+    fields: list[Any] = [id, *row, Share(*share[0]) if share else None]
+    return JobView(*fields, tuple(in_key), tuple(in_queue), tuple(younger))

@@ -6,6 +6,7 @@ There is no thread and no I/O; an operation runs on the loop between two awaits.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -30,6 +31,7 @@ class MemoryDriver:
         self._hooks = hooks
         self._clock = clock
         self._session: Session | None = None
+        self._lock = threading.Lock()
         self._closed = False
 
     def submit(
@@ -50,19 +52,28 @@ class MemoryDriver:
 
     def run_now(self, recipe: Recipe[T]) -> T:
         """Carry the operation out at once."""
-        session = self._session or self._open()
-        try:
-            session.begin()
-            result = session.drive(recipe())
-            session.commit()
-        except BaseException as error:
-            session.rollback()
-            if (ours := translated(error, "memory://")) is error:
-                raise
-            raise ours from error
-        if session.touched:
-            self._hooks.appended(frozenset(session.touched))
+        result, touched = self._run(recipe)
+        if touched:
+            self._hooks.appended(frozenset(touched))
         return result
+
+    def run_apart(self, recipe: Recipe[T]) -> T:
+        """Carry the operation out on another thread than the loop's; nobody is told."""
+        return self._run(recipe)[0]
+
+    def _run(self, recipe: Recipe[T]) -> tuple[T, set[str]]:
+        with self._lock:
+            session = self._session or self._open()
+            try:
+                session.begin()
+                result = session.drive(recipe())
+                session.commit()
+            except BaseException as error:
+                session.rollback()
+                if (ours := translated(error, "memory://")) is error:
+                    raise
+                raise ours from error
+            return result, session.touched
 
     def watch(self, wanted: bool) -> None:
         """Do nothing: nobody else can write here."""

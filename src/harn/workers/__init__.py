@@ -9,19 +9,33 @@ renewing.py    claims stay alive on a thread of their own
 records.py     jobs, receipts, summaries
 """
 
+from harn.workers.consumer import (
+    Bury,
+    Consumer,
+    GiveBack,
+    RetryLater,
+    default_consumer_id,
+    drain,
+)
 from harn.workers.policy import SchedulerPolicy
 from harn.workers.queue import Claim, WorkerQueue, worker_queue, worker_queues
 from harn.workers.records import DrainReport, EnqueueReceipt, Job, NewJob, QueueSummary
 
 __all__ = [
+    "Bury",
     "Claim",
+    "Consumer",
     "DrainReport",
     "EnqueueReceipt",
+    "GiveBack",
     "Job",
     "NewJob",
     "QueueSummary",
+    "RetryLater",
     "SchedulerPolicy",
     "WorkerQueue",
+    "default_consumer_id",
+    "drain",
     "worker_queue",
     "worker_queues",
 ]

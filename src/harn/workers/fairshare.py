@@ -99,6 +99,10 @@ class _Lane:
         """Return the job that has waited longest, whatever its priority."""
         return min((heads[0] for heads in self.heads if heads), key=lambda head: head[::-1])
 
+    def age(self) -> tuple[int, str]:
+        """Return what promotions go by: the oldest job's time, then the key."""
+        return self.oldest()[1], self.share.key
+
     def best(self, now: int) -> Head:
         """Return the job that is next by rank, then age."""
         chosen: Head | None = None
@@ -178,14 +182,14 @@ class _Table:
             if lane.is_open and lane.oldest()[1] <= self._starved_before
         ]
         if self._starving:
-            first = self._starving[0].oldest_at
-            if not any(lane.oldest()[1] <= (first or 0) for lane in found):
-                share = self._starving.popleft()
+            share = self._starving[0]
+            if not any(lane.age() < (share.oldest_at or 0, share.key) for lane in found):
+                self._starving.popleft()
                 [lane] = yield from self._look_at([share], 1)
                 if not lane.is_open or lane.oldest()[1] > self._starved_before:
                     return (yield from self._starving_lane())
                 found.append(lane)
-        return min(found, key=lambda lane: lane.oldest()[::-1]) if found else None
+        return min(found, key=_Lane.age) if found else None
 
     def _may_promote(self, lane: _Lane) -> Operation[bool]:
         if not self._promoted:

@@ -67,7 +67,7 @@ CROSS JOIN LATERAL (SELECT priority, id, enqueued_at, key FROM jobs
 
 -- name: claim_jobs
 -- Give jobs to a consumer.
-UPDATE jobs SET state = 2, wake_at = v.wake_at, attempts = attempts + 1, epoch = epoch + 1, claim_id = v.claim_id, held = 1,
+UPDATE jobs SET state = 2, wake_at = v.wake_at, attempts = jobs.attempts + 1, epoch = jobs.epoch + 1, claim_id = v.claim_id, held = 1,
     consumer = v.consumer, claimed_at = v.claimed_at
 FROM unnest(:queue_id::bigint[], :id::bigint[], :claim_id::text[], :consumer::text[], :wake_at::bigint[], :claimed_at::bigint[])
     AS v(queue_id, id, claim_id, consumer, wake_at, claimed_at)
@@ -100,7 +100,7 @@ UPDATE shares SET
     credit = CASE WHEN shares.ready + v.ready <= 0 OR shares.ready <= 0 THEN 0 ELSE credit END,
     deferred = CASE WHEN shares.turn IS NULL AND shares.ready > 0 THEN deferred + v.deferrals - deferred_from ELSE deferred END,
     deferred_from = v.deferrals,
-    selected = selected + v.selected,
+    selected = shares.selected + v.selected,
     idle_at = CASE WHEN shares.ready + v.ready <= 0 AND shares.scheduled + v.scheduled <= 0
                     AND shares.in_flight + v.in_flight <= 0 THEN v.now END,
     ready = shares.ready + v.ready, scheduled = shares.scheduled + v.scheduled, in_flight = shares.in_flight + v.in_flight,

@@ -1,0 +1,401 @@
+"""Draining a queue: claim, work, renew meanwhile, then ack, fail or give back.
+
+A consumer keeps up to *concurrency* handlers busy. A slot that becomes free asks for the next job
+in the same transaction that settles the last one. A handler's claim is renewed on another thread
+(`renewing.py`); if it is lost all the same, the handler is cancelled. Stopping means: claim no
+more, let handlers finish, and after the grace time cancel them and give their jobs back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from harn.clock import resolve
+from harn.duration import Duration
+from harn.errors import HarnError, InvalidOption
+from harn.runtime import Runtime, Task, current_frame, current_runtime
+from harn.settings import host_name
+from harn.storage import Claimed, Claiming, SettlementResult, has_work
+from harn.storage.store import POLL
+from harn.tasks import (
+    Scope,
+    TaskHandle,
+    check_callable,
+    is_async_callable,
+    launch,
+    runner_for,
+    scope,
+)
+from harn.workers.policy import SchedulerPolicy
+from harn.workers.queue import MOST_AT_ONCE, Claim, WorkerQueue
+from harn.workers.records import DrainReport, Job, check_consumer, check_ttl
+from harn.workers.renewing import Renewals
+
+KEPT_RESPONSES = 10_000
+RETRY_AFTER = 0.5
+"""Seconds before a consumer whose store is out of reach asks again."""
+
+Handler = Callable[[Job], Any]
+
+
+class GiveBack(Exception):  # noqa: N818 - a wish, not an error
+    """Raised by a handler that was not let in: the job goes back, attempt included.
+
+    *delay* is how long it waits before it can be claimed again.
+    """
+
+    def __init__(self, reason: str | None = None, delay: Duration | None = None) -> None:
+        super().__init__(reason or "given back")
+        self.reason = reason
+        self.delay = delay
+
+
+class Bury(Exception):  # noqa: N818 - a wish, not an error
+    """Raised by a handler whose dispatch is over for good: the job is dead."""
+
+
+class RetryLater(Exception):  # noqa: N818 - a wish, not an error
+    """Raised by a handler that failed and knows when to try again."""
+
+    def __init__(self, error: BaseException | str, delay: Duration) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.delay = delay
+
+
+class Consumer:
+    """One consumer of one queue; `run` it once, `stop` it from anywhere on the loop."""
+
+    def __init__(
+        self,
+        queue: WorkerQueue,
+        handler: Handler,
+        *,
+        consumer_id: str | None = None,
+        claim_ttl: Duration = "5m",
+        concurrency: int = 1,
+        stop_when_empty: bool = True,
+        triggers: frozenset[str] | None = None,
+        progress: Callable[[Consumer], None] | None = None,
+    ) -> None:
+        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+            raise InvalidOption("concurrency", concurrency, "a whole number, at least 1")
+        self.queue = queue
+        self.consumer_id = check_consumer(
+            default_consumer_id(queue.runtime) if consumer_id is None else consumer_id
+        )
+        self.ttl_ms = check_ttl(claim_ttl)
+        self.concurrency = concurrency
+        self.drained = self.acked = self.deferred = self.released = 0
+        self.responses: deque[dict[str, Any]] = deque(maxlen=KEPT_RESPONSES)
+        self._runtime: Runtime = queue.runtime
+        self._triggers = triggers
+        self._progress = progress
+        self._stop_when_empty = stop_when_empty
+        self._call = _bound(queue.runtime, handler)
+        self._renewals = queue.runtime.service(Renewals)
+        self._working: dict[str, tuple[Claim, TaskHandle[None]]] = {}
+        self._lost: dict[str, str] = {}
+        self._busy = 0
+        self._asking: asyncio.Future[Claimed] | None = None
+        self._is_empty = False
+        self._stopping = False
+        self._giving_up = False
+        self._error: BaseException | None = None
+        self._mark = (0, 0)
+        self._due_in = POLL
+        self._attention: asyncio.Future[None] | None = None
+
+    async def run(self) -> DrainReport:
+        """Work until stopped, or until the queue is empty if so asked for.
+
+        Cancelling cancels the handlers and gives their jobs back.
+        """
+        async with scope() as nursery:
+            self._nursery: Scope = nursery
+            self._context = contextvars.copy_context()
+            self._task = current_frame().task
+            try:
+                while not self._is_done():
+                    self._ask()
+                    await self._wait()
+            finally:
+                self._stopping = True
+                if self._asking is not None:
+                    self._asking.cancel()
+        if self._error is not None:
+            raise self._error
+        return await self._report()
+
+    def stop(self) -> None:
+        """Claim no more; `run` returns when the handlers have ended."""
+        self._stopping = True
+        self._wake()
+
+    def give_up(self) -> None:
+        """Cancel the handlers and give their jobs back."""
+        self._stopping = self._giving_up = True
+        for _, handle in list(self._working.values()):
+            handle.cancel()
+        self._wake()
+
+    @property
+    def running(self) -> int:
+        """How many handlers are at work."""
+        return self._busy
+
+    # -- claiming ----------------------------------------------------------------------------
+
+    def _is_done(self) -> bool:
+        if self._busy or self._asking is not None:
+            return False
+        return self._stopping or (self._is_empty and self._stop_when_empty)
+
+    def _ask(self) -> None:
+        """Ask for as many jobs as there are free slots, unless that is under way."""
+        if self._stopping or self._asking is not None or self._busy >= self.concurrency:
+            return
+        if self._is_empty:
+            return
+        self._mark = self.queue.store.growth(self.queue.topics.jobs)
+        self._asking = self.queue.desk.claim(self._wanted)
+        self._asking.add_done_callback(self._answered, context=self._context)
+
+    def _wanted(self) -> Claiming | None:
+        free = min(self.concurrency - self._busy, MOST_AT_ONCE)
+        if self._stopping or free < 1:
+            return None
+        return self.queue.claiming(self.consumer_id, free, self.ttl_ms, self._triggers)
+
+    def _answered(self, asked: asyncio.Future[Claimed]) -> None:
+        self._asking = None
+        if asked.cancelled():
+            self._wake()
+            return
+        error = asked.exception()
+        if error is not None:
+            self._is_empty = True
+            self._due_in = RETRY_AFTER
+            if self._stop_when_empty:
+                self._stopping, self._error = True, error
+            self._wake()
+            return
+        claimed = asked.result()
+        self._is_empty = not claimed.jobs
+        self._due_in = POLL
+        if claimed.next_due is not None:
+            self._due_in = min(POLL, max(0.001, (claimed.next_due - claimed.now) / 1000))
+        for one in claimed.jobs:
+            claim = self.queue.open(one, self.consumer_id, self.ttl_ms)
+            if claim is not None:
+                self._start(claim)
+        self._ask()
+        self._wake()
+
+    async def _wait(self) -> None:
+        """Wait until something changes here or, when the queue is empty, in the store."""
+        self._attention = asyncio.get_running_loop().create_future()
+        if self._is_done():
+            return
+        idle = self._is_empty and not self._stopping and self._busy < self.concurrency
+        if not idle or (self._stop_when_empty and self._busy):
+            await self._attention
+            return
+        watching = launch(
+            Task(self._runtime, self._task.child_id("watch"), "watch", self._task),
+            self._watch,
+            nursery=self._nursery,
+        )
+        try:
+            await self._attention
+        finally:
+            watching.cancel()
+
+    async def _watch(self) -> None:
+        """Wait for the queue to grow or for something to come due, then look, reading only."""
+        store, topic = self.queue.store, self.queue.topics.jobs
+        while self._is_empty:
+            await store.grown(topic, self._mark, self._due_in)
+            self._mark = store.growth(topic)
+            try:
+                found, now, due = await store.run(partial(has_work, self.queue.name), write=False)
+            except HarnError:
+                self._due_in = RETRY_AFTER
+                continue
+            self._due_in = POLL
+            if due is not None and due > now:
+                self._due_in = min(POLL, (due - now) / 1000)
+            if found:
+                self._is_empty = False
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._attention is not None:
+            resolve(self._attention)
+
+    # -- working -----------------------------------------------------------------------------
+
+    def _start(self, claim: Claim) -> None:
+        job = claim.job
+        ambient = self._task.ambient
+        if job.tenant_id or job.trigger_id or job.binding_key:
+            ambient = replace(
+                ambient,
+                tenant_id=job.tenant_id or ambient.tenant_id,
+                trigger_id=job.trigger_id,
+                binding_key=job.binding_key,
+            )
+        task = Task(
+            self._runtime,
+            f"{self._task.id}:job:{job.id}",
+            "job",
+            self._task,
+            ambient=ambient,
+            cancel_from=self._task,
+        )
+        self._busy += 1
+        handle = launch(task, self._work, (claim,), nursery=self._nursery)
+        self._working[claim.claim_id] = (claim, handle)
+        self._renewals.hold(claim, partial(self._lose, claim))
+
+    async def _work(self, claim: Claim) -> None:
+        """Run the handler for one claim, then settle it."""
+        answer: asyncio.Future[SettlementResult]
+        outcome: Any = None
+        try:
+            if self._giving_up:
+                raise asyncio.CancelledError
+            outcome = await self._call(claim.job)
+            settlement = claim.acking(outcome)
+        except asyncio.CancelledError:
+            self._free(claim)
+            if claim.claim_id in self._lost:
+                return  # somebody else has the job: nothing to settle
+            answer = self.queue.desk.settle(claim.asking("release", reason="consumer stopped"))
+            self.released += 1
+            await asyncio.wait((answer,))
+            raise
+        except GiveBack as wish:
+            settlement = claim.asking(
+                "release",
+                reason=wish.reason,
+                delay_ms=None if wish.delay is None else check_ttl(wish.delay),
+            )
+        except Bury as wish:
+            settlement = claim.failing(wish.__cause__ or str(wish), final=True)
+        except RetryLater as wish:
+            settlement = claim.failing(wish.error, delay=wish.delay)
+        except BaseException as error:
+            settlement = claim.failing(error)
+        self._free(claim)
+        answer = self.queue.desk.settle(settlement)
+        self._ask()
+        await self._settled(claim, outcome, answer)
+
+    async def _settled(
+        self, claim: Claim, outcome: Any, answer: asyncio.Future[SettlementResult]
+    ) -> None:
+        self.drained += 1
+        try:
+            await asyncio.wait((answer,))
+            result = answer.result()
+        except HarnError as error:
+            # The store is out of reach: the claim will expire and the job will be done again.
+            self.deferred += 1
+            self.responses.append(
+                {"queue": self.queue.name, "job_event_id": claim.job.id, "error": str(error)}
+            )
+            return
+        if result.response is not None and result.settled == "done":
+            if "outcome" in result.response:
+                result.response["outcome"] = outcome
+            self.responses.append(result.response)
+        acked = result.settled == "done" and result.response and not result.response["error"]
+        if acked:
+            self.acked += 1
+        else:
+            self.deferred += 1
+        if self._progress is not None:
+            self._progress(self)
+
+    def _free(self, claim: Claim) -> None:
+        self._renewals.let_go(claim)
+        self._working.pop(claim.claim_id, None)
+        self._busy -= 1
+        self._is_empty = False  # what has just ended may have made something ready
+        self._wake()
+
+    def _lose(self, claim: Claim, note: str) -> None:
+        """Cancel the handler of a claim that somebody else holds now."""
+        found = self._working.get(claim.claim_id)
+        if found is not None:
+            self._lost[claim.claim_id] = note
+            self.deferred += 1
+            found[1].cancel()
+
+    async def _report(self) -> DrainReport:
+        return DrainReport(
+            self.queue.name,
+            self.consumer_id,
+            self.ttl_ms,
+            self.drained,
+            self.acked,
+            self.deferred,
+            list(self.responses),
+            await self.queue.summary(),
+        )
+
+
+async def drain(
+    queue_name: str,
+    handler: Handler,
+    *,
+    consumer_id: str | None = None,
+    claim_ttl: Duration = "5m",
+    concurrency: int = 1,
+    stop_when_empty: bool = True,
+    policy: SchedulerPolicy | None = None,
+) -> DrainReport:
+    """Handle the jobs of a queue: *handler(job)* returns the outcome, or raises.
+
+    An outcome acks the job; an error leaves it to be claimed again when the claim of *claim_ttl*
+    expires, until its attempts are used up. Claims are renewed while handlers work. With
+    *stop_when_empty* it returns when nothing is left to claim, else it waits for more.
+
+    Cancelling cancels the handlers and gives their jobs back.
+
+    >>> import harn
+    >>> async def main() -> int:
+    ...     await harn.worker_queue("triage").enqueue_many([1, 2, 3])
+    ...     report = await harn.drain("triage", lambda job: job.payload * 2)
+    ...     return report.acked
+    >>> harn.run(main)
+    3
+    """
+    consumer = Consumer(
+        WorkerQueue(current_runtime(), queue_name, policy),
+        handler,
+        consumer_id=consumer_id,
+        claim_ttl=claim_ttl,
+        concurrency=concurrency,
+        stop_when_empty=stop_when_empty,
+    )
+    return await consumer.run()
+
+
+def default_consumer_id(runtime: Runtime) -> str:
+    """Name a consumer after its machine, its process and the time."""
+    name = f"{host_name()}-pid{os.getpid()}-{runtime.clock.now_ms()}"
+    return "".join(each if each.isprintable() else "?" for each in name)[-200:]
+
+
+def _bound(runtime: Runtime, handler: Handler) -> Callable[[Job], Any]:
+    check_callable(handler)
+    return handler if is_async_callable(handler) else runner_for(runtime, "auto").bind(handler)

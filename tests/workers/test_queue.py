@@ -1,0 +1,373 @@
+"""One suite, every engine: fencing, attempts, dead letters, dedupe, not-before, purge."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from harn import (
+    ClaimLost,
+    InvalidOption,
+    NewJob,
+    Runtime,
+    SchedulerPolicy,
+    WorkerQueue,
+    event_log_read,
+    worker_queue,
+    worker_queues,
+)
+from harn.testing import FakeClock
+
+HOUR = 3_600_000
+
+
+@pytest.fixture
+async def store_runtime(storage_url: str, clock: FakeClock) -> AsyncIterator[Runtime]:
+    async with Runtime(storage=storage_url, clock=clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def queue(store_runtime: Runtime) -> WorkerQueue:
+    return worker_queue("triage")
+
+
+async def kinds(topic: str) -> list[str]:
+    return [event.kind for event in await event_log_read(topic)]
+
+
+async def test_a_job_goes_from_enqueue_to_ack_with_its_records(queue: WorkerQueue) -> None:
+    receipt = await queue.enqueue(
+        {"pr": 1984},
+        trigger_id="review",
+        binding_key="review@v1",
+        tenant_id="acme",
+        priority="high",
+        headers={"x": "y"},
+    )
+    claim = await queue.claim_next("worker-a")
+    assert claim is not None
+    acked = await claim.ack({"ok": True})
+
+    assert (receipt.job_id, receipt.duplicate) == (1, False)
+    assert claim.job.payload == {"pr": 1984}
+    assert (claim.job.tenant_id, claim.job.headers, claim.attempt) == ("acme", {"x": "y"}, 1)
+    assert acked is True
+    assert await kinds("worker.queues") == ["queue_seen"]
+    assert await kinds("worker.triage.claims") == ["job_claimed", "job_acked"]
+    [job] = await event_log_read("worker.triage")
+    assert job.payload["event"] == {"pr": 1984}
+    assert job.headers["trigger_id"] == "review"
+    [response] = await event_log_read("worker.triage.responses")
+    assert response.payload["outcome"] == {"ok": True}
+    assert response.payload["consumer_id"] == "worker-a"
+    assert (await queue.summary()).as_dict() == {
+        "queue": "triage",
+        "ready": 0,
+        "scheduled": 0,
+        "in_flight": 0,
+        "acked": 1,
+        "purged": 0,
+        "dead": 0,
+        "responses": 1,
+        "oldest_unclaimed_age_ms": None,
+    }
+
+
+async def test_enqueue_many_is_all_or_none(queue: WorkerQueue) -> None:
+    with pytest.raises(InvalidOption, match="payload"):
+        await queue.enqueue_many([1, 2, NewJob(float("nan"))])
+
+    assert await worker_queues() == []
+
+
+async def test_C5_a_silent_consumer_loses_its_claim(queue: WorkerQueue, clock: FakeClock) -> None:
+    await queue.enqueue("job")
+    first = await queue.claim_next("a", ttl="5m")
+    assert await queue.claim_next("b") is None
+
+    await clock.advance("5m")
+    second = await queue.claim_next("b")
+
+    assert first is not None and second is not None
+    assert second.job.id == first.job.id
+    assert second.attempt == 2
+
+
+@pytest.mark.parametrize("action", ["renew", "ack", "fail", "release"])
+async def test_A2_a_superseded_claim_can_do_nothing(
+    queue: WorkerQueue, clock: FakeClock, action: str
+) -> None:
+    await queue.enqueue("job")
+    old = await queue.claim_next("a", ttl="1m")
+    await clock.advance("2m")
+    new = await queue.claim_next("b", ttl="1m")
+    assert old is not None and new is not None
+    before = await kinds("worker.triage.claims")
+
+    with pytest.raises(ClaimLost):
+        await (old.fail("late") if action == "fail" else getattr(old, action)())
+
+    assert await kinds("worker.triage.claims") == before
+    assert await new.ack() is True
+    with pytest.raises(ClaimLost):
+        await old.ack()
+
+
+@pytest.mark.parametrize("action", ["renew", "ack", "fail", "release"])
+async def test_A3_an_expired_claim_that_nobody_took_over_may_still_act(
+    queue: WorkerQueue, clock: FakeClock, action: str
+) -> None:
+    await queue.enqueue("job")
+    claim = await queue.claim_next("a", ttl="1m")
+    assert claim is not None
+    await clock.advance("2m")
+    assert (await queue.summary()).ready == 1
+
+    done = await (claim.fail("late") if action == "fail" else getattr(claim, action)())
+
+    summary = await queue.summary()
+    assert done is True
+    expected = {"renew": (0, 1, 0), "ack": (0, 0, 1), "fail": (1, 0, 0), "release": (1, 0, 0)}
+    assert (summary.ready, summary.in_flight, summary.acked) == expected[action]
+
+
+async def test_A1_a_second_call_on_a_settled_claim_is_false_and_changes_nothing(
+    queue: WorkerQueue,
+) -> None:
+    await queue.enqueue_many(["a", "b", "c"])
+    acked, failed, released = await queue.claim_many("w", 3)
+    await acked.ack()
+    await failed.fail("boom")
+    await released.release()
+    before = await kinds("worker.triage.claims")
+
+    again = [
+        await action
+        for claim in (acked, failed, released)
+        for action in (claim.ack(), claim.renew(), claim.fail("x"), claim.release())
+    ]
+
+    assert again == [False] * 12
+    assert await kinds("worker.triage.claims") == before
+
+
+async def test_a_failed_job_waits_for_its_claim_to_expire(
+    queue: WorkerQueue, clock: FakeClock
+) -> None:
+    await queue.enqueue("job")
+    claim = await queue.claim_next("a", ttl="5m")
+    assert claim is not None
+    await claim.fail(ValueError("boom"))
+
+    held = await queue.summary()
+    early = await queue.claim_next("b")
+    await clock.advance("5m")
+    late = await queue.claim_next("b")
+
+    assert (held.in_flight, held.ready) == (1, 0)
+    assert early is None
+    assert late is not None and late.attempt == 2
+    [response] = await event_log_read("worker.triage.responses")
+    assert response.payload["error"] == "ValueError: boom"
+
+
+async def test_a_failure_with_a_delay_is_scheduled(queue: WorkerQueue, clock: FakeClock) -> None:
+    await queue.enqueue("job")
+    claim = await queue.claim_next("a")
+    assert claim is not None
+
+    await claim.fail("boom", delay="30s")
+
+    assert (await queue.summary()).scheduled == 1
+    await clock.advance("30s")
+    assert (await queue.claim_next("b")) is not None
+
+
+async def test_C9_a_job_that_kills_its_workers_is_dead_after_its_attempts(
+    queue: WorkerQueue, clock: FakeClock
+) -> None:
+    await queue.enqueue({"id": "evt"}, trigger_id="review", max_attempts=2)
+    for _ in range(2):
+        assert await queue.claim_next("doomed", ttl="1m") is not None
+        await clock.advance("1m")
+
+    nothing = await queue.claim_next("w")
+
+    summary = await queue.summary()
+    assert nothing is None
+    assert (summary.dead, summary.ready, summary.in_flight) == (1, 0, 0)
+    moved, entry = await event_log_read("trigger.dlq")
+    assert (moved.kind, entry.kind) == ("dlq_moved", "dlq_entry")
+    assert moved.payload["attempt_count"] == 2
+    assert moved.payload["event"] == {"id": "evt"}
+    assert entry.payload["state"] == "pending"
+    assert entry.payload["id"].startswith("dlq_")
+    assert [each["status"] for each in entry.payload["retry_history"]] == ["expired", "expired"]
+
+
+async def test_the_last_failure_is_fatal_at_once_and_the_claim_knows(queue: WorkerQueue) -> None:
+    await queue.enqueue("job", max_attempts=1)
+    claim = await queue.claim_next("w")
+    assert claim is not None
+
+    assert await claim.fail("boom") is True
+
+    assert (await queue.summary()).dead == 1
+    assert await claim.ack() is False
+    [moved, _] = await event_log_read("trigger.dlq")
+    assert moved.payload["final_error"] == "boom"
+
+
+async def test_release_gives_the_attempt_back(queue: WorkerQueue, clock: FakeClock) -> None:
+    await queue.enqueue("job", max_attempts=1)
+    for _ in range(3):
+        claim = await queue.claim_next("w")
+        assert claim is not None and claim.attempt == 1
+        assert await claim.release("not now", delay="1m")
+        assert await queue.claim_next("w") is None
+        await clock.advance("1m")
+
+    assert (await queue.summary()).ready == 1
+
+
+async def test_a_scheduled_job_becomes_ready_when_its_time_comes(
+    queue: WorkerQueue, clock: FakeClock
+) -> None:
+    at = datetime.fromtimestamp((clock.now_ms() + HOUR) / 1000, UTC)
+    await queue.enqueue("later", not_before=at)
+    await queue.enqueue("soon", not_before="1m")
+
+    assert (await queue.summary()).scheduled == 2
+    await clock.advance("1m")
+    soon = await queue.claim_next("w")
+    assert soon is not None and soon.job.payload == "soon"
+    assert await queue.claim_next("w") is None
+    await clock.advance("59m")
+    later = await queue.claim_next("w")
+    assert later is not None and later.job.payload == "later"
+
+
+async def test_a_dedupe_key_answers_with_the_first_job(
+    queue: WorkerQueue, clock: FakeClock
+) -> None:
+    first = await queue.enqueue(1, dedupe_key="k", tenant_id="a")
+    same = await queue.enqueue(2, dedupe_key="k", tenant_id="a")
+    other = await queue.enqueue(3, dedupe_key="k", tenant_id="b")
+    nobody = await queue.enqueue(4, dedupe_key="k")
+    batch = await queue.enqueue_many([NewJob(5, dedupe_key="n"), NewJob(6, dedupe_key="n")])
+    for claim in await queue.claim_many("w", 9):
+        await claim.ack()
+    await clock.advance("23h")
+    kept = await queue.enqueue(7, dedupe_key="k", tenant_id="a")
+    await clock.advance("2h")
+    gone = await queue.enqueue(8, dedupe_key="k", tenant_id="a")
+
+    assert (same.job_id, same.duplicate) == (first.job_id, True)
+    assert not other.duplicate and not nobody.duplicate
+    assert [each.duplicate for each in batch] == [False, True]
+    assert batch[0].job_id == batch[1].job_id
+    assert (kept.job_id, kept.duplicate) == (first.job_id, True)
+    assert gone.duplicate is False
+
+
+async def test_A6_purge_takes_what_is_ready_or_scheduled_and_nothing_in_flight(
+    queue: WorkerQueue,
+) -> None:
+    await queue.enqueue_many([*range(5), NewJob("later", not_before="1h")])
+    held = await queue.claim_next("w")
+    assert held is not None
+
+    gone = await queue.purge("manual purge")
+
+    summary = await queue.summary()
+    assert gone == 5
+    assert (summary.purged, summary.ready, summary.scheduled, summary.in_flight) == (5, 0, 0, 1)
+    assert await held.ack() is True
+    assert await queue.purge() == 0
+
+
+async def test_C7_racing_claimers_never_share_a_job(queue: WorkerQueue) -> None:
+    await queue.enqueue_many(range(60))
+
+    claims = await asyncio.gather(*(queue.claim_next(f"w{n}") for n in range(80)))
+
+    ids = [claim.job.id for claim in claims if claim is not None]
+    assert sorted(ids) == list(range(1, 61))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", " ", "queues", "x.claims", "x.responses", "a\nb", "a\x00b", "\ud800", "x" * 129, 7, None],
+)
+async def test_E10_names_that_could_collide_or_harm_are_refused(
+    store_runtime: Runtime, name: Any
+) -> None:
+    with pytest.raises(InvalidOption, match="queue"):
+        worker_queue(name)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"priority": "urgent"},
+        {"tenant_id": "a\x01b"},
+        {"tenant_id": ""},
+        {"max_attempts": -1},
+        {"max_attempts": True},
+        {"dedupe_key": "a\x00"},
+        {"not_before": "-1s"},
+        {"not_before": datetime(2026, 1, 1)},
+        {"headers": {1: 2}},
+    ],
+    ids=str,
+)
+async def test_bad_options_are_refused_by_name(queue: WorkerQueue, options: Any) -> None:
+    with pytest.raises(InvalidOption, match=next(iter(options))):
+        await queue.enqueue(1, **options)
+
+
+async def test_a_claim_needs_a_consumer_and_a_time_to_live(queue: WorkerQueue) -> None:
+    for consumer, ttl in (("", "5m"), (" ", "5m"), ("w", 0), ("w", "soon")):
+        with pytest.raises(InvalidOption):
+            await queue.claim_next(consumer, ttl=ttl)
+
+
+async def test_a_payload_of_ten_megabytes_passes_and_more_is_refused(queue: WorkerQueue) -> None:
+    await queue.enqueue("x" * 10_000_000)
+
+    claim = await queue.claim_next("w")
+    assert claim is not None and len(claim.job.payload) == 10_000_000
+    with pytest.raises(InvalidOption):
+        await queue.enqueue("x" * 11_000_000)
+
+
+async def test_an_outcome_that_is_not_json_is_kept_as_text_and_marked(queue: WorkerQueue) -> None:
+    await queue.enqueue(1)
+    claim = await queue.claim_next("w")
+    assert claim is not None
+
+    await claim.ack(object)
+
+    [response] = await event_log_read("worker.triage.responses")
+    assert response.payload["outcome_omitted"] is True
+    assert "object" in response.payload["outcome"]
+
+
+async def test_a_change_of_the_fairness_key_gives_every_job_its_new_share(
+    store_runtime: Runtime,
+) -> None:
+    by_tenant = worker_queue("q", SchedulerPolicy(strategy="drr"))
+    by_pair = worker_queue("q", SchedulerPolicy(strategy="drr", fairness_key="tenant-and-binding"))
+    await by_tenant.enqueue_many(
+        [NewJob(n, tenant_id="t", binding_key=b) for n in range(3) for b in ("x", "x", "y")]
+    )
+    await by_tenant.claim_next("w")
+
+    found = [claim.job.binding_key for claim in await by_pair.claim_many("w", 4)]
+
+    assert found == ["x", "y", "x", "y"]
