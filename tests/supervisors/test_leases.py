@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from harn import Child, Lease, Runtime, StorageBusy, Supervisor, supervisor_start
+from harn import (
+    Child,
+    Lease,
+    Runtime,
+    StorageBusy,
+    Supervisor,
+    current_runtime,
+    supervisor_start,
+)
 from harn.storage import Store, release_lease, take_lease
 from harn.supervisors import lease as leases
 from harn.testing import FakeClock
@@ -237,3 +246,20 @@ async def test_a_thread_that_dies_is_followed_by_another(
             await asyncio.sleep(0.01)
 
     assert watch.ledger == ["+a1", "-a1"]
+
+
+async def test_a_child_started_from_the_thread_sees_the_contextvars_of_the_start(
+    tmp_path: Path,
+) -> None:
+    colour: contextvars.ContextVar[str] = contextvars.ContextVar("colour")
+    seen = []
+
+    async def work(ctx) -> None:
+        seen.append((colour.get("none"), current_runtime()))
+
+    async with Runtime(storage=f"sqlite:///{tmp_path}/s.sqlite") as runtime:
+        colour.set("blue")
+        sup = await supervisor_start(children=[Child("w", work, active_lease="w")])
+        await sup.wait()
+
+    assert seen == [("blue", runtime)]
