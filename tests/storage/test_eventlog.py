@@ -29,6 +29,7 @@ from harn.storage.sqlite import SqliteDriver
 from harn.telemetry.metrics import Metrics
 from harn.testing import FakeClock, fresh_runtime
 from harn.topics import check_queue_name, queue_topics
+from sweep import Run, sweep
 
 START = 1_767_225_600_000
 
@@ -316,3 +317,27 @@ async def test_a_store_that_cannot_be_opened_opens_when_it_can(tmp_path: Path) -
         blocker.unlink()
 
         assert (await runtime.event_log.emit("a", "k", 1)).id == 1
+
+
+async def test_G7_cancelling_anywhere_leaves_the_log_whole(lasting_url: str) -> None:
+    async with Runtime(storage=lasting_url) as runtime:
+        log = runtime.event_log
+        finished: list[int] = []
+
+        async def case() -> None:
+            news = log.subscribe("a")
+            event = await log.emit("a", "k", 1)
+            log.record("a", "k", 2)
+            await log.append([draft("a", "k", 3), draft("b", "k", 3)])
+            await log.read("a", after=event.id - 1, limit=2)
+            await anext(news)
+            finished.append(event.id)
+
+        async def check(run: Run) -> None:
+            ids = [event.id for event in await log.read("a")]
+            assert ids == list(range(1, len(ids) + 1))
+            both = [event for event in await log.read("a") if event.payload == 3]
+            assert len(both) == len(await log.read("b"))
+
+        assert await sweep(case, check) > 6
+        assert len(finished) == 2
