@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -137,6 +138,7 @@ def check(played: Schedule) -> None:
         check_ledger(played)
         check_budgets(played)
         check_batches(played)
+        check_delays(played)
     except AssertionError as error:
         error.add_note(f"seed={played.seed} {played.supervisor.strategy} {played.restarts}")
         error.add_note("\n".join(str(event) for event in played.supervisor.events()))
@@ -204,6 +206,21 @@ def own_restarts(played: Schedule, index: int) -> tuple[list[int], list[int]]:
             if why == "trial":
                 trials.append(event.at_ms)
     return own, trials
+
+
+def check_delays(played: Schedule) -> None:
+    """A restart comes when it was announced; with siblings to wait for, not before."""
+    alone = played.supervisor.strategy == "one_for_one"
+    due: dict[str, int] = {}
+    for event in played.supervisor.events():
+        name = event.child or ""
+        if found := re.search(r"(?:scheduled after|circuit open for) (\d+)ms", event.message):
+            due[name] = event.at_ms + int(found[1])
+            if event.kind == "child_suppressed":
+                assert int(found[1]) == played.restarts[int(name)].circuit_open_ms
+        elif event.kind == "child_restart_started":
+            late = event.at_ms - due.pop(name)
+            assert -1 <= late and (late <= 1 or not alone), f"{event} is {late} ms late"
 
 
 def check_batches(played: Schedule) -> None:

@@ -825,3 +825,17 @@ async def test_what_was_abandoned_still_belongs_to_the_runtime() -> None:
         assert said == ["in a moment"]
 
     assert said == ["in a moment", "gone"]
+
+
+async def test_a_sibling_that_finishes_before_it_is_asked_has_finished(
+    runtime: Runtime, clock: FakeClock, stage: Stage
+) -> None:
+    sup = await supervisor_start(
+        strategy="one_for_all", children=[stage.child(n) for n in "abc"], shutdown_ms=0
+    )
+    await clock.settle()
+    stage.fail("a")
+    stage.finish("b")
+    await clock.settle()
+
+    assert [child.status for child in sup.state().children] == ["running", "stopped", "running"]

@@ -59,10 +59,18 @@ class Aftermath:
             case _:
                 assert_never(decision)
 
-    def ended_as_told(self, member: Member) -> None:
-        """Let *member*, which had to end, come back when its time has come; unless `never`."""
+    def ended_as_told(self, member: Member, outcome: Outcome) -> None:
+        """Let *member*, which had to end, come back when its time has come; unless `never`.
+
+        One that had finished before it could be asked has finished.
+        """
         lease_lost = member.why == "lease"
+        finished = outcome == "clean" and not member.asked and member.spec.policy.mode != "always"
         member.spare()
+        if finished:
+            self._ledger.note(member, "child_stopped", "completed")
+            member.rest("stopped")
+            return
         message = "lease lost" if lease_lost else "propagation restart"
         self._ledger.note(member, "child_stopped", message)
         if member.spec.policy.mode == "never":

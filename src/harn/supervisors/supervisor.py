@@ -189,7 +189,7 @@ class Supervisor:
             member.spare()
             member.rest("stopped" if error is None else "failed")
         elif told:
-            self._aftermath.ended_as_told(member)
+            self._aftermath.ended_as_told(member, "clean" if error is None else "failed")
         elif error is not None and self.strategy == "escalate_to_parent":
             self._escalate(member, error)
         elif error is not None:
