@@ -17,6 +17,7 @@ from harn.triggers.deadletters import DeadLetters, Letters
 from harn.triggers.dispatcher import Dispatch, DispatchHandle
 from harn.triggers.event import TriggerEvent, event_from
 from harn.triggers.handlers import LocalTarget, SpawnToPool, Target
+from harn.triggers.matching import is_wanted
 from harn.triggers.registry import (
     Accepted,
     EmitReceipt,
@@ -28,20 +29,36 @@ from harn.triggers.registry import (
     trigger_unregister,
 )
 from harn.triggers.retry import FROM_MANIFEST
-from harn.triggers.secrets import Secrets
+from harn.triggers.secrets import SENSITIVE_HEADERS, Secrets
+from harn.triggers.signatures import (
+    SCHEMES,
+    Genuine,
+    Headers,
+    Refused,
+    Scheme,
+    sign,
+    signing_key,
+    verify,
+)
 
 __all__ = [
     "FROM_MANIFEST",
     "KINDS",
     "PROVIDERS",
+    "SCHEMES",
+    "SENSITIVE_HEADERS",
     "Accepted",
     "Binding",
     "DeadLetters",
     "Dispatch",
     "DispatchHandle",
     "EmitReceipt",
+    "Genuine",
+    "Headers",
     "Letters",
     "LocalTarget",
+    "Refused",
+    "Scheme",
     "Secrets",
     "SpawnToPool",
     "Target",
@@ -51,8 +68,12 @@ __all__ = [
     "channel_emit",
     "check_binding",
     "event_from",
+    "is_wanted",
+    "sign",
+    "signing_key",
     "trigger_fire",
     "trigger_list",
     "trigger_register",
     "trigger_unregister",
+    "verify",
 ]

@@ -1,0 +1,195 @@
+"""What a request to a trigger says, once its signature has been checked: pure.
+
+Nothing that decides comes from a header that nobody signed: the kind of event, like its payload, is
+read from the body, and the tenant belongs to the key that signed.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Literal
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from harn.triggers import SENSITIVE_HEADERS, Genuine, Headers, Refused, Scheme, verify
+
+Proof = Scheme | Literal["bearer"]
+
+MOST_HEADERS_KEPT = 40
+MOST_FIELDS = 1000
+A2A_RECEIVED = "a2a.task.received"
+A2A_METHODS = ("SendMessage", "message/send")
+
+_GITHUB = (
+    ("zen", "ping"),
+    ("pull_request", "pull_request"),
+    ("issue", "issues"),
+    ("release", "release"),
+    ("deployment", "deployment"),
+    ("workflow_run", "workflow_run"),
+    ("check_run", "check_run"),
+    ("commits", "push"),
+)
+"""What an object in a GitHub body says of its event; the header that says it is not signed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A secret that proves who sends, and the tenant it stands for."""
+
+    secret: bytes
+    tenant_id: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Key(***, {self.tenant_id!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A trigger that can be reached over HTTP: where, by whom, and how they prove it."""
+
+    trigger_id: str
+    path: str
+    provider: str
+    proof: Proof
+    keys: tuple[Key, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """A request from somebody we know."""
+
+    delivery: str
+    digest: str
+    tenant_id: str | None
+
+
+def prove(hook: Hook, headers: Headers, body: bytes, now_s: float) -> Proven | Refused:
+    """Decide who sent a request; every key is compared, whichever fits."""
+    if hook.proof == "bearer":
+        return _bearer(hook.keys, headers, body)
+    found: Proven | Refused = Refused("no key made this signature")
+    for key in hook.keys:
+        answer = verify(hook.proof, [key.secret], headers, body, now_s)
+        if isinstance(answer, Genuine):
+            found = Proven(answer.delivery, answer.digest, key.tenant_id)
+        elif isinstance(found, Refused):
+            found = answer
+    return found
+
+
+def _bearer(keys: Sequence[Key], headers: Headers, body: bytes) -> Proven | Refused:
+    values = headers.get("authorization", ())
+    given = values[0] if len(values) == 1 else ""
+    word, _, token = given.partition(" ")
+    # Digests have one length: comparing them tells nothing about the length of a key.
+    mark = sha256(token.strip().encode("utf-8", "surrogateescape")).digest()
+    found: Key | None = None
+    for key in keys:
+        if hmac.compare_digest(sha256(key.secret).digest(), mark):
+            found = key
+    if found is None or word.lower() != "bearer":
+        return Refused("no key like this")
+    digest = sha256(body).hexdigest()
+    return Proven(f"body:{digest}", digest, found.tenant_id)
+
+
+def read_body(body: bytes, content_type: str) -> Any:
+    """Read a body as JSON, or as a form where it says so; a `ValueError` if it is neither."""
+    if content_type.split(";")[0].strip().lower() == "application/x-www-form-urlencoded":
+        pairs = parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+        return dict(pairs)
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise ValueError(f"not JSON: {error}") from None
+
+
+def kind_of(provider: str, payload: Any) -> str:
+    """Read the kind of event out of what was signed.
+
+    >>> kind_of("github", {"action": "opened", "pull_request": {}})
+    'pull_request.opened'
+    >>> kind_of("stripe", {"type": "invoice.paid"})
+    'invoice.paid'
+    """
+    if provider == "a2a-push":
+        return A2A_RECEIVED
+    if not isinstance(payload, Mapping):
+        return "webhook"
+    if provider == "github":
+        return _github_kind(payload)
+    inner = payload.get("event")
+    if provider == "slack" and isinstance(inner, Mapping):
+        return _word(inner.get("type"))
+    return _word(payload.get("type"))
+
+
+def _github_kind(payload: Mapping[str, Any]) -> str:
+    kind = next((kind for part, kind in _GITHUB if part in payload), "webhook")
+    if kind == "issues" and "comment" in payload:
+        kind = "issue_comment"
+    action = payload.get("action")
+    return f"{kind}.{action}" if isinstance(action, str) and _word(action) == action else kind
+
+
+def _word(value: Any) -> str:
+    is_word = isinstance(value, str) and 0 < len(value) <= 100 and value.isprintable()
+    return str(value) if is_word else "webhook"
+
+
+def delivery_of(hook: Hook, proven: Proven, payload: Any) -> str:
+    """Name a delivery by what its sender signed: an id inside the body before the body's digest."""
+    if not isinstance(payload, Mapping) or proven.delivery.startswith("id:"):
+        return proven.delivery
+    inner: Any = None
+    if hook.proof == "stripe":
+        inner = payload.get("id")
+    elif hook.proof == "slack":
+        inner = payload.get("event_id")
+    elif hook.proof == "bearer":
+        message = payload.get("params", payload)
+        message = message.get("message") if isinstance(message, Mapping) else None
+        inner = message.get("messageId") if isinstance(message, Mapping) else None
+    if isinstance(inner, str) and 0 < len(inner) <= 300:
+        return f"id:{inner}"
+    return proven.delivery
+
+
+def kept_headers(headers: Headers) -> dict[str, str]:
+    """Choose the headers that stay with an event: none that carries a secret."""
+    kept: dict[str, str] = {}
+    for name, values in headers.items():
+        tells = any(word in name for word in ("token", "secret", "key", "auth"))
+        if not tells and name not in SENSITIVE_HEADERS and len(kept) < MOST_HEADERS_KEPT:
+            kept[name[:100]] = values[0][:500] if values else ""
+    return kept
+
+
+def rpc_refusal(payload: Any) -> dict[str, Any] | None:
+    """Answer an A2A call for something that we do not do; None for anything else."""
+    if not isinstance(payload, Mapping) or payload.get("jsonrpc") != "2.0":
+        return None
+    if payload.get("method") in A2A_METHODS:
+        return None
+    error = {"code": -32601, "message": "only SendMessage is understood here"}
+    return {"jsonrpc": "2.0", "id": payload.get("id"), "error": error}
+
+
+def rpc_answer(payload: Any, event_id: str) -> dict[str, Any] | None:
+    """Answer an A2A message in its own terms, or None if it is a plain notification."""
+    if not isinstance(payload, Mapping) or payload.get("jsonrpc") != "2.0":
+        return None
+    params = payload.get("params")
+    message = params.get("message") if isinstance(params, Mapping) else None
+    context = message.get("contextId") if isinstance(message, Mapping) else None
+    task = {"id": event_id, "contextId": context or event_id}
+    if payload["method"] == "message/send":
+        result = {**task, "kind": "task", "status": {"state": "submitted"}}
+    else:
+        result = {"task": {**task, "status": {"state": "TASK_STATE_SUBMITTED"}}}
+    return {"jsonrpc": "2.0", "id": payload.get("id"), "result": result}

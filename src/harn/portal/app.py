@@ -1,0 +1,190 @@
+"""The HTTP application: triggers' requests in, health and metrics out.
+
+Bodies are read here, bounded in size and in time, and handed on as bytes; what they mean is
+decided in `orchestrator/intake.py`.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Protocol
+
+from harn import __version__
+from harn.errors import DeadlineExceeded
+from harn.orchestrator import Intake, Reply
+from harn.tasks import deadline
+from harn.telemetry.metrics import Metrics
+
+try:
+    from starlette.applications import Starlette
+    from starlette.requests import ClientDisconnect, Request
+    from starlette.responses import JSONResponse, PlainTextResponse, Response
+    from starlette.routing import BaseRoute, Route
+except ImportError as error:  # pragma: no cover - the extra is installed in tests
+    raise ImportError("serving needs the extra: install harn[server]") from error
+
+if TYPE_CHECKING:
+    from harn.triggers import Headers
+
+MOST_BODY = 1024 * 1024
+READ_WITHIN = 10.0
+"""Seconds in which a whole body must have arrived."""
+MOST_HEADERS = 100
+
+_LOCAL = ("localhost", "127.0.0.1", "[::1]")
+_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Served(Protocol):
+    """What the application asks of the service behind it."""
+
+    intake: Intake
+
+    @property
+    def admin_keys(self) -> Sequence[bytes]:
+        """Keys for what operators look at; without any, only this machine may look."""
+
+    async def is_ready(self) -> bool:
+        """Tell whether events can be taken in."""
+
+    async def reload(self) -> dict[str, Any]:
+        """Read the manifest again."""
+
+
+def build_app(served: Served, routes: Sequence[BaseRoute] = ()) -> Starlette:
+    """Make the application for *served*; *routes* come before its own."""
+    return Starlette(
+        routes=[
+            *routes,
+            Route("/healthz", _healthz, methods=["GET"]),
+            Route("/readyz", _readyz(served), methods=["GET"]),
+            Route("/version", _guarded(served, _version), methods=["GET"]),
+            Route("/metrics", _guarded(served, _metrics(served)), methods=["GET"]),
+            Route(
+                "/admin/reload", _guarded(served, _reload(served), always=True), methods=["POST"]
+            ),
+            Route("/{path:path}", _receive(served), methods=["POST"]),
+        ]
+    )
+
+
+async def _healthz(request: Request) -> Response:
+    return _json(Reply(200, {"status": "ok"}))
+
+
+async def _version(request: Request) -> Response:
+    return _json(Reply(200, {"version": __version__}))
+
+
+def _readyz(served: Served) -> Endpoint:
+    async def readyz(request: Request) -> Response:
+        ready = await served.is_ready()
+        return _json(Reply(200 if ready else 503, {"status": "ready" if ready else "not ready"}))
+
+    return readyz
+
+
+def _metrics(served: Served) -> Endpoint:
+    async def metrics(request: Request) -> Response:
+        text = served.intake.runtime.service(Metrics).exposition()
+        kind = "text/plain; version=0.0.4; charset=utf-8"
+        return PlainTextResponse(text, media_type=kind, headers=_HEADERS)
+
+    return metrics
+
+
+def _reload(served: Served) -> Endpoint:
+    async def reload(request: Request) -> Response:
+        return _json(Reply(200, await served.reload()))
+
+    return reload
+
+
+def _guarded(served: Served, endpoint: Endpoint, *, always: bool = False) -> Endpoint:
+    """Let only operators in: by key if there are any, else from this machine by its own name.
+
+    A name check keeps out web pages that had their own name point here. With *always* a key is
+    needed wherever the request comes from.
+    """
+
+    async def guarded(request: Request) -> Response:
+        keys = served.admin_keys
+        if keys:
+            allowed = _holds_key(request, keys)
+        else:
+            host = request.headers.get("host", "").rsplit(":", 1)[0].lower()
+            allowed = host in _LOCAL and not always
+        if not allowed:
+            served.intake.note_refusal("not an operator", 401)
+            return _json(Reply(401, {"error": "unauthorized"}))
+        return await endpoint(request)
+
+    return guarded
+
+
+def _holds_key(request: Request, keys: Sequence[bytes]) -> bool:
+    word, _, token = request.headers.get("authorization", "").partition(" ")
+    mark = sha256(token.strip().encode("utf-8", "surrogateescape")).digest()
+    found = False
+    for key in keys:
+        found |= hmac.compare_digest(sha256(key).digest(), mark)
+    return found and word.lower() == "bearer"
+
+
+def _receive(served: Served) -> Endpoint:
+    async def receive(request: Request) -> Response:
+        intake = served.intake
+        busy = intake.admit(request.client.host if request.client else "")
+        if busy is not None:
+            return _json(busy)
+        if len(request.headers.raw) > MOST_HEADERS:
+            intake.note_refusal("too many headers", 431)
+            return _json(Reply(431, {"error": "too many headers"}))
+        try:
+            async with deadline(READ_WITHIN):
+                body = await _read(request)
+        except DeadlineExceeded:
+            intake.note_refusal("a slow body", 408)
+            return _json(Reply(408, {"error": "the body took too long"}, {"Connection": "close"}))
+        except ClientDisconnect:
+            return _json(Reply(400, {"error": "the body broke off"}))
+        if body is None:
+            intake.note_refusal("a large body", 413)
+            error = f"at most {MOST_BODY:,} bytes"
+            return _json(Reply(413, {"error": error}, {"Connection": "close"}))
+        return _json(await intake.receive(request.url.path, _headers(request), body))
+
+    return receive
+
+
+async def _read(request: Request) -> bytes | None:
+    """Read the body; None if it is too long, which is known before it is read where it says so."""
+    said = request.headers.get("content-length", "0")
+    if not (said.isascii() and said.isdigit()) or len(said) > 12 or int(said) > MOST_BODY:
+        return None
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MOST_BODY:
+            return None
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _headers(request: Request) -> Headers:
+    found: dict[str, tuple[str, ...]] = {}
+    for name, value in request.headers.raw:
+        key = name.decode("latin-1").lower()
+        found[key] = (*found.get(key, ()), value.decode("latin-1"))
+    return found
+
+
+def _json(reply: Reply) -> Response:
+    return JSONResponse(
+        dict(reply.body), status_code=reply.status, headers={**_HEADERS, **reply.headers}
+    )

@@ -1,0 +1,130 @@
+"""uvicorn inside our loop: started, told to stop, bounded in every direction."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+try:
+    import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+except ImportError as error:  # pragma: no cover - the extra is installed in tests
+    raise ImportError("serving needs the extra: install harn[server]") from error
+
+HEAD_WITHIN = 10.0
+"""Seconds in which a request's first lines must have arrived."""
+MOST_HEAD = 64 * 1024
+MOST_CONNECTIONS = 1000
+
+
+class Impatient(H11Protocol):
+    """A connection that is closed when it says nothing for a while, or says it too slowly."""
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to watch."""
+        super().connection_made(transport)
+        self._watched: Any = None
+        self._patience = self.loop.call_later(HEAD_WITHIN, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop watching."""
+        self._patience.cancel()
+        super().connection_lost(exc)
+
+    def _look(self) -> None:
+        idle = self.cycle is None or self.cycle.response_complete
+        if idle and self.cycle is self._watched:
+            self.transport.abort()
+            return
+        self._watched = self.cycle
+        self._patience = self.loop.call_later(HEAD_WITHIN, self._look)
+
+
+class Server(uvicorn.Server):
+    """A server that leaves signals to whoever runs it."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and tell whoever waits for it."""
+        await super().startup(sockets)
+        self.up.set()
+
+
+class Listening:
+    """A served application: `async with` starts it, leaving stops it."""
+
+    def __init__(self, app: Any, bound: socket.socket, *, drain_within: float = 30.0) -> None:
+        self._socket = bound
+        config = uvicorn.Config(
+            app,
+            http=Impatient,
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            log_config=None,
+            proxy_headers=False,
+            limit_concurrency=MOST_CONNECTIONS,
+            h11_max_incomplete_event_size=MOST_HEAD,
+            timeout_keep_alive=5,
+            timeout_graceful_shutdown=max(1, int(drain_within)),
+            backlog=1024,
+        )
+        self._server = Server(config)
+        self._running: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as `host:port`."""
+        host, port = self._socket.getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    async def __aenter__(self) -> Listening:
+        self._running = asyncio.ensure_future(self._server.serve(sockets=[self._socket]))
+        up = asyncio.ensure_future(self._server.up.wait())
+        await asyncio.wait((up, self._running), return_when=asyncio.FIRST_COMPLETED)
+        up.cancel()
+        if self._running.done():
+            self._running.result()
+            raise OSError("the server did not start")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def stop(self, *, force: bool = False) -> None:
+        """Take no more connections and let requests under way end. A second call does nothing."""
+        if self._running is None:
+            return
+        self._server.should_exit = True
+        if force:
+            self._server.force_exit = True
+        running, self._running = self._running, None
+        await running
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Open a socket to listen on; the error names the address."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With its protocol named, asyncio turns Nagle off: answers leave 40 ms sooner.
+    opened = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        opened.bind((host, port))
+    except OSError as error:
+        opened.close()
+        raise OSError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    opened.setblocking(False)
+    return opened
