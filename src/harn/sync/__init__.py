@@ -1,11 +1,12 @@
 """Talking and taking turns, inside this process.
 
-    channel.py    channels and channel_select
+    channel.py    channels; select.py takes from whichever has a value
     mailbox.py    named inboxes
     shared.py     cells and maps with versions; scopes.py says who shares them
     atomic.py     counters
     mutex.py      critical sections by place or by resource; keys.py compares resources
-    permits.py    named mutex, rwlock, semaphore, gate; turnstile.py gives out the permits
+    permits.py    named mutex, rwlock, semaphore, gate; turnstile.py gives the permits out,
+                  metrics.py counts them
     waitpoint.py  moments that many wait for and one settles
     deadlock.py   finds out when nobody can come any more
     waiters.py    the one wait queue under all of them
@@ -14,19 +15,19 @@ First come, first served, safe to cancel at any moment, and usable from worker t
 """
 
 from harn.sync.atomic import Atomic, atomic
-from harn.sync.channel import Channel, Selected, channel, channel_select
+from harn.sync.channel import Channel, channel
 from harn.sync.mailbox import Mailbox, MailboxMetrics, mailbox_lookup, mailbox_open, mailbox_send
+from harn.sync.metrics import SyncMetrics, sync_metrics
 from harn.sync.mutex import Mutex, mutex
 from harn.sync.permits import (
     Permit,
-    SyncMetrics,
     sync_gate_acquire,
-    sync_metrics,
     sync_mutex_acquire,
     sync_release,
     sync_rwlock_acquire,
     sync_semaphore_acquire,
 )
+from harn.sync.select import Selected, channel_select
 from harn.sync.shared import (
     SharedCell,
     SharedMap,

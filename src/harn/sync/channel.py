@@ -10,15 +10,11 @@ from __future__ import annotations
 
 from asyncio import get_running_loop
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from harn.duration import Duration, to_seconds
 from harn.errors import ChannelClosed, InvalidOption
-from harn.runtime import current_runtime
 from harn.sync.deadlock import began_waiting
-from harn.sync.waiters import CLOSED, GRANTED, Waiter, WaitQueue, guard, park
+from harn.sync.waiters import CLOSED, GRANTED, Waiter, WaitQueue, guard
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -271,106 +267,3 @@ def channel(name: str = "default", capacity: int = DEFAULT_CAPACITY) -> Channel[
     ['start', 'stop']
     """
     return Channel(name, capacity)
-
-
-@dataclass(frozen=True, slots=True)
-class Selected(Generic[T]):
-    """What `channel_select` took: the *value*, from *channel*, which was number *index*."""
-
-    index: int
-    value: T
-    channel: Channel[T]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields, with the channel's name in place of the channel."""
-        return {"index": self.index, "value": self.value, "channel": self.channel.name}
-
-
-async def channel_select(
-    channels: Iterable[Channel[T]], timeout: Duration | None = None
-) -> Selected[T] | None:
-    """Take one value from whichever of *channels* has one first, and leave the others alone.
-
-    When several are ready the one that was served longest ago goes first, then the order given:
-    none of them starves. Returns None after *timeout* (0: do not wait), or when all are closed
-    and drained. Cancelling takes nothing.
-
-    >>> import asyncio
-    >>> async def main() -> Selected[str] | None:
-    ...     news, mail = channel("news"), channel("mail")
-    ...     mail.try_send("hello")
-    ...     return await channel_select([news, mail], timeout="1s")
-    >>> asyncio.run(main()).index
-    1
-    """
-    offered = _checked(channels)
-    seconds = None if timeout is None else to_seconds(timeout, "timeout")
-    with guard:
-        ready = [each for each in offered if len(each._buffer) > each._promised]
-        if ready:
-            return _selected(offered, offered.index(min(ready, key=lambda each: each._served)))
-        open_ones = [each for each in offered if each._buffer or not each._closed]
-        if not open_ones or seconds == 0:
-            return None
-        waiter = Waiter().wait_as("select", offered, get_running_loop())
-        waiter.open = len(open_ones)
-        for each in open_ones:
-            each._receivers.append(waiter)
-    return await _select_later(offered, waiter, seconds)
-
-
-async def _select_later(
-    offered: list[Channel[T]], waiter: Waiter, seconds: float | None
-) -> Selected[T] | None:
-    task = began_waiting(waiter) if seconds is None else None
-    try:
-        await park(waiter, seconds, current_runtime().clock)
-    except BaseException:
-        with guard:
-            if waiter.withdraw():
-                chosen = offered[waiter.want]
-                chosen._promised -= 1
-                chosen._promise_values()
-            _leave_the_others(offered)
-        raise
-    finally:
-        if task is not None:
-            task.waiting = None
-    with guard:
-        _leave_the_others(offered)
-        if waiter.state != GRANTED:
-            return None
-        offered[waiter.want]._promised -= 1
-        return _selected(offered, waiter.want)
-
-
-def _checked(channels: Iterable[Channel[T]]) -> list[Channel[T]]:
-    try:
-        offered = list(channels)
-    except TypeError:
-        raise InvalidOption("channels", channels, "a list of channels") from None
-    if not offered:
-        raise InvalidOption("channels", offered, "at least one channel")
-    for each in offered:
-        if not isinstance(each, Channel):
-            raise InvalidOption("channels", each, "channels only")
-    return offered
-
-
-_turns = 0
-
-
-def _selected(offered: list[Channel[T]], index: int) -> Selected[T]:
-    global _turns
-    _turns += 1
-    chosen = offered[index]
-    chosen._served = _turns
-    return Selected(index, chosen._take(), chosen)
-
-
-def _leave_the_others(offered: list[Channel[T]]) -> None:
-    for each in offered:
-        each._receivers.note_left()
-
-
-__all__ = ["Channel", "Selected", "channel", "channel_select"]

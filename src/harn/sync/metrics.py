@@ -1,0 +1,91 @@
+"""The counters of named permits."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, get_args, overload
+
+from harn.errors import InvalidOption, did_you_mean
+from harn.runtime import current_runtime
+from harn.sync.permits import MOST_READERS, Kind, Permits
+from harn.sync.turnstile import Turnstile
+from harn.sync.waiters import guard
+
+
+@dataclass(frozen=True, slots=True)
+class SyncMetrics:
+    """The counters of one key. *current_held* counts permits; a writer counts as one."""
+
+    kind: str
+    key: str
+    capacity: int | None
+    acquisition_count: int
+    timeout_count: int
+    cancellation_count: int
+    release_count: int
+    current_held: int
+    current_queue_depth: int
+    max_queue_depth: int
+    total_wait_ms: int
+    total_held_ms: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field, JSON-ready."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@overload
+def sync_metrics(kind: Kind, key: str) -> SyncMetrics | None: ...
+@overload
+def sync_metrics(kind: Kind | None = None, key: None = None) -> list[SyncMetrics]: ...
+@overload
+def sync_metrics(kind: None = None, *, key: str) -> list[SyncMetrics]: ...
+def sync_metrics(
+    kind: Kind | None = None, key: str | None = None
+) -> SyncMetrics | list[SyncMetrics] | None:
+    """Return the counters of *kind* and *key*, or None if there is no such key.
+
+    With one of them missing, a list of all that match. `mutex` blocks have no counters.
+
+    >>> import asyncio
+    >>> from harn import sync_gate_acquire
+    >>> async def main() -> int:
+    ...     async with await sync_gate_acquire("workflow-runner", 8):
+    ...         return sync_metrics("gate", "workflow-runner").current_held
+    >>> asyncio.run(main())
+    1
+    """
+    if kind is not None and kind not in get_args(Kind):
+        near = did_you_mean(str(kind), get_args(Kind))
+        raise InvalidOption("kind", kind, f"one of {', '.join(get_args(Kind))}{near}")
+    named = current_runtime().service(Permits).named
+    with guard:
+        if kind is not None and key is not None:
+            found = named[kind].get(key)
+            return None if found is None else _metrics(found)
+        return [
+            _metrics(turnstile)
+            for each, turnstiles in named.items()
+            if kind in (None, each)
+            for name, turnstile in turnstiles.items()
+            if key in (None, name)
+        ]
+
+
+def _metrics(turnstile: Turnstile) -> SyncMetrics:
+    is_rwlock = turnstile.kind == "rwlock"
+    held = turnstile.capacity - turnstile.free
+    return SyncMetrics(
+        kind=turnstile.kind,
+        key=str(turnstile.key),
+        capacity=None if is_rwlock else turnstile.capacity,
+        acquisition_count=turnstile.acquisitions,
+        timeout_count=turnstile.timeouts,
+        cancellation_count=turnstile.cancellations,
+        release_count=turnstile.releases,
+        current_held=1 if is_rwlock and held == MOST_READERS else held,
+        current_queue_depth=turnstile.queued,
+        max_queue_depth=turnstile.longest_line,
+        total_wait_ms=round(turnstile.wait_seconds * 1000),
+        total_held_ms=round(turnstile.held_seconds * 1000),
+    )
