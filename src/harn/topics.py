@@ -50,6 +50,7 @@ TOPICS = (
             "job_released",
             "job_dead",
             "job_purged",
+            "jobs_woken",
             "keys_changed",
         ),
         "What became of a queue's jobs, and what its fairness keys are made of.",

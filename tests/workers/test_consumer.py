@@ -299,7 +299,7 @@ async def test_a_handler_that_blocks_the_loop_for_three_lives_keeps_its_claim(
         stop = threading.Event()
         thread = threading.Thread(target=rival, args=(stop,))
         thread.start()
-        time.sleep(1.8)  # noqa: ASYNC251 - blocking the loop is the point
+        time.sleep(1.8)
         stop.set()
         thread.join()
         return "done"
@@ -321,7 +321,7 @@ async def test_in_memory_too_a_blocked_loop_keeps_its_claim(tmp_path: Path) -> N
         claims: list[Any] = []
 
         async def handler(job: Job) -> str:
-            time.sleep(0.9)  # noqa: ASYNC251
+            time.sleep(0.9)
             claims.append(await queue.claim_next("rival"))
             return "done"
 

@@ -2,8 +2,8 @@
 
 Live operations (`jobs.py`) decide, append the records, and apply these changes in the same
 transaction, many at a time. `JobIndex` applies the same changes to records read back from the
-log, so that a rebuilt index is the index. Time-driven changes (a claim lapses, a scheduled job
-comes due) leave no record: they follow from the times that are in the records.
+log, so that a rebuilt index is the index. Changes that only time brings (a claim lapses, a
+scheduled job comes due) have a record too, written by whoever noticed.
 """
 
 from __future__ import annotations
@@ -223,22 +223,11 @@ def drop_idle(state: QueueState) -> Operation[None]:
         )
 
 
-def wake_jobs(state: QueueState) -> Operation[list[tuple[Any, ...]]]:
-    """Let expired claims lapse and scheduled jobs become ready, as of the state's time.
-
-    Returns the rows of jobs that have no attempt left: whoever keeps the log buries them.
-    """
-    exhausted: list[tuple[Any, ...]] = []
-    if state.alarm is None or state.alarm > state.now:
-        return exhausted
-    rows = yield ask("due_jobs", queue_id=state.queue_id, until=state.now, limit=BATCH)
+def wake_jobs(state: QueueState, rows: Sequence[Row]) -> Operation[None]:
+    """Let expired claims lapse and scheduled jobs become ready: *rows* of `due_jobs`."""
     shifts = Shifts()
     settled: list[Row] = []
-    for row in rows:
-        id, key, was, attempts, most, held, _, _, wake_at, history = row
-        if was in (CLAIMED, FAILED) and 0 < most <= attempts:
-            exhausted.append(row)
-            continue
+    for id, key, was, attempts, _, held, _, _, wake_at, history in rows:
         if was == CLAIMED:
             history = add_history(history, attempts, wake_at, "expired", EXPIRED)
         settled.append((id, READY, None, held, attempts, None, history))
@@ -246,11 +235,6 @@ def wake_jobs(state: QueueState) -> Operation[list[tuple[Any, ...]]]:
         shifts.add(key, ready=1)
     yield from settle_jobs(state, settled)
     yield from shifts.apply(state)
-    if not exhausted:
-        [(alarm,)] = yield ask("next_due", queue_id=state.queue_id)
-        state.alarm = alarm
-        yield ask("set_alarm", queue_id=state.queue_id, alarm=alarm)
-    return exhausted
 
 
 EXPIRED = "the claim expired: its consumer died or stopped renewing"
@@ -299,7 +283,7 @@ class JobIndex:
             "shares",
             (
                 *("queue_id", "key", "ready", "scheduled", "in_flight", "turn", "round"),
-                *("credit", "oldest_at", "selected", "promoted"),
+                *("credit", "oldest_at"),
             ),
             *("dump_shares", "clear_shares", "restore_shares"),
         ),
@@ -341,6 +325,7 @@ class JobIndex:
             "job_released": _fold_settled,
             "job_purged": _fold_settled,
             "job_response": _fold_response,
+            "jobs_woken": _fold_woken,
             "keys_changed": _fold_keys,
         }
         if not isinstance(queue, str) or event.kind not in folds:
@@ -350,8 +335,6 @@ class JobIndex:
         state = yield from open_queue(queue, create=True)
         assert state is not None
         state.now = event.occurred_at_ms
-        if event.kind in ("job_claimed", "keys_changed"):
-            yield from wake_jobs(state)
         yield from folds[event.kind](state, event)
 
     def held(self, topic: str) -> Operation[int | None]:
@@ -420,7 +403,6 @@ def _fold_claim(state: QueueState, event: Event) -> Operation[None]:
     claim = (record["claim_id"], record["consumer_id"], record["expires_at_ms"], state.now)
     yield from hold_jobs(state, [(id, *claim, enqueued_at)])
     if scheduling["strategy"] == "drr":
-        yield from change_cap(state, scheduling["cap"])
         yield from _fold_turn(state, key, scheduling)
     else:
         shifts = Shifts()
@@ -574,12 +556,20 @@ def _fold_response(state: QueueState, event: Event) -> Operation[None]:
     yield ask("add_totals", queue_id=state.queue_id, **totals)
 
 
+def _fold_woken(state: QueueState, event: Event) -> Operation[None]:
+    ids = msgspec.json.encode(event.payload["job_event_ids"]).decode()
+    yield from wake_jobs(state, (yield ask("due_by_id", queue_id=state.queue_id, ids=ids)))
+
+
 def _fold_keys(state: QueueState, event: Event) -> Operation[None]:
     yield from change_keys(state, event.payload["fairness_key"])
+    yield from change_cap(state, event.payload["cap"])
 
 
 def change_keys(state: QueueState, dimension: str) -> Operation[None]:
     """Make a queue's keys of something else: every unsettled job changes its share."""
+    if state.dimension == dimension:
+        return
     state.dimension, state.last_key, state.promoted = dimension, "", 0
     yield ask("set_dimension", queue_id=state.queue_id, dimension=dimension)
     after = 0

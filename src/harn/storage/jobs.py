@@ -18,6 +18,7 @@ from harn.storage.codec import decode
 from harn.storage.contract import Draft
 from harn.storage.deadletters import dead_letters
 from harn.storage.jobindex import (
+    BATCH,
     EXPIRED,
     Change,
     JobState,
@@ -226,15 +227,12 @@ def _adopt_policy(state: QueueState, claiming: Claiming) -> Operation[None]:
     if state.policy == claiming.policy:
         return
     yield ask("set_policy", queue_id=state.queue_id, policy=claiming.policy)
-    if claiming.strategy != "drr":
+    keys = (claiming.dimension, claiming.cap)
+    if claiming.strategy != "drr" or (state.dimension, state.cap) == keys:
         return
-    if state.dimension != claiming.dimension:
-        record = {"fairness_key": claiming.dimension, "changed_at_ms": state.now}
-        topic = queue_topics(state.name).claims
-        encoded = _encode(record)
-        headers = queue_headers(state.name)
-        yield from append([Draft(topic, "keys_changed", encoded, headers, state.now)])
-        yield from change_keys(state, claiming.dimension)
+    record = {"fairness_key": keys[0], "cap": keys[1], "changed_at_ms": state.now}
+    yield from _note(state, "keys_changed", record)
+    yield from change_keys(state, claiming.dimension)
     yield from change_cap(state, claiming.cap)
 
 
@@ -303,7 +301,6 @@ def _scheduling(state: QueueState, claiming: Claiming, pick: Any) -> dict[str, A
     if claiming.strategy == "drr":
         scheduling["round"] = pick.round
         scheduling["credit"] = pick.credit
-        scheduling["cap"] = state.cap
         if pick.promoted:
             scheduling["promoted"] = True
     return scheduling
@@ -346,20 +343,36 @@ def _record(topic: str, id: int) -> Operation[bytes]:
 
 def settle_due(state: QueueState, new_id: NewId) -> Operation[None]:
     """Let lapse what has expired and bury what has no attempt left."""
-    exhausted = yield from wake_jobs(state)
-    if not exhausted:
+    if state.alarm is None or state.alarm > state.now:
         return
+    rows = yield ask("due_jobs", queue_id=state.queue_id, until=state.now, limit=BATCH)
+    exhausted = [row for row in rows if row[2] in (CLAIMED, FAILED) and 0 < row[4] <= row[3]]
+    woken = [row for row in rows if row not in exhausted] if exhausted else rows
+    if woken:
+        record = {"job_event_ids": [row[0] for row in woken], "woken_at_ms": state.now}
+        yield from _note(state, "jobs_woken", record)
+        yield from wake_jobs(state, woken)
+    if exhausted:
+        yield from _bury(state, exhausted, new_id)
+    [(alarm,)] = yield ask("next_due", queue_id=state.queue_id)
+    state.alarm = alarm
+    yield ask("set_alarm", queue_id=state.queue_id, alarm=alarm)
+
+
+def _note(state: QueueState, kind: str, record: dict[str, Any]) -> Operation[None]:
+    topic, headers = queue_topics(state.name).claims, queue_headers(state.name)
+    yield from append([Draft(topic, kind, _encode(record), headers, state.now)])
+
+
+def _bury(state: QueueState, rows: Sequence[tuple[Any, ...]], new_id: NewId) -> Operation[None]:
     settling = _Settling(state, new_id)
-    for id, key, was, attempts, most, held, claim_id, consumer, wake_at, history in exhausted:
+    for id, key, was, attempts, most, held, claim_id, consumer, wake_at, history in rows:
         job = JobState(id, key, was, wake_at, attempts, most, claim_id, held, history)
         error = EXPIRED
         if was == FAILED:
             error = (decode(history.encode()) if history else [{}])[-1].get("error") or EXPIRED
         yield from settling.bury(job, consumer or "", error, already_told=was == FAILED)
     yield from settling.write()
-    [(alarm,)] = yield ask("next_due", queue_id=state.queue_id)
-    state.alarm = alarm
-    yield ask("set_alarm", queue_id=state.queue_id, alarm=alarm)
 
 
 def settle_claims(

@@ -174,5 +174,6 @@ def look_at_job(queue_id: int, id: int) -> Operation[JobView | None]:
         in_key.append(ahead)
         in_queue.append(before_us)
         younger.append(all_of_key - ahead)
-    fields: list[Any] = [id, *row, Share(*share[0]) if share else None]
-    return JobView(*fields, tuple(in_key), tuple(in_queue), tuple(younger))
+    ahead = [tuple(in_key), tuple(in_queue), tuple(younger)]
+    fields: list[Any] = [id, *row, Share(*share[0]) if share else None, *ahead]
+    return JobView(*fields)

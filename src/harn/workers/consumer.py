@@ -23,7 +23,6 @@ from harn.errors import HarnError, InvalidOption
 from harn.runtime import Runtime, Task, current_frame, current_runtime
 from harn.settings import host_name
 from harn.storage import Claimed, Claiming, SettlementResult, has_work
-from harn.storage.store import POLL
 from harn.tasks import (
     Scope,
     TaskHandle,
@@ -38,6 +37,8 @@ from harn.workers.queue import MOST_AT_ONCE, Claim, WorkerQueue
 from harn.workers.records import DrainReport, Job, check_consumer, check_ttl
 from harn.workers.renewing import Renewals
 
+POLL = 0.5
+"""Seconds after which an idle consumer looks again, hint or no hint."""
 KEPT_RESPONSES = 10_000
 RETRY_AFTER = 0.5
 """Seconds before a consumer whose store is out of reach asks again."""
@@ -45,7 +46,7 @@ RETRY_AFTER = 0.5
 Handler = Callable[[Job], Any]
 
 
-class GiveBack(Exception):  # noqa: N818 - a wish, not an error
+class GiveBack(Exception):
     """Raised by a handler that was not let in: the job goes back, attempt included.
 
     *delay* is how long it waits before it can be claimed again.
@@ -57,11 +58,11 @@ class GiveBack(Exception):  # noqa: N818 - a wish, not an error
         self.delay = delay
 
 
-class Bury(Exception):  # noqa: N818 - a wish, not an error
+class Bury(Exception):
     """Raised by a handler whose dispatch is over for good: the job is dead."""
 
 
-class RetryLater(Exception):  # noqa: N818 - a wish, not an error
+class RetryLater(Exception):
     """Raised by a handler that failed and knows when to try again."""
 
     def __init__(self, error: BaseException | str, delay: Duration) -> None:

@@ -179,9 +179,9 @@ class Renewals:
     def _give_up_late_ones(self) -> None:
         now = self._clock.monotonic()
         for one in list(self._held.values()):
-            if now - one.renewed_at >= one.claim.ttl_ms / 1000 * GIVE_UP_AT:
-                if self._held.pop(one.claim.claim_id, None) is not None:
-                    self._tell(one, "it could not be renewed in time")
+            late = now - one.renewed_at >= one.claim.ttl_ms / 1000 * GIVE_UP_AT
+            if late and self._held.pop(one.claim.claim_id, None) is not None:
+                self._tell(one, "it could not be renewed in time")
 
     def _tell(self, one: Held, note: str) -> None:
         if self._runtime.on_loop_thread():

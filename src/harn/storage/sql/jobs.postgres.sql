@@ -130,6 +130,11 @@ WHERE queue_id = :queue_id;
 SELECT id, key, state, wake_at, attempts, max_attempts, claim_id, held, history
 FROM jobs WHERE queue_id = :queue_id AND id = ANY (ARRAY(SELECT json_array_elements_text(:ids::json)::bigint));
 
+-- name: due_by_id
+-- Read some jobs the way due_jobs does.
+SELECT id, key, state, attempts, max_attempts, held, claim_id, consumer, wake_at, history
+FROM jobs WHERE queue_id = :queue_id AND id = ANY (ARRAY(SELECT json_array_elements_text(:ids::json)::bigint));
+
 -- name: settle_jobs
 -- Move jobs to another state.
 UPDATE jobs SET state = v.state, wake_at = v.wake_at, held = v.held, attempts = v.attempts, settled_at = v.settled_at,
@@ -152,9 +157,9 @@ SELECT * FROM unnest(:queue_id::bigint[], :name::text[], :dimension::text[], :ca
 
 -- name: restore_shares
 -- Fill the index of shares.
-INSERT INTO shares (queue_id, key, ready, scheduled, in_flight, turn, round, credit, oldest_at, selected, promoted)
+INSERT INTO shares (queue_id, key, ready, scheduled, in_flight, turn, round, credit, oldest_at)
 SELECT * FROM unnest(:queue_id::bigint[], :key::text[], :ready::bigint[], :scheduled::bigint[], :in_flight::bigint[],
-    :turn::bigint[], :round::bigint[], :credit::bigint[], :oldest_at::bigint[], :selected::bigint[], :promoted::bigint[]);
+    :turn::bigint[], :round::bigint[], :credit::bigint[], :oldest_at::bigint[]);
 
 -- name: restore_jobs
 -- Fill the index of jobs.

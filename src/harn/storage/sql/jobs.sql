@@ -183,13 +183,16 @@ DELETE FROM queue_triggers;
 
 -- name: dump_queues
 -- Read the index of queues whole.
-SELECT queue_id, name, dimension, cap, round, last_key, promoted, promotions, alarm, acked, purged, dead, responses, ages
+SELECT queue_id, name, dimension, cap, round, last_key, promoted, promotions,
+    (SELECT 0 FROM jobs j WHERE j.queue_id = queues.queue_id AND wake_at IS NOT NULL LIMIT 1),
+    acked, purged, dead, responses, ages
 FROM queues ORDER BY name;
 
 -- name: dump_shares
--- Read the index of shares whole.
-SELECT queue_id, key, ready, scheduled, in_flight, turn, round, credit, oldest_at, selected, promoted
-FROM shares ORDER BY queue_id, key;
+-- Read the index of shares, as far as they hold work: an idle one counts only for show.
+SELECT queue_id, key, ready, scheduled, in_flight, turn, CASE WHEN ready > 0 THEN round ELSE 0 END,
+    CASE WHEN ready > 0 THEN credit ELSE 0 END, oldest_at
+FROM shares WHERE ready > 0 OR scheduled > 0 OR in_flight > 0 ORDER BY queue_id, key;
 
 -- name: dump_jobs
 -- Read the index of jobs whole.

@@ -120,6 +120,11 @@ WHERE queue_id = :queue_id;
 SELECT j.id, j.key, j.state, j.wake_at, j.attempts, j.max_attempts, j.claim_id, j.held, j.history
 FROM json_each(:ids) i CROSS JOIN jobs j ON j.queue_id = :queue_id AND j.id = i.value;
 
+-- name: due_by_id
+-- Read some jobs the way due_jobs does.
+SELECT j.id, j.key, j.state, j.attempts, j.max_attempts, j.held, j.claim_id, j.consumer, j.wake_at, j.history
+FROM json_each(:ids) i CROSS JOIN jobs j ON j.queue_id = :queue_id AND j.id = i.value;
+
 -- name: settle_jobs
 -- Move jobs to another state.
 UPDATE jobs SET state = ?3, wake_at = ?4, held = ?5, attempts = ?6, settled_at = ?7, history = ?8
@@ -136,8 +141,8 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14);
 
 -- name: restore_shares
 -- Fill the index of shares.
-INSERT INTO shares (queue_id, key, ready, scheduled, in_flight, turn, round, credit, oldest_at, selected, promoted)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11);
+INSERT INTO shares (queue_id, key, ready, scheduled, in_flight, turn, round, credit, oldest_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9);
 
 -- name: restore_jobs
 -- Fill the index of jobs.

@@ -1,0 +1,94 @@
+"""The job index is a fold of the log: rebuilding it from the records gives the same index."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from harn import ClaimLost, NewJob, SchedulerPolicy, worker_queue
+from harn.storage import JobIndex, Store
+from harn.storage.rebuild import compare
+from harn.testing import fresh_runtime
+from harn.workers import Claim
+
+KEYS = st.sampled_from(["a", "b", None])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("enqueue"),
+            st.lists(st.tuples(KEYS, st.integers(0, 2), st.sampled_from([None, "2m"])), max_size=5),
+        ),
+        st.tuples(st.just("claim"), st.tuples(st.integers(0, 2), st.integers(1, 5))),
+        st.tuples(
+            st.sampled_from(["ack", "fail", "retry", "release", "renew", "delay"]),
+            st.integers(0, 20),
+        ),
+        st.tuples(st.just("advance"), st.sampled_from([1, 3, 6, 20])),
+        st.tuples(st.just("purge"), st.none()),
+        st.tuples(st.just("summary"), st.none()),
+    ),
+    max_size=40,
+)
+POLICIES = [
+    SchedulerPolicy(strategy="drr", weights={"a": 2}, max_concurrent_per_key=2),
+    SchedulerPolicy(),
+    SchedulerPolicy(strategy="drr", fairness_key="tenant-and-binding", quantum=2),
+]
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=STEPS)
+async def test_a_rebuilt_index_is_the_index(steps: list[Any]) -> None:
+    async with fresh_runtime() as runtime:
+        clock: Any = runtime.clock
+        queues = [worker_queue("q", policy) for policy in POLICIES]
+        held: list[Claim] = []
+        for step, detail in steps:
+            await clock.advance("1ms")
+            await act(queues, held, clock, step, detail)
+        store = runtime.service(Store)
+
+        differences = await store.run(lambda: compare([JobIndex()]))
+
+        assert differences == []
+
+
+async def act(queues: Any, held: list[Claim], clock: Any, step: str, detail: Any) -> None:
+    queue = queues[0]
+    if step == "enqueue":
+        priorities = ("high", "normal", "low")
+        await queue.enqueue_many(
+            NewJob(
+                0,
+                tenant_id=t,
+                priority=priorities[p],
+                not_before=later,
+                max_attempts=2,
+                trigger_id=t,
+                dedupe_key=f"{t}{p}",
+            )
+            for t, p, later in detail
+        )
+    elif step == "claim":
+        which, n = detail
+        held += await queues[which].claim_many("w", n, ttl="5m")
+    elif step == "advance":
+        await clock.advance(minutes=detail)
+    elif step == "purge":
+        await queue.purge()
+    elif step == "summary":
+        await queue.summary()
+    elif held:
+        claim = held[detail % len(held)]
+        try:
+            await {
+                "ack": lambda: claim.ack({"n": 1}),
+                "fail": lambda: claim.fail("boom"),
+                "retry": lambda: claim.fail("boom", delay="3m"),
+                "release": lambda: claim.release(),
+                "delay": lambda: claim.release("busy", delay="2m"),
+                "renew": lambda: claim.renew("4m"),
+            }[step]()
+        except ClaimLost:
+            held.remove(claim)
