@@ -55,7 +55,7 @@ async def sweep(
     for race in (False, True):
         for k in range(1, most + 1):
             runs += 1
-            run = await one_run(make, k, race, leftovers)
+            run = await one_run(make, k, race, leftovers, collect=k == 1)
             _assert_the_cancel_came_out(run, may_finish)
             if check is not None:
                 checked = check(run)
@@ -69,9 +69,13 @@ async def sweep(
 
 
 async def one_run(
-    make: Callable[[], Coroutine[Any, Any, Any]], k: int, race: bool, leftovers: int = 0
+    make: Callable[[], Coroutine[Any, Any, Any]],
+    k: int,
+    race: bool,
+    leftovers: int = 0,
+    collect: bool = False,
 ) -> Run:
-    """Run *make*`()` once, cancelled at its *k*-th suspension."""
+    """Run *make*`()` once, cancelled at its *k*-th suspension; *collect* garbage afterwards."""
     loop = asyncio.get_running_loop()
     complaints: list[dict[str, Any]] = []
     previous = loop.get_exception_handler()
@@ -86,7 +90,8 @@ async def one_run(
         left = asyncio.all_tasks() - before
         assert not left, f"k={k} race={race}: tasks left alive: {left}"
         run = _outcome(task, k, race, bool(requested))
-        if k == 1:
+        if collect:  # what was never retrieved is only told when it is collected
+            del task
             gc.collect()
     finally:
         loop.set_exception_handler(previous)

@@ -91,7 +91,7 @@ class Program:
     async def run(self) -> str:
         """Carry it out, one in three cancelled from outside at some turn; say how it ended."""
         before = asyncio.all_tasks()
-        main = asyncio.get_running_loop().create_task(self._main())
+        main = asyncio.get_running_loop().create_task(self.main())
         cancelled = False
         if self.random.random() < 0.35:
             for _ in range(self.random.randrange(25)):
@@ -109,7 +109,8 @@ class Program:
             raise AssertionError(f"seed {self.seed}: {error!r}") from error
         return type(error).__name__
 
-    async def _main(self) -> None:
+    async def main(self) -> None:
+        """Carry it out, in a runtime of its own."""
         async with Runtime(clock=TurnClock()):
             await self._body(0, None)
 

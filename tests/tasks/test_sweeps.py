@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from programs import TurnClock
+from programs import Program, TurnClock
 
 import harn
 from harn import Runtime, scope, spawn
-from sweep import Run, sweep
+from sweep import Run, one_run, sweep
 
 
 class Boom(Exception):
@@ -245,6 +246,32 @@ async def test_G7_a_cancel_at_any_await_comes_out_and_leaves_nothing(case: str) 
             assert runtime.clock.activity.working == 0, run
 
         assert await sweep(CASES[case], check) >= 4
+
+
+PROGRAMS = 400
+
+
+@pytest.mark.parametrize("batch", range(4))
+async def test_G7_random_programs_are_swept_too(batch: int, at_least: Callable[[int], int]) -> None:
+    """More than five thousand schedules in the ordinary run."""
+    logging.getLogger("harn.tasks").setLevel(logging.CRITICAL)
+    count = at_least(PROGRAMS) // 4
+    schedules = 0
+    for seed in range(batch * count, (batch + 1) * count):
+        for race in (False, True):
+            for k in range(1, 1000):
+                program = Program(seed)
+                run = await one_run(program.main, k, race)
+                schedules += 1
+                where = f"seed {seed} k={k} race={race}"
+                assert program.cleanups == program.deferred, where
+                if not run.cancelled:
+                    break
+                cancelled = isinstance(run.error, asyncio.CancelledError)
+                assert cancelled or program.converted, f"{where}: became {run.error!r}"
+    logging.getLogger("harn.tasks").setLevel(logging.NOTSET)
+
+    assert schedules >= 13 * count
 
 
 async def test_the_sweep_finds_what_asyncio_swallows() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-CASES = """
+RIGHT = """
 import functools
 from typing import assert_type
 
@@ -64,19 +64,17 @@ async def main() -> None:
 """
 
 
-def checked(tmp_path: Path, root: Path, code: str) -> list[str]:
+def test_result_types_flow_and_wrong_arguments_are_seen(tmp_path: Path, root: Path) -> None:
     api = pytest.importorskip("mypy.api")
-    case = tmp_path / "case.py"
-    case.write_text(code)
-    options = ["--strict", "--no-error-summary", "--cache-dir", str(root / ".mypy_cache")]
-    out, _, _ = api.run([*options, "--config-file", str(root / "pyproject.toml"), str(case)])
-    return [line for line in out.splitlines() if "error:" in line]
+    right, wrong = tmp_path / "right.py", tmp_path / "wrong.py"
+    right.write_text(RIGHT)
+    wrong.write_text(WRONG)
+    # A cache of its own: another mypy may be at work on the project's.
+    options = ["--strict", "--no-error-summary", "--cache-dir", str(root / ".mypy_cache" / "tests")]
+    config = ["--config-file", str(root / "pyproject.toml")]
 
+    out, _, _ = api.run([*options, *config, str(right), str(wrong)])
 
-def test_the_type_of_a_result_is_the_functions_own(tmp_path: Path, root: Path) -> None:
-    assert checked(tmp_path, root, CASES) == []
-
-
-def test_wrong_arguments_are_seen(tmp_path: Path, root: Path) -> None:
-    lines = {int(line.split(":")[1]) for line in checked(tmp_path, root, WRONG)}
-    assert lines == {10, 11, 12, 13}
+    errors = [line.split(":")[:2] for line in out.splitlines() if ": error:" in line]
+    assert [line for path, line in errors if Path(path).name == "right.py"] == []
+    assert {int(line) for _, line in errors} == {10, 11, 12, 13}
