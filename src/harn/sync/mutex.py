@@ -66,8 +66,8 @@ class Mutex:
             section = mutexes.sections.get(self._key) or mutexes.open(self._key)
             if section is not self._section:
                 self._move_to(section)
-            if section.free and not section.queued:
-                # Nobody is in it or waits: what `enter` does, without the call.
+            if section.free:
+                # Nobody is in it, so nobody waits: what `enter` does, without the call.
                 section.free = 0
                 section.holder = holder
                 section.held = 1
