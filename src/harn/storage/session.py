@@ -20,6 +20,8 @@ class Session:
     def __init__(
         self, connection: apsw.Connection, clock: Callable[[], Clock], *, read_only: bool = False
     ) -> None:
+        # Plans must not depend on bound values: otherwise every new value prepares anew.
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         self.connection = connection
         self.touched: set[str] = set()
         self._queries = load_queries("sqlite")
