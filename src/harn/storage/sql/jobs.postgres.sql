@@ -178,3 +178,9 @@ SELECT * FROM unnest(:queue_id::bigint[], :tenant_id::text[], :dedupe_key::text[
 -- name: restore_triggers
 -- Fill the index of trigger ids.
 INSERT INTO queue_triggers (queue_id, trigger_id) SELECT * FROM unnest(:queue_id::bigint[], :trigger_id::text[]);
+
+-- name: oldest_ready
+-- Tell when the oldest ready job of each priority was enqueued.
+SELECT (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = 0 AND priority = 0 ORDER BY id LIMIT 1),
+       (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = 0 AND priority = 1 ORDER BY id LIMIT 1),
+       (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = 0 AND priority = 2 ORDER BY id LIMIT 1);

@@ -123,12 +123,6 @@ SELECT id, enqueued_at FROM jobs WHERE queue_id = :queue_id AND state < 4 ORDER 
 SELECT coalesce(sum(ready), 0), coalesce(sum(scheduled), 0), coalesce(sum(in_flight), 0)
 FROM shares WHERE queue_id = :queue_id;
 
--- name: oldest_ready
--- Tell when the oldest ready job of each priority was enqueued.
-SELECT (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = 0 AND priority = 0 ORDER BY id LIMIT 1),
-       (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = 0 AND priority = 1 ORDER BY id LIMIT 1),
-       (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = 0 AND priority = 2 ORDER BY id LIMIT 1);
-
 -- name: share_rows
 -- List a queue's shares for people, those with work first.
 SELECT key, ready, scheduled, in_flight, turn, round, credit, oldest_at, selected, promoted, deferred, deferred_from

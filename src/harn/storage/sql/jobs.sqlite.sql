@@ -80,9 +80,9 @@ LEFT JOIN events e ON e.topic_id = (SELECT topic_id FROM topics WHERE name = :to
 UPDATE shares SET ready = ready - ?3, in_flight = in_flight + ?3, selected = selected + ?3, promoted = promoted + ?4,
     turn = ?5, round = ?6, credit = ?7, deferred_from = ?8,
     oldest_at = (SELECT min(at) FROM (
-        SELECT * FROM (SELECT enqueued_at AS at FROM jobs WHERE queue_id = ?1 AND key = ?2 AND priority = 0 AND state = 0 ORDER BY id LIMIT 1)
-        UNION ALL SELECT * FROM (SELECT enqueued_at FROM jobs WHERE queue_id = ?1 AND key = ?2 AND priority = 1 AND state = 0 ORDER BY id LIMIT 1)
-        UNION ALL SELECT * FROM (SELECT enqueued_at FROM jobs WHERE queue_id = ?1 AND key = ?2 AND priority = 2 AND state = 0 ORDER BY id LIMIT 1)))
+        SELECT * FROM (SELECT enqueued_at AS at FROM jobs INDEXED BY jobs_of_key WHERE queue_id = ?1 AND key = ?2 AND priority = 0 AND state = 0 ORDER BY id LIMIT 1)
+        UNION ALL SELECT * FROM (SELECT enqueued_at FROM jobs INDEXED BY jobs_of_key WHERE queue_id = ?1 AND key = ?2 AND priority = 1 AND state = 0 ORDER BY id LIMIT 1)
+        UNION ALL SELECT * FROM (SELECT enqueued_at FROM jobs INDEXED BY jobs_of_key WHERE queue_id = ?1 AND key = ?2 AND priority = 2 AND state = 0 ORDER BY id LIMIT 1)))
 WHERE queue_id = ?1 AND key = ?2;
 
 -- name: shift_shares
@@ -98,9 +98,9 @@ UPDATE shares SET
     idle_at = CASE WHEN ready + ?3 <= 0 AND scheduled + ?4 <= 0 AND in_flight + ?5 <= 0 THEN ?9 END,
     ready = ready + ?3, scheduled = scheduled + ?4, in_flight = in_flight + ?5,
     oldest_at = CASE WHEN ?3 = 0 THEN oldest_at ELSE (SELECT min(at) FROM (
-        SELECT * FROM (SELECT enqueued_at AS at FROM jobs WHERE queue_id = ?1 AND key = ?2 AND priority = 0 AND state = 0 ORDER BY id LIMIT 1)
-        UNION ALL SELECT * FROM (SELECT enqueued_at FROM jobs WHERE queue_id = ?1 AND key = ?2 AND priority = 1 AND state = 0 ORDER BY id LIMIT 1)
-        UNION ALL SELECT * FROM (SELECT enqueued_at FROM jobs WHERE queue_id = ?1 AND key = ?2 AND priority = 2 AND state = 0 ORDER BY id LIMIT 1))) END
+        SELECT * FROM (SELECT enqueued_at AS at FROM jobs INDEXED BY jobs_of_key WHERE queue_id = ?1 AND key = ?2 AND priority = 0 AND state = 0 ORDER BY id LIMIT 1)
+        UNION ALL SELECT * FROM (SELECT enqueued_at FROM jobs INDEXED BY jobs_of_key WHERE queue_id = ?1 AND key = ?2 AND priority = 1 AND state = 0 ORDER BY id LIMIT 1)
+        UNION ALL SELECT * FROM (SELECT enqueued_at FROM jobs INDEXED BY jobs_of_key WHERE queue_id = ?1 AND key = ?2 AND priority = 2 AND state = 0 ORDER BY id LIMIT 1))) END
 WHERE queue_id = ?1 AND key = ?2;
 
 -- name: note_claims
@@ -157,3 +157,9 @@ INSERT INTO job_dedupe (queue_id, tenant_id, dedupe_key, job_id) VALUES (?1, ?2,
 -- name: restore_triggers
 -- Fill the index of trigger ids.
 INSERT INTO queue_triggers (queue_id, trigger_id) VALUES (?1, ?2);
+
+-- name: oldest_ready
+-- Tell when the oldest ready job of each priority was enqueued.
+SELECT (SELECT enqueued_at FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND state = 0 AND priority = 0 ORDER BY id LIMIT 1),
+       (SELECT enqueued_at FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND state = 0 AND priority = 1 ORDER BY id LIMIT 1),
+       (SELECT enqueued_at FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND state = 0 AND priority = 2 ORDER BY id LIMIT 1);
