@@ -6,6 +6,7 @@ build the names that contain a queue or another user's word.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from dataclasses import dataclass
@@ -183,6 +184,7 @@ class QueueTopics:
     responses: str
 
 
+@functools.lru_cache(maxsize=4096)
 def queue_topics(queue: str) -> QueueTopics:
     """Return the topics of *queue*; no two queues share one, and none is the catalogue's.
 

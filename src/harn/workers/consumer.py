@@ -20,7 +20,7 @@ from typing import Any
 from harn.clock import resolve
 from harn.duration import Duration
 from harn.errors import HarnError, InvalidOption
-from harn.runtime import Runtime, Task, current_frame, current_runtime
+from harn.runtime import Ambient, Runtime, Task, current_frame, current_runtime
 from harn.settings import host_name
 from harn.storage import Claimed, Claiming, SettlementResult, has_work
 from harn.tasks import (
@@ -104,6 +104,7 @@ class Consumer:
         self._renewals = queue.runtime.service(Renewals)
         self._working: dict[str, tuple[Claim, TaskHandle[None]]] = {}
         self._lost: dict[str, str] = {}
+        self._ambients: dict[tuple[str | None, ...], Ambient] = {}
         self._busy = 0
         self._asking: asyncio.Future[Claimed] | None = None
         self._is_empty = False
@@ -245,14 +246,7 @@ class Consumer:
 
     def _start(self, claim: Claim) -> None:
         job = claim.job
-        ambient = self._task.ambient
-        if job.tenant_id or job.trigger_id or job.binding_key:
-            ambient = replace(
-                ambient,
-                tenant_id=job.tenant_id or ambient.tenant_id,
-                trigger_id=job.trigger_id,
-                binding_key=job.binding_key,
-            )
+        ambient = self._ambient_of(job)
         task = Task(
             self._runtime,
             f"{self._task.id}:job:{job.id}",
@@ -265,6 +259,21 @@ class Consumer:
         handle = launch(task, self._work, (claim,), nursery=self._nursery)
         self._working[claim.claim_id] = (claim, handle)
         self._renewals.hold(claim, partial(self._lose, claim))
+
+    def _ambient_of(self, job: Job) -> Ambient:
+        origin = (job.tenant_id, job.trigger_id, job.binding_key)
+        known = self._ambients.get(origin)
+        if known is None:
+            ours = self._task.ambient
+            known = replace(
+                ours,
+                tenant_id=job.tenant_id or ours.tenant_id,
+                trigger_id=job.trigger_id or ours.trigger_id,
+                binding_key=job.binding_key or ours.binding_key,
+            )
+            if len(self._ambients) < KEPT_RESPONSES:
+                self._ambients[origin] = known
+        return known
 
     async def _work(self, claim: Claim) -> None:
         """Run the handler for one claim, then settle it."""

@@ -170,7 +170,7 @@ def draft_job(queue: str, item: Any) -> JobDraft:
         trigger_id=job.trigger_id,
         binding_key=job.binding_key,
         binding_version=job.binding_version,
-        event=job.payload,
+        event=msgspec.Raw(encode("payload", job.payload, MAX_RECORD)),
         replay_of_event_id=job.replay_of_event_id,
         priority=job.priority,
         max_attempts=most,
@@ -180,11 +180,11 @@ def draft_job(queue: str, item: Any) -> JobDraft:
         delay_ms=delay_ms,
         headers=job.headers or None,
     )
-    payload = encode("payload", job.payload, MAX_RECORD) if _is_odd(job.payload) else None
-    if payload is not None:
-        record.event = msgspec.Raw(payload)
+    body = msgspec.json.encode(record)
+    if len(body) > MAX_RECORD:
+        raise InvalidOption("payload", f"{len(body):,} bytes", f"at most {MAX_RECORD:,} bytes")
     return JobDraft(
-        encode("payload", record, MAX_RECORD),
+        body,
         _headers(queue, job),
         PRIORITIES.index(job.priority),
         job.tenant_id,
@@ -195,10 +195,6 @@ def draft_job(queue: str, item: Any) -> JobDraft:
         not_before_ms,
         delay_ms,
     )
-
-
-def _is_odd(payload: Any) -> bool:
-    return not isinstance(payload, dict | list | str | int | float | bool | None)
 
 
 def _headers(queue: str, job: NewJob) -> bytes:
