@@ -11,9 +11,13 @@ from harn import Runtime
 from harn.testing import FakeClock, fresh_runtime
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 async def world(request, clock: FakeClock, tmp_path: Path) -> AsyncIterator[Runtime]:
-    """A runtime whose limiter keeps its rows in memory, or in a file beside the real one."""
-    options = {} if request.param == "memory" else {"state_dir": tmp_path}
+    """A runtime whose limiter keeps its rows in memory, in a file, or in PostgreSQL."""
+    options: dict[str, object] = {}
+    if request.param == "sqlite":
+        options["state_dir"] = tmp_path
+    elif request.param == "postgres":
+        options["storage"] = request.getfixturevalue("postgres_url")
     async with fresh_runtime(clock=clock, **options) as runtime:
         yield runtime

@@ -318,9 +318,10 @@ class Turn:
         return until
 
     def _frees_at(self, window: Window, lacking: int) -> Operation[int]:
-        if lacking >= window.live:
-            return window.tail_us
         yield from self._flush_rows()
+        if lacking >= window.live:
+            last = yield from limits.last_expiry(window.id, window.head)
+            return window.tail_us if last is None else last
         first, count, walked = window.head, PAGE, 0
         while True:
             rows = yield from limits.rows_from(window.id, first, count)

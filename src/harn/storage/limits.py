@@ -72,6 +72,12 @@ def rows_from(bucket: int, first: int, count: int) -> Operation[list[tuple[int, 
     return rows
 
 
+def last_expiry(bucket: int, first: int) -> Operation[int | None]:
+    """Return when the last row that counts for something expires, from number *first* on."""
+    rows = yield ask("limit_last", bucket=bucket, first=first)
+    return int(rows[0][0]) if rows else None
+
+
 def charge(rows: Sequence[Row]) -> Operation[None]:
     """Write charged rows: bucket, number, expiry, units."""
     yield ask_many("limit_insert_rows", ROW, rows)

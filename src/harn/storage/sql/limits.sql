@@ -3,6 +3,11 @@
 SELECT seq, expires_us, units FROM limit_rows
 WHERE bucket_id = :bucket AND seq >= :first ORDER BY seq LIMIT :count;
 
+-- name: limit_last
+-- Tell when the newest row expires that still counts for something.
+SELECT expires_us FROM limit_rows
+WHERE bucket_id = :bucket AND seq >= :first AND units > 0 ORDER BY seq DESC LIMIT 1;
+
 -- name: limit_set_units
 -- Correct what a row was charged.
 UPDATE limit_rows SET units = :units WHERE bucket_id = :bucket AND seq = :seq;
