@@ -12,12 +12,21 @@ signatures.py   who signed a webhook; secrets.py, what is never shown
 registry.py     trigger_register, trigger_fire, channel_emit and their kin
 """
 
-from harn.triggers.binding import KINDS, PROVIDERS, Binding, TriggerBinding, check_binding
+from harn.triggers.binding import (
+    KINDS,
+    PROVIDERS,
+    Binding,
+    TriggerBinding,
+    check_binding,
+    check_id,
+    check_kind,
+)
 from harn.triggers.deadletters import DeadLetters, Letters
 from harn.triggers.dispatcher import Dispatch, DispatchHandle
 from harn.triggers.event import TriggerEvent, event_from
-from harn.triggers.handlers import LocalTarget, SpawnToPool, Target
-from harn.triggers.matching import is_wanted
+from harn.triggers.guard import check_allowed
+from harn.triggers.handlers import LocalTarget, SpawnToPool, Target, check_handler
+from harn.triggers.matching import check_match, is_wanted
 from harn.triggers.registry import (
     Accepted,
     EmitReceipt,
@@ -66,7 +75,12 @@ __all__ = [
     "TriggerEvent",
     "Triggers",
     "channel_emit",
+    "check_allowed",
     "check_binding",
+    "check_handler",
+    "check_id",
+    "check_kind",
+    "check_match",
     "event_from",
     "is_wanted",
     "sign",

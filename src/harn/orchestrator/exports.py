@@ -1,0 +1,109 @@
+"""`handlers::on_task`: from the manifest's own exports to a callable, and nowhere else.
+
+An export is a Python file beside the manifest or an importable module. A handler is a public name
+at its top: names that come out of a job or a request are never looked up here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from harn.errors import ManifestError, did_you_mean
+from harn.ids import digest
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
+_MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*", re.ASCII)
+
+
+class Exports:
+    """The modules that a manifest exports, loaded when they are first asked for."""
+
+    def __init__(self, directory: Path, sources: Mapping[str, str]) -> None:
+        self._directory = directory
+        self._sources = dict(sources)
+        self._loaded: dict[str, ModuleType] = {}
+
+    def resolve(self, reference: str) -> Any:
+        """Return what `export::name` stands for; a `ManifestError` says what is wrong with it."""
+        export, name = split_reference(reference)
+        if export not in self._sources:
+            near = did_you_mean(export, self._sources)
+            raise ManifestError(f"{reference!r}: [exports] has no {export!r}{near}")
+        module = self._module(export)
+        found = getattr(module, name, None)
+        if found is None:
+            public = [each for each in vars(module) if _NAME.fullmatch(each)]
+            near = did_you_mean(name, public)
+            raise ManifestError(f"{reference!r}: {self._sources[export]} has no {name!r}{near}")
+        if not callable(found) and not hasattr(found, "deliver"):
+            raise ManifestError(f"{reference!r} is a {type(found).__name__}, not a function")
+        return found
+
+    def _module(self, export: str) -> ModuleType:
+        if export not in self._loaded:
+            source = self._sources[export]
+            try:
+                self._loaded[export] = load(self._directory, source)
+            except ManifestError:
+                raise
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt):
+                    raise
+                reason = f"{type(error).__name__}: {error}"
+                raise ManifestError(f"{source} cannot be imported: {reason}") from error
+        return self._loaded[export]
+
+
+def split_reference(reference: str) -> tuple[str, str]:
+    """Split `export::name`, refusing anything that is not plainly two names.
+
+    >>> split_reference("handlers::on_task")
+    ('handlers', 'on_task')
+    """
+    export, separator, name = reference.partition("::")
+    if not separator or not _NAME.fullmatch(export) or not _NAME.fullmatch(name):
+        raise ManifestError(f'{reference!r}: a handler of this manifest is "export::function"')
+    return export, name
+
+
+def check_source(source: str) -> str:
+    """Return *source* if it may be an export: `file.py` below the manifest, or a module's name."""
+    if not isinstance(source, str):
+        raise ManifestError("an export is a file or a module, given as text")
+    if source.endswith(".py"):
+        path = Path(source)
+        if path.is_absolute() or ".." in path.parts or "\0" in source:
+            raise ManifestError(f"{source!r}: a file must lie beside the manifest or below it")
+    elif not _MODULE.fullmatch(source):
+        raise ManifestError(f'{source!r} is neither a file ("handlers.py") nor a module')
+    return source
+
+
+def load(directory: Path, source: str) -> ModuleType:
+    """Import *source*: a file by its path, under a name of its own, or a module by name."""
+    if not source.endswith(".py"):
+        return importlib.import_module(source)
+    path = (directory / source).resolve()
+    if not path.is_file():
+        raise ManifestError(f"{source} does not exist beside the manifest")
+    if not path.is_relative_to(directory.resolve()):
+        raise ManifestError(f"{source} leads out of the manifest's directory")
+    name = f"harn_exports_{digest(str(path), str(path.stat().st_mtime_ns), length=16)}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ManifestError(f"{source} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickling in processes look it up
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -1,0 +1,208 @@
+"""`harn.toml`: read once into frozen records, every mistake named with its place.
+
+    [exports]                    name = "file.py" beside the manifest, or a module
+    [orchestrator]               setup = "handlers::setup", called before triggers start
+    [serve]                      bind, keys, queues
+    [a2a]                        allow: hosts and networks that are not public
+    [[triggers]]                 id, kind, provider, match, handler, gates, retry, secrets ...
+
+Handlers are looked up (`bound`) when somebody is going to run them; reading imports nothing.
+"""
+
+from __future__ import annotations
+
+import stat
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from harn.errors import InvalidOption, ManifestError, did_you_mean
+from harn.orchestrator.exports import Exports, check_source, split_reference
+from harn.orchestrator.problems import ManifestProblems, Problem, Problems
+from harn.orchestrator.secrets import SecretName, check_secrets
+from harn.orchestrator.triggertables import (
+    ManifestTrigger,
+    binding_of,
+    handler_of,
+    read_triggers,
+    route_of,
+)
+from harn.triggers import Binding, check_allowed
+
+MOST_BYTES = 1024 * 1024
+TABLES = ("exports", "orchestrator", "serve", "a2a", "triggers")
+DEFAULT_BIND = "127.0.0.1:8080"
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What `serve` is told: where to listen, who may operate it, which queues to consume."""
+
+    bind: str = DEFAULT_BIND
+    keys: tuple[SecretName, ...] = ()
+    queues: tuple[str, ...] | None = None
+    """None: every queue that has work for a trigger of this manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A whole manifest."""
+
+    path: Path
+    exports: Mapping[str, str]
+    triggers: tuple[ManifestTrigger, ...]
+    serve: ServeOptions = ServeOptions()
+    setup: str | None = None
+    a2a_allow: tuple[str, ...] = ()
+
+    def trigger(self, id: str) -> ManifestTrigger | None:
+        """Return the trigger *id*, or None."""
+        return next((each for each in self.triggers if each.id == id), None)
+
+    def resolver(self) -> Exports:
+        """Return a fresh view of the exports; each one imports anew what has changed."""
+        return Exports(self.path.parent, self.exports)
+
+    def bound(self, trigger: ManifestTrigger, exports: Exports) -> Binding:
+        """Make *trigger* ready to run; a `ManifestError` if its handler cannot be imported."""
+        try:
+            handler = handler_of(trigger.handler, exports)
+            return binding_of(trigger, handler)
+        except InvalidOption as error:
+            raise ManifestError(f"{self.path.name}: trigger {trigger.id!r}: {error}") from error
+
+
+def read_manifest(path: str | Path) -> Manifest:
+    """Read and check the manifest at *path*; all mistakes come out together.
+
+    Nothing is imported and no secret is read.
+    """
+    path = Path(path)
+    text = _read(path)
+    problems = Problems(path.name, text)
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ManifestProblems([Problem(path.name, "", "", f"not TOML: {error}")]) from None
+    for key in document:
+        if key not in TABLES:
+            problems.add("", str(key), f"no such table{did_you_mean(key, TABLES)}")
+    exports = _exports(document, problems)
+    manifest = Manifest(
+        path=path,
+        exports=exports,
+        triggers=tuple(read_triggers(document, exports, problems)),
+        serve=_serve(document, problems),
+        setup=_setup(document, problems),
+        a2a_allow=_allow(document, problems),
+    )
+    _check_together(manifest, problems)
+    if problems.found:
+        raise ManifestProblems(problems.found)
+    return manifest
+
+
+def _read(path: Path) -> str:
+    try:
+        about = path.stat()
+        if stat.S_ISDIR(about.st_mode):
+            path = path / "harn.toml"
+            about = path.stat()
+        if not stat.S_ISREG(about.st_mode):
+            raise ManifestError(f"{path} is not a file")
+        if about.st_mode & stat.S_IWOTH:
+            raise ManifestError(f"{path} can be written by anybody; `chmod o-w` it first")
+        if about.st_size > MOST_BYTES:
+            raise ManifestError(f"{path} is longer than {MOST_BYTES:,} bytes")
+        return path.read_text("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ManifestError(f"{path} is not UTF-8") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ManifestError(f"{path} cannot be read: {reason}") from None
+
+
+def _table(
+    document: Mapping[str, Any], name: str, known: tuple[str, ...], problems: Problems
+) -> dict[str, Any]:
+    found = document.get(name, {})
+    if not isinstance(found, dict):
+        problems.add(name, "", f"a table: write [{name}]")
+        return {}
+    for key in found:
+        if known and key not in known:
+            problems.add(name, key, f"no such key{did_you_mean(key, known)}")
+    return found
+
+
+def _exports(document: Mapping[str, Any], problems: Problems) -> dict[str, str]:
+    table = _table(document, "exports", (), problems)
+    found = {}
+    for name, source in table.items():
+        checked = problems.attempt("exports", name, partial(check_source, source))
+        if checked is not None:
+            problems.attempt("exports", name, partial(split_reference, f"{name}::x"))
+            found[name] = checked
+    return found
+
+
+def _serve(document: Mapping[str, Any], problems: Problems) -> ServeOptions:
+    table = _table(document, "serve", ("bind", "keys", "queues"), problems)
+    bind = table.get("bind", DEFAULT_BIND)
+    problems.attempt("serve", "bind", lambda: check_bind(bind))
+    keys = problems.attempt("serve", "keys", lambda: check_secrets("keys", table.get("keys", [])))
+    queues = table.get("queues")
+    if queues is not None and not _is_names(queues):
+        problems.add("serve", "queues", "a list of queues' names")
+        queues = None
+    return ServeOptions(str(bind), keys or (), None if queues is None else tuple(queues))
+
+
+def check_bind(bind: Any) -> tuple[str, int]:
+    """Read `host:port`."""
+    if isinstance(bind, str):
+        host, _, port = bind.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if host and port.isascii() and port.isdigit() and int(port[:6]) <= 65_535:
+            return host, int(port)
+    raise InvalidOption("bind", bind, '"host:port", such as "127.0.0.1:8080"')
+
+
+def _setup(document: Mapping[str, Any], problems: Problems) -> str | None:
+    table = _table(document, "orchestrator", ("setup",), problems)
+    setup = table.get("setup")
+    if setup is None:
+        return None
+    if not isinstance(setup, str):
+        problems.add("orchestrator", "setup", '"export::function"')
+        return None
+    problems.attempt("orchestrator", "setup", lambda: split_reference(setup))
+    return setup
+
+
+def _allow(document: Mapping[str, Any], problems: Problems) -> tuple[str, ...]:
+    table = _table(document, "a2a", ("allow",), problems)
+    allow = table.get("allow", [])
+    if not _is_names(allow):
+        problems.add("a2a", "allow", "a list of host names and networks")
+        return ()
+    problems.attempt("a2a", "allow", lambda: check_allowed(allow))
+    return tuple(allow)
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) and each for each in value)
+
+
+def _check_together(manifest: Manifest, problems: Problems) -> None:
+    setup = manifest.setup
+    if setup is not None and setup.split("::")[0] not in manifest.exports:
+        problems.add("orchestrator", "setup", f"[exports] has no {setup.split('::')[0]!r}")
+    paths: dict[str, str] = {}
+    for number, trigger in enumerate(manifest.triggers):
+        path = route_of(trigger)
+        if path is not None and paths.setdefault(path, trigger.id) != trigger.id:
+            problems.add(f"triggers[{number}]", "path", f"{path} is also {paths[path]!r}'s")
