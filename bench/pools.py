@@ -19,6 +19,7 @@ million records is opened; its unit is seconds.
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import shutil
 import tempfile
@@ -31,6 +32,8 @@ from pathlib import Path
 
 from bench.harness import Contest, Contestant, Goal, timed, timed_async
 from harn import Runtime, durable, pool_create, pool_wait
+from harn.ids import pool_id
+from harn.pools.names import Names
 from harn.pools.records import VERSION, EndRecord, PoolRecord, StartRecord, TaskRecord, encode
 from harn.pools.strategies import fair_round_robin, fifo, lifo, priority
 from harn.pools.task import PoolTask
@@ -92,7 +95,10 @@ def pooled(n: int, **options: object) -> Callable[[], float]:
     return lambda: asyncio.run(inside())
 
 
+@functools.cache
 def bytes_each() -> float:
+    """Measured once: it does not vary, and tracing a million allocations is slow."""
+
     async def inside() -> float:
         async with Runtime():
             pool = await pool_create(max_concurrent=1)
@@ -160,8 +166,24 @@ def durable_submits(at_once: int, n: int) -> Callable[[], float]:
     return run
 
 
+@functools.cache
+def long_journal() -> bytes:
+    """Write a million records once; each round opens a copy."""
+    now = time.time_ns() // 1_000_000
+    names = Names(pool_id("pipeline", "p", "bench"), "bench")
+    lines = [encode(PoolRecord(VERSION, names.id, "bench", "pipeline", "p", 1, now, 0))]
+    for seq in range(1, RECORDS // 3 + 1):
+        id = names.task(now, seq)
+        lines.append(encode(TaskRecord(VERSION, seq, id, now, idempotency_key=f"k{seq}")))
+        lines.append(encode(StartRecord(VERSION, seq, now)))
+        lines.append(encode(EndRecord(VERSION, seq, now, "completed")))
+    return b"".join(lines)
+
+
 def opening() -> float:
     directory = Path(tempfile.mkdtemp())
+    (directory / "pools").mkdir()
+    (directory / "pools" / "p__bench.jsonl").write_bytes(long_journal())
     try:
         return asyncio.run(_open(directory))
     finally:
@@ -169,18 +191,7 @@ def opening() -> float:
 
 
 async def _open(directory: Path) -> float:
-    async with Runtime(state_dir=directory, storage="memory://") as runtime:
-        pool = await pool_create(name="bench", scope="pipeline", pipeline_id="p")
-        await pool.close()
-        now = runtime.clock.now_ms()
-        header = PoolRecord(VERSION, pool.id, "bench", "pipeline", "p", 1, now, 0)
-        with (directory / "pools" / "p__bench.jsonl").open("wb") as file:
-            file.write(encode(header))
-            for seq in range(1, RECORDS // 3 + 1):
-                id = pool.names.task(now, seq)
-                file.write(encode(TaskRecord(VERSION, seq, id, now, idempotency_key=f"k{seq}")))
-                file.write(encode(StartRecord(VERSION, seq, now)))
-                file.write(encode(EndRecord(VERSION, seq, now, "completed")))
+    async with Runtime(state_dir=directory, storage="memory://"):
         gc.collect()
         began = time.perf_counter()
         pool = await pool_create(name="bench", scope="pipeline", pipeline_id="p")

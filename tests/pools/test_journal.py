@@ -699,6 +699,28 @@ async def test_J5_compaction_is_all_or_nothing_at_every_step(disk, monkeypatch, 
     assert not (disk / f"{FILE}.tmp").exists()
 
 
+async def test_J5_the_new_file_is_synced_before_its_rename_and_the_directory_after(
+    disk, monkeypatch
+) -> None:
+    from harn.pools.journalfile import JournalFile
+
+    await (await opened()).close()
+    file = JournalFile(disk / FILE)
+    header = fold((disk / FILE).read_bytes().splitlines(keepends=True))[0].pool
+    ledger = file.open(header, (100, 0))
+    calls, sync, rename = [], os.fsync, os.rename
+
+    def kind(fd):
+        return "directory" if stat.S_ISDIR(os.fstat(fd).st_mode) else "file"
+
+    monkeypatch.setattr(os, "fsync", lambda fd: (calls.append(f"sync {kind(fd)}"), sync(fd)))
+    monkeypatch.setattr(os, "rename", lambda *a, **k: (calls.append("rename"), rename(*a, **k)))
+    file.replace(ledger, file.size)
+    file.close()
+
+    assert calls == ["sync file", "rename", "sync directory"]
+
+
 def test_a_line_carries_its_checksum_and_reads_back() -> None:
     for line in some_lines():
         assert encode(decode(line[:-1])) == line

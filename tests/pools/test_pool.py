@@ -475,6 +475,23 @@ async def test_B2_a_newcomer_does_not_overtake_those_who_wait() -> None:
     assert order == ["parked", "late"]
 
 
+async def test_B2_a_place_that_is_given_up_goes_to_the_next_in_line() -> None:
+    pool = await pool_create(backpressure=backpressure_queue(1))
+    await blocked(pool)
+    queued = await pool.submit(nothing)
+    first = asyncio.ensure_future(pool.submit(nothing))
+    second = asyncio.ensure_future(pool.submit(nothing))
+    await asyncio.sleep(0)
+
+    queued.cancel()  # the place is held for the first, who has not resumed
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+
+    assert (await second).status == "queued"
+    assert pool.snapshot().blocked_submitters == 0
+    adds_up(pool)
+
+
 @pytest.mark.parametrize("on_full", ["drop_oldest", "ring"])
 async def test_B3_the_oldest_queued_task_gives_way_and_its_waiters_wake(on_full, runtime) -> None:
     policy = ring_buffer(2) if on_full == "ring" else backpressure_queue(2, "drop_oldest")

@@ -1,8 +1,8 @@
 """A pool: one budget of slots, shared by everyone who submits.
 
 The life of a task is a few named steps: `_try_submit` admits it (or rejects it, refuses it, or
-lets its submitter wait), `_enter` queues or starts it, `_start` gives it a slot and a worker, the
-worker runs it, `finish` records its end and `next` passes the slot on. Each step is complete
+lets its submitter wait) and queues or starts it, `_start` gives it a slot and a worker, the worker
+runs it, `finish` records its end and `next` passes the slot on. Each step is complete
 between two awaits, so the counts add up whenever anyone looks.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextvars import Context, copy_context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -28,7 +28,7 @@ from harn.pools.snapshots import PoolSnapshot, TaskStatus
 from harn.pools.stuck import StuckWaits
 from harn.pools.task import ClosureFrame, ClosureTask, PoolTask
 from harn.pools.worker import Worker
-from harn.runtime import Frame, Runtime, current_frame_var
+from harn.runtime import Runtime, Task, current_frame_var
 from harn.tasks import Runner, check_callable, runner_for
 from harn.telemetry.spans import instant_span, tracing
 
@@ -83,6 +83,7 @@ class Pool:
         self._journal: Persistence | None = None
         self._seq = 0
         self._running = 0
+        self._refusing = False
         self._closing = False
         self._cancelling = False
         self._gone = False
@@ -204,7 +205,7 @@ class Pool:
             return
         if self._is_inside():
             raise DeadlockError(f"a task of pool {self.name!r} closes its own pool")
-        self._closing = True
+        self._closing = self._refusing = True
         self._line.dismiss(self._closed_error)
         if cancel:
             self._cancel_all()
@@ -246,7 +247,7 @@ class Pool:
         has_place: bool = False,
     ) -> PoolTask | None:
         """Admit, reject or refuse one submit; None when its submitter has to wait in line."""
-        if self._closing or self._gone:
+        if self._refusing:
             raise self._closed_error()
         if not callable(fn):
             check_callable(fn)
@@ -254,11 +255,15 @@ class Pool:
             whole_number("priority", priority)
         if key is not None:
             exact("key", key)
-        kept = check_labels(labels, self._field) if labels else None
+        if labels:
+            labels = check_labels(labels, self._field)
         frame = current_frame_var.get(None) or self.runtime.frame
+        submitter = frame.task
+        ambient = submitter.ambient
         if idempotency_key is not None:
             exact("idempotency_key", idempotency_key)
-            if (recorded := self._recorded(idempotency_key, fn, frame)) is not None:
+            recorded = self._recorded(binding(ambient.tenant_id, idempotency_key), fn)
+            if recorded is not None:
                 return recorded
         decision: Decision | None = None
         if self._bounded and not has_place:
@@ -267,17 +272,30 @@ class Pool:
                 return None
             if isinstance(decision, Refuse):
                 raise decision.error(f"pool {self.name!r} {decision.why}")
-        task = self._new_task(fn, priority, key, kept, idempotency_key, frame)
-        if isinstance(decision, RejectNew):
-            self._reject(task, decision, None)
-            return task
-        if isinstance(decision, Evict):
-            assert self._order is not None
-            victim = self._order.victim(task.partition)
-            self._reject(victim, decision, task)
+        self._seq = seq = self._seq + 1
+        now: int = self.runtime.clock.now_ms()
+        by = ambient.workflow_id or ambient.agent_session_id or ambient.worker_id or "user"
+        task = PoolTask(self, seq, fn, priority, key, key, now, by, copy_context())
+        self._memory.total += 1
+        if labels or idempotency_key is not None or submitter.values or tracing():
+            self._equip(task, labels, submitter, idempotency_key)
+        receipt = Submitted(self.names, seq, now, priority, key, idempotency_key, by)
+        self._log.record(topics.POOL_AUDIT, "pool_submit", receipt, SUBMIT_HEADERS, now)
+        if decision is not None:
+            if isinstance(decision, RejectNew):
+                self._reject(task, decision, None)
+                return task
+            if isinstance(decision, Evict):
+                assert self._order is not None
+                self._reject(self._order.victim(task.partition), decision, task)
         if self._journal is not None:
             self._journal.submitted(task)
-        self._enter(task)
+        if self._running < self.max_concurrent and not self._queue.live:
+            self._start(task, now)
+        else:
+            self._queue.push(task)
+            if self._order is not None:
+                self._order.add(task)
         return task
 
     def _decide(self) -> Decision:
@@ -289,48 +307,26 @@ class Pool:
             ahead=len(self._line),
         )
 
-    def _new_task(
+    def _equip(
         self,
-        fn: Callable[[], Any],
-        priority: int,
-        key: str | None,
-        labels: dict[str, str] | None,
+        task: PoolTask,
+        labels: dict[str, str],
+        submitter: Task,
         idempotency_key: str | None,
-        frame: Frame,
-    ) -> PoolTask:
-        self._seq = seq = self._seq + 1
-        submitter = frame.task
-        ambient = submitter.ambient
-        now: int = self.runtime.clock.now_ms()
-        by = ambient.workflow_id or ambient.agent_session_id or ambient.worker_id or "user"
-        task = PoolTask(self, seq, fn, priority, key, key, now, by, copy_context())
-        if submitter.values:
-            task._own().values = submitter.values
-        if labels is not None:
-            task._own().labels = labels
+    ) -> None:
+        """Give *task* what only some tasks have."""
+        more = task._own()
+        more.values = submitter.values or None
+        if labels:
+            more.labels = labels
             if self._field is not None:
-                task.partition = labels.get(self._field, key)
+                task.partition = labels.get(self._field, task.key)
         if idempotency_key is not None:
-            more = task._own()
             more.idempotency_key = idempotency_key
-            more.fingerprint = fingerprint(fn)
-            self._memory.bind(binding(ambient.tenant_id, idempotency_key), task)
-        self._memory.total += 1
+            more.fingerprint = fingerprint(task._fn)
+            self._memory.bind(binding(submitter.ambient.tenant_id, idempotency_key), task)
         if tracing():
-            name = f"pool.submit {self.name}"
-            task._own().span = instant_span(name, self._attributes(task))
-        receipt = Submitted(self.names, seq, now, priority, key, idempotency_key, by)
-        self._log.record(topics.POOL_AUDIT, "pool_submit", receipt, SUBMIT_HEADERS, now)
-        return task
-
-    def _enter(self, task: PoolTask) -> None:
-        """Start *task* if a slot is free (then nobody is queued before it), else queue it."""
-        if self._running < self.max_concurrent and not self._queue.live:
-            self._start(task, task._submitted_ms)
-        else:
-            self._queue.push(task)
-            if self._order is not None:
-                self._order.add(task)
+            more.span = instant_span(f"pool.submit {self.name}", self._attributes(task))
 
     def _reject(
         self, victim: PoolTask, decision: Evict | RejectNew, replacement: PoolTask | None
@@ -375,10 +371,10 @@ class Pool:
             assert waiter is not None
             self._stuck.discard(waiter)
 
-    def _recorded(self, key: str, fn: Callable[[], Any], frame: Frame) -> PoolTask | None:
+    def _recorded(self, bound: Hashable, fn: Callable[[], Any]) -> PoolTask | None:
         memory = self._memory
         memory.forget_old(self.runtime.clock.now_ms())
-        task = memory.bound(binding(frame.task.ambient.tenant_id, key))
+        task = memory.bound(bound)
         if task is None:
             return None
         more = task._own()
@@ -389,7 +385,7 @@ class Pool:
             logger.warning(
                 "pool %r: idempotency key %r came with another call; it leads to its first task",
                 self.name,
-                key,
+                more.idempotency_key,
             )
         return task
 
@@ -437,12 +433,11 @@ class Pool:
 
         *result* is what it returned, or why it failed.
         """
-        now = self.runtime.clock.now_ms()
         if task.status == "running":
             self._running = self._stuck.running = self._running - 1
         task.status = status
-        task._finished_ms = now
         task._outcome = result
+        task._finished_ms = now = self.runtime.clock.now_ms()
         task._fn = task._context = task._worker = None
         memory = self._memory
         memory.counts[status] += 1
@@ -592,7 +587,7 @@ class Pool:
 
     def abandon(self) -> None:
         """Drop everything as a dying process would; running closures go on, detached."""
-        self._gone = self._cancelling = True
+        self._gone = self._cancelling = self._refusing = True
         self._line.dismiss(self._closed_error)
         if self._journal is not None:
             self._journal.abandon()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
@@ -12,6 +14,8 @@ from harn.pools.names import Names, iso_text
 from harn.pools.strategies import Strategy
 
 TaskStatus = Literal["queued", "running", "completed", "failed", "rejected", "cancelled"]
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
+"""The labels of the many tasks that have none."""
 TERMINAL: tuple[TaskStatus, ...] = ("completed", "failed", "rejected", "cancelled")
 
 
@@ -30,7 +34,7 @@ class TaskSnapshot(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     status: TaskStatus
     priority: int
     key: str | None
-    labels: dict[str, str]
+    labels: Mapping[str, str]
     idempotency_key: str | None
     submitted_by: str
     result: Any = None

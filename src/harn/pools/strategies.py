@@ -174,10 +174,10 @@ class Line(Generic[T]):
     def push(self, task: T) -> None:
         """Add *task* at the end."""
         task.waiting = True
-        if self.head is None:
+        if self.tail is None:
             self.head = task
         else:
-            self.tail.next = task  # type: ignore[union-attr]
+            self.tail.next = task
         self.tail = task
 
     def take(self) -> T:

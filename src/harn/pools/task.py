@@ -16,7 +16,7 @@ import msgspec
 from harn.errors import PoolTaskCancelled, PoolTaskFailed, PoolTaskRejected
 from harn.pools.names import Names, iso_text
 from harn.pools.records import from_json
-from harn.pools.snapshots import TaskSnapshot, TaskStatus
+from harn.pools.snapshots import NO_LABELS, TaskSnapshot, TaskStatus
 from harn.runtime import Frame, Task
 
 
@@ -233,7 +233,7 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
             self.status,
             self.priority,
             self.key,
-            dict(more.labels) if more.labels else {},
+            dict(more.labels) if more.labels else NO_LABELS,
             more.idempotency_key,
             self._submitted_by,
             outcome if completed else None,
