@@ -303,11 +303,12 @@ class EventLog:
 
     def _load(self) -> _Flight:
         flight, size = _Flight(), 0
+        entries, drafts, pending = flight.entries, flight.drafts, self._pending
         busy: set[str] = set().union(*(each.topics for each in self._flights))
         passed: list[_Entry] = []
-        while self._pending and len(flight.entries) < BATCH and size < BATCH_BYTES:
-            entry = self._pending.popleft()
-            if entry.topic in busy:
+        while pending and len(entries) < BATCH and size < BATCH_BYTES:
+            entry = pending.popleft()
+            if busy and entry.topic in busy:
                 passed.append(entry)
                 continue
             item = entry.ready()
@@ -315,10 +316,10 @@ class EventLog:
                 self._give_up(entry)
                 continue
             size += len(item.payload)
-            flight.entries.append(entry)
-            flight.drafts.append(item)
-            flight.topics.add(item.topic)
-        self._pending.extendleft(reversed(passed))
+            entries.append(entry)
+            drafts.append(item)
+        flight.topics = {item.topic for item in drafts}
+        pending.extendleft(reversed(passed))
         return flight
 
     def _land(self, flight: _Flight, answer: asyncio.Future[list[tuple[int, int]]]) -> None:
@@ -524,9 +525,11 @@ class _Entry:
 
     def ready(self) -> Draft | None:
         """Return the draft, or None if nobody wants it any more or it cannot be made."""
-        if isinstance(self.item, Draft):
-            return None if self.future is not None and self.future.done() else self.item
-        topic, kind, payload, headers, at = self.item
+        item, future = self.item, self.future
+        if type(item) is Draft:
+            return item if future is None or not future.done() else None
+        assert isinstance(item, tuple)
+        topic, kind, payload, headers, at = item
         try:
             made = draft(topic, kind, payload() if callable(payload) else payload, headers)
         except Exception as error:
