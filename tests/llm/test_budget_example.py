@@ -1,0 +1,46 @@
+"""The example that sells it, run as a user would run it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "agents_in_budget.py"
+
+
+@pytest.mark.timeout(180)
+def test_two_processes_share_one_budget_and_tenants_take_turns() -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE)], capture_output=True, text=True, timeout=170
+    )
+
+    summary = json.loads(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert summary["agents"] == 200
+    assert summary["failed"] == []
+    assert summary["over_limit"] is False
+    assert summary["used"] >= 0.95
+    assert summary["widest_gap_between_tenants"] <= 1
+
+
+def test_ctrl_c_leaves_nothing_running() -> None:
+    process = subprocess.Popen(
+        [sys.executable, str(EXAMPLE), "--rpm", "30"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    parent = psutil.Process(process.pid)
+    while len(children := parent.children(recursive=True)) < 2:
+        assert process.poll() is None, process.stderr.read()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert alive == []
