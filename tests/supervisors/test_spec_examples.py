@@ -10,11 +10,17 @@ from dataclasses import dataclass
 from harn import (
     Child,
     DeadlineExceeded,
+    Delta,
+    ModelReply,
+    ModelRequest,
     Restart,
+    Usage,
+    agent_loop,
     deadline,
     event_log_emit,
     event_log_read,
     is_cancelled,
+    llm_provider,
     mailbox_open,
     mailbox_send,
     sleep,
@@ -149,12 +155,25 @@ async def test_the_continuous_persona_comes_back_and_holds_its_lease() -> None:
     clock = FakeClock()
     days = []
 
+    class Inbox:
+        """A model that looks into the inbox once and is done."""
+
+        async def complete(self, request: ModelRequest) -> ModelReply:
+            await sleep("1m")
+            return ModelReply("nothing new", Usage(3, 2), request.model)
+
+        async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+            yield Delta(text="nothing new")
+
+        def count_tokens(self, request: ModelRequest) -> int:
+            return 3
+
     async def watch_the_inbox(ctx) -> str:
         days.append((ctx.child_kind, ctx.attempt, ctx.lease_epoch))
-        await sleep("1m")
-        return "nothing new"
+        return (await agent_loop("watch the review inbox")).text
 
     async with fresh_runtime(clock=clock):
+        llm_provider("inbox", Inbox(), default_model="m")
         persona = await supervisor_start(
             name="review-captain",
             strategy="one_for_one",
