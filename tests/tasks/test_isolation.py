@@ -6,7 +6,6 @@ import asyncio
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 from typing import Any
 
@@ -27,7 +26,7 @@ from harn import (
     scope,
     spawn,
 )
-from harn.tasks import threads
+from harn.tasks import stopping, threads
 
 
 async def turns(n: int = 5) -> None:
@@ -266,7 +265,7 @@ async def test_a_thread_that_does_not_stop_is_reported_and_at_last_abandoned(
 async def test_cancel_graceful_calls_a_thread_that_will_not_stop_abandoned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sys.modules["harn.tasks.scope"], "REPORT_AFTER", 0.01)
+    monkeypatch.setattr(stopping, "REPORT_AFTER", 0.01)
     release, started = threading.Event(), threading.Event()
 
     def deaf() -> None:

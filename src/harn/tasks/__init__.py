@@ -24,7 +24,8 @@ from harn.tasks.parallel import (
     parallel_settle,
 )
 from harn.tasks.results import Err, Ok, is_err, is_ok, unwrap, unwrap_err
-from harn.tasks.scope import Scope, cancel_graceful, is_cancelled, scope, spawn
+from harn.tasks.scope import Scope, scope, spawn
+from harn.tasks.stopping import cancel_graceful, is_cancelled
 from harn.tasks.stream import ParallelStream, parallel_each_stream
 from harn.tasks.threads import from_thread
 from harn.tasks.timing import Deadline, deadline, retry
