@@ -52,6 +52,8 @@ class LazyGroup(click.Group):
         "demo": ("harn.cli.demo:demo", "See the main job done, in under a minute."),
         "doctor": ("harn.cli.doctor:doctor", "Check what this machine has."),
         "lint": ("harn.cli.lint:lint", "Find owned handles that escape (HARN-OWN-003)."),
+        "ratelimit": ("harn.cli.ratelimit:ratelimit", "Look at rate limits."),
+        "log": ("harn.cli.log:log", "Verify, rebuild, move, follow and trim the event log."),
         "completion": ("harn.cli.completion:completion", "Print a shell's completion script."),
     },
 )

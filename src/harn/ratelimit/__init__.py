@@ -16,17 +16,20 @@ from __future__ import annotations
 
 from harn.ratelimit.buckets import Bucket, BucketGrant, RateLimitGrant
 from harn.ratelimit.limiter import Limiter, durable_rate_limit_acquire
+from harn.ratelimit.listing import BucketStatus, list_status
 from harn.ratelimit.providers import ProviderLimits, llm_rate_limit
 from harn.ratelimit.slot import LlmSlot, llm_slot, with_rate_limit
 
 __all__ = [
     "Bucket",
     "BucketGrant",
+    "BucketStatus",
     "Limiter",
     "LlmSlot",
     "ProviderLimits",
     "RateLimitGrant",
     "durable_rate_limit_acquire",
+    "list_status",
     "llm_rate_limit",
     "llm_slot",
     "with_rate_limit",

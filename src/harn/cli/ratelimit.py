@@ -1,0 +1,85 @@
+"""`harn ratelimit`: look at the buckets of the limiter."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import click
+
+from harn.cli.output import emit, json_flag, table
+from harn.duration import to_text
+from harn.ratelimit import BucketStatus, list_status
+from harn.runtime import Runtime
+from harn.settings import Settings
+
+FILES = ("rate-limits.sqlite", "llm-rate-limits.sqlite")
+
+
+@click.group()
+def ratelimit() -> None:
+    """Look at rate limits."""
+
+
+@ratelimit.command("ls")
+@click.option("--state-path", type=click.Path(path_type=Path), help="The limiter's own file.")
+@click.option("--state-dir", type=click.Path(path_type=Path), help="Directory with its files.")
+@click.option("--storage", help="The store, when it is postgresql://...")
+@click.option("--all", "everything", is_flag=True, help="Show idle buckets too.")
+@json_flag
+def ls(
+    state_path: Path | None,
+    state_dir: Path | None,
+    storage: str | None,
+    everything: bool,
+    as_json: bool,
+) -> int:
+    """List buckets: use in the current window, who waits, when the oldest reservation frees."""
+    urls = _stores(state_path, state_dir, storage)
+    found = asyncio.run(_look(urls))
+    shown = [bucket for bucket in found if everything or not bucket.is_idle]
+    document = {"buckets": [bucket.as_dict() for bucket in shown]}
+    emit(as_json, document, lambda: _render(shown))
+    return 0
+
+
+def _stores(state_path: Path | None, state_dir: Path | None, storage: str | None) -> list[str]:
+    """Choose what to look at: the file named, PostgreSQL, or what is in the state directory."""
+    settings = Settings.load()
+    if state_path is not None:
+        paths = [state_path]
+    else:
+        url = storage or (settings.storage if state_dir is None else None)
+        if url is not None and url.startswith(("postgresql://", "postgres://")):
+            return [url]
+        folder = state_dir or settings.state_dir
+        paths = [folder / name for name in FILES]
+        if settings.llm_rate_limit_state_path is not None:
+            paths.append(settings.llm_rate_limit_state_path)
+    if state_path is not None and not state_path.is_file():
+        raise click.UsageError(f"there is no file {state_path}")
+    return [f"sqlite:///{os.path.abspath(path)}" for path in paths if path.is_file()]
+
+
+async def _look(urls: list[str]) -> list[BucketStatus]:
+    async with Runtime() as runtime:
+        return [bucket for url in urls for bucket in await list_status(runtime, url)]
+
+
+def _render(buckets: list[BucketStatus]) -> str:
+    if not buckets:
+        return "no bucket is in use"
+    rows = [
+        (
+            bucket.key,
+            bucket.used,
+            "" if bucket.limit is None else str(bucket.limit),
+            "" if bucket.window_ms is None else to_text(bucket.window_ms / 1000),
+            bucket.waiting,
+            "" if bucket.frees_in_ms is None else f"in {to_text(bucket.frees_in_ms / 1000)}",
+            bucket.paused_until or "",
+        )
+        for bucket in buckets
+    ]
+    return table(("bucket", "used", "limit", "window", "waiting", "frees", "paused until"), rows)

@@ -1,0 +1,81 @@
+"""What an operator sees of the buckets: use in the current window, who waits, when it frees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from harn.clock import iso
+from harn.ratelimit.window import read_rules
+from harn.storage import Operation, Store, limits, mask
+
+if TYPE_CHECKING:
+    from harn.clock import Clock
+    from harn.runtime import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class BucketStatus:
+    """One bucket of one store; *frees_at* is when the oldest reservation stops counting."""
+
+    store: str
+    key: str
+    used: int
+    limit: int | None
+    window_ms: int | None
+    reservations: int
+    waiting: int
+    frees_at: str | None
+    frees_in_ms: int | None
+    paused_until: str | None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing counts, nobody waits and nothing is paused."""
+        return not (self.reservations or self.waiting or self.paused_until)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field that has a value, JSON-ready."""
+        return {
+            name: value for name in self.__slots__ if (value := getattr(self, name)) is not None
+        }
+
+
+async def list_status(runtime: Runtime, url: str) -> list[BucketStatus]:
+    """List the buckets of the store at *url*, by key."""
+    store = Store(runtime, url)
+    try:
+        postgres = store.place.engine == "postgresql"
+        shown = mask(url) if postgres else str(store.place.path)
+        now, found = await store.run(lambda: _look(postgres, runtime.clock), write=False)
+        wall = runtime.clock.now_ms()
+        return [_status(shown, each, now, wall) for each in found]
+    finally:
+        await store.aclose()
+
+
+def _look(server_time: bool, clock: Clock) -> Operation[tuple[int, list[limits.BucketUse]]]:
+    if server_time:
+        now = yield from limits.server_time()
+    else:
+        now = int(clock.monotonic() * 1e6)
+    return now, (yield from limits.list_buckets(now))
+
+
+def _status(shown: str, use: limits.BucketUse, now: int, wall: int) -> BucketStatus:
+    rules = read_rules(use.rules) if use.rules else []
+    rules = [rule for rule in rules if rule.until > now] or rules
+    frees = None if use.frees_us is None else max(0, -(-(use.frees_us - now) // 1000))
+    paused = use.paused_us - now
+    return BucketStatus(
+        shown,
+        use.key,
+        use.used,
+        min((rule.limit for rule in rules), default=None),
+        max((rule.span for rule in rules), default=0) // 1000 or None,
+        use.rows,
+        use.waiting,
+        None if frees is None else iso(wall + frees),
+        frees,
+        iso(wall + paused // 1000) if paused > 0 else None,
+    )
