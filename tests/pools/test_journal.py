@@ -28,7 +28,16 @@ from harn import (
     pool_simulate_restart,
 )
 from harn.pools.journalfile import journal_name
-from harn.pools.records import VERSION, PoolRecord, TaskRecord, decode, encode, fold
+from harn.pools.records import (
+    VERSION,
+    PoolRecord,
+    TaskRecord,
+    as_json,
+    decode,
+    encode,
+    fold,
+    from_json,
+)
 from harn.testing import FakeClock
 
 RAN: list[object] = []
@@ -719,6 +728,44 @@ async def test_J5_the_new_file_is_synced_before_its_rename_and_the_directory_aft
     file.close()
 
     assert calls == ["sync file", "rename", "sync directory"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda each: st.lists(each, max_size=4) | st.dictionaries(st.text(), each, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(JSON)
+def test_json_is_written_only_if_it_reads_back_as_the_same_value(value) -> None:
+    written = as_json(value)
+
+    if written is None:
+        assert "inf" in repr(value)
+    else:
+        assert from_json(written) == value
+        assert repr(from_json(written)) == repr(value)
+
+
+@pytest.mark.parametrize(
+    "value", [(1,), {1: 2}, float("nan"), float("inf"), object(), b"x", {1}, [(1,)]]
+)
+def test_what_json_would_change_is_not_written(value) -> None:
+    assert as_json(value) is None
+
+
+def test_an_int_of_too_many_digits_is_not_written() -> None:
+    assert as_json([10**5000]) is None
+
+
+def test_what_nests_too_deep_is_not_written() -> None:
+    value: list = []
+    for _ in range(100_000):
+        value = [value]
+
+    assert as_json(value) is None
 
 
 def test_a_line_carries_its_checksum_and_reads_back() -> None:

@@ -3,8 +3,8 @@
 options.py       what a pool and a submit may be told
 strategies.py    which queued task goes next: fifo, priority, lifo, fair_round_robin
 backpressure.py  what a full queue does; parking.py, the line of those who wait
-pool.py          Pool: admit, start, finish; stuck.py, closures that wait for their own pool
-worker.py        the workers that run closures
+pool.py          Pool: the door; slots.py, who runs, who is next, how it ends
+worker.py        the workers that run closures; stuck.py, closures that wait for their own pool
 task.py          PoolTask, the handle; snapshots.py, what can be seen
 memory.py        retention and idempotency
 records.py       the lines of a journal; journalfile.py, journal.py, the file and its thread

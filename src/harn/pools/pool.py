@@ -1,44 +1,40 @@
 """A pool: one budget of slots, shared by everyone who submits.
 
-The life of a task is a few named steps: `_try_submit` admits it (or rejects it, refuses it, or
-lets its submitter wait) and queues or starts it, `_start` gives it a slot and a worker, the worker
-runs it, `finish` records its end and `next` passes the slot on. Each step is complete
-between two awaits, so the counts add up whenever anyone looks.
+This file is the door: `submit` checks what it is given, asks the backpressure policy, and queues or
+starts the task (or rejects it, refuses it, lets its submitter wait). What happens behind the door,
+from the slot to the end, is in `slots.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable, Iterator
-from contextvars import Context, copy_context
+from collections.abc import Callable, Hashable
+from contextvars import copy_context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from harn import topics
-from harn.clock import resolve
-from harn.errors import DeadlockError, HarnError, PoolClosed, PoolFull, PoolNotFound
-from harn.pools.audit import DEQUEUE_HEADERS, SUBMIT_HEADERS, Dequeued, Submitted, note_drop
+from harn.errors import DeadlockError, PoolFull
+from harn.pools.audit import SUBMIT_HEADERS, Submitted, note_drop
 from harn.pools.backpressure import Decision, Evict, Park, Refuse, RejectNew, decide
-from harn.pools.memory import Memory, binding, fingerprint
-from harn.pools.names import Names, iso_text
-from harn.pools.options import PoolOptions, check_labels, exact, whole_number
-from harn.pools.parking import ParkingLine
-from harn.pools.snapshots import PoolSnapshot, TaskStatus
-from harn.pools.stuck import StuckWaits
-from harn.pools.task import ClosureFrame, ClosureTask, PoolTask
-from harn.pools.worker import Worker
-from harn.runtime import Runtime, Task, current_frame_var
-from harn.tasks import Runner, check_callable, runner_for
+from harn.pools.memory import binding, fingerprint
+from harn.pools.names import iso_text
+from harn.pools.options import check_labels, exact, whole_number
+from harn.pools.slots import Slots
+from harn.pools.snapshots import PoolSnapshot
+from harn.pools.task import PoolTask
+from harn.runtime import Task, current_frame_var
+from harn.tasks import check_callable
 from harn.telemetry.spans import instant_span, tracing
 
 if TYPE_CHECKING:
-    from harn.pools.persistence import Persistence
+    pass
 
 logger = logging.getLogger("harn.pools")
 
 
-class Pool:
+class Pool(Slots):
     """A named pool; made by `pool_create`, found by `pool_get`.
 
     As a context manager it is closed at the end of the block; an exception cancels its work.
@@ -51,44 +47,6 @@ class Pool:
     >>> harn.run(main)
     [0, 1, 4, 9]
     """
-
-    def __init__(self, runtime: Runtime, options: PoolOptions, id: str) -> None:
-        self.runtime = runtime
-        self.options = options
-        self.id = id
-        self.name = options.name
-        self.max_concurrent = options.max_concurrent
-        self.scope = options.scope
-        self.scope_id = options.scope_id
-        self.on_closed: Callable[[Pool], None] | None = None
-        """Told once, when the pool has closed and its name is free."""
-        self._created_ms = runtime.clock.now_ms()
-        self.names = Names(id, options.name)
-        self._log = runtime.event_log
-        self._policy = options.backpressure
-        self._bounded = options.backpressure.kind != "unbounded"
-        self._field = options.field
-        self._queue = options.queue.queue()
-        self._order = options.backpressure.order()
-        self._memory = Memory(options.retention)
-        self._line = ParkingLine()
-        self._stuck = StuckWaits(options.name)
-        self.workers: set[Worker] = set()
-        self.idle: list[Worker] = []
-        self.worker_context = Context()
-        self.worker_context.run(current_frame_var.set, runtime.frame)
-        self.on_loop = options.isolation in ("auto", "task")
-        self._runner: Runner | None = None
-        self.is_durable = options.scope == "pipeline"
-        self._journal: Persistence | None = None
-        self._seq = 0
-        self._running = 0
-        self._refusing = False
-        self._closing = False
-        self._cancelling = False
-        self._gone = False
-        self._drained: asyncio.Future[None] | None = None
-        self._shutting: asyncio.Task[None] | None = None
 
     @property
     def created_at(self) -> str:
@@ -361,16 +319,6 @@ class Pool:
         assert task is not None
         return task
 
-    def _let_in(self) -> None:
-        """Hold a place for whoever is next in line, as far as there are places."""
-        while len(self._line) > self._line.held and not self._closing:
-            free = 0 if self._queue.live else self.max_concurrent - self._running
-            if self._queue.live + self._line.held >= (self._policy.max_depth or 0) + free:
-                return
-            waiter = self._line.next()
-            assert waiter is not None
-            self._stuck.discard(waiter)
-
     def _recorded(self, bound: Hashable, fn: Callable[[], Any]) -> PoolTask | None:
         memory = self._memory
         memory.forget_old(self.runtime.clock.now_ms())
@@ -407,194 +355,6 @@ class Pool:
         task._wake()
         self._settled()
         return True
-
-    # Running.
-
-    def _start(self, task: PoolTask, now: int, worker: Worker | None = None) -> None:
-        task.status = "running"
-        task._started_ms = now
-        slot = self._running
-        self._running = self._stuck.running = slot + 1
-        receipt = Dequeued(self.names, task._seq, task._submitted_ms, now, slot)
-        self._log.record(topics.POOL_AUDIT, "pool_dequeue", receipt, DEQUEUE_HEADERS, now)
-        if task._more.span is not None:
-            name, links = f"pool.dequeue {self.name}", (task._more.span,)
-            Context().run(instant_span, name, self._attributes(task), links)
-        if worker is None and self.idle:
-            worker = self.idle.pop()
-        if worker is None:
-            self.workers.add(Worker(self, task))
-        else:
-            worker.task = task
-            task._worker = worker
-
-    def finish(self, task: PoolTask, status: TaskStatus, result: Any = None) -> None:
-        """Record the end of *task* and wake those who wait for it; a slot it had is free.
-
-        *result* is what it returned, or why it failed.
-        """
-        if task.status == "running":
-            self._running = self._stuck.running = self._running - 1
-        task.status = status
-        task._outcome = result
-        task._finished_ms = now = self.runtime.clock.now_ms()
-        task._fn = task._context = task._worker = None
-        memory = self._memory
-        memory.counts[status] += 1
-        memory.ended.append(task)
-        if len(memory.ended) > memory.count or now > memory.next_due:
-            memory.forget_old(now)
-        if self._journal is not None:
-            self._journal.ended(task)
-        if task._waiters is not None:
-            task._wake()
-
-    def next(self, worker: Worker | None = None, now: int | None = None) -> None:
-        """Pass a slot that has come free to the task whose turn it is."""
-        if self._queue.live and self._running < self.max_concurrent and not self._cancelling:
-            task: Any = self._queue.pop()
-            if self._order is not None:
-                self._order.discard(task)
-            self._start(task, self.runtime.clock.now_ms() if now is None else now, worker)
-        if self._line.anyone or self._drained is not None or self._stuck.waits:
-            self._settled()
-
-    def _settled(self) -> None:
-        """Look who can go on now that a task has left its place."""
-        self._let_in()
-        if self._drained is not None and not self._running and not self._queue.live:
-            resolve(self._drained)
-            self._drained = None
-        self._stuck.check()
-
-    def _leave_queue(self, task: PoolTask) -> None:
-        self._queue.discard(task)
-        if self._order is not None:
-            self._order.discard(task)
-
-    def _cancel(self, task: PoolTask) -> None:
-        task._stopping = True
-        if task.status == "queued":
-            self._leave_queue(task)
-            self.finish(task, "cancelled")
-            self._settled()
-            return
-        worker = task._worker
-        if worker is not None and worker.begun is task:
-            worker.stop()
-
-    def worker_died(self, task: PoolTask, error: BaseException | None) -> None:
-        """Take back a task whose worker ended under it: cancelled before it began, or broken."""
-        if task._finished_ms is not None:
-            return
-        if error is None and not self._cancelling and not self._gone:
-            self.workers.add(Worker(self, task))
-            return
-        self.finish(task, "cancelled" if error is None else "failed", error)
-        self.next()
-
-    def bind(self, fn: Callable[[], Any]) -> Callable[[], Any]:
-        """Return something async that runs *fn* where the pool's isolation says."""
-        if self._runner is None:
-            isolation: Any = self.options.isolation
-            self._runner = runner_for(self.runtime, isolation, self.max_concurrent)
-        return self._runner.bind(fn)
-
-    async def before_start(self, task: PoolTask) -> None:
-        """Let the journal know before the closure begins; whatever goes wrong ends the task."""
-        assert self._journal is not None
-        try:
-            await self._journal.starting(task)
-        except asyncio.CancelledError:
-            if task._finished_ms is None:
-                self.finish(task, "cancelled")
-        except HarnError as error:
-            if task._finished_ms is None:
-                self.finish(task, "failed", error)
-
-    # Looking.
-
-    def _is_inside(self) -> bool:
-        """Tell whether a closure of this pool runs right here (not a child task of one)."""
-        frame: Any = current_frame_var.get(None)
-        if frame is None:
-            return False
-        if type(frame) is ClosureFrame:
-            return frame.pool_task._pool is self and frame.runs_here(asyncio.current_task())
-        task = frame.task  # a scope inside a closure has a frame of its own
-        return (
-            type(task) is ClosureTask
-            and task.pool_task._pool is self
-            and task.aio is asyncio.current_task()
-        )
-
-    def _known(self) -> Iterator[PoolTask]:
-        yield from self._memory.ended
-        yield from self._active()
-        yield from self._queue
-
-    def _active(self) -> list[PoolTask]:
-        held = [worker.task for worker in self.workers]
-        return [task for task in held if task is not None and task._finished_ms is None]
-
-    def _attributes(self, task: PoolTask) -> dict[str, Any]:
-        return {"harn.pool.id": self.id, "harn.pool.name": self.name, "harn.pool.task": task.id}
-
-    def _closed_error(self) -> Exception:
-        if self._gone and not self._closing:
-            return PoolNotFound(f"pool not found: {self.id}")
-        return PoolClosed(f"pool {self.name!r} is closed and takes no more work")
-
-    def _check_here(self) -> None:
-        if self._gone and not self._closing:
-            raise PoolNotFound(f"pool not found: {self.id}")
-
-    # Closing.
-
-    def _cancel_all(self) -> None:
-        if self._cancelling:
-            return
-        self._cancelling = True
-        self._empty_queue("cancelled", None)
-        for task in self._active():
-            self._cancel(task)
-
-    def _empty_queue(self, status: TaskStatus, stale: str | None) -> None:
-        """End what is queued, in memory only: a journal keeps it for the next opener."""
-        journal, self._journal = self._journal, None
-        while (task := self._queue.pop()) is not None:
-            if self._order is not None:
-                self._order.discard(task)
-            if stale is not None:
-                task._own().reason = (None, None, stale)
-            self.finish(task, status, stale and f"the pool was dropped: {stale}")
-        self._journal = journal
-
-    async def _shut(self) -> None:
-        """End workers, threads and journal, then free the name."""
-        try:
-            while self.workers:
-                await asyncio.wait([worker.aio for worker in self.workers])
-                await asyncio.sleep(0)
-            if self._runner is not None:
-                await self._runner.aclose()
-            if self._journal is not None:
-                await self._journal.aclose()
-        finally:
-            self._gone = True
-            if self.on_closed is not None:
-                self.on_closed(self)
-
-    def abandon(self) -> None:
-        """Drop everything as a dying process would; running closures go on, detached."""
-        self._gone = self._cancelling = self._refusing = True
-        self._line.dismiss(self._closed_error)
-        if self._journal is not None:
-            self._journal.abandon()
-            self._journal = None
-        self._empty_queue("failed", "never_started")
-        for worker in self.workers:
-            self.runtime.own(worker.aio)
 
 
 def _by_seq(task: PoolTask) -> int:

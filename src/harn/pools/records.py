@@ -9,6 +9,7 @@ The first is the `pool`; then come `task` (a submit, or after compaction a task 
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -251,11 +252,14 @@ def fold(lines: Iterable[bytes], start: int = 0) -> tuple[Ledger, int]:
 def as_json(value: Any) -> bytes | None:
     """Write *value* as JSON if reading it back gives the same value; None if it would not."""
     try:
-        if _is_json(value):
-            return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
-    except (ValueError, RecursionError):
-        pass
-    return None
+        if not _is_json(value):
+            return None
+        try:
+            return _encoder.encode(value)
+        except (OverflowError, UnicodeEncodeError):  # huge ints, lone surrogates: JSON has them
+            return json.dumps(value, separators=(",", ":")).encode()
+    except (RecursionError, ValueError):  # too deep, or an int of too many digits
+        return None
 
 
 def from_json(written: bytes) -> Any:
@@ -265,8 +269,10 @@ def from_json(written: bytes) -> Any:
 
 def _is_json(value: Any) -> bool:
     kind = type(value)
-    if value is None or kind in (bool, int, str, float):
+    if value is None or kind is str or kind is int or kind is bool:
         return True
+    if kind is float:
+        return math.isfinite(value)
     if kind is list:
         return all(_is_json(each) for each in value)
     if kind is dict:

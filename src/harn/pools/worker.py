@@ -27,7 +27,7 @@ from harn.runtime import Frame, current_frame_var
 from harn.unwinding import unwind
 
 if TYPE_CHECKING:
-    from harn.pools.pool import Pool
+    from harn.pools.slots import Slots
 
 LINGER = 2
 """Turns of the loop that a worker without work waits for more."""
@@ -42,7 +42,7 @@ class Worker:
 
     __slots__ = ("aio", "begun", "frame", "pool", "task")
 
-    def __init__(self, pool: Pool, task: PoolTask) -> None:
+    def __init__(self, pool: Slots, task: PoolTask) -> None:
         self.pool = pool
         self.task: PoolTask | None = task
         """The task that holds our slot."""
@@ -183,7 +183,7 @@ def _drive(
         return stop.value
 
 
-def _finish_with(pool: Pool, task: PoolTask, error: BaseException) -> None:
+def _finish_with(pool: Slots, task: PoolTask, error: BaseException) -> None:
     if isinstance(error, asyncio.CancelledError):
         pool.finish(task, "cancelled")
         return
