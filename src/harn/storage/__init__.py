@@ -28,7 +28,7 @@ from harn.storage.leases import (
     renew_lease,
     take_lease,
 )
-from harn.storage.jobindex import JobIndex
+from harn.storage.jobindex import AGE_BOUNDS, JobIndex
 from harn.storage.jobrecords import (
     DIMENSIONS,
     PRIORITIES,
@@ -105,6 +105,7 @@ from harn.storage.triggers import (
 )
 
 __all__ = [
+    "AGE_BOUNDS",
     "DIMENSIONS",
     "PAGE",
     "PRIORITIES",

@@ -88,6 +88,43 @@ FAMILIES: dict[str, Family] = {
             "Requests to triggers, by how they were answered.",
             ("answer",),
         ),
+        Family("harn_worker_queue_depth", "gauge", "Jobs ready or in flight.", ("queue",)),
+        Family(
+            "harn_worker_queue_claim_age_seconds",
+            "histogram",
+            "How long jobs had waited when they were claimed.",
+            ("queue",),
+        ),
+        Family(
+            "harn_scheduler_selections_total",
+            "counter",
+            "Jobs that the scheduler chose.",
+            ("queue", "fairness_dimension", "fairness_key"),
+        ),
+        Family(
+            "harn_scheduler_deferrals_total",
+            "counter",
+            "Claims that found nothing because every key was at its cap.",
+            ("queue", "fairness_dimension", "fairness_key"),
+        ),
+        Family(
+            "harn_scheduler_starvation_promotions_total",
+            "counter",
+            "Jobs promoted because they had waited too long.",
+            ("queue", "fairness_dimension", "fairness_key"),
+        ),
+        Family(
+            "harn_scheduler_deficit",
+            "gauge",
+            "Credit a key has left in this round.",
+            ("queue", "fairness_dimension", "fairness_key"),
+        ),
+        Family(
+            "harn_scheduler_oldest_eligible_age_seconds",
+            "gauge",
+            "How long a key's oldest ready job has waited.",
+            ("queue", "fairness_dimension", "fairness_key"),
+        ),
         Family("harn_supervisors", "gauge", "Supervisors that have not ended."),
         Family(
             "harn_supervisor_children",

@@ -17,8 +17,9 @@ from harn.workers.consumer import (
     default_consumer_id,
     drain,
 )
+from harn.workers.fairshare import rank
 from harn.workers.policy import SchedulerPolicy
-from harn.workers.queue import Claim, WorkerQueue, worker_queue, worker_queues
+from harn.workers.queue import Claim, WorkerQueue, summarise, worker_queue, worker_queues
 from harn.workers.records import DrainReport, EnqueueReceipt, Job, NewJob, QueueSummary
 
 __all__ = [
@@ -36,6 +37,8 @@ __all__ = [
     "WorkerQueue",
     "default_consumer_id",
     "drain",
+    "rank",
+    "summarise",
     "worker_queue",
     "worker_queues",
 ]

@@ -1,0 +1,27 @@
+"""`harn orchestrator metrics`: the Prometheus text of what the store knows."""
+
+from __future__ import annotations
+
+import click
+
+from harn.cli.output import emit
+from harn.cli.where import Where, common
+from harn.orchestrator import queue_samples
+from harn.runtime import Runtime
+from harn.telemetry.metrics import Metrics
+
+
+@click.command()
+@common
+def metrics(where: Where) -> int:
+    """Print every metric family: queues, scheduler, and this process's own."""
+
+    async def work(runtime: Runtime) -> str:
+        samples = await queue_samples(runtime)
+        found = runtime.service(Metrics)
+        found.add(lambda: samples)
+        return found.exposition()
+
+    text = where.run(work)
+    emit(where.as_json, {"exposition": text}, lambda: text.rstrip("\n"))
+    return 0

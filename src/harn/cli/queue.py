@@ -1,0 +1,263 @@
+"""`harn orchestrator queue`: what is queued, draining it by hand, purging it, explaining it."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import click
+
+from harn.cli.output import DURATION, emit, on_terminal, one_line, table
+from harn.cli.where import Where, common
+from harn.duration import to_text
+from harn.errors import HarnError
+from harn.orchestrator import explain as explain_job, manifest_consumer, queues_view
+from harn.runtime import Runtime
+from harn.topics import check_queue_name
+from harn.workers import Consumer, DrainReport, WorkerQueue, default_consumer_id
+
+
+@click.group(invoke_without_command=True)
+@common
+def queue(where: Where) -> Any:
+    """List worker queues, drain one, purge one, or explain a job's place."""
+    if click.get_current_context().invoked_subcommand is None:
+        return _list(where)
+    return None
+
+
+@queue.command()
+@common
+def ls(where: Where) -> int:
+    """List the queues with their counts, and how the scheduler shares them."""
+    return _list(where)
+
+
+def _list(where: Where) -> int:
+    where.check_config()
+    document = where.run(queues_view)
+    for warning in document.get("warnings", ()):
+        click.echo(f"warning: {one_line(warning)}", err=True)
+    emit(where.as_json, document, lambda: _shown(document))
+    return 0
+
+
+def _shown(document: dict[str, Any]) -> str:
+    queues = document["worker_queues"]
+    if not queues:
+        return "no worker queues"
+    headings = ["queue", "ready", "scheduled", "in flight", "acked", "purged", "dead", "oldest"]
+    rows = [
+        [
+            each["queue"],
+            *(each[name] for name in ("ready", "scheduled", "in_flight", "acked", "purged")),
+            each["dead"],
+            _age(each["oldest_unclaimed_age_ms"]),
+        ]
+        for each in queues
+    ]
+    parts = [table(headings, rows)]
+    headings = ["key", "weight", "deficit", "in flight", "selected", "deferred", "ready", "oldest"]
+    for block in document["scheduler"]["per_queue"]:
+        if block["keys"]:
+            rows = [
+                [
+                    *(each[name] for name in ("fairness_key", "weight", "deficit", "in_flight")),
+                    *(each[name] for name in ("selected_total", "deferred_total", "ready_jobs")),
+                    _age(each["oldest_ready_age_ms"] or None),
+                ]
+                for each in block["keys"]
+            ]
+            title = (
+                f"{one_line(block['queue'])}: {block['strategy']} by {block['fairness_key']}, "
+                f"{block['rounds_completed']} rounds, "
+                f"{block['starvation_promotions_total']} promotions"
+            )
+            parts.append(f"{title}\n{table(headings, rows)}")
+    return "\n\n".join(parts)
+
+
+def _age(ms: int | None) -> str:
+    if ms is None:
+        return "-"
+    return f"{ms}ms" if ms < 1000 else to_text(ms // 1000)
+
+
+@queue.command()
+@click.argument("name", metavar="QUEUE")
+@click.option("--consumer-id", help="Who claims; <host>-pid<pid>-<ms> by default.")
+@click.option("--claim-ttl", type=DURATION, default="5m", show_default=True, help="Claims' life.")
+@click.option("--concurrency", type=click.IntRange(1, 1000), default=1, show_default=True)
+@click.option("--wait", is_flag=True, help="Wait for more when the queue is empty.")
+@click.option("--shutdown-timeout", type=DURATION, default="30s", show_default=True)
+@common
+def drain(
+    where: Where,
+    name: str,
+    consumer_id: str | None,
+    claim_ttl: float,
+    concurrency: int,
+    wait: bool,
+    shutdown_timeout: float,
+) -> int:
+    """Claim the jobs of QUEUE and run what the manifest says for their triggers.
+
+    SIGTERM claims no more, lets handlers finish within --shutdown-timeout, gives back the rest
+    and exits with 0; a second signal gives them back at once.
+    """
+    manifest = where.manifest()
+
+    async def work(runtime: Runtime) -> DrainReport:
+        with _Progress(name) as progress:
+            consumer = manifest_consumer(
+                runtime,
+                name,
+                manifest,
+                consumer_id=consumer_id,
+                claim_ttl=claim_ttl,
+                concurrency=concurrency,
+                stop_when_empty=not wait,
+                progress=progress.update,
+            )
+            progress.total = (await consumer.queue.summary()).ready
+            with _Signals(runtime, consumer, shutdown_timeout):
+                return await consumer.run()
+
+    report = where.run(work)
+    emit(where.as_json, report.as_dict(), lambda: _reported(report))
+    return 0
+
+
+def _reported(report: DrainReport) -> str:
+    lines = [
+        f"{one_line(report.queue)}: drained {report.drained}, acked {report.acked}, "
+        f"deferred {report.deferred} as {one_line(report.consumer_id)} "
+        f"(claims of {to_text(report.claim_ttl_ms / 1000)}); "
+        f"{report.summary.ready} ready, {report.summary.in_flight} in flight"
+    ]
+    for each in report.responses:
+        error = each.get("error")
+        text = f"failed: {error}" if error else f"ok: {each.get('outcome')}"
+        lines.append(f"  job {each['job_event_id']} {one_line(text)[:200]}")
+    return "\n".join(lines)
+
+
+class _Signals:
+    """Turns the first signal into a stop, and the next into giving up at once."""
+
+    def __init__(self, runtime: Runtime, consumer: Consumer, patience: float) -> None:
+        self._runtime = runtime
+        self._consumer = consumer
+        self._patience = patience
+        self._seen = 0
+        self._timer: Any = None
+
+    def __enter__(self) -> None:
+        for each in (signal.SIGTERM, signal.SIGINT):
+            self._runtime.loop.add_signal_handler(each, self._signalled)
+
+    def __exit__(self, *_: object) -> None:
+        for each in (signal.SIGTERM, signal.SIGINT):
+            self._runtime.loop.remove_signal_handler(each)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _signalled(self) -> None:
+        self._seen += 1
+        if self._seen == 1:
+            self._consumer.stop()
+            clock = self._runtime.clock
+            when = clock.monotonic() + self._patience
+            self._timer = clock.call_at(when, self._consumer.give_up)
+        elif self._seen == 2:
+            self._consumer.give_up()
+        else:
+            raise SystemExit(130)
+
+
+class _Progress:
+    """A bar on a terminal while the queue is drained; silent elsewhere."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._bar: Any = None
+        self.total = 0
+
+    def __enter__(self) -> _Progress:
+        if on_terminal():
+            from rich.console import Console
+            from rich.progress import Progress
+
+            self._bar = Progress(console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task(one_line(self._title), total=None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, consumer: Consumer) -> None:
+        """Show how far *consumer* is."""
+        if self._bar is not None:
+            total = max(self.total, consumer.drained)
+            self._bar.update(self._task, completed=consumer.drained, total=total)
+
+
+@queue.command()
+@click.argument("name", metavar="QUEUE")
+@click.option("--confirm", is_flag=True, help="Yes, take the ready jobs away.")
+@click.option("--reason", default="manual purge", show_default=True)
+@common
+def purge(where: Where, name: str, confirm: bool, reason: str) -> int:
+    """Take away every ready and scheduled job of QUEUE; jobs in flight stay."""
+    where.check_config()
+    check_queue_name(name)
+    if not confirm:
+        raise HarnError(f"purging queue {name!r} takes its jobs away for good; add --confirm")
+
+    async def work(runtime: Runtime) -> dict[str, Any]:
+        found = WorkerQueue(runtime, name, None)
+        purged = await found.purge(reason, by=default_consumer_id(runtime))
+        return {"queue": name, "purged": purged, "summary": (await found.summary()).as_dict()}
+
+    document = where.run(work)
+    emit(where.as_json, document, lambda: f"{one_line(name)}: purged {document['purged']}")
+    return 0
+
+
+@queue.command()
+@click.argument("name", metavar="QUEUE")
+@click.argument("job", type=click.IntRange(1))
+@common
+def explain(where: Where, name: str, job: int) -> int:
+    """Tell why JOB of QUEUE is not running."""
+    check_queue_name(name)
+    document = where.run(lambda runtime: explain_job(runtime, name, job))
+    emit(where.as_json, document, lambda: _explained(document))
+    return 0
+
+
+def _explained(document: dict[str, Any]) -> str:
+    shown = {key: value for key, value in document.items() if value is not None}
+    lines = [f"job {shown.pop('job_event_id')} of {one_line(shown.pop('queue'))}"]
+    lines.append(f"  {one_line(shown.pop('verdict'))}")
+    keys_ahead = shown.get("scheduling", {}).pop("keys_ahead", [])
+
+    def render(prefix: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                render(f"{prefix}.{key}" if prefix else key, inner)
+        elif not isinstance(value, list):
+            lines.append(f"  {prefix.replace('scheduling.', ''):<24}{one_line(str(value))}")
+
+    render("", shown)
+    for each in document.get("history", [])[-5:]:
+        lines.append(
+            f"  attempt {each['attempt']}: {each['status']}: {one_line(str(each['error']))}"
+        )
+    if keys_ahead:
+        rows = [[each["key"], each["credit"], each["ready_jobs"]] for each in keys_ahead[:20]]
+        lines.append("  keys whose turn comes first:")
+        lines += [f"    {line}" for line in table(["key", "credit", "ready"], rows).splitlines()]
+    return "\n".join(lines)
