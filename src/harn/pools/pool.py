@@ -238,7 +238,7 @@ class Pool(Slots):
         if labels or idempotency_key is not None or submitter.values or tracing():
             self._equip(task, labels, submitter, idempotency_key)
         receipt = Submitted(self.names, seq, now, priority, key, idempotency_key, by)
-        self._log.record(topics.POOL_AUDIT, "pool_submit", receipt, SUBMIT_HEADERS, now)
+        self._record(topics.POOL_AUDIT, "pool_submit", receipt, SUBMIT_HEADERS, now)
         if decision is not None:
             if isinstance(decision, RejectNew):
                 self._reject(task, decision, None)

@@ -201,9 +201,14 @@ async def pool_wait(tasks: Any) -> Any:
         return await _task(tasks).wait()
     if isinstance(tasks, str) or not isinstance(tasks, Iterable):
         raise InvalidOption("tasks", tasks, "a pool task, or a list of them")
-    given = [_task(each) for each in tasks]
+    given = [each if type(each) is PoolTask else _task(each) for each in tasks]
     # Most of a long list has ended by the time its first task has: those need no waiting.
-    return [task.snapshot() if task.is_settled() else await task.wait() for task in given]
+    return [
+        task.snapshot()
+        if task._finished_ms is not None and task._pool._journal is None
+        else await task.wait()
+        for task in given
+    ]
 
 
 def _task(given: object) -> PoolTask:

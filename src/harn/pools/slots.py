@@ -48,6 +48,7 @@ class Slots:
         self._created_ms = runtime.clock.now_ms()
         self.names = Names(id, options.name)
         self._log = runtime.event_log
+        self._record = runtime.event_log.record
         self._policy = options.backpressure
         self._bounded = options.backpressure.kind != "unbounded"
         self._field = options.field
@@ -75,23 +76,24 @@ class Slots:
 
     # Running.
 
-    def _start(self, task: PoolTask, now: int, worker: Worker | None = None) -> None:
+    def _start(self, task: PoolTask, now: int) -> None:
         task.status = "running"
         task._started_ms = now
         slot = self._running
         self._running = self._stuck.running = slot + 1
         receipt = Dequeued(self.names, task._seq, task._submitted_ms, now, slot)
-        self._log.record(topics.POOL_AUDIT, "pool_dequeue", receipt, DEQUEUE_HEADERS, now)
+        self._record(topics.POOL_AUDIT, "pool_dequeue", receipt, DEQUEUE_HEADERS, now)
         if task._more.span is not None:
-            name, links = f"pool.dequeue {self.name}", (task._more.span,)
-            Context().run(instant_span, name, self._attributes(task), links)
-        if worker is None and self.idle:
-            worker = self.idle.pop()
-        if worker is None:
-            self.workers.add(Worker(self, task))
-        else:
+            self._trace_start(task)
+        if self.idle:
+            task._worker = worker = self.idle.pop()
             worker.task = task
-            task._worker = worker
+        else:
+            self.workers.add(Worker(self, task))
+
+    def _trace_start(self, task: PoolTask) -> None:
+        name, links = f"pool.dequeue {self.name}", (task._more.span,)
+        Context().run(instant_span, name, self._attributes(task), links)
 
     def finish(self, task: PoolTask, status: TaskStatus, result: Any = None) -> None:
         """Record the end of *task* and wake those who wait for it; a slot it had is free.
@@ -114,13 +116,53 @@ class Slots:
         if task._waiters is not None:
             task._wake()
 
-    def next(self, worker: Worker | None = None, now: int | None = None) -> None:
+    def complete(self, worker: Worker, task: PoolTask, result: Any) -> None:
+        """Finish *task* and give *worker* the next one.
+
+        This is `finish`, `next` and `_start` in one, for the case that happens all the time: the
+        closure has returned, and its worker and its slot go on to whatever is queued.
+        """
+        task.status = "completed"
+        task._outcome = result
+        task._finished_ms = now = self.runtime.clock.now_ms()
+        task._fn = task._context = task._worker = None
+        memory = self._memory
+        memory.counts["completed"] += 1
+        ended = memory.ended
+        ended.append(task)
+        if len(ended) > memory.count or now > memory.next_due:
+            memory.forget_old(now)
+        if self._journal is not None:
+            self._journal.ended(task)
+        if task._waiters is not None:
+            task._wake()
+        if self._queue.live and not self._cancelling:
+            following: Any = self._queue.pop()
+            if self._order is not None:
+                self._order.discard(following)
+            following.status = "running"
+            following._started_ms = now
+            following._worker = worker
+            worker.task = following
+            receipt = Dequeued(
+                self.names, following._seq, following._submitted_ms, now, self._running - 1
+            )
+            self._record(topics.POOL_AUDIT, "pool_dequeue", receipt, DEQUEUE_HEADERS, now)
+            if following._more.span is not None:
+                self._trace_start(following)
+        else:
+            worker.task = None
+            self._running = self._stuck.running = self._running - 1
+        if self._line.anyone or self._drained is not None or self._stuck.waits:
+            self._settled()
+
+    def next(self) -> None:
         """Pass a slot that has come free to the task whose turn it is."""
         if self._queue.live and self._running < self.max_concurrent and not self._cancelling:
             task: Any = self._queue.pop()
             if self._order is not None:
                 self._order.discard(task)
-            self._start(task, self.runtime.clock.now_ms() if now is None else now, worker)
+            self._start(task, self.runtime.clock.now_ms())
         if self._line.anyone or self._drained is not None or self._stuck.waits:
             self._settled()
 

@@ -216,10 +216,6 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
         """Tell whether the task has reached its last status."""
         return self._finished_ms is not None
 
-    def is_settled(self) -> bool:
-        """Tell whether the task has ended and `wait()` would have nothing to wait for."""
-        return self._finished_ms is not None and self._pool._journal is None
-
     def snapshot(self) -> TaskSnapshot:
         """Return the task as it stands."""
         more, outcome = self._more, self._outcome

@@ -113,6 +113,14 @@ class Worker:
                 self.frame = None
                 if frame._task is not None:
                     frame.end()
+                if error is None and not aio.cancelling():
+                    pool.complete(self, task, result)
+                    streak += 1
+                    if streak >= STREAK:
+                        streak = 0
+                        self.begun = None
+                        yield
+                    continue
                 if error is None:
                     pool.finish(task, "completed", result)
                 else:
@@ -122,11 +130,10 @@ class Worker:
             if aio.cancelling():
                 pool.next()
                 return
-            pool.next(self, task._finished_ms)
-            streak += 1
-            if streak >= STREAK:
-                streak = 0
-                yield
+            pool.idle.append(self)
+            pool.next()
+            if self.task is None:
+                pool.idle.remove(self)
 
     def _linger(self) -> Generator[Any, None, bool]:
         idle = self.pool.idle
