@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from harn.cli.orchestrator import Where, common
 from harn.cli.output import emit, one_line
+from harn.cli.where import Where, common
 from harn.errors import HarnError, TriggerError, did_you_mean
 from harn.runtime import Runtime
 from harn.triggers import DispatchHandle, Triggers

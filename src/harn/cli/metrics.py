@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from harn.cli.orchestrator import Where, common
 from harn.cli.output import emit
+from harn.cli.where import Where, common
 from harn.orchestrator import queue_samples
 from harn.runtime import Runtime
 from harn.telemetry.metrics import Metrics

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from harn.cli.orchestrator import Where, common
 from harn.cli.output import DURATION, emit, on_terminal, one_line, table
+from harn.cli.where import Where, common
 from harn.duration import to_text
 from harn.errors import HarnError
 from harn.orchestrator import explain as explain_job, manifest_consumer, queues_view

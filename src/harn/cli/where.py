@@ -1,0 +1,78 @@
+"""Which manifest and which store a command is about, and how it answers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from harn.cli.orchestrator import DEFAULT_CONFIG, run_in
+from harn.orchestrator import Manifest, read_manifest
+from harn.runtime import Runtime
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What the options of a command, and of the group around it, say."""
+
+    config: Path | None = None
+    state_dir: Path | None = None
+    storage: str | None = None
+    as_json: bool = False
+
+    def over(self, outer: Where | None) -> Where:
+        """Return this, with what it leaves open taken from *outer*."""
+        if outer is None:
+            return self
+        return Where(
+            self.config or outer.config,
+            self.state_dir or outer.state_dir,
+            self.storage or outer.storage,
+            self.as_json or outer.as_json,
+        )
+
+    def manifest(self) -> Manifest:
+        """Read the manifest, `harn.toml` here unless another was named."""
+        return read_manifest(self.config or DEFAULT_CONFIG)
+
+    def check_config(self) -> None:
+        """Refuse a manifest that was named and cannot be used, though nothing needs it."""
+        if self.config is not None:
+            read_manifest(self.config)
+
+    def run(self, work: Callable[[Runtime], Awaitable[T]]) -> T:
+        """Run *work* in a runtime on the store."""
+        return run_in(self.storage, self.state_dir, work)
+
+
+def common(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--config`, `--state-dir`, `--storage` and `--json`, gathered into one *where*."""
+
+    @click.option(
+        "--config", "--manifest", type=click.Path(path_type=Path), help="The manifest, harn.toml."
+    )
+    @click.option("--state-dir", type=click.Path(path_type=Path), help="Directory of the store.")
+    @click.option("--storage", help="The store, such as postgresql://... or file:///dir.")
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+    @click.pass_context
+    @functools.wraps(command)
+    def wrapped(
+        ctx: click.Context,
+        /,
+        config: Path | None,
+        state_dir: Path | None,
+        storage: str | None,
+        as_json: bool,
+        **options: Any,
+    ) -> Any:
+        where = Where(config, state_dir, storage, as_json).over(ctx.find_object(Where))
+        ctx.obj = where
+        return ctx.invoke(command, where, **options)
+
+    return wrapped
