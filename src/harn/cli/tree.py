@@ -51,6 +51,10 @@ class LazyGroup(click.Group):
     lazy={
         "demo": ("harn.cli.demo:demo", "See the main job done, in under a minute."),
         "doctor": ("harn.cli.doctor:doctor", "Check what this machine has."),
+        "orchestrator": (
+            "harn.cli.orchestrator:orchestrator",
+            "Run manifests: triggers, worker queues, webhooks.",
+        ),
         "lint": ("harn.cli.lint:lint", "Find owned handles that escape (HARN-OWN-003)."),
         "ratelimit": ("harn.cli.ratelimit:ratelimit", "Look at rate limits."),
         "log": ("harn.cli.log:log", "Verify, rebuild, move, follow and trim the event log."),

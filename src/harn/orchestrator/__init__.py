@@ -2,16 +2,25 @@
 
 manifest.py   harn.toml as frozen records; triggertables.py, its triggers; problems.py, mistakes
 exports.py    from `handlers::on_task` to a callable
+draining.py   from a queue's job to its handler
+views.py      what the queues look like from outside
 secrets.py    secrets by name
+service.py    the composition root: start, reload, drain
+inspecting.py what can be seen from outside; schema.py, the manifest for editors
 hooks.py      what a request to a trigger says; intake.py, taking it in
 """
 
+from harn.orchestrator.draining import manifest_consumer
 from harn.orchestrator.exports import Exports
 from harn.orchestrator.hooks import Hook, Key
+from harn.orchestrator.inspecting import inspection
 from harn.orchestrator.intake import Intake, Reply
 from harn.orchestrator.manifest import Manifest, ServeOptions, read_manifest
 from harn.orchestrator.problems import ManifestProblems, Problem
-from harn.orchestrator.triggertables import ManifestTrigger
+from harn.orchestrator.schema import manifest_schema
+from harn.orchestrator.service import Service, check_exposure
+from harn.orchestrator.triggertables import ManifestTrigger, unservable
+from harn.orchestrator.views import explain, queue_samples, queues_view
 
 __all__ = [
     "Exports",
@@ -24,5 +33,14 @@ __all__ = [
     "Problem",
     "Reply",
     "ServeOptions",
+    "Service",
+    "check_exposure",
+    "explain",
+    "inspection",
+    "manifest_consumer",
+    "manifest_schema",
+    "queue_samples",
+    "queues_view",
     "read_manifest",
+    "unservable",
 ]

@@ -8,10 +8,12 @@ retry.py        when a failed dispatch is tried again; circuit.py, when a destin
 handlers.py     SpawnToPool, worker://, functions; a2a.py, a2a:// over outbound.py and guard.py
 dispatcher.py   gates, attempts, outcome, dead letters; deadletters.py, what can be done about them
 cron.py         schedules; sources.py, what comes by itself: schedules and topics
+jobs.py         an event that comes back out of a worker queue
 signatures.py   who signed a webhook; secrets.py, what is never shown
 registry.py     trigger_register, trigger_fire, channel_emit and their kin
 """
 
+from harn.triggers.a2a import A2aTarget
 from harn.triggers.binding import (
     KINDS,
     PROVIDERS,
@@ -21,11 +23,14 @@ from harn.triggers.binding import (
     check_id,
     check_kind,
 )
+from harn.triggers.circuit import circuit_state
+from harn.triggers.cron import check_schedule
 from harn.triggers.deadletters import DeadLetters, Letters
 from harn.triggers.dispatcher import Dispatch, DispatchHandle
 from harn.triggers.event import TriggerEvent, event_from
 from harn.triggers.guard import check_allowed
-from harn.triggers.handlers import LocalTarget, SpawnToPool, Target, check_handler
+from harn.triggers.handlers import Call, LocalTarget, SpawnToPool, Target, check_handler
+from harn.triggers.jobs import JobRunner
 from harn.triggers.matching import check_match, is_wanted
 from harn.triggers.registry import (
     Accepted,
@@ -56,14 +61,17 @@ __all__ = [
     "PROVIDERS",
     "SCHEMES",
     "SENSITIVE_HEADERS",
+    "A2aTarget",
     "Accepted",
     "Binding",
+    "Call",
     "DeadLetters",
     "Dispatch",
     "DispatchHandle",
     "EmitReceipt",
     "Genuine",
     "Headers",
+    "JobRunner",
     "Letters",
     "LocalTarget",
     "Refused",
@@ -81,6 +89,8 @@ __all__ = [
     "check_id",
     "check_kind",
     "check_match",
+    "check_schedule",
+    "circuit_state",
     "event_from",
     "is_wanted",
     "sign",

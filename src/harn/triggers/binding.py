@@ -77,6 +77,8 @@ class Binding:
     priority: QueuePriority = "normal"
     schedule: Schedule | None = None
     version: int = 1
+    retry_given: bool = False
+    """Whether the definition asks for retries itself, which also holds for drained jobs."""
 
     @property
     def key(self) -> str:
@@ -156,6 +158,7 @@ def check_binding(
         dedupe_path=check_path("dedupe_key", options.get("dedupe_key")),
         priority="normal" if order else check_priority(priority),
         schedule=_schedule(checked_kind, checked_match, options),
+        retry_given=options.get("retry") is not None,
     )
 
 

@@ -35,6 +35,15 @@ class Circuit:
 CLOSED = Circuit()
 
 
+def circuit_state(failures: int, open_until_ms: int, now_ms: int) -> State:
+    """Tell how a circuit stands, from what is stored of it.
+
+    >>> circuit_state(5, 60_000, 0)
+    'open'
+    """
+    return Circuit(failures, open_until_ms).state(now_ms)
+
+
 def admit(circuit: Circuit, now_ms: int) -> tuple[bool, Circuit]:
     """Decide whether a dispatch may try the destination; a half-open one takes one at a time.
 

@@ -147,13 +147,13 @@ class Dispatch:
     async def wait(self) -> DispatchHandle:
         """Wait for the end. Cancelling leaves the dispatch alone."""
         while self.outcome is None:
-            await self._next_change()
+            await self.next_change()
         return self.handle()
 
     async def wait_or_park(self) -> None:
         """Wait until it has ended, or waits for time itself. Cancelling leaves it alone."""
         while self.outcome is None and not self.is_parked:
-            await self._next_change()
+            await self.next_change()
 
     def handle(self) -> DispatchHandle:
         """Return how far it is."""
@@ -174,7 +174,8 @@ class Dispatch:
             self if outcome is None else None,
         )
 
-    async def _next_change(self) -> None:
+    async def next_change(self) -> None:
+        """Wait until it ends, or begins to wait. Cancelling leaves it alone."""
         change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._watchers.append(change)
         await change
@@ -201,7 +202,7 @@ class Dispatcher:
         self.running: dict[int, Dispatch] = {}
         """Dispatches under way, by envelope."""
         self.counts = {"succeeded": 0, "failed": 0, "dlq": 0, "skipped": 0, "cancelled": 0}
-        self._gates = Gates(runtime, self.owner)
+        self.gates = Gates(runtime, self.owner)
         self._log = runtime.event_log
         self._secrets = runtime.service(Secrets)
         self._idle: list[asyncio.Future[None]] = []
@@ -228,6 +229,16 @@ class Dispatcher:
             self._idle.append(woken)
             await woken
 
+    async def changed(self) -> None:
+        """Wait until a dispatch under way ends or begins to wait. Cancelling changes nothing."""
+        waits = [asyncio.ensure_future(each.next_change()) for each in self.running.values()]
+        try:
+            if waits:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
     def is_running(self, binding_key: str) -> bool:
         """Tell whether a version of a trigger still has work under way."""
         return any(each.binding.key == binding_key for each in self.running.values())
@@ -238,7 +249,7 @@ class Dispatcher:
             outcome = await self._to_outcome(dispatch)
         except Exception as error:
             # The store failed us: the envelope stays, and whoever takes it over tries again.
-            outcome = Outcome("failed", error=self._text(error))
+            outcome = Outcome("failed", error=self.text_of(error))
             logger.error("%s: event %s: %s", dispatch.binding.key, dispatch.event.id, outcome.error)
         finally:
             self.running.pop(dispatch.envelope, None)
@@ -257,7 +268,7 @@ class Dispatcher:
         entrant = Entrant(
             binding.id, dispatch.event, dispatch.envelope, binding.flow, dispatch.park
         )
-        passage = await self._gates.enter(entrant)
+        passage = await self.gates.enter(entrant)
         try:
             if passage.skipped is not None:
                 return await self._settle(dispatch, Outcome("skipped", skip=passage.skipped))
@@ -266,7 +277,7 @@ class Dispatcher:
             outcome = await self._attempts(dispatch, entrant, passage)
             return await self._settle(dispatch, outcome)
         finally:
-            await self._gates.leave(entrant, passage)
+            await self.gates.leave(entrant, passage)
 
     async def _with_batch(self, event: TriggerEvent, envelopes: tuple[int, ...]) -> TriggerEvent:
         members = [await self.event_of(envelope) for envelope in envelopes]
@@ -291,7 +302,7 @@ class Dispatcher:
         history: list[dict[str, Any]] = []
         await self._wait_until_due(dispatch, entrant, passage)
         for attempt in range(dispatch.attempt, max(retry.max, dispatch.attempt) + 1):
-            if not await self._may_try(dispatch.binding):
+            if not await self.may_try(dispatch.binding):
                 return self._dead(dispatch, attempt - 1, IS_OPEN, history)
             error: BaseException | None = None
             try:
@@ -300,12 +311,12 @@ class Dispatcher:
                 error = raised
             self._note_attempt(dispatch, attempt, error, history)
             if error is None:
-                await self._after(dispatch.binding, None)
+                await self.note_result(dispatch.binding, None)
                 return Outcome("succeeded", attempt, _plain(result), history=tuple(history))
-            text = self._text(error)
+            text = self.text_of(error)
             if isinstance(error, NotRetryable | NotImplementedError):
                 return self._dead(dispatch, attempt, text, history)
-            if await self._after(dispatch.binding, error):
+            if await self.note_result(dispatch.binding, error):
                 opened = OPENED.format(n=5, error=text)
                 return self._dead(dispatch, attempt, opened, history)
             if attempt < retry.max:
@@ -346,19 +357,21 @@ class Dispatcher:
         left = (dispatch.due_ms - clock.now_ms()) / 1000
         if left <= 0:
             return
-        await self._gates.pause(entrant, passage)
+        await self.gates.pause(entrant, passage)
         dispatch.park()
         await sleep_until(clock, clock.monotonic() + left)
-        await self._gates.resume(entrant, passage)
+        await self.gates.resume(entrant, passage)
 
-    async def _may_try(self, binding: Binding) -> bool:
+    async def may_try(self, binding: Binding) -> bool:
+        """Tell whether the circuit of *binding*'s destination lets a dispatch through."""
+
         def decide(row: CircuitRow, now: int) -> tuple[bool, CircuitRow]:
             admitted, after = admit(_circuit(row), now)
             return admitted, _row(after)
 
         return bool(await self.store.run(lambda: at_circuit(binding.destination, decide)))
 
-    async def _after(self, binding: Binding, error: BaseException | None) -> bool:
+    async def note_result(self, binding: Binding, error: BaseException | None) -> bool:
         """Count a success or a failure; tell whether the circuit is open now."""
 
         def decide(row: CircuitRow, now: int) -> tuple[bool, CircuitRow]:
@@ -376,7 +389,7 @@ class Dispatcher:
         history: list[dict[str, Any]],
     ) -> None:
         at = event_at(self.runtime.clock.now_ms())
-        text = None if error is None else self._text(error)
+        text = None if error is None else self.text_of(error)
         timed_out = isinstance(error, TimeoutError)
         status = "success" if error is None else "timeout" if timed_out else "failed"
         history.append({"attempt": attempt, "at": at, "status": status, "error": text})
@@ -393,7 +406,8 @@ class Dispatcher:
             },
         )
 
-    def _text(self, error: BaseException) -> str:
+    def text_of(self, error: BaseException) -> str:
+        """Return what an error says, without secrets."""
         try:
             said = str(error)
         except Exception:

@@ -109,8 +109,11 @@ class Triggers:
 
     # -- registration --------------------------------------------------------------------------
 
-    def register(self, binding: Binding) -> TriggerBinding:
-        """Put *binding* in force; another definition under its id becomes its next version."""
+    def register(self, binding: Binding, *, follow: bool = True) -> TriggerBinding:
+        """Put *binding* in force; another definition under its id becomes its next version.
+
+        Without *follow* its schedule or topic is not followed, and orphans are left alone.
+        """
         before = self._active.get(binding.id)
         if before is not None and _is_same(before, binding):
             return before.shown("active")
@@ -121,8 +124,9 @@ class Triggers:
             self._retire(before)
         self._active[binding.id] = binding
         self._tell("trigger_registered", binding)
-        self.sources.begin(binding)
-        self._tend()
+        if follow:
+            self.sources.begin(binding)
+            self._tend()
         return binding.shown("active")
 
     def unregister(self, id: str) -> bool:

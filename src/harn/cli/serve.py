@@ -1,0 +1,142 @@
+"""`harn orchestrator serve`: a manifest, running until somebody stops it.
+
+SIGTERM and SIGINT stop it: nothing more is taken in, what runs may finish within the grace time,
+the rest is given back, and the exit code is 0. A second signal does not wait. SIGHUP reads the
+manifest again. Signals count from the first moment, also while it starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from harn.cli.orchestrator import DEFAULT_CONFIG, Where, common
+from harn.cli.output import DURATION, one_line
+from harn.errors import HarnError
+
+logger = logging.getLogger("harn.orchestrator")
+
+
+@click.command()
+@common
+@click.option("--bind", "--listen", "bind", help="Where to listen, as host:port.")
+@click.option("--no-http", is_flag=True, help="Take no requests: schedules and queues only.")
+@click.option(
+    "--shutdown-timeout",
+    type=DURATION,
+    default="30s",
+    show_default=True,
+    help="How long work under way may take to finish after a signal.",
+)
+def serve(where: Where, bind: str | None, no_http: bool, shutdown_timeout: float) -> int:
+    """Run a manifest: its triggers, its worker queues, its webhooks."""
+    run = _Serving(where.config or DEFAULT_CONFIG, bind, no_http, shutdown_timeout)
+    return asyncio.run(run.main(where.runtime))
+
+
+class _Serving:
+    def __init__(self, config: Path, bind: str | None, no_http: bool, within: float) -> None:
+        self._config = config
+        self._bind = bind
+        self._no_http = no_http
+        self._within = within
+        self._stop = asyncio.Event()
+        self._force = asyncio.Event()
+        self._again = asyncio.Event()
+
+    async def main(self, open_runtime: Callable[[], Any]) -> int:
+        with self._signals():
+            async with open_runtime() as runtime:
+                return await self._serve(runtime)
+
+    async def _serve(self, runtime: Any) -> int:
+        from harn.orchestrator import Service, check_exposure
+
+        service = Service(runtime, self._config)
+        plan = service.prepare()
+        place = check_exposure(self._bind or plan.manifest.serve.bind, plan.admin_keys)
+        async with contextlib.AsyncExitStack() as stack:
+            listening = None
+            if not self._no_http:
+                listening = await self._listen(stack, service, place)
+            await service.start()
+            _tell(
+                {
+                    "status": "ready",
+                    "bind": listening and listening.address,
+                    "triggers": len(plan.bindings),
+                }
+            )
+            await self._until_stopped(service)
+            if listening is not None:
+                service.intake.draining = True
+            finished = await self._drain(service)
+            if listening is not None:
+                await listening.stop(force=not finished)
+        _tell({"status": "stopped", "finished": finished})
+        return 0
+
+    async def _listen(self, stack: Any, service: Any, place: tuple[str, int]) -> Any:
+        from harn.portal import Listening, bind, build_app
+
+        listening = Listening(build_app(service), bind(*place), drain_within=self._within)
+        return await stack.enter_async_context(listening)
+
+    async def _until_stopped(self, service: Any) -> None:
+        while not self._stop.is_set():
+            waits = [asyncio.ensure_future(each.wait()) for each in (self._stop, self._again)]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+            if self._again.is_set():
+                self._again.clear()
+                await self._reload(service)
+
+    async def _reload(self, service: Any) -> None:
+        try:
+            _tell({"status": "reloaded", **await service.reload()})
+        except HarnError as error:
+            logger.error("the manifest was not reloaded: %s", error)
+            _tell({"status": "reload failed", "error": one_line(str(error))})
+
+    async def _drain(self, service: Any) -> bool:
+        draining = asyncio.ensure_future(service.drain(self._within))
+        forcing = asyncio.ensure_future(self._force.wait())
+        await asyncio.wait((draining, forcing), return_when=asyncio.FIRST_COMPLETED)
+        forcing.cancel()
+        if draining.done():
+            return bool(draining.result())
+        draining.cancel()
+        return False
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        taken = [(signal.SIGTERM, self._asked), (signal.SIGINT, self._asked)]
+        if hasattr(signal, "SIGHUP"):
+            taken.append((signal.SIGHUP, self._again.set))
+        for number, call in taken:
+            loop.add_signal_handler(number, call)
+        try:
+            yield
+        finally:
+            for number, _ in taken:
+                loop.remove_signal_handler(number)
+
+    def _asked(self) -> None:
+        if self._stop.is_set():
+            self._force.set()
+        self._stop.set()
+
+
+def _tell(record: dict[str, Any]) -> None:
+    """Say on stderr, one JSON document a line, what happens to the service."""
+    click.echo(json.dumps(record), err=True)

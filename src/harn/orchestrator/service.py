@@ -1,0 +1,306 @@
+"""The composition root: a manifest in, triggers running, queues consumed, a way in for requests.
+
+Everything is prepared before anything is changed: a manifest with a mistake, a handler that cannot
+be imported or a secret that is missing leaves a running service as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harn.clock import resolve
+from harn.errors import HarnError, ManifestError
+from harn.orchestrator.hooks import Hook, Key
+from harn.orchestrator.intake import Intake
+from harn.orchestrator.manifest import Manifest, check_bind, read_manifest
+from harn.orchestrator.secrets import SecretName, read_secrets
+from harn.orchestrator.triggertables import ManifestTrigger, route_of, unservable
+from harn.storage import Store, head
+from harn.tasks import runner_for
+from harn.topics import WORKER_QUEUES
+from harn.triggers import A2aTarget, Binding, JobRunner, Scheme, Triggers, signing_key
+from harn.workers import Consumer, WorkerQueue, worker_queues
+
+if TYPE_CHECKING:
+    from harn.runtime import Runtime
+
+logger = logging.getLogger("harn.orchestrator")
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks for queues that are new."""
+QUEUE_CONCURRENCY = 8
+SHORTEST_KEY = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A manifest made ready: nothing of it is in force yet."""
+
+    manifest: Manifest
+    bindings: tuple[Binding, ...]
+    hooks: tuple[Hook, ...]
+    admin_keys: tuple[bytes, ...]
+
+
+class Service:
+    """A manifest, served in *runtime*: `start` it, perhaps `reload` it, `drain` it."""
+
+    def __init__(self, runtime: Runtime, path: str | Path) -> None:
+        self.runtime = runtime
+        self.path = Path(path)
+        self.triggers = runtime.service(Triggers)
+        self.intake = Intake(runtime)
+        self.plan: Plan | None = None
+        self._consumers: dict[str, tuple[Consumer, asyncio.Task[Any]]] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._setups: set[str] = set()
+
+    @property
+    def admin_keys(self) -> Sequence[bytes]:
+        """The keys of operators."""
+        return () if self.plan is None else self.plan.admin_keys
+
+    async def start(self, *, consume: bool = True) -> None:
+        """Put the manifest in force. Cancelling leaves it half in force: leave the runtime."""
+        plan = self.prepare()
+        await self._set_up(plan.manifest)
+        self._enforce(plan)
+        await self.triggers.recover()
+        if consume:
+            self._looking = asyncio.ensure_future(self._keep_looking())
+            self.runtime.own(self._looking)
+
+    async def start_triggers(self) -> None:
+        """Register the triggers so that one can be fired or replayed by hand; nothing else runs.
+
+        No secret is read and no schedule is followed. Cancelling leaves some registered.
+        """
+        manifest = read_manifest(self.path)
+        exports = manifest.resolver()
+        bindings = [manifest.bound(trigger, exports) for trigger in manifest.triggers]
+        await self._set_up(manifest)
+        for trigger, binding in zip(manifest.triggers, bindings, strict=True):
+            self.triggers.register(self._configured(manifest, trigger, binding), follow=False)
+
+    def prepare(self) -> Plan:
+        """Read the manifest, import its handlers, read its secrets; change nothing."""
+        manifest = read_manifest(self.path)
+        exports = manifest.resolver()
+        bindings = []
+        for trigger in manifest.triggers:
+            if (why := unservable(trigger)) is not None:
+                raise ManifestError(f"{manifest.path.name}: trigger {trigger.id!r}: {why}")
+            bindings.append(self._configured(manifest, trigger, manifest.bound(trigger, exports)))
+        hooks = [hook for trigger in manifest.triggers if (hook := self._hook(manifest, trigger))]
+        keys = self._secrets(manifest, manifest.serve.keys, "[serve] keys")
+        for name, value in keys:
+            if len(value) < SHORTEST_KEY:
+                raise ManifestError(
+                    f"[serve] keys: {name.name} is shorter than {SHORTEST_KEY} characters"
+                )
+        if manifest.setup is not None:
+            exports.resolve(manifest.setup)
+        admin = tuple(value.encode() for _, value in keys)
+        return Plan(manifest, tuple(bindings), tuple(hooks), admin)
+
+    def _configured(
+        self, manifest: Manifest, trigger: ManifestTrigger, binding: Binding
+    ) -> Binding:
+        if not isinstance(binding.target, A2aTarget):
+            return binding
+        found = self._secrets(manifest, trigger.secrets.get("a2a", ()), f"trigger {trigger.id!r}")
+        token = found[0][1] if found else None
+        allow = (*manifest.a2a_allow, *self.runtime.settings.a2a_allow)
+        return replace(binding, target=binding.target.configured(allow, token))
+
+    def _hook(self, manifest: Manifest, trigger: ManifestTrigger) -> Hook | None:
+        path = route_of(trigger)
+        if path is None:
+            return None
+        what = f"trigger {trigger.id!r}"
+        signing, bearer = trigger.secrets.get("signing", ()), trigger.secrets.get("bearer", ())
+        found = self._secrets(manifest, bearer or signing, what)
+        if bearer:
+            for name, value in found:
+                if len(value) < SHORTEST_KEY:
+                    raise ManifestError(
+                        f"{what}: {name.name} is shorter than {SHORTEST_KEY} characters"
+                    )
+            keys = [
+                Key(value.encode(), name.tenant_id or trigger.tenant_id) for name, value in found
+            ]
+            return Hook(trigger.id, path, trigger.provider, "bearer", tuple(keys))
+        scheme = scheme_of(trigger.provider)
+        keys = [
+            Key(signing_key(scheme, value, name.name), name.tenant_id or trigger.tenant_id)
+            for name, value in found
+        ]
+        return Hook(trigger.id, path, trigger.provider, scheme, tuple(keys))
+
+    def _secrets(
+        self, manifest: Manifest, names: Sequence[SecretName], what: str
+    ) -> list[tuple[SecretName, str]]:
+        return read_secrets(self.runtime, manifest.path.parent, names, what)
+
+    async def _set_up(self, manifest: Manifest) -> None:
+        """Call the manifest's own setup, once for each name."""
+        if manifest.setup is None or manifest.setup in self._setups:
+            return
+        setup = manifest.resolver().resolve(manifest.setup)
+        await runner_for(self.runtime, "auto").bind(setup)()
+        self._setups.add(manifest.setup)
+
+    def _enforce(self, plan: Plan) -> None:
+        wanted = {binding.id for binding in plan.bindings}
+        for binding in self.triggers.active():
+            if binding.id not in wanted:
+                self.triggers.unregister(binding.id)
+        for binding in plan.bindings:
+            self.triggers.register(binding)
+        self.intake.replace(plan.hooks)
+        self.plan = plan
+
+    async def reload(self) -> dict[str, Any]:
+        """Read the manifest again and put what changed in force; old versions finish.
+
+        A mistake leaves everything as it is, and is raised.
+        """
+        plan = self.prepare()
+        await self._set_up(plan.manifest)
+        before = {shown.key for shown in self.triggers.listed()}
+        self._enforce(plan)
+        for consumer, _ in self._consumers.values():
+            consumer.stop()  # with their old set of triggers; the next look starts new ones
+        self._consumers = {}
+        after = {shown.key for shown in self.triggers.listed() if shown.state == "active"}
+        return {"changed": sorted(after - before), "triggers": len(plan.bindings)}
+
+    async def is_ready(self) -> bool:
+        """Tell whether the manifest is in force and the store answers."""
+        if self.plan is None or self.intake.draining:
+            return False
+        try:
+            await self.runtime.service(Store).run(lambda: head(WORKER_QUEUES), write=False)
+        except HarnError:
+            return False
+        return True
+
+    # -- queues --------------------------------------------------------------------------------
+
+    async def _keep_looking(self) -> None:
+        """Consume every queue that may hold work for us, new ones included."""
+        while True:
+            try:
+                await self._look()
+            except HarnError as error:
+                logger.warning("queues could not be looked at: %s", error)
+            woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            clock = self.runtime.clock
+            timer = clock.call_at(
+                clock.monotonic() + LOOK_EVERY, partial(resolve, woken), background=True
+            )
+            try:
+                await woken
+            finally:
+                timer.cancel()
+
+    async def _look(self) -> None:
+        assert self.plan is not None
+        manifest = self.plan.manifest
+        local = frozenset(trigger.id for trigger in manifest.triggers if trigger.is_local)
+        if not local:
+            return
+        names = manifest.serve.queues
+        if names is None:
+            names = tuple(summary.queue for summary in await worker_queues())
+        for name in names:
+            running = self._consumers.get(name)
+            if running is None or running[1].done():
+                self._consume(name, local)
+
+    def _consume(self, name: str, local: frozenset[str]) -> None:
+        consumer = Consumer(
+            WorkerQueue(self.runtime, name, None),
+            JobRunner(self.runtime),
+            concurrency=QUEUE_CONCURRENCY,
+            stop_when_empty=False,
+            triggers=local,
+        )
+        running = asyncio.ensure_future(consumer.run())
+        self.runtime.own(running)
+        self._consumers[name] = (consumer, running)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    async def drain(self, within: float) -> bool:
+        """Take nothing more in and let what runs finish; tell whether it did *within* seconds.
+
+        What has not finished is given back: dispatches to the inbox, jobs to their queues.
+        """
+        self.intake.draining = True
+        for binding in self.triggers.active():
+            self.triggers.sources.end(binding.id)
+        if self._looking is not None:
+            self._looking.cancel()
+        for consumer, _ in self._consumers.values():
+            consumer.stop()
+        clock = self.runtime.clock
+        enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        timer = clock.call_at(clock.monotonic() + within, partial(resolve, enough))
+        finishing = asyncio.ensure_future(self._finish())
+        try:
+            await asyncio.wait((finishing, enough), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+        finished = finishing.done()
+        if not finished:
+            finishing.cancel()
+            for consumer, _ in self._consumers.values():
+                consumer.give_up()
+            if self._consumers:
+                await asyncio.wait([running for _, running in self._consumers.values()])
+        return finished
+
+    async def _finish(self) -> None:
+        running = [task for _, task in self._consumers.values() if not task.done()]
+        if running:
+            await asyncio.wait(running)
+        while any(not each.is_parked for each in self.triggers.dispatcher.running.values()):
+            await self.triggers.dispatcher.changed()
+
+
+def scheme_of(provider: str) -> Scheme:
+    """Return how *provider* signs; a plain webhook signs as Standard Webhooks do."""
+    schemes: dict[str, Scheme] = {"github": "github", "stripe": "stripe", "slack": "slack"}
+    return schemes.get(provider, "standard")
+
+
+def check_exposure(bind: str, admin_keys: Sequence[bytes]) -> tuple[str, int]:
+    """Return where to listen; beyond this machine only with operators' keys."""
+    host, port = check_bind(bind)
+    if not admin_keys and not is_loopback(host):
+        raise ManifestError(
+            f"{bind} can be reached from outside; set [serve] keys, or bind to 127.0.0.1"
+        )
+    return host, port
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether *host* is this machine only.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("0.0.0.0"), is_loopback("localhost")
+    (True, False, True)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

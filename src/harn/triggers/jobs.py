@@ -1,0 +1,124 @@
+"""An event that comes back out of a worker queue, dispatched to its local handler.
+
+The queue is what retries here: a job is tried once for each claim. Where its trigger asks for
+retries, a failure waits as long as that says and the last one ends the job. A gate that does not
+let a job in gives it back to the queue, attempt included; it does not keep a worker waiting long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from harn.clock import resolve
+from harn.errors import TriggerError
+from harn.triggers.binding import Binding
+from harn.triggers.circuit import OPEN_MS
+from harn.triggers.event import TriggerEvent, event_from
+from harn.triggers.gates import Entrant, Passage
+from harn.triggers.handlers import Call, NotRetryable
+from harn.triggers.registry import Triggers
+from harn.workers import Bury, GiveBack, Job, RetryLater
+
+if TYPE_CHECKING:
+    from harn.runtime import Runtime
+
+GATE_PATIENCE = 5.0
+"""Seconds that a job may wait at its gates before it is given back."""
+COME_BACK = 1.0
+
+Find = Callable[[str], Binding]
+
+
+class JobRunner:
+    """A handler for a queue's consumer: finds the trigger of a job and runs it."""
+
+    def __init__(self, runtime: Runtime, find: Find | None = None) -> None:
+        self._runtime = runtime
+        self._triggers = runtime.service(Triggers)
+        self._find = find or self._triggers.get
+
+    async def __call__(self, job: Job) -> Any:
+        """Dispatch *job* once and return the handler's result.
+
+        Cancelling gives back what was held at the gates, and the consumer gives the job back.
+        """
+        binding, event = self._read(job)
+        # Members of a batch have envelopes; a job has none. It goes alone.
+        flow = replace(binding.flow, batch=None)
+        entrant = Entrant(binding.id, event, 0, flow, _nothing)
+        passage = await self._enter(entrant)
+        try:
+            if passage.skipped == "singleton_active":
+                raise GiveBack("singleton_active", COME_BACK)
+            if passage.skipped is not None:
+                return {"skipped": True, "flow_control": passage.skipped}
+            return await self._deliver(binding, event, job)
+        finally:
+            await self._triggers.dispatcher.gates.leave(entrant, passage)
+
+    def _read(self, job: Job) -> tuple[Binding, TriggerEvent]:
+        try:
+            return self._find(str(job.trigger_id)), event_from(job.payload)
+        except TriggerError as error:
+            raise GiveBack(str(error), "1m") from error
+        except (ValueError, TypeError) as error:
+            raise Bury(f"job {job.id} holds no event: {error}") from error
+
+    async def _enter(self, entrant: Entrant) -> Passage:
+        entering = asyncio.ensure_future(self._triggers.dispatcher.gates.enter(entrant))
+        clock = self._runtime.clock
+        enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        timer = clock.call_at(clock.monotonic() + GATE_PATIENCE, partial(resolve, enough))
+        try:
+            await asyncio.wait((entering, enough), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            entering.cancel()
+            await asyncio.wait((entering,))
+            raise
+        finally:
+            timer.cancel()
+        if not entering.done():
+            entering.cancel()
+            await asyncio.wait((entering,))
+            if entering.cancelled() or entering.exception() is not None:
+                raise GiveBack("waits at a gate", COME_BACK)
+        return entering.result()
+
+    async def _deliver(self, binding: Binding, event: TriggerEvent, job: Job) -> Any:
+        dispatcher = self._triggers.dispatcher
+        if not await dispatcher.may_try(binding):
+            raise GiveBack("destination circuit is open", OPEN_MS / 1000)
+        call = Call(
+            self._runtime,
+            event,
+            binding.id,
+            binding.key,
+            binding.version,
+            binding.priority,
+            job.attempts,
+            None,
+            f"{binding.id}:{event.id}:{job.queue}",
+        )
+        try:
+            result = await binding.target.deliver(call)
+        except NotRetryable as error:
+            raise Bury(dispatcher.text_of(error)) from None
+        except Exception as error:
+            await dispatcher.note_result(binding, error)
+            text = dispatcher.text_of(error)
+            if not binding.retry_given:
+                raise TriggerError(text) from None
+            if job.attempts >= binding.retry.max:
+                raise Bury(text) from None
+            delay = max(binding.retry.before(job.attempts + 1), 0.001)
+            raise RetryLater(text, delay) from None
+        await dispatcher.note_result(binding, None)
+        return result
+
+
+def _nothing() -> None:
+    """Be told that a job waits, and do nothing about it."""
