@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -10,11 +11,13 @@ from typing import Any, TypeVar
 
 import click
 
-from harn.cli.orchestrator import DEFAULT_CONFIG, run_in
 from harn.orchestrator import Manifest, read_manifest
 from harn.runtime import Runtime
+from harn.settings import Settings
 
 T = TypeVar("T")
+
+DEFAULT_CONFIG = Path("harn.toml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,15 @@ class Where:
 
     def run(self, work: Callable[[Runtime], Awaitable[T]]) -> T:
         """Run *work* in a runtime on the store."""
-        return run_in(self.storage, self.state_dir, work)
+        settings = Settings.load()
+        directory = self.state_dir if self.state_dir is not None else settings.state_dir
+        url = self.storage or (settings.storage if self.state_dir is None else None)
+
+        async def inside() -> T:
+            async with Runtime(state_dir=directory, storage=url) as runtime:
+                return await work(runtime)
+
+        return asyncio.run(inside())
 
 
 def common(command: Callable[..., Any]) -> Callable[..., Any]:
