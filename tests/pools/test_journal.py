@@ -599,6 +599,40 @@ async def test_J9_after_a_failed_sync_the_journal_takes_nothing_more(disk, monke
     await pool.close()
 
 
+async def test_J9_what_is_owed_is_tried_again_though_nothing_new_arrives(disk, monkeypatch) -> None:
+    from harn.pools import journal as room
+
+    monkeypatch.setattr(room, "RETRY_AFTER", 0.01)
+    pool = await opened()
+    write, fails = os.write, 3
+
+    def failing(fd, data):
+        nonlocal fails
+        if b'"end"' in bytes(data) and fails:
+            fails -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(fd, data)
+
+    monkeypatch.setattr(os, "write", failing)
+
+    seen = await (await pool.submit(partial(note, 1))).wait()
+
+    assert (seen.status, fails) == ("completed", 0)
+
+
+async def test_a_closure_that_had_not_begun_never_begins_after_a_restart(disk) -> None:
+    pool = await opened()
+    task = pool.submit_nowait(partial(note, 1))
+
+    pool_simulate_restart()
+    await harn.current_runtime().clock.settle()
+
+    assert RAN == []
+    assert (await task.wait()).stale_reason == "never_started"
+    await (await opened()).close()
+    assert RAN == [1]
+
+
 async def test_a_cancelled_submit_leaves_no_task_also_after_a_restart(disk, monkeypatch) -> None:
     pool = await opened()
     await pool.submit(hang)

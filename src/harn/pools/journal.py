@@ -35,6 +35,9 @@ logger = logging.getLogger("harn.pools")
 COMPACT_LEAST = 100
 """Tasks that must have ended since the last compaction before another one is worth it."""
 
+RETRY_AFTER = 1.0
+"""Seconds between two attempts to write what is owed, while nothing new arrives."""
+
 _numbers = itertools.count(1)
 _open: weakref.WeakSet[Journal] = weakref.WeakSet()
 
@@ -74,6 +77,8 @@ class Journal:
         self._unsettled: set[int] = set()
         self._waiters: dict[int, list[asyncio.Future[None]]] = {}
         self._ticket = 0
+        self._lost_from: int | None = None
+        """Once the journal is broken: the first ticket that never reached the disk."""
         self._broken: str | None = None
         self._opened: asyncio.Future[None] = loop.create_future()
         self._ended: asyncio.Future[None] = loop.create_future()
@@ -133,7 +138,7 @@ class Journal:
         Cancelling leaves the line on its way.
         """
         if ticket not in self._unsettled:
-            if self._broken is not None:
+            if self._lost_from is not None and ticket >= self._lost_from:
                 raise StorageError(self._broken)
             return
         waiter: asyncio.Future[None] = self._loop.create_future()
@@ -166,7 +171,8 @@ class Journal:
         _open.discard(self)
 
     def _settle(self, lines: list[_Line], error: BaseException | None, broken: str | None) -> None:
-        self._broken = broken or self._broken
+        if broken is not None and self._lost_from is None:
+            self._broken, self._lost_from = broken, min(line.ticket for line in lines)
         for line in lines:
             self._unsettled.discard(line.ticket)
             for waiter in self._waiters.pop(line.ticket, ()):
@@ -189,6 +195,8 @@ class Journal:
             self._tell(resolve, self._opened)
             while self._write_what_gathered():
                 pass
+            if self._owed:
+                self._break(self._owed, f"cannot write to {self.path}; the last outcomes are lost")
             if self._folding is not None:
                 self._folding.join()
             self._file.close()
@@ -196,7 +204,11 @@ class Journal:
 
     def _write_what_gathered(self) -> bool:
         """Commit all that waits, as one; false when it is time to stop."""
-        batch = [self._lines.get()]
+        batch: list[_Line | Callable[[], None] | None] = []
+        try:
+            batch.append(self._lines.get(timeout=RETRY_AFTER if self._owed else None))
+        except queue.Empty:
+            pass
         while not self._lines.empty():
             batch.append(self._lines.get_nowait())
         lines = self._owed + [each for each in batch if type(each) is _Line]

@@ -209,7 +209,10 @@ class Slots:
 
     async def before_start(self, task: PoolTask) -> None:
         """Let the journal know before the closure begins; whatever goes wrong ends the task."""
-        assert self._journal is not None
+        if self._journal is None:  # the pool was dropped before this closure could begin
+            task._own().reason = (None, None, "never_started")
+            self.finish(task, "failed", "the pool was dropped: never_started")
+            return
         try:
             await self._journal.starting(task)
         except asyncio.CancelledError:
