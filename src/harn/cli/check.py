@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from harn.cli.orchestrator import Where, common
 from harn.cli.output import emit, one_line
+from harn.cli.where import Where, common
 from harn.errors import ManifestError
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from harn.cli.orchestrator import DEFAULT_CONFIG, Where, common
+from harn.cli.orchestrator import DEFAULT_CONFIG
 from harn.cli.output import emit, one_line, table
+from harn.cli.where import Where, common
 from harn.runtime import Runtime
 
 

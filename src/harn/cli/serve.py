@@ -18,8 +18,9 @@ from typing import Any
 
 import click
 
-from harn.cli.orchestrator import DEFAULT_CONFIG, Where, common
+from harn.cli.orchestrator import DEFAULT_CONFIG, runtime_for
 from harn.cli.output import DURATION, one_line
+from harn.cli.where import Where, common
 from harn.errors import HarnError
 
 logger = logging.getLogger("harn.orchestrator")
@@ -39,7 +40,7 @@ logger = logging.getLogger("harn.orchestrator")
 def serve(where: Where, bind: str | None, no_http: bool, shutdown_timeout: float) -> int:
     """Run a manifest: its triggers, its worker queues, its webhooks."""
     run = _Serving(where.config or DEFAULT_CONFIG, bind, no_http, shutdown_timeout)
-    return asyncio.run(run.main(where.runtime))
+    return asyncio.run(run.main(lambda: runtime_for(where.storage, where.state_dir)))
 
 
 class _Serving:
