@@ -73,7 +73,10 @@ class Journal:
         self._loop = loop
         self._activity = activity
         self._keep = keep
-        self._lines: queue.SimpleQueue[_Line | Callable[[], None] | None] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[list[_Line] | Callable[[], None] | None]
+        self._lines = queue.SimpleQueue()
+        self._gathered: list[_Line] = []
+        """Lines of this turn of the loop, handed over together at its end."""
         self._unsettled: set[int] = set()
         self._waiters: dict[int, list[asyncio.Future[None]]] = {}
         self._ticket = 0
@@ -120,8 +123,15 @@ class Journal:
             if not self._unsettled:
                 self._activity.store_began()
             self._unsettled.add(self._ticket)
-            self._lines.put(_Line(self._ticket, line, owed, ends))
+            if not self._gathered:
+                self._loop.call_soon(self._hand_over)
+            self._gathered.append(_Line(self._ticket, line, owed, ends))
         return self._ticket
+
+    def _hand_over(self) -> None:
+        if self._gathered:
+            self._lines.put(self._gathered)
+            self._gathered = []
 
     @property
     def last_ticket(self) -> int:
@@ -167,6 +177,7 @@ class Journal:
         self._thread.join()
 
     def _stop(self) -> None:
+        self._hand_over()
         self._lines.put(None)
         _open.discard(self)
 
@@ -204,14 +215,14 @@ class Journal:
 
     def _write_what_gathered(self) -> bool:
         """Commit all that waits, as one; false when it is time to stop."""
-        batch: list[_Line | Callable[[], None] | None] = []
+        batch: list[list[_Line] | Callable[[], None] | None] = []
         try:
             batch.append(self._lines.get(timeout=RETRY_AFTER if self._owed else None))
         except queue.Empty:
             pass
         while not self._lines.empty():
             batch.append(self._lines.get_nowait())
-        lines = self._owed + [each for each in batch if type(each) is _Line]
+        lines = self._owed + [line for each in batch if isinstance(each, list) for line in each]
         if lines:
             self._owed = []
             self._commit(lines)
