@@ -137,6 +137,8 @@ class Line:
         self._suspicious = False
         """Whether an operation has failed: it may have left tickets that we do not know of."""
         self._swept = clock.monotonic()
+        self._alone = True
+        """Whether the last operation served one caller: then the next does not wait for more."""
         self._busy = False
         self._kicked = False
         self._closed = False
@@ -150,7 +152,10 @@ class Line:
         deadline = None if timeout is None else self.clock.monotonic() + timeout
         pending = Pending(wants, deadline, timeout != 0)
         self._arrived.append(pending)
-        self._kick()
+        if self._alone and not self._busy and not self._kicked:
+            self._begin()  # nobody else is likely to come in this turn of the loop
+        else:
+            self._kick()
         try:
             await pending.future
         except asyncio.CancelledError:
@@ -239,6 +244,7 @@ class Line:
             else None,
         )
         self._rejoin = False
+        self._alone = len(batch.asked) == 1 and not self._arrived
         self._busy = True
         if renews:
             self._renewed = now

@@ -63,7 +63,7 @@ def _look(server_time: bool, clock: Clock) -> Operation[tuple[int, list[limits.B
 
 
 def _status(shown: str, use: limits.BucketUse, now: int, wall: int) -> BucketStatus:
-    rules = read_rules(use.rules) if use.rules else []
+    rules = read_rules(use.limit, use.span_us, use.until_us, use.other_rules)
     rules = [rule for rule in rules if rule.until > now] or rules
     frees = None if use.frees_us is None else max(0, -(-(use.frees_us - now) // 1000))
     paused = use.paused_us - now

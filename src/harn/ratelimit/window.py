@@ -38,6 +38,9 @@ class Rule(NamedTuple):
     until: int
 
 
+NO_RULE = Rule(0, 0, 0)
+
+
 class Window:
     """One bucket at one instant; `open_window` makes it, `state` is what to store again."""
 
@@ -66,7 +69,10 @@ class Window:
         head_us: int,
         tail_us: int,
         paused_us: int,
-        rules: str,
+        limit: int,
+        span: int,
+        until: int,
+        others: str,
     ) -> None:
         self.id = id
         self.key = key
@@ -83,12 +89,14 @@ class Window:
         """When the newest row expires."""
         self.paused_us = paused_us
         """Nothing is admitted before this: somebody was told to come back later."""
-        self.rules = read_rules(rules) if rules else []
+        self.rules = read_rules(limit, span, until, others)
         self.changed = False
 
     @property
-    def state(self) -> tuple[int, int, int, int, int, int, int, int, str]:
-        """What to store: the id, then every column in the order of the constructor."""
+    def state(self) -> tuple[Any, ...]:
+        """What to store: the id, then every column but the key, in the constructor's order."""
+        rules = self.rules
+        limit, span, until = rules[-1] if rules else NO_RULE
         return (
             self.id,
             self.live,
@@ -98,7 +106,10 @@ class Window:
             self.head_us,
             self.tail_us,
             self.paused_us,
-            write_rules(self.rules),
+            limit,
+            span,
+            until,
+            write_rules(rules[:-1]) if len(rules) > 1 else "",
         )
 
     def settle_in(self, now: int) -> int | None:
@@ -218,25 +229,25 @@ class Window:
 
 
 def open_window(row: Sequence[Any]) -> Window:
-    """Read a bucket as it was stored: its first ten columns.
+    """Read a bucket as it was stored: its first thirteen columns.
 
-    >>> window = open_window((1, "rpm", 0, 1, 1, 1, 0, 0, 0, ""))
+    >>> window = open_window((1, "rpm", 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, ""))
     >>> window.take(3, limit=5, span=1000, now=0), window.lacking(3, limit=5, span=1000)
     ((1, 1000, 3), 1)
     """
-    return Window(*row[:10])
+    return Window(*row[:13])
 
 
-def read_rules(text: str) -> list[Rule]:
-    """Read the rules of a bucket.
+def read_rules(limit: int, span: int, until: int, others: str) -> list[Rule]:
+    """Read the rules of a bucket: the last one granted from its columns, others from their text.
 
-    >>> read_rules("5,1000,7000")
+    >>> read_rules(5, 1000, 7000, "")
     [Rule(limit=5, span=1000, until=7000)]
     """
-    found = []
-    for part in text.split(";"):
-        limit, span, until = part.split(",")
-        found.append(Rule(int(limit), int(span), int(until)))
+    if not others:
+        return [Rule(limit, span, until)] if limit else []
+    found = [Rule(*map(int, part.split(","))) for part in others.split(";")]
+    found.append(Rule(limit, span, until))
     return found
 
 

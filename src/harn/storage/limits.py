@@ -8,19 +8,33 @@ reservations are short-lived by nature. Times are microseconds.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from harn.storage.operations import Operation, Row, Rows, ask, ask_many
 
-BucketRow = tuple[int, str, int, int, int, int, int, int, int, str, int]
-"""id, key, live, kept, head, next, head_us, tail_us, paused_us, rules, and whether to look at
-the bucket's line."""
+BucketRow = tuple[int, str, int, int, int, int, int, int, int, int, int, int, str, int]
+"""id, key, live, kept, head, next, head_us, tail_us, paused_us, the last rule (limit, span, until),
+other rules, and whether to look at the bucket's line."""
 
 ROW = ("bucket", "seq", "expires", "units")
 PLACE = ("bucket", "ticket", "owner", "charge")
-STATE = ("bucket", "live", "kept", "head", "next", "head_us", "tail_us", "paused_us", "rules")
+STATE = (
+    "bucket",
+    "live",
+    "kept",
+    "head",
+    "next",
+    "head_us",
+    "tail_us",
+    "paused_us",
+    "rule_limit",
+    "rule_us",
+    "rule_until_us",
+    "other_rules",
+)
 
 
 class Head(NamedTuple):
@@ -35,7 +49,10 @@ class BucketUse(NamedTuple):
     """A bucket as an operator sees it: what counts now and who waits."""
 
     key: str
-    rules: str
+    limit: int
+    span_us: int
+    until_us: int
+    other_rules: str
     paused_us: int
     used: int
     frees_us: int | None
@@ -49,10 +66,14 @@ def lock_buckets(keys: Sequence[str]) -> Operation[list[BucketRow]]:
         if len(keys) == 1:
             rows: Rows = yield ask("limit_bucket", key=keys[0])
         else:
-            rows = yield ask("limit_buckets", keys=json.dumps(list(keys)))
+            rows = yield ask("limit_buckets", keys=_as_json(keys))
         if len(rows) == len(keys):
             return rows
-        yield ask("limit_make", keys=json.dumps(list(keys)))
+        yield ask("limit_make", keys=_as_json(keys))
+
+
+def _as_json(keys: Sequence[str]) -> str:
+    return msgspec.json.encode(keys).decode()
 
 
 def line_heads(ids: Sequence[int]) -> Operation[tuple[int | None, dict[int, Head]]]:

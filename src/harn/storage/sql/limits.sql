@@ -54,7 +54,7 @@ AND NOT EXISTS (SELECT 1 FROM limit_line l WHERE l.owner = limit_owners.owner);
 
 -- name: limit_list
 -- List every bucket with what counts now, when its first row frees and who waits.
-SELECT b.key, b.rules, b.paused_us,
+SELECT b.key, b.rule_limit, b.rule_us, b.rule_until_us, b.other_rules, b.paused_us,
     (SELECT CAST(coalesce(sum(r.units), 0) AS bigint) FROM limit_rows r
      WHERE r.bucket_id = b.bucket_id AND r.seq >= b.head AND r.expires_us > :instant),
     (SELECT min(r.expires_us) FROM limit_rows r

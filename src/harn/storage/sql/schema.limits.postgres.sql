@@ -9,7 +9,10 @@ CREATE TABLE limit_buckets (
     head_us bigint NOT NULL DEFAULT 0,
     tail_us bigint NOT NULL DEFAULT 0,
     paused_us bigint NOT NULL DEFAULT 0,
-    rules text NOT NULL DEFAULT ''
+    rule_limit bigint NOT NULL DEFAULT 0,
+    rule_us bigint NOT NULL DEFAULT 0,
+    rule_until_us bigint NOT NULL DEFAULT 0,
+    other_rules text NOT NULL DEFAULT ''
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 CREATE TABLE limit_rows (
     bucket_id bigint NOT NULL,

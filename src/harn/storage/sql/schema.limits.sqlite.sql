@@ -9,7 +9,10 @@ CREATE TABLE limit_buckets (
     head_us INTEGER NOT NULL DEFAULT 0,
     tail_us INTEGER NOT NULL DEFAULT 0,
     paused_us INTEGER NOT NULL DEFAULT 0,
-    rules TEXT NOT NULL DEFAULT ''
+    rule_limit INTEGER NOT NULL DEFAULT 0,
+    rule_us INTEGER NOT NULL DEFAULT 0,
+    rule_until_us INTEGER NOT NULL DEFAULT 0,
+    other_rules TEXT NOT NULL DEFAULT ''
 ) STRICT;
 CREATE TABLE limit_rows (
     bucket_id INTEGER NOT NULL,
