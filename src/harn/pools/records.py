@@ -267,17 +267,27 @@ def from_json(written: bytes) -> Any:
     return json.loads(written)
 
 
+_SCALARS = frozenset({str, int, bool, type(None)})
+
+
 def _is_json(value: Any) -> bool:
     kind = type(value)
-    if value is None or kind is str or kind is int or kind is bool:
+    if kind in _SCALARS:
         return True
     if kind is float:
         return math.isfinite(value)
     if kind is list:
-        return all(_is_json(each) for each in value)
-    if kind is dict:
-        return all(type(key) is str and _is_json(each) for key, each in value.items())
-    return False
+        inside = value
+    elif kind is dict:
+        if any(type(key) is not str for key in value):
+            return False
+        inside = value.values()
+    else:
+        return False
+    for each in inside:
+        if type(each) not in _SCALARS and not _is_json(each):
+            return False
+    return True
 
 
 def shown(value: Any) -> str:
