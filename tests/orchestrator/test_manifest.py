@@ -111,7 +111,7 @@ def test_S2_a_file_beside_the_manifest_shadows_nothing(tmp_path: Path) -> None:
     lib = "import json\ndef on_task(event):\n    return json.dumps(1)\n"
     manifest = read_manifest(write(tmp_path, CONSUMER, lib))
 
-    assert manifest.bound(manifest.triggers[0], manifest.resolver()).target.fn(None) == "1"  # type: ignore[attr-defined]  # noqa: E501
+    assert manifest.bound(manifest.triggers[0], manifest.resolver()).target.fn(None) == "1"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("lib", ["raise SystemExit(3)", "import no_such_module", "def f(:", "1/0"])

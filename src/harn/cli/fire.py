@@ -37,7 +37,7 @@ def fire(where: Where, trigger: str, payload: str | None, tenant: str | None) ->
 
     async def work(runtime: Runtime) -> DispatchHandle:
         triggers = runtime.service(Triggers)
-        triggers.register(binding)
+        triggers.register(binding, follow=False)
         fields: dict[str, Any] = {"headers": {"x-harn-synthetic": "true"}}
         if tenant or found.tenant_id:
             fields["tenant_id"] = tenant or found.tenant_id

@@ -14,6 +14,7 @@ from harn.orchestrator.secrets import SecretName, check_secrets
 from harn.triggers import (
     FROM_MANIFEST,
     Binding,
+    LocalTarget,
     SpawnToPool,
     check_binding,
     check_handler,
@@ -224,7 +225,11 @@ def route_of(trigger: ManifestTrigger) -> str | None:
 
 def handler_of(handler: str | Mapping[str, Any], exports: Exports) -> Any:
     if isinstance(handler, str):
-        return handler if "://" in handler else exports.resolve(handler)
+        if "://" in handler:
+            return handler
+        found = exports.resolve(handler)
+        # Named as the manifest names it: a circuit outlives the next version of the code.
+        return found if hasattr(found, "deliver") else LocalTarget(found, f"local://{handler}")
     return SpawnToPool(
         handler["pool"],
         exports.resolve(handler["task_factory"]),
