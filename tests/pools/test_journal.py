@@ -445,11 +445,15 @@ async def test_J6_a_forked_child_neither_holds_the_lock_nor_writes(disk) -> None
         finally:
             os._exit(2)
 
-    await pool.close()
-    again = await opened()
-
-    assert again.name == "jobs"
-    assert os.waitpid(pid, 0)[1] == 0
+    try:
+        async with harn.Runtime(state_dir=disk.parent, storage="memory://"):
+            with pytest.raises(PoolLocked):  # the child has not given our lock away
+                await opened()
+        await pool.close()
+        again = await opened()  # and does not hold it either, however slow it is
+        assert again.name == "jobs"
+    finally:
+        assert os.waitpid(pid, 0)[1] == 0
 
 
 async def test_J6_the_lock_dies_with_its_process(disk) -> None:

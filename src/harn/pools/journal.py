@@ -303,7 +303,7 @@ class Journal:
     def _forked(self) -> None:
         """In a forked child: this copy neither holds the lock nor writes."""
         self._broken = f"the journal {self.path} belongs to the parent process"
-        self._file.close()
+        self._file.close(forked=True)
 
 
 def _fail(future: asyncio.Future[None], error: BaseException) -> None:

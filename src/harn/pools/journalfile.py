@@ -132,8 +132,14 @@ class JournalFile:
         os.close(old)
         os.fsync(self._dir)
 
-    def close(self) -> None:
-        """Let go of the file and its lock."""
+    def close(self, forked: bool = False) -> None:
+        """Let go of the file and its lock; a *forked* copy leaves the parent's lock alone.
+
+        The lock is undone by name: a child that was forked a moment ago still has it open, and
+        closing our side alone would leave it held until the child has closed its own.
+        """
+        if self._fd >= 0 and not forked:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
         for fd in (self._fd, self._dir):
             if fd >= 0:
                 os.close(fd)

@@ -284,7 +284,7 @@ def _is_json(value: Any) -> bool:
         inside = value.values()
     else:
         return False
-    for each in inside:
+    for each in inside:  # noqa: SIM110 - a generator for each level costs more than the looking
         if type(each) not in _SCALARS and not _is_json(each):
             return False
     return True
