@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings, strategies as st
 
 from harn import Bucket, RateLimitGrant, durable_rate_limit_acquire
-from harn.ratelimit import admission
+from harn.ratelimit import admission, window
 from harn.testing import FakeClock, fresh_runtime
 
 RULES = {"a": (5, 40), "b": (3, 25), "c": (8, 60)}
@@ -113,13 +113,14 @@ async def carry_out(wishes: list[Wish]) -> list[tuple[int | None, int | None]]:
 
 
 @settings(deadline=None, max_examples=150)
-@given(wishes, st.sampled_from([1, 2, 16]))
-def test_R1_R2_R7_everyone_is_admitted_exactly_when_the_model_says(wishes, page) -> None:
-    admission.PAGE, before = page, admission.PAGE
+@given(wishes, st.sampled_from([1, 2, 16]), st.sampled_from([1, 3, 32]))
+def test_R1_R2_R7_everyone_is_admitted_exactly_when_the_model_says(wishes, page, spill) -> None:
+    before = admission.PAGE, window.SPILL
+    admission.PAGE, window.SPILL = page, spill
     try:
         found = asyncio.run(carry_out(wishes))
     finally:
-        admission.PAGE = before
+        admission.PAGE, window.SPILL = before
     model(wishes, 2500)
 
     assert found == [(wish.admitted, wish.left) for wish in wishes]

@@ -17,7 +17,7 @@ from harn.ratelimit.window import (
     write_rules,
 )
 
-EMPTY = (1, "k", 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, "")
+EMPTY = (1, "k", 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, "", 1, b"")
 
 
 @dataclass

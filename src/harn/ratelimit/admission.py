@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from harn.ratelimit.window import Window, open_window, time_freed
+from harn.ratelimit.window import Row, Window, open_window, time_freed
 from harn.storage import Operation, limits
 
 LEASE_US = 3_000_000
@@ -166,7 +166,6 @@ class Turn:
         self.is_gone = is_gone
         self.blocked: set[int] = set()
         """Buckets in whose line one of ours now stands."""
-        self.rows: list[tuple[int, int, int, int]] = []
         self.places: list[tuple[int, int, str, int]] = []
         self.known: frozenset[int] | None = None
         self.joined = False
@@ -177,7 +176,7 @@ class Turn:
         """Take each step in order, then write down what has changed."""
         done = Done(self.now)
         for window in self.windows.values():
-            if (cut := window.settle_in(self.now)) is not None:
+            if (cut := window.settle_in(self.now)) is not None and window.head < window.spilled:
                 yield from limits.cut_back(window.id, cut)
             if window.has_expired(self.now):
                 yield from self._expire(window)
@@ -202,7 +201,7 @@ class Turn:
     def _expire(self, window: Window) -> Operation[None]:
         count = PAGE
         while True:
-            rows = yield from limits.rows_from(window.id, window.head, count)
+            rows = yield from self._rows(window, window.head, count)
             if not rows:
                 window.clear()
                 return
@@ -217,16 +216,26 @@ class Turn:
             return None
         if seq is None:
             row = window.take(units, want.limit, want.span, self.now)
-            self.rows.append((window.id, *row))
             return window.id, row[0]
         if window.id != bucket or seq < window.head:
             return None
-        found = yield from limits.rows_from(bucket, seq, 1)
+        found = yield from self._rows(window, seq, 1)
         if not found or found[0][0] != seq:
             return None
         window.correct(found[0][2], units)
-        yield from limits.correct(bucket, seq, units)
+        if seq >= window.spilled:
+            window.set_own(seq, units)
+        else:
+            yield from limits.correct(bucket, seq, units)
         return bucket, seq
+
+    def _rows(self, window: Window, first: int, count: int) -> Operation[list[Row]]:
+        """Read rows from number *first* on: those written out, then those in the bucket."""
+        if first < window.spilled:
+            rows = yield from limits.rows_from(window.id, first, count)
+            if rows:
+                return rows
+        return window.own_rows(max(first, window.spilled), count)
 
     def _decide(self, asking: Asking, left: int) -> Operation[Granted | Waits | Refused]:
         wants, ticket, stays = asking
@@ -318,13 +327,14 @@ class Turn:
         return until
 
     def _frees_at(self, window: Window, lacking: int) -> Operation[int]:
-        yield from self._flush_rows()
         if lacking >= window.live:
-            last = yield from limits.last_expiry(window.id, window.head)
+            last = window.own_last()
+            if last is None:
+                last = yield from limits.last_expiry(window.id, window.head)
             return window.tail_us if last is None else last
         first, count, walked = window.head, PAGE, 0
         while True:
-            rows = yield from limits.rows_from(window.id, first, count)
+            rows = yield from self._rows(window, first, count)
             frees, lacking = time_freed(rows, lacking)
             if frees is not None:
                 return frees
@@ -343,8 +353,7 @@ class Turn:
             if not charge:
                 held.append(None)
                 continue
-            number, expires, units = window.take(charge, limit, span, self.now)
-            self.rows.append((window.id, number, expires, units))
+            number, _, units = window.take(charge, limit, span, self.now)
             held.append((window.id, number, units))
         if ticket is not None:
             yield from self._leave(windows, wants, ticket)
@@ -383,27 +392,25 @@ class Turn:
             if want.charge:
                 self.blocked.add(window.id)
 
-    def _flush_rows(self) -> Operation[None]:
-        if self.rows:
-            yield from limits.charge(self.rows)
-            self.rows = []
-
     def _flush_places(self) -> Operation[None]:
         if self.places:
             yield from limits.join(self.places)
             self.places = []
 
     def _write(self, done: Done) -> Operation[None]:
-        yield from self._flush_rows()
         yield from self._flush_places()
-        states = []
+        states, spilled = [], []
         for window in self.windows.values():
             done.use.append((window.key, window.live, window.tail_us))
             if not window.changed:
                 continue
-            if window.head - window.kept >= PRUNE_FROM:
-                window.kept = min(window.head, window.kept + PRUNE_MOST)
+            spilled += [(window.id, *row) for row in window.spill()]
+            gone = min(window.head, window.spilled)
+            if gone - window.kept >= PRUNE_FROM:
+                window.kept = min(gone, window.kept + PRUNE_MOST)
                 yield from limits.prune(window.id, window.kept)
             states.append(window.state)
+        if spilled:
+            yield from limits.charge(spilled)
         if states:
             yield from limits.store(states)

@@ -11,6 +11,9 @@ when. A rule is in force for one span after its last grant. The smallest limit a
 span in force count for everybody, so a row lives `max(span)` from its charge, and a request may
 be charged while the sum stays within `min(limit)`.
 
+The last few rows travel with the bucket itself and are written out, many at a time, when there are
+enough of them: charging a bucket changes one record, not two.
+
 A clock that was set back leaves rows that would expire too late. No row can have to live longer
 than one span from now, so they are cut back to that: nothing is admitted too early, and nobody
 waits longer than a window.
@@ -20,11 +23,16 @@ Nothing here awaits, reads a clock or knows a store. Times are whole microsecond
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 LONGEST_PAUSE = 3_600_000_000
 """An hour: nobody is kept waiting longer by what a provider, or a poisoned store, says."""
+
+SPILL = 32
+"""Rows that a bucket holds itself."""
 
 Row = tuple[int, int, int]
 """A charged row as it is stored: its number, the instant it expires, its units."""
@@ -39,6 +47,7 @@ class Rule(NamedTuple):
 
 
 NO_RULE = Rule(0, 0, 0)
+IS_LITTLE = sys.byteorder == "little"
 
 
 class Window:
@@ -54,7 +63,9 @@ class Window:
         "live",
         "next",
         "paused_us",
+        "recent",
         "rules",
+        "spilled",
         "tail_us",
     )
 
@@ -73,6 +84,8 @@ class Window:
         span: int,
         until: int,
         others: str,
+        spilled: int,
+        recent: bytes,
     ) -> None:
         self.id = id
         self.key = key
@@ -90,6 +103,12 @@ class Window:
         self.paused_us = paused_us
         """Nothing is admitted before this: somebody was told to come back later."""
         self.rules = read_rules(limit, span, until, others)
+        self.spilled = spilled
+        """The first row that the bucket holds itself."""
+        self.recent = array("q", recent)
+        """Expiry and units, in turn, of the rows from *spilled* on."""
+        if not IS_LITTLE:
+            self.recent.byteswap()
         self.changed = False
 
     @property
@@ -110,7 +129,16 @@ class Window:
             span,
             until,
             write_rules(rules[:-1]) if len(rules) > 1 else "",
+            self.spilled,
+            self._packed(),
         )
+
+    def _packed(self) -> bytes:
+        if IS_LITTLE:
+            return self.recent.tobytes()
+        swapped = array("q", self.recent)
+        swapped.byteswap()
+        return swapped.tobytes()
 
     def settle_in(self, now: int) -> int | None:
         """Drop the rules that have run out; the window in which none is in force is empty.
@@ -135,6 +163,8 @@ class Window:
             return None
         self.tail_us = latest
         self.head_us = min(self.head_us, latest)
+        for place in range(0, len(self.recent), 2):
+            self.recent[place] = min(self.recent[place], latest)
         self.changed = True
         return latest
 
@@ -165,6 +195,7 @@ class Window:
         """Count nothing any more."""
         if self.head != self.next or self.live:
             self.head, self.live, self.changed = self.next, 0, True
+            self.spilled, self.recent = self.next, array("q")
 
     def strictest(self, limit: int, span: int) -> tuple[int, int]:
         """Return the limit and the span that count for somebody who asks for these."""
@@ -197,6 +228,8 @@ class Window:
         self._note_rule(limit, span, now + span)
         number = self.next
         self.next = number + 1
+        self.recent.append(expires)
+        self.recent.append(charge)
         self.live += charge
         self.changed = True
         return number, expires, charge
@@ -208,6 +241,36 @@ class Window:
             return
         self.rules = [rule for rule in rules if rule[:2] != (limit, span)]
         self.rules.append(Rule(limit, span, until))
+
+    def own_rows(self, first: int, count: int) -> list[Row]:
+        """Return at most *count* rows that the bucket holds itself, from number *first* on."""
+        recent, spilled = self.recent, self.spilled
+        return [
+            (number, recent[2 * (number - spilled)], recent[2 * (number - spilled) + 1])
+            for number in range(max(first, spilled), min(first + count, self.next))
+        ]
+
+    def own_last(self) -> int | None:
+        """Return when the newest of these expires that still counts for something."""
+        for place in range(len(self.recent) - 2, -1, -2):
+            if self.recent[place + 1]:
+                return self.recent[place]
+        return None
+
+    def set_own(self, number: int, units: int) -> None:
+        """Set what one of these was charged."""
+        self.recent[2 * (number - self.spilled) + 1] = units
+
+    def spill(self) -> list[Row]:
+        """Let go of what has expired; return the rows to write out, if there are enough."""
+        if self.head > self.spilled:
+            del self.recent[: 2 * (self.head - self.spilled)]
+            self.spilled = self.head
+        if len(self.recent) < 2 * SPILL:
+            return []
+        rows = self.own_rows(self.spilled, self.next - self.spilled)
+        self.spilled, self.recent = self.next, array("q")
+        return rows
 
     def correct(self, units: int, to: int) -> None:
         """Count *to* units for a row that was counted with *units*."""
@@ -229,13 +292,13 @@ class Window:
 
 
 def open_window(row: Sequence[Any]) -> Window:
-    """Read a bucket as it was stored: its first thirteen columns.
+    """Read a bucket as it was stored: its first fifteen columns.
 
-    >>> window = open_window((1, "rpm", 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, ""))
+    >>> window = open_window((1, "rpm", 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, "", 1, b""))
     >>> window.take(3, limit=5, span=1000, now=0), window.lacking(3, limit=5, span=1000)
     ((1, 1000, 3), 1)
     """
-    return Window(*row[:13])
+    return Window(*row[:15])
 
 
 def read_rules(limit: int, span: int, until: int, others: str) -> list[Rule]:

@@ -1,23 +1,25 @@
 """Operations on rate-limit buckets: their state, their charged rows, and who stands in line.
 
-A bucket's row holds the sums (see `ratelimit/window.py` for what they mean), `limit_rows` holds
-what was charged, `limit_line` holds the tickets of those who wait, lowest first. Reading a
-bucket keeps every other process from it until the transaction ends. There is no log here:
-reservations are short-lived by nature. Times are microseconds.
+A bucket's own row holds the sums and the last few charges (see `ratelimit/window.py` for what they
+mean), `limit_rows` holds the charges before those, `limit_line` the tickets of those who wait,
+lowest first. Reading a bucket keeps every other process from it until the transaction ends. There
+is no log here: reservations are short-lived by nature. Times are microseconds.
 """
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from harn.storage.operations import Operation, Row, Rows, ask, ask_many
 
-BucketRow = tuple[int, str, int, int, int, int, int, int, int, int, int, int, str, int]
+BucketRow = tuple[Any, ...]
 """id, key, live, kept, head, next, head_us, tail_us, paused_us, the last rule (limit, span, until),
-other rules, and whether to look at the bucket's line."""
+other rules, spilled, recent, and whether to look at the bucket's line."""
 
 ROW = ("bucket", "seq", "expires", "units")
 PLACE = ("bucket", "ticket", "owner", "charge")
@@ -34,6 +36,8 @@ STATE = (
     "rule_us",
     "rule_until_us",
     "other_rules",
+    "spilled",
+    "recent",
 )
 
 
@@ -177,4 +181,27 @@ def server_time() -> Operation[int]:
 def list_buckets(instant: int) -> Operation[list[BucketUse]]:
     """List every bucket as it stands at *instant*."""
     rows = yield ask("limit_list", instant=instant)
-    return [BucketUse(*row) for row in rows]
+    return [_use(row, instant) for row in rows]
+
+
+def _use(row: Row, instant: int) -> BucketUse:
+    key, limit, span, until, others, paused, head, spilled, recent, used, frees, count, waiting = (
+        row
+    )
+    inline = unpack_rows(recent)
+    for number in range(max(0, head - spilled), len(inline) // 2):
+        expires, units = inline[2 * number], inline[2 * number + 1]
+        if expires > instant:
+            used, count = used + units, count + 1
+            if frees is None and units:
+                frees = expires
+    return BucketUse(key, limit, span, until, others, paused, used, frees, count, waiting)
+
+
+def unpack_rows(recent: bytes) -> array[int]:
+    """Read the rows that a bucket holds itself: expiry and units, in turn, little-endian."""
+    rows = array("q")
+    rows.frombytes(recent)
+    if sys.byteorder != "little":
+        rows.byteswap()
+    return rows

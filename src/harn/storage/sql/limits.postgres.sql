@@ -2,14 +2,14 @@
 -- Read buckets by their keys, a JSON list, and keep others from them until the commit.
 -- Who waits there can only be told afterwards, with a snapshot that is younger than the lock.
 SELECT bucket_id, key, live, kept, head, next, head_us, tail_us, paused_us,
-    rule_limit, rule_us, rule_until_us, other_rules, 1
+    rule_limit, rule_us, rule_until_us, other_rules, spilled, recent, 1
 FROM limit_buckets WHERE key IN (SELECT jsonb_array_elements_text(:keys::jsonb))
 ORDER BY key FOR UPDATE;
 
 -- name: limit_bucket
 -- Read one bucket by its key, and keep others from it until the commit.
 SELECT bucket_id, key, live, kept, head, next, head_us, tail_us, paused_us,
-    rule_limit, rule_us, rule_until_us, other_rules, 1
+    rule_limit, rule_us, rule_until_us, other_rules, spilled, recent, 1
 FROM limit_buckets WHERE key = :key FOR UPDATE;
 
 -- name: limit_make
@@ -51,11 +51,13 @@ WHERE l.bucket_id = gone.bucket AND l.ticket = gone.ticket;
 -- Keep buckets as they are now.
 UPDATE limit_buckets b SET live = u.live, kept = u.kept, head = u.head, next = u.next, head_us = u.head_us,
     tail_us = u.tail_us, paused_us = u.paused_us, rule_limit = u.rule_limit, rule_us = u.rule_us,
-    rule_until_us = u.rule_until_us, other_rules = u.other_rules
+    rule_until_us = u.rule_until_us, other_rules = u.other_rules,
+    spilled = u.spilled, recent = u.recent
 FROM unnest(:bucket::bigint[], :live::bigint[], :kept::bigint[], :head::bigint[], :next::bigint[],
     :head_us::bigint[], :tail_us::bigint[], :paused_us::bigint[], :rule_limit::bigint[], :rule_us::bigint[],
-    :rule_until_us::bigint[], :other_rules::text[])
-    AS u(bucket, live, kept, head, next, head_us, tail_us, paused_us, rule_limit, rule_us, rule_until_us, other_rules)
+    :rule_until_us::bigint[], :other_rules::text[], :spilled::bigint[], :recent::bytea[])
+    AS u(bucket, live, kept, head, next, head_us, tail_us, paused_us, rule_limit, rule_us, rule_until_us, other_rules,
+        spilled, recent)
 WHERE b.bucket_id = u.bucket;
 
 -- name: limit_sweep

@@ -53,8 +53,8 @@ DELETE FROM limit_owners WHERE until_us < :before
 AND NOT EXISTS (SELECT 1 FROM limit_line l WHERE l.owner = limit_owners.owner);
 
 -- name: limit_list
--- List every bucket with what counts now, when its first row frees and who waits.
-SELECT b.key, b.rule_limit, b.rule_us, b.rule_until_us, b.other_rules, b.paused_us,
+-- List every bucket with what its stored rows count now, when the first of them frees, and who waits.
+SELECT b.key, b.rule_limit, b.rule_us, b.rule_until_us, b.other_rules, b.paused_us, b.head, b.spilled, b.recent,
     (SELECT CAST(coalesce(sum(r.units), 0) AS bigint) FROM limit_rows r
      WHERE r.bucket_id = b.bucket_id AND r.seq >= b.head AND r.expires_us > :instant),
     (SELECT min(r.expires_us) FROM limit_rows r

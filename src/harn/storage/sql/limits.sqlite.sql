@@ -1,14 +1,14 @@
 -- name: limit_buckets
 -- Read buckets by their keys, a JSON list, and whether anybody waits there; nobody else can write now.
 SELECT bucket_id, key, live, kept, head, next, head_us, tail_us, paused_us,
-    rule_limit, rule_us, rule_until_us, other_rules,
+    rule_limit, rule_us, rule_until_us, other_rules, spilled, recent,
     EXISTS (SELECT 1 FROM limit_line l WHERE l.bucket_id = b.bucket_id)
 FROM limit_buckets b WHERE key IN (SELECT value FROM json_each(:keys));
 
 -- name: limit_bucket
 -- Read one bucket by its key, and whether anybody waits there.
 SELECT bucket_id, key, live, kept, head, next, head_us, tail_us, paused_us,
-    rule_limit, rule_us, rule_until_us, other_rules,
+    rule_limit, rule_us, rule_until_us, other_rules, spilled, recent,
     EXISTS (SELECT 1 FROM limit_line l WHERE l.bucket_id = b.bucket_id)
 FROM limit_buckets b WHERE key = :key;
 
@@ -40,7 +40,8 @@ DELETE FROM limit_line WHERE bucket_id = ?1 AND ticket = ?2;
 -- name: limit_store
 -- Keep buckets as they are now.
 UPDATE limit_buckets SET live = ?2, kept = ?3, head = ?4, next = ?5, head_us = ?6, tail_us = ?7,
-    paused_us = ?8, rule_limit = ?9, rule_us = ?10, rule_until_us = ?11, other_rules = ?12 WHERE bucket_id = ?1;
+    paused_us = ?8, rule_limit = ?9, rule_us = ?10, rule_until_us = ?11, other_rules = ?12,
+    spilled = ?13, recent = ?14 WHERE bucket_id = ?1;
 
 -- name: limit_sweep
 -- Forget a batch of buckets in which nothing has counted for long and nobody waits.

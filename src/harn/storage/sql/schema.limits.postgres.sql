@@ -12,7 +12,9 @@ CREATE TABLE limit_buckets (
     rule_limit bigint NOT NULL DEFAULT 0,
     rule_us bigint NOT NULL DEFAULT 0,
     rule_until_us bigint NOT NULL DEFAULT 0,
-    other_rules text NOT NULL DEFAULT ''
+    other_rules text NOT NULL DEFAULT '',
+    spilled bigint NOT NULL DEFAULT 1,
+    recent bytea NOT NULL DEFAULT ''
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 CREATE TABLE limit_rows (
     bucket_id bigint NOT NULL,

@@ -12,7 +12,9 @@ CREATE TABLE limit_buckets (
     rule_limit INTEGER NOT NULL DEFAULT 0,
     rule_us INTEGER NOT NULL DEFAULT 0,
     rule_until_us INTEGER NOT NULL DEFAULT 0,
-    other_rules TEXT NOT NULL DEFAULT ''
+    other_rules TEXT NOT NULL DEFAULT '',
+    spilled INTEGER NOT NULL DEFAULT 1,
+    recent BLOB NOT NULL DEFAULT x''
 ) STRICT;
 CREATE TABLE limit_rows (
     bucket_id INTEGER NOT NULL,
