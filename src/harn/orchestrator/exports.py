@@ -19,6 +19,8 @@ from harn.errors import ManifestError, did_you_mean
 from harn.ids import digest
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
+_STAMP = "__harn_stamp__"
+"""What a module loaded from a file remembers of it: the same file is not run twice."""
 _MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*", re.ASCII)
 
 
@@ -87,7 +89,10 @@ def check_source(source: str) -> str:
 
 
 def load(directory: Path, source: str) -> ModuleType:
-    """Import *source*: a file by its path, under a name of its own, or a module by name."""
+    """Import *source*: a file by its path, under a name of its own, or a module by name.
+
+    A file that has changed since is run again.
+    """
     if not source.endswith(".py"):
         return importlib.import_module(source)
     path = (directory / source).resolve()
@@ -95,7 +100,12 @@ def load(directory: Path, source: str) -> ModuleType:
         raise ManifestError(f"{source} does not exist beside the manifest")
     if not path.is_relative_to(directory.resolve()):
         raise ManifestError(f"{source} leads out of the manifest's directory")
-    name = f"harn_exports_{digest(str(path), str(path.stat().st_mtime_ns), length=16)}"
+    name = f"harn_exports_{digest(str(path), length=16)}"
+    about = path.stat()
+    stamp = (about.st_mtime_ns, about.st_size)
+    known = sys.modules.get(name)
+    if known is not None and vars(known).get(_STAMP) == stamp:
+        return known
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ManifestError(f"{source} is no Python file")
@@ -104,6 +114,10 @@ def load(directory: Path, source: str) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        del sys.modules[name]
+        if known is None:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = known
         raise
+    setattr(module, _STAMP, stamp)
     return module

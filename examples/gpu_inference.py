@@ -1,0 +1,103 @@
+"""Four GPUs, many tenants, one pool: a hard cap, and a fair turn for everybody.
+
+    python examples/gpu_inference.py
+
+The pool runs as many calls as there are GPUs. A queue that is full says so (HARN-POL-001), and the
+caller takes a smaller model instead. On a host with a GPU tier the scope would be "tenant"; here it
+is "session".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import harn
+from harn import (
+    Backpressure,
+    PoolFull,
+    SpawnToPool,
+    channel_emit,
+    fair_round_robin,
+    pool_create,
+    pool_get,
+    pool_wait,
+    trigger_register,
+)
+
+GPUS = 4
+served: list[str] = []
+in_use = Counter[str]()
+
+
+async def run_gpu_inference(tenant: str, prompt: str) -> str:
+    """Stand in for a model on a GPU."""
+    in_use["now"] += 1
+    in_use["most"] = max(in_use["most"], in_use["now"])
+    await harn.sleep("10ms")
+    in_use["now"] -= 1
+    served.append(tenant)
+    return f"answer to {prompt!r}"
+
+
+async def setup(max_depth: int = 1000) -> None:
+    """Make the pool, and route requests on a channel into it."""
+    await pool_create(
+        name="gpu-inference",
+        max_concurrent=GPUS,
+        queue=fair_round_robin("tenant_id"),
+        backpressure=Backpressure().queue(max_depth, "fail_submitter"),
+        scope="session",
+    )
+
+    def infer(event: harn.TriggerEvent) -> Any:
+        request = event.provider_payload["payload"]
+        return lambda: run_gpu_inference(request["tenant_id"], request["prompt"])
+
+    await trigger_register(
+        id="inference-router",
+        kind="channel.emit",
+        provider="channel",
+        match={"events": ["channel:inference.requested"]},
+        handler=SpawnToPool(
+            pool="gpu-inference",
+            key_from="provider_payload.payload.tenant_id",
+            task_factory=infer,
+        ),
+        retry={"max": 1},
+    )
+
+
+async def infer_now(tenant: str, prompt: str) -> str:
+    """Ask for an answer and wait for it; a full queue means a smaller model."""
+    pool = pool_get("gpu-inference")
+    assert pool is not None
+    try:
+        task = await pool.submit(lambda: run_gpu_inference(tenant, prompt), tenant_id=tenant)
+    except PoolFull:
+        return f"a smaller model's answer to {prompt!r}"
+    return (await pool_wait(task)).result
+
+
+async def main() -> None:
+    await setup()
+    receipts = [
+        await channel_emit("inference.requested", {"tenant_id": tenant, "prompt": f"{tenant} {n}"})
+        for tenant, count in (("busy", 40), ("quiet", 4))
+        for n in range(count)
+    ]
+    await pool_wait([receipt.dispatched[0].result for receipt in receipts])
+    direct = await asyncio.gather(*(infer_now("direct", f"question {n}") for n in range(3)))
+
+    print(f"{len(served)} calls, {in_use['most']} GPUs in use at most")
+    print(f"the quiet tenant's last answer was number {_last('quiet')} of {len(receipts)}")
+    print(direct[0])
+
+
+def _last(tenant: str) -> int:
+    return max(number for number, name in enumerate(served, 1) if name == tenant)
+
+
+if __name__ == "__main__":
+    harn.run(main)
