@@ -34,6 +34,7 @@ class Model:
     promoted: bool = False
     rounds: int = 0
     promotions: int = 0
+    taken_in: dict[int, int] = field(default_factory=dict)
 
     def full(self, key: str) -> int:
         return self.weights.get(key, 1) * self.quantum
@@ -70,6 +71,7 @@ class Model:
 
     def take(self, job: Waiting) -> Waiting:
         self.ready.remove(job)
+        self.taken_in[job.id] = self.rounds
         key = job.key
         self.last = key
         self.credit[key] = max(0, self.credit.get(key, 0) - 1)
@@ -83,3 +85,9 @@ class Model:
 
     def settle(self, key: str) -> None:
         self.in_flight[key] -= 1
+
+    def release(self, job: Waiting) -> None:
+        self.in_flight[job.key] -= 1
+        self.ready.append(job)
+        if self.taken_in[job.id] == self.rounds:
+            self.credit[job.key] = self.credit.get(job.key, 0) + 1

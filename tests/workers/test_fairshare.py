@@ -169,6 +169,7 @@ STEPS = st.lists(
         st.tuples(st.just("enqueue"), st.lists(st.tuples(KEYS, st.integers(0, 2)), max_size=8)),
         st.tuples(st.just("claim"), st.integers(1, 12)),
         st.tuples(st.just("settle"), st.integers(0, 30)),
+        st.tuples(st.just("release"), st.integers(0, 30)),
         st.tuples(st.just("advance"), st.sampled_from([1, 4, 6, 16])),
     ),
     max_size=40,
@@ -225,6 +226,12 @@ async def compare(
             claim = held.pop(detail % len(held))
             await claim.ack()
             model.settle(claim.job.tenant_id or "")
+        elif step == "release" and held:
+            claim = held.pop(detail % len(held))
+            await claim.release()
+            job = claim.job
+            priority = ("high", "normal", "low").index(job.priority)
+            model.release(Waiting(job.id, job.tenant_id or "", priority, job.enqueued_at_ms))
         elif step == "advance":
             await clock.advance(minutes=detail)
     counts = await queue.counts()
@@ -233,3 +240,14 @@ async def compare(
         assert counts.promotions == model.promotions
         assert counts.ready == len(model.ready)
         assert counts.in_flight == sum(model.in_flight.values())
+
+
+async def test_D5_a_job_that_is_given_back_costs_its_key_no_credit(runtime: harn.Runtime) -> None:
+    queue = worker_queue("q", SchedulerPolicy(strategy="drr", weights={"a": 2}))
+    await queue.enqueue_many([NewJob(n, tenant_id=t) for n in range(20) for t in "ab"])
+
+    [first] = await queue.claim_many("w", 1)
+    await first.release()
+    sequence = tenants(await served(queue, 6))
+
+    assert (first.job.tenant_id, sequence) == ("a", "baabaa")

@@ -44,7 +44,10 @@ JOB_COLUMNS = (
     *("max_attempts", "tenant_id", "binding_key", "trigger_id"),
 )
 GROW_COLUMNS = ("queue_id", "key", "ready", "scheduled", "round", "at", "cap", "deferrals")
-CLAIM_COLUMNS = ("queue_id", "id", "claim_id", "consumer", "wake_at", "claimed_at")
+CLAIM_COLUMNS = (
+    *("queue_id", "id", "claim_id", "consumer", "wake_at", "claimed_at", "claim_round"),
+)
+REFUND_COLUMNS = ("queue_id", "key", "count", "round")
 SERVE_COLUMNS = ("queue_id", "key", "served", "promoted", "turn", "round", "credit", "deferrals")
 SHIFT_COLUMNS = (
     *("queue_id", "key", "ready", "scheduled", "in_flight", "selected"),
@@ -86,6 +89,8 @@ class JobState(msgspec.Struct):
     claim_id: str | None
     held: int
     history: str | None
+    claim_round: int | None = None
+    """The scheduler's round in which it was claimed last."""
 
 
 def open_queue(queue: str, *, create: bool = False) -> Operation[QueueState | None]:
@@ -149,12 +154,12 @@ def add_jobs(state: QueueState, jobs: Sequence[tuple[int, int, JobDraft]]) -> Op
 
 
 def hold_jobs(
-    state: QueueState, claims: Sequence[tuple[int, str, str, int, int, int]]
+    state: QueueState, claims: Sequence[tuple[int, str, str, int, int, int | None, int]]
 ) -> Operation[None]:
-    """Enter claims: (job id, claim id, consumer, expiry, time, time of enqueueing)."""
+    """Enter claims: (job id, claim id, consumer, expiry, time, round, time of enqueueing)."""
     queue_id = state.queue_id
-    yield ask_many("claim_jobs", CLAIM_COLUMNS, [(queue_id, *claim[:5]) for claim in claims])
-    state.ages = add_ages(state.ages, (claim[4] - claim[5] for claim in claims))
+    yield ask_many("claim_jobs", CLAIM_COLUMNS, [(queue_id, *claim[:6]) for claim in claims])
+    state.ages = add_ages(state.ages, (claim[4] - claim[6] for claim in claims))
 
 
 def serve_shares(
@@ -293,6 +298,7 @@ class JobIndex:
                 *("queue_id", "id", "key", "priority", "state", "enqueued_at", "wake_at"),
                 *("attempts", "max_attempts", "epoch", "claim_id", "held", "consumer"),
                 *("claimed_at", "settled_at", "tenant_id", "binding_key", "trigger_id", "history"),
+                "claim_round",
             ),
             *("dump_jobs", "clear_jobs", "restore_jobs"),
         ),
@@ -401,7 +407,7 @@ def _fold_claim(state: QueueState, event: Event) -> Operation[None]:
         return
     key, enqueued_at = rows[0][0], rows[0][3]
     claim = (record["claim_id"], record["consumer_id"], record["expires_at_ms"], state.now)
-    yield from hold_jobs(state, [(id, *claim, enqueued_at)])
+    yield from hold_jobs(state, [(id, *claim, scheduling.get("round"), enqueued_at)])
     if scheduling["strategy"] == "drr":
         yield from _fold_turn(state, key, scheduling)
     else:
@@ -495,6 +501,7 @@ def apply_changes(state: QueueState, changes: Sequence[tuple[JobState, Change]])
     """Write jobs' new rows and move their work between the counters of their shares."""
     shifts = Shifts()
     rows: list[Row] = []
+    refunds: Counter[str] = Counter()
     for job, to in changes:
         shifts.leave(job.key, job.state)
         shifts.add(
@@ -503,9 +510,16 @@ def apply_changes(state: QueueState, changes: Sequence[tuple[JobState, Change]])
             scheduled=int(to.state == SCHEDULED),
             in_flight=int(to.state in (CLAIMED, FAILED)),
         )
+        if to.attempts < job.attempts and job.claim_round == state.round:
+            refunds[job.key] += 1  # given back: the turn it took in this round does not count
         rows.append((job.id, to.state, to.wake_at, to.held, to.attempts, to.settled_at, to.history))
     yield from settle_jobs(state, rows)
     yield from shifts.apply(state)
+    if refunds:
+        back: list[Row] = [
+            (state.queue_id, key, count, state.round) for key, count in sorted(refunds.items())
+        ]
+        yield ask_many("refund_shares", REFUND_COLUMNS, back)
 
 
 def acked(job: JobState, record: dict[str, Any], now: int) -> Change:

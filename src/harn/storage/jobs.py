@@ -254,10 +254,12 @@ def _hold(state: QueueState, claiming: Claiming, choice: Choice) -> Operation[li
     headers = queue_headers(state.name)
     jobs: list[ClaimedJob] = []
     drafts: list[Draft] = []
-    rows: list[tuple[int, str, str, int, int, int]] = []
+    rows: list[tuple[int, str, str, int, int, int | None, int]] = []
     for pick, claim_id in zip(picks, claiming.claim_ids, strict=False):
         attempts, most, body = found[pick.id]
-        rows.append((pick.id, claim_id, claiming.consumer, expires, state.now, pick.enqueued_at))
+        round = pick.round if claiming.strategy == "drr" else None
+        held = (claim_id, claiming.consumer, expires, state.now, round)
+        rows.append((pick.id, *held, pick.enqueued_at))
         jobs.append(
             ClaimedJob(
                 *(pick.id, body, pick.enqueued_at, attempts + 1, most),
@@ -544,7 +546,7 @@ class _Settling:
         if job.id not in self._before:
             self._before[job.id] = JobState(
                 *(job.id, job.key, job.state, job.wake_at, job.attempts),
-                *(job.max_attempts, job.claim_id, job.held, job.history),
+                *(job.max_attempts, job.claim_id, job.held, job.history, job.claim_round),
             )
         self._after[job.id] = to
         job.state, job.wake_at, job.held = to.state, to.wake_at, to.held

@@ -68,9 +68,9 @@ CROSS JOIN LATERAL (SELECT priority, id, enqueued_at, key FROM jobs
 -- name: claim_jobs
 -- Give jobs to a consumer.
 UPDATE jobs SET state = 2, wake_at = v.wake_at, attempts = jobs.attempts + 1, epoch = jobs.epoch + 1, claim_id = v.claim_id, held = 1,
-    consumer = v.consumer, claimed_at = v.claimed_at
-FROM unnest(:queue_id::bigint[], :id::bigint[], :claim_id::text[], :consumer::text[], :wake_at::bigint[], :claimed_at::bigint[])
-    AS v(queue_id, id, claim_id, consumer, wake_at, claimed_at)
+    consumer = v.consumer, claimed_at = v.claimed_at, claim_round = v.claim_round
+FROM unnest(:queue_id::bigint[], :id::bigint[], :claim_id::text[], :consumer::text[], :wake_at::bigint[], :claimed_at::bigint[],
+    :claim_round::bigint[]) AS v(queue_id, id, claim_id, consumer, wake_at, claimed_at, claim_round)
 WHERE jobs.queue_id = v.queue_id AND jobs.id = v.id;
 
 -- name: claimed_rows
@@ -113,6 +113,12 @@ FROM unnest(:queue_id::bigint[], :key::text[], :ready::bigint[], :scheduled::big
     AS v(queue_id, key, ready, scheduled, in_flight, selected, round, cap, now, deferrals)
 WHERE shares.queue_id = v.queue_id AND shares.key = v.key COLLATE "C";
 
+-- name: refund_shares
+-- Give credit back for turns of this round that came to nothing.
+UPDATE shares SET credit = credit + v.count, turn = CASE WHEN turn IS NULL THEN NULL ELSE v.round END
+FROM unnest(:queue_id::bigint[], :key::text[], :count::bigint[], :round::bigint[]) AS v(queue_id, key, count, round)
+WHERE shares.queue_id = v.queue_id AND shares.key = v.key COLLATE "C" AND ready > 0 AND shares.round = v.round;
+
 -- name: note_claims
 -- Write the scheduler's state after a claim.
 UPDATE queues SET round = :round, last_key = :last_key, promoted = :promoted, promotions = promotions + :promotions,
@@ -127,7 +133,7 @@ WHERE queue_id = :queue_id;
 
 -- name: jobs_by_id
 -- Read the rows of some jobs.
-SELECT id, key, state, wake_at, attempts, max_attempts, claim_id, held, history
+SELECT id, key, state, wake_at, attempts, max_attempts, claim_id, held, history, claim_round
 FROM jobs WHERE queue_id = :queue_id AND id = ANY (ARRAY(SELECT json_array_elements_text(:ids::json)::bigint));
 
 -- name: due_by_id
@@ -164,11 +170,11 @@ SELECT * FROM unnest(:queue_id::bigint[], :key::text[], :ready::bigint[], :sched
 -- name: restore_jobs
 -- Fill the index of jobs.
 INSERT INTO jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, attempts, max_attempts, epoch, claim_id, held,
-    consumer, claimed_at, settled_at, tenant_id, binding_key, trigger_id, history)
+    consumer, claimed_at, settled_at, tenant_id, binding_key, trigger_id, history, claim_round)
 SELECT * FROM unnest(:queue_id::bigint[], :id::bigint[], :key::text[], :priority::smallint[], :state::smallint[],
     :enqueued_at::bigint[], :wake_at::bigint[], :attempts::bigint[], :max_attempts::bigint[], :epoch::bigint[], :claim_id::text[],
     :held::smallint[], :consumer::text[], :claimed_at::bigint[], :settled_at::bigint[], :tenant_id::text[], :binding_key::text[],
-    :trigger_id::text[], :history::text[]);
+    :trigger_id::text[], :history::text[], :claim_round::bigint[]);
 
 -- name: restore_dedupe
 -- Fill the index of dedupe keys.

@@ -191,7 +191,7 @@ FROM shares WHERE ready > 0 OR scheduled > 0 OR in_flight > 0 ORDER BY queue_id,
 -- name: dump_jobs
 -- Read the index of jobs whole.
 SELECT queue_id, id, key, priority, state, enqueued_at, wake_at, attempts, max_attempts, epoch, claim_id, held, consumer,
-    claimed_at, settled_at, tenant_id, binding_key, trigger_id, history
+    claimed_at, settled_at, tenant_id, binding_key, trigger_id, history, claim_round
 FROM jobs ORDER BY queue_id, id;
 
 -- name: dump_dedupe

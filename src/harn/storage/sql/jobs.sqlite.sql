@@ -66,7 +66,7 @@ SELECT * FROM (SELECT priority, id, enqueued_at, key FROM jobs INDEXED BY jobs_r
 -- name: claim_jobs
 -- Give jobs to a consumer.
 UPDATE jobs SET state = 2, wake_at = ?5, attempts = attempts + 1, epoch = epoch + 1, claim_id = ?3, held = 1,
-    consumer = ?4, claimed_at = ?6
+    consumer = ?4, claimed_at = ?6, claim_round = ?7
 WHERE queue_id = ?1 AND id = ?2;
 
 -- name: claimed_rows
@@ -103,6 +103,11 @@ UPDATE shares SET
         UNION ALL SELECT * FROM (SELECT enqueued_at FROM jobs INDEXED BY jobs_of_key WHERE queue_id = ?1 AND key = ?2 AND priority = 2 AND state = 0 ORDER BY id LIMIT 1))) END
 WHERE queue_id = ?1 AND key = ?2;
 
+-- name: refund_shares
+-- Give credit back for turns of this round that came to nothing.
+UPDATE shares SET credit = credit + ?3, turn = CASE WHEN turn IS NULL THEN NULL ELSE ?4 END
+WHERE queue_id = ?1 AND key = ?2 AND ready > 0 AND round = ?4;
+
 -- name: note_claims
 -- Write the scheduler's state after a claim.
 UPDATE queues SET round = :round, last_key = :last_key, promoted = :promoted, promotions = promotions + :promotions,
@@ -117,7 +122,8 @@ WHERE queue_id = :queue_id;
 
 -- name: jobs_by_id
 -- Read the rows of some jobs.
-SELECT j.id, j.key, j.state, j.wake_at, j.attempts, j.max_attempts, j.claim_id, j.held, j.history
+SELECT j.id, j.key, j.state, j.wake_at, j.attempts, j.max_attempts, j.claim_id, j.held, j.history,
+    j.claim_round
 FROM json_each(:ids) i CROSS JOIN jobs j ON j.queue_id = :queue_id AND j.id = i.value;
 
 -- name: due_by_id
@@ -147,8 +153,8 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9);
 -- name: restore_jobs
 -- Fill the index of jobs.
 INSERT INTO jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, attempts, max_attempts, epoch, claim_id, held,
-    consumer, claimed_at, settled_at, tenant_id, binding_key, trigger_id, history)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19);
+    consumer, claimed_at, settled_at, tenant_id, binding_key, trigger_id, history, claim_round)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20);
 
 -- name: restore_dedupe
 -- Fill the index of dedupe keys.

@@ -56,6 +56,7 @@ CREATE TABLE jobs (
     held smallint NOT NULL DEFAULT 0,
     consumer text COLLATE "C",
     claimed_at bigint,
+    claim_round bigint,
     settled_at bigint,
     tenant_id text COLLATE "C",
     binding_key text COLLATE "C",

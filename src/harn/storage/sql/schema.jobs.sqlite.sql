@@ -56,6 +56,7 @@ CREATE TABLE jobs (
     held INTEGER NOT NULL DEFAULT 0,
     consumer TEXT,
     claimed_at INTEGER,
+    claim_round INTEGER,
     settled_at INTEGER,
     tenant_id TEXT,
     binding_key TEXT,
