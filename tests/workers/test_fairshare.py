@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -10,7 +11,7 @@ from model import Model, Waiting
 
 import harn
 from harn.testing import fresh_runtime
-from harn.workers import Claim, NewJob, SchedulerPolicy, WorkerQueue, worker_queue
+from harn.workers import Claim, NewJob, SchedulerPolicy, WorkerQueue, fairshare, worker_queue
 from harn.workers.fairshare import rank
 
 MINUTE = 60_000
@@ -176,16 +177,24 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     steps=STEPS,
     weights=st.dictionaries(KEYS, st.integers(1, 4)),
     quantum=st.integers(1, 3),
     cap=st.integers(0, 3),
     starvation=st.sampled_from([0, 5 * MINUTE]),
+    few=st.sampled_from([0, 2, 32]),
+    chunk=st.sampled_from([1, 2, 100]),
 )
 async def test_C8_picks_are_those_of_the_rule_written_out_in_full(
-    steps: list[Any], weights: dict[str, int], quantum: int, cap: int, starvation: int
+    steps: list[Any],
+    weights: dict[str, int],
+    quantum: int,
+    cap: int,
+    starvation: int,
+    few: int,
+    chunk: int,
 ) -> None:
     policy = SchedulerPolicy(
         strategy="drr",
@@ -194,8 +203,10 @@ async def test_C8_picks_are_those_of_the_rule_written_out_in_full(
         max_concurrent_per_key=cap,
         starvation_age_ms=starvation,
     )
+    patch = mock.patch.multiple(fairshare, FEW=few, CHUNK=chunk)
     async with fresh_runtime() as runtime:
-        await compare(runtime, worker_queue("q", policy), steps, policy)
+        with patch:  # so few keys stand for many
+            await compare(runtime, worker_queue("q", policy), steps, policy)
 
 
 async def compare(

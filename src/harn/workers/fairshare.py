@@ -36,6 +36,8 @@ QUARTER_HOUR_MS = 15 * 60 * 1000
 LAST = "\U0010ffff"
 """Sorts after every key."""
 CHUNK = 100
+FEW = 32
+"""So many keys that could be served are looked at all at once."""
 
 Head = tuple[int, int]
 """A job as the scheduler sees it: its id and when it was enqueued."""
@@ -67,22 +69,24 @@ def _fifo(policy: SchedulerPolicy, board: Board, wanted: int) -> Operation[Choic
 
 def _drr(policy: SchedulerPolicy, board: Board, wanted: int) -> Operation[Choice]:
     table = _Table(policy, board, wanted)
-    yield from table.look_for_starving()
+    yield from table.look_around()
     while table.left and (yield from table.serve_next()):
         pass
     return table.choice()
 
 
 class _Lane:
-    """A share that has been looked at, and its next jobs of each priority."""
+    """A share that has been looked at and, once it is needed, its next jobs of each priority."""
 
-    __slots__ = ("full", "heads", "more", "served", "share")
+    __slots__ = ("full", "heads", "is_loaded", "last_taken", "more", "served", "share")
 
     def __init__(self, share: Share, full: int) -> None:
         self.share = share
         self.full = full
         self.heads: tuple[deque[Head], deque[Head], deque[Head]] = (deque(), deque(), deque())
-        self.more = [False, False, False]
+        self.more = [True, True, True]
+        self.last_taken = [0, 0, 0]
+        self.is_loaded = False
         self.served = 0
 
     def credit(self, round: int) -> int:
@@ -92,16 +96,24 @@ class _Lane:
 
     @property
     def is_open(self) -> bool:
-        """Whether the key has work for us and is under its cap."""
-        return self.share.turn is not None and any(self.heads)
+        """Whether the key is under its cap and, as far as is known, has work for us."""
+        return self.share.turn is not None and (any(self.heads) or any(self.more))
+
+    @property
+    def lacks(self) -> int | None:
+        """A priority of which more has to be fetched before anything can be said."""
+        for priority in range(3):
+            if not self.heads[priority] and self.more[priority]:
+                return priority
+        return None
+
+    def age(self) -> tuple[int, str]:
+        """Return what promotions go by: the oldest job's time, then the key."""
+        return self.oldest()[1] if self.is_loaded else self.share.oldest_at or 0, self.share.key
 
     def oldest(self) -> Head:
         """Return the job that has waited longest, whatever its priority."""
         return min((heads[0] for heads in self.heads if heads), key=lambda head: head[::-1])
-
-    def age(self) -> tuple[int, str]:
-        """Return what promotions go by: the oldest job's time, then the key."""
-        return self.oldest()[1], self.share.key
 
     def best(self, now: int) -> Head:
         """Return the job that is next by rank, then age."""
@@ -116,12 +128,13 @@ class _Lane:
         assert chosen is not None
         return chosen
 
-    def take(self, head: Head) -> int:
-        """Remove *head*, the first of its priority; return which that was."""
+    def take(self, head: Head) -> None:
+        """Remove *head*, the first of its priority."""
         for priority, heads in enumerate(self.heads):
             if heads and heads[0] == head:
                 heads.popleft()
-                return priority
+                self.last_taken[priority] = head[0]
+                return
         raise AssertionError("not at the head")
 
 
@@ -140,6 +153,7 @@ class _Table:
         self._ring: list[str] = []  # keys looked at that have credit in this round, sorted
         self._starving: deque[Share] = deque()
         self._starved_before = -1
+        self._knows_all = False
         self._picks: list[Pick] = []
         self._look_from(board.last_key)
 
@@ -155,41 +169,54 @@ class _Table:
                 shares.append(share)
         return Choice(self._picks, self._round, self._last, self._promoted, shares)
 
+    def look_around(self) -> Operation[None]:
+        """Look at all keys that can be served if they are few, else find those that starve."""
+        rows = yield ask("open_shares", queue_id=self._board.queue_id, limit=FEW + 1)
+        age = self._policy.starvation_age_ms
+        before = self._board.now - age if age else -1
+        shares = [Share(*row) for row in rows]
+        if len(shares) <= FEW:
+            self._knows_all = self._seen_all = True
+            self._look_at(shares)
+            if any((share.oldest_at or 0) <= before for share in shares):
+                self._starved_before = before
+        elif age:
+            yield from self._look_for_starving(before)
+
     # -- promotion ---------------------------------------------------------------------------
 
-    def look_for_starving(self) -> Operation[None]:
-        """Find the shares whose oldest job has waited too long."""
-        age = self._policy.starvation_age_ms
-        if age:
-            self._starved_before = self._board.now - age
-            rows = yield ask(
-                "starving_shares",
-                queue_id=self._board.queue_id,
-                before=self._starved_before,
-                limit=self.left,
-            )
-            self._starving.extend(Share(*row) for row in rows)
-            if not rows:
-                self._starved_before = -1
+    def _look_for_starving(self, before: int) -> Operation[None]:
+        rows = yield ask(
+            "starving_shares",
+            queue_id=self._board.queue_id,
+            before=before,
+            limit=self.left,
+        )
+        self._starving.extend(Share(*row) for row in rows)
+        if rows:
+            self._starved_before = before
 
     def _starving_lane(self) -> Operation[_Lane | None]:
         """Return the lane with the oldest job of all, if it has waited too long."""
-        while self._starving and self._starving[0].key in self._lanes:
-            self._starving.popleft()
-        found = [
-            lane
-            for lane in self._lanes.values()
-            if lane.is_open and lane.oldest()[1] <= self._starved_before
-        ]
-        if self._starving:
-            share = self._starving[0]
-            if not any(lane.age() < (share.oldest_at or 0, share.key) for lane in found):
+        while True:
+            while self._starving and self._starving[0].key in self._lanes:
                 self._starving.popleft()
-                [lane] = yield from self._look_at([share], 1)
-                if not lane.is_open or lane.oldest()[1] > self._starved_before:
-                    return (yield from self._starving_lane())
-                found.append(lane)
-        return min(found, key=_Lane.age) if found else None
+            found = [
+                lane
+                for lane in self._lanes.values()
+                if lane.is_open and lane.age()[0] <= self._starved_before
+            ]
+            if self._starving:
+                share = self._starving[0]
+                if not any(lane.age() < (share.oldest_at or 0, share.key) for lane in found):
+                    self._starving.popleft()
+                    found += self._look_at([share])
+            if not found:
+                return None
+            lane = min(found, key=_Lane.age)
+            if lane.lacks is None:
+                return lane
+            yield from self._load(lane)  # then its age may be another one
 
     def _may_promote(self, lane: _Lane) -> Operation[bool]:
         if not self._promoted:
@@ -197,6 +224,8 @@ class _Table:
         known = self._lanes
         if any(other.is_open for other in known.values() if other is not lane):
             return False
+        if self._knows_all:
+            return True
         if any(share.key not in known for share in self._starving):
             return False
         rows = yield ask("open_keys", queue_id=self._board.queue_id, limit=len(known) + 1)
@@ -209,20 +238,25 @@ class _Table:
         if self._starved_before >= 0:
             starving = yield from self._starving_lane()
             if starving is not None and (yield from self._may_promote(starving)):
-                yield from self._serve(starving, starving.oldest(), promoted=True)
+                self._serve(starving, starving.oldest(), promoted=True)
                 return True
         lane = yield from self._next_in_turn()
         if lane is None:
             return False
-        yield from self._serve(lane, lane.best(self._board.now), promoted=False)
+        self._serve(lane, lane.best(self._board.now), promoted=False)
         return True
 
     def _next_in_turn(self) -> Operation[_Lane | None]:
         while True:
             nearest = self._nearest_known()
             if nearest is not None and (self._seen_all or self._has_seen_up_to(nearest)):
-                return self._lanes[nearest]
-            if not self._seen_all:
+                lane = self._lanes[nearest]
+                if lane.lacks is not None:
+                    yield from self._load(lane)
+                if lane.is_open:
+                    return lane
+                self._ring.remove(nearest)  # nothing there that we could handle
+            elif not self._seen_all:
                 yield from self._look_further()
             elif not (yield from self._refill()):
                 return None
@@ -238,7 +272,7 @@ class _Table:
         first = self._round == self._board.round
         self._round += 1
         self._ring = sorted(key for key, lane in self._lanes.items() if lane.is_open)
-        if first:
+        if first and not self._knows_all:
             self._look_from(self._last)
             while not self._ring and not self._seen_all:
                 yield from self._look_further()
@@ -247,28 +281,28 @@ class _Table:
         self._round -= 1
         return False
 
-    def _serve(self, lane: _Lane, head: Head, *, promoted: bool) -> Operation[None]:
+    def _serve(self, lane: _Lane, head: Head, *, promoted: bool) -> None:
         share = lane.share
         credit = max(0, lane.credit(self._round) - 1)
-        had_credit = share.key in self._ring_at(share.key)
         share.round, share.credit = self._round, credit
         share.ready -= 1
         share.in_flight += 1
         lane.served += 1
+        lane.take(head)
         self.left -= 1
-        yield from self._take(lane, head)
         self._set_turn(share, credit)
-        if had_credit and not (credit and lane.is_open):
-            self._ring.remove(share.key)
+        if not credit or not lane.is_open:
+            self._leave_ring(share.key)
         self._picks.append(Pick(head[0], share.key, head[1], self._round, credit, promoted))
         self._last = share.key
         self._promoted = promoted
         if promoted and not self._seen_all and self._place_of(share.key) > self._frontier:
             self._look_from(share.key)
 
-    def _ring_at(self, key: str) -> list[str]:
-        place = bisect_right(self._ring, key)
-        return self._ring[place - 1 : place] if place else []
+    def _leave_ring(self, key: str) -> None:
+        place = bisect_right(self._ring, key) - 1
+        if place >= 0 and self._ring[place] == key:
+            del self._ring[place]
 
     def _set_turn(self, share: Share, credit: int) -> None:
         if share.ready <= 0:
@@ -310,45 +344,54 @@ class _Table:
             self._seen_all = True
         else:
             self._frontier = (True, "")
-        unseen = [Share(*row) for row in rows if row[0] not in self._lanes]
-        if unseen:
-            yield from self._look_at(unseen, -(-self.left // len(unseen)))
+        self._look_at([Share(*row) for row in rows if row[0] not in self._lanes])
 
-    def _look_at(self, shares: Sequence[Share], depth: int) -> Operation[list[_Lane]]:
-        """Fetch the next jobs of *shares*, at most *depth* of each priority."""
-        depth = max(1, depth)
-        rows: list[Row] = yield ask(
-            "ready_heads",
-            queue_id=self._board.queue_id,
-            keys=msgspec.json.encode([share.key for share in shares]).decode(),
-            depth=depth,
-            triggers=self._board.triggers,
-        )
+    def _look_at(self, shares: Sequence[Share]) -> list[_Lane]:
         lanes = [_Lane(share, self._policy.full_credit(share.key)) for share in shares]
         for lane in lanes:
             self._lanes[lane.share.key] = lane
-        for key, priority, id, at in rows:
-            self._lanes[key].heads[priority].append((id, at))
-        for lane in lanes:
-            lane.more = [len(heads) == depth for heads in lane.heads]
-            if lane.is_open and lane.credit(self._round) > 0:
+            if lane.credit(self._round) > 0:
                 insort(self._ring, lane.share.key)
         return lanes
 
-    def _take(self, lane: _Lane, head: Head) -> Operation[None]:
-        """Remove *head* from its lane, and look for what follows it when that may be needed."""
-        priority = lane.take(head)
-        if lane.heads[priority] or not lane.more[priority] or not self.left:
+    # -- jobs, fetched when they are needed ------------------------------------------------------
+
+    def _load(self, lane: _Lane) -> Operation[None]:
+        """Fetch the next jobs of *lane*; the first time, those of the keys after it as well."""
+        if lane.is_loaded:
+            yield from self._load_more(lane)
             return
-        depth = min(CHUNK, self.left)
-        rows = yield ask(
-            "ready_after",
+        lanes = [lane, *(each for each in self._coming_up() if each is not lane)][: self.left]
+        depth = max(1, -(-self.left // len(lanes)))
+        rows: list[Row] = yield ask(
+            "ready_heads",
             queue_id=self._board.queue_id,
-            key=lane.share.key,
-            priority=priority,
-            after=head[0],
+            keys=msgspec.json.encode([each.share.key for each in lanes]).decode(),
             depth=depth,
             triggers=self._board.triggers,
         )
-        lane.heads[priority].extend((id, at) for id, at in rows)
-        lane.more[priority] = len(rows) == depth
+        for key, priority, id, at in rows:
+            self._lanes[key].heads[priority].append((id, at))
+        for each in lanes:
+            each.is_loaded = True
+            each.more = [len(heads) == depth for heads in each.heads]
+
+    def _coming_up(self) -> list[_Lane]:
+        place = bisect_right(self._ring, self._last)
+        keys = self._ring[place:] + self._ring[:place]
+        return [lane for key in keys if not (lane := self._lanes[key]).is_loaded]
+
+    def _load_more(self, lane: _Lane) -> Operation[None]:
+        while (priority := lane.lacks) is not None:
+            depth = min(CHUNK, max(1, self.left))
+            rows = yield ask(
+                "ready_after",
+                queue_id=self._board.queue_id,
+                key=lane.share.key,
+                priority=priority,
+                after=lane.last_taken[priority],
+                depth=depth,
+                triggers=self._board.triggers,
+            )
+            lane.heads[priority].extend((id, at) for id, at in rows)
+            lane.more[priority] = len(rows) == depth
