@@ -19,15 +19,6 @@ from harn.storage.apart import Apart
 from harn.storage.codec import check_kind, check_topic, decode, draft, encode, encode_headers
 from harn.storage.contract import Damaged, Draft, Driver, Durability, Event
 from harn.storage.indexes import Index, Table
-from harn.storage.leases import (
-    LeaseHeld,
-    TakenLease,
-    lease_place,
-    look_at_lease,
-    release_lease,
-    renew_lease,
-    take_lease,
-)
 from harn.storage.jobindex import AGE_BOUNDS, JobIndex
 from harn.storage.jobrecords import (
     DIMENSIONS,
@@ -49,11 +40,14 @@ from harn.storage.jobrecords import (
 from harn.storage.jobs import (
     Claimed,
     Claiming,
+    Work,
+    WorkDone,
     claim_jobs,
     enqueue_jobs,
     has_work,
     purge_jobs,
     settle_claims,
+    work_on,
 )
 from harn.storage.jobviews import (
     JobView,
@@ -65,6 +59,17 @@ from harn.storage.jobviews import (
     look_at_job,
     queue_names,
     wake_queue,
+)
+from harn.storage.leases import (
+    LeaseHeld,
+    LeaseView,
+    TakenLease,
+    lease_place,
+    list_leases,
+    look_at_lease,
+    release_lease,
+    renew_lease,
+    take_lease,
 )
 from harn.storage.log import PAGE, append, head, raise_head, read, topics as list_topics
 from harn.storage.moving import Importer, export
@@ -137,6 +142,7 @@ __all__ = [
     "JobIndex",
     "JobView",
     "LeaseHeld",
+    "LeaseView",
     "Mark",
     "NewEvent",
     "Operation",
@@ -155,6 +161,8 @@ __all__ = [
     "Table",
     "TakenIn",
     "TakenLease",
+    "Work",
+    "WorkDone",
     "append",
     "ask",
     "ask_many",
@@ -183,6 +191,7 @@ __all__ = [
     "keys_in_turn",
     "lease_place",
     "leave",
+    "list_leases",
     "list_shares",
     "list_topics",
     "look_at_job",
@@ -208,4 +217,5 @@ __all__ = [
     "take_over",
     "trim",
     "wake_queue",
+    "work_on",
 ]

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from harn.storage.codec import decode
-from harn.storage.contract import Event
+from harn.storage.contract import Draft, Event
 from harn.storage.indexes import INDEXES, Table
 from harn.storage.jobrecords import (
     ACKED,
@@ -75,6 +75,8 @@ class QueueState(msgspec.Struct):
     deferrals: int
     promotions: int
     is_new: bool = False
+    drafts: list[Draft] = []
+    """Records to append when the operation is through."""
 
 
 class JobState(msgspec.Struct):

@@ -65,6 +65,8 @@ from harn.storage.triggerfold import write
 from harn.topics import WORKER_QUEUES, QueueTopics, queue_topics
 
 PURGE_BATCH = 2000
+DROP_EVERY = 64
+"""Idle keys are looked for when a job whose id divides by this is settled."""
 
 NewId = Callable[[str], str]
 """Makes an id with a prefix."""
@@ -101,6 +103,46 @@ def queue_headers(queue: str) -> bytes:
     return _encode({"queue": queue})
 
 
+class Work(msgspec.Struct, frozen=True):
+    """What is asked of one queue at the same time, done in this order."""
+
+    jobs: Sequence[JobDraft] = ()
+    settlements: Sequence[Settlement] = ()
+    claims: Sequence[Claiming] = ()
+    dedupe_ms: int = 0
+
+
+class WorkDone(msgspec.Struct, frozen=True):
+    """The answers, in the order of the questions."""
+
+    entered: list[tuple[int, bool]]
+    settled: list[SettlementResult]
+    claimed: list[Claimed]
+
+
+def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
+    """Enqueue, settle and claim in one transaction, with one look at the queue's row."""
+    state = yield from open_queue(queue, create=bool(work.jobs))
+    if state is None:
+        gone = [SettlementResult("lost", note="the queue is gone") for _ in work.settlements]
+        return WorkDone([], gone, [Claimed([]) for _ in work.claims])
+    entered: list[tuple[int, bool]] = []
+    settled: list[SettlementResult] = []
+    claimed: list[Claimed] = []
+    if work.jobs:
+        entered = yield from _enqueue(state, work.jobs, work.dedupe_ms)
+    if work.settlements:
+        settled = yield from _settle(state, work.settlements, new_id)
+    for claiming in work.claims:
+        claimed.append((yield from _claim(state, claiming, new_id)))
+    yield from _append(state)
+    return WorkDone(entered, settled, claimed)
+
+
+def _no_ids(prefix: str) -> str:
+    raise AssertionError("enqueueing makes no ids")
+
+
 # -- enqueue -------------------------------------------------------------------------------------
 
 
@@ -108,8 +150,12 @@ def enqueue_jobs(
     queue: str, jobs: Sequence[JobDraft], dedupe_ms: int
 ) -> Operation[list[tuple[int, bool]]]:
     """Enter *jobs*, all or none; return each one's id, and whether it was there already."""
-    state = yield from open_queue(queue, create=True)
-    assert state is not None
+    return (yield from work_on(queue, Work(jobs=jobs, dedupe_ms=dedupe_ms), _no_ids)).entered
+
+
+def _enqueue(
+    state: QueueState, jobs: Sequence[JobDraft], dedupe_ms: int
+) -> Operation[list[tuple[int, bool]]]:
     places: list[tuple[int, bool]] = []
     fresh: list[JobDraft] = []
     if any(job.dedupe_key is not None for job in jobs):
@@ -118,7 +164,7 @@ def enqueue_jobs(
         places, fresh = [(-index - 1, False) for index in range(len(jobs))], list(jobs)
     ids: list[int] = []
     if fresh:
-        ids = yield from _append_jobs(state, queue_topics(queue), fresh)
+        ids = yield from _append_jobs(state, queue_topics(state.name), fresh)
     return [(ids[-place - 1] if place < 0 else place, again) for place, again in places]
 
 
@@ -197,10 +243,11 @@ def has_work(queue: str) -> Operation[tuple[bool, int, int | None]]:
 
 def claim_jobs(queue: str, claiming: Claiming, new_id: NewId) -> Operation[Claimed]:
     """Hold the jobs that the claimer's policy chooses, until their claims expire."""
-    state = yield from open_queue(queue)
-    if state is None:
-        return Claimed([])
-    yield from settle_due(state, new_id)
+    return (yield from work_on(queue, Work(claims=[claiming]), new_id)).claimed[0]
+
+
+def _claim(state: QueueState, claiming: Claiming, new_id: NewId) -> Operation[Claimed]:
+    yield from _settle_due(state, new_id)
     yield from _adopt_policy(state, claiming)
     board = Board(
         queue_id=state.queue_id,
@@ -231,7 +278,7 @@ def _adopt_policy(state: QueueState, claiming: Claiming) -> Operation[None]:
     if claiming.strategy != "drr" or (state.dimension, state.cap) == keys:
         return
     record = {"fairness_key": keys[0], "cap": keys[1], "changed_at_ms": state.now}
-    yield from _note(state, "keys_changed", record)
+    _note(state, "keys_changed", record)
     yield from change_keys(state, claiming.dimension)
     yield from change_cap(state, claiming.cap)
 
@@ -290,7 +337,8 @@ def _hold(state: QueueState, claiming: Claiming, choice: Choice) -> Operation[li
         wake_at=expires,
         ages=state.ages,
     )
-    yield from append(drafts)
+    state.round, state.last_key, state.promoted = choice.round, choice.last_key, choice.promoted
+    state.drafts += drafts
     return jobs
 
 
@@ -345,6 +393,17 @@ def _record(topic: str, id: int) -> Operation[bytes]:
 
 def settle_due(state: QueueState, new_id: NewId) -> Operation[None]:
     """Let lapse what has expired and bury what has no attempt left."""
+    yield from _settle_due(state, new_id)
+    yield from _append(state)
+
+
+def _append(state: QueueState) -> Operation[None]:
+    drafts, state.drafts = state.drafts, []
+    if drafts:
+        yield from append(drafts)
+
+
+def _settle_due(state: QueueState, new_id: NewId) -> Operation[None]:
     if state.alarm is None or state.alarm > state.now:
         return
     rows = yield ask("due_jobs", queue_id=state.queue_id, until=state.now, limit=BATCH)
@@ -352,7 +411,7 @@ def settle_due(state: QueueState, new_id: NewId) -> Operation[None]:
     woken = [row for row in rows if row not in exhausted] if exhausted else rows
     if woken:
         record = {"job_event_ids": [row[0] for row in woken], "woken_at_ms": state.now}
-        yield from _note(state, "jobs_woken", record)
+        _note(state, "jobs_woken", record)
         yield from wake_jobs(state, woken)
     if exhausted:
         yield from _bury(state, exhausted, new_id)
@@ -361,9 +420,9 @@ def settle_due(state: QueueState, new_id: NewId) -> Operation[None]:
     yield ask("set_alarm", queue_id=state.queue_id, alarm=alarm)
 
 
-def _note(state: QueueState, kind: str, record: dict[str, Any]) -> Operation[None]:
+def _note(state: QueueState, kind: str, record: dict[str, Any]) -> None:
     topic, headers = queue_topics(state.name).claims, queue_headers(state.name)
-    yield from append([Draft(topic, kind, _encode(record), headers, state.now)])
+    state.drafts.append(Draft(topic, kind, _encode(record), headers, state.now))
 
 
 def _bury(state: QueueState, rows: Sequence[tuple[Any, ...]], new_id: NewId) -> Operation[None]:
@@ -385,9 +444,12 @@ def settle_claims(
     A superseded claim is `lost`, a second call on a settled claim or job is `again`, and
     neither changes anything.
     """
-    state = yield from open_queue(queue)
-    if state is None:
-        return [SettlementResult("lost", note="the queue is gone") for _ in items]
+    return (yield from work_on(queue, Work(settlements=items), new_id)).settled
+
+
+def _settle(
+    state: QueueState, items: Sequence[Settlement], new_id: NewId
+) -> Operation[list[SettlementResult]]:
     ids = _encode(sorted({item.job_id for item in items})).decode()
     rows = yield ask("jobs_by_id", queue_id=state.queue_id, ids=ids)
     jobs = {row[0]: JobState(*row) for row in rows}
@@ -567,7 +629,11 @@ class _Settling:
                 wake_at=self._wake_at,
                 **self._totals,
             )
-        if self._totals["acked"] or self._totals["purged"] or self._totals["dead"]:
+        if self._wake_at is not None and self._state.alarm is not None:
+            self._state.alarm = min(self._state.alarm, self._wake_at)
+        elif self._wake_at is not None:
+            self._state.alarm = self._wake_at
+        if any(id % DROP_EVERY == 0 for id in self._after):
             yield from drop_idle(self._state)
         yield from write(self._drafts)  # a dead letter is also listed with the triggers
 
@@ -596,4 +662,5 @@ def purge_jobs(
     for row in (yield ask("jobs_by_id", queue_id=state.queue_id, ids=ids)):
         settling.purge(JobState(*row), by, reason)
     yield from settling.write()
+    yield from _append(state)
     return len(rows), rows[-1][0], until

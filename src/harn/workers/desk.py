@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,13 +18,12 @@ from harn.storage import (
     Claimed,
     Claiming,
     JobDraft,
-    Operation,
     Settlement,
     SettlementResult,
     Store,
-    claim_jobs,
-    enqueue_jobs,
-    settle_claims,
+    Work,
+    WorkDone,
+    work_on,
 )
 
 if TYPE_CHECKING:
@@ -94,16 +94,16 @@ class Desk:
         jobs = [job for order in enqueues for job in order.wanted]
         items = [order.wanted for order in settlements]
         claimings = [claiming for _, claiming in asked]
-        work = _Work(self.queue, jobs, items, claimings, self._runtime)
+        work = Work(jobs, items, claimings, self._runtime.settings.dedupe_window_ms)
         orders = (enqueues, settlements, [order for order, _ in asked])
         try:
-            answer = self._store.submit(work)
+            answer = self._store.submit(partial(work_on, self.queue, work, self._runtime.ids.new))
         except Exception as error:
             self._failed(orders, error)
             return
         answer.add_done_callback(lambda done: self._landed(orders, done))
 
-    def _landed(self, orders: tuple[list[_Order], ...], done: asyncio.Future[_Result]) -> None:
+    def _landed(self, orders: tuple[list[_Order], ...], done: asyncio.Future[WorkDone]) -> None:
         if done.cancelled():
             self._failed(orders, asyncio.CancelledError())
             return
@@ -122,7 +122,7 @@ class Desk:
             _answer(order, settled)
         for order, claimed in zip(claims, result.claimed, strict=True):
             if order.answer.cancelled():
-                self._give_back(claimed, result.consumers[claims.index(order)])
+                self._give_back(claimed)
             _answer(order, claimed)
         self._go_on()
 
@@ -141,51 +141,12 @@ class Desk:
             self._scheduled = True
             self._runtime.loop.call_soon(self._begin)
 
-    def _give_back(self, claimed: Claimed, consumer: str) -> None:
+    def _give_back(self, claimed: Claimed) -> None:
         for job in claimed.jobs:
             release = Settlement(
-                "release", job.id, job.claim_id, consumer, reason="the claimer was cancelled"
+                "release", job.id, job.claim_id, "", reason="the claimer was cancelled"
             )
             self.settle(release).add_done_callback(_look_away)
-
-
-class _Result(msgspec.Struct):
-    entered: list[tuple[int, bool]]
-    settled: list[SettlementResult]
-    claimed: list[Claimed]
-    consumers: list[str]
-
-
-class _Work:
-    """The recipe of one shared operation."""
-
-    def __init__(
-        self,
-        queue: str,
-        jobs: list[JobDraft],
-        items: list[Settlement],
-        claimings: list[Claiming],
-        runtime: Runtime,
-    ) -> None:
-        self._queue = queue
-        self._jobs = jobs
-        self._items = items
-        self._claimings = claimings
-        self._new_id = runtime.ids.new
-        self._dedupe_ms = runtime.settings.dedupe_window_ms
-
-    def __call__(self) -> Operation[_Result]:
-        entered: list[tuple[int, bool]] = []
-        settled: list[SettlementResult] = []
-        if self._jobs:
-            entered = yield from enqueue_jobs(self._queue, self._jobs, self._dedupe_ms)
-        if self._items:
-            settled = yield from settle_claims(self._queue, self._items, self._new_id)
-        claimed = []
-        for claiming in self._claimings:
-            claimed.append((yield from claim_jobs(self._queue, claiming, self._new_id)))
-        consumers = [claiming.consumer for claiming in self._claimings]
-        return _Result(entered, settled, claimed, consumers)
 
 
 class Desks:
