@@ -224,7 +224,10 @@ class Line:
         batch.asked = [*self._due_now(), *self._arrivals()]
         now = self.clock.monotonic()
         renews = bool(self._waiting) and now - self._renewed >= RENEW
-        if not (batch.asked or batch.corrections or batch.pauses or batch.leaving or renews):
+        rejoins = self._rejoin and bool(self._waiting)
+        if not (
+            batch.asked or batch.corrections or batch.pauses or batch.leaving or renews or rejoins
+        ):
             for waiter in batch.cleaned:
                 resolve(waiter)
             self._set_timer()
@@ -236,7 +239,7 @@ class Line:
             [(key, length) for key, length, _ in batch.pauses],
             batch.leaving,
             [(each.ticket, each.wants) for each in self._waiting if each.ticket is not None]
-            if self._rejoin
+            if rejoins
             else (),
             renews,
             frozenset(each.ticket for each in self._waiting if each.ticket is not None)
@@ -350,7 +353,7 @@ class Line:
         return POLL * max(1.0, len(self._queues) / 100)
 
     def _failed(self, batch: Batch, error: BaseException) -> None:
-        self._suspicious = True
+        self._suspicious = self._rejoin = True
         now = self.clock.monotonic()
         for pending in batch.asked:
             again = isinstance(error, StorageBusy) and pending.ticket is not None
