@@ -55,6 +55,7 @@ class LazyGroup(click.Group):
             "harn.cli.orchestrator:orchestrator",
             "Run manifests: triggers, worker queues, webhooks.",
         ),
+        "top": ("harn.cli.top:top", "Watch pools, queues, limits and failures, live."),
         "lint": ("harn.cli.lint:lint", "Find owned handles that escape (HARN-OWN-003)."),
         "ratelimit": ("harn.cli.ratelimit:ratelimit", "Look at rate limits."),
         "log": ("harn.cli.log:log", "Verify, rebuild, move, follow and trim the event log."),

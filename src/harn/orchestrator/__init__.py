@@ -3,7 +3,7 @@
 manifest.py   harn.toml as frozen records; triggertables.py, its triggers; problems.py, mistakes
 exports.py    from `handlers::on_task` to a callable
 draining.py   from a queue's job to its handler
-views.py      what the queues look like from outside
+views.py      what the queues look like from outside; overview.py, everything at a glance
 secrets.py    secrets by name
 service.py    the composition root: start, reload, drain
 inspecting.py what can be seen from outside; schema.py, the manifest for editors
@@ -16,6 +16,7 @@ from harn.orchestrator.hooks import Hook, Key
 from harn.orchestrator.inspecting import inspection
 from harn.orchestrator.intake import Intake, Reply
 from harn.orchestrator.manifest import Manifest, ServeOptions, read_manifest
+from harn.orchestrator.overview import overview, shares_of
 from harn.orchestrator.problems import ManifestProblems, Problem
 from harn.orchestrator.schema import manifest_schema
 from harn.orchestrator.service import Service, check_exposure
@@ -39,8 +40,10 @@ __all__ = [
     "inspection",
     "manifest_consumer",
     "manifest_schema",
+    "overview",
     "queue_samples",
     "queues_view",
     "read_manifest",
+    "shares_of",
     "unservable",
 ]

@@ -12,6 +12,7 @@ persistence.py   what is journalled when, and what a restart makes of it
 durable.py       @durable: functions that a journal may name
 registry.py      pool_create, pool_get, pool_list, pool_wait, pool_simulate_restart
 host.py          the seam for tenant and org pools
+looking.py       journals seen from outside
 audit.py         receipts on lifecycle.pool.audit; unsettled.py, unsettled_state
 """
 
@@ -24,6 +25,7 @@ from harn.pools.backpressure import (
 )
 from harn.pools.durable import durable
 from harn.pools.host import PoolHost
+from harn.pools.looking import JournalView, look_at_journals
 from harn.pools.options import PoolOptions, Retention
 from harn.pools.pool import Pool
 from harn.pools.registry import (
@@ -42,6 +44,7 @@ from harn.pools.unsettled import UnsettledSources, UnsettledState, unsettled_sta
 __all__ = [
     "Backpressure",
     "BackpressurePolicy",
+    "JournalView",
     "Pool",
     "PoolHost",
     "PoolOptions",
@@ -60,6 +63,7 @@ __all__ = [
     "fair_round_robin",
     "fifo",
     "lifo",
+    "look_at_journals",
     "pool_create",
     "pool_get",
     "pool_list",

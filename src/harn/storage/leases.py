@@ -46,6 +46,21 @@ def look_at_lease(name: str) -> Operation[LeaseHeld | None]:
     return LeaseHeld(holder, left_ms) if left_ms > 0 else None
 
 
+@dataclass(frozen=True, slots=True)
+class LeaseView:
+    """A lease that somebody has, as an operator sees it."""
+
+    name: str
+    holder: str
+    epoch: int
+    left_ms: int
+
+
+def list_leases(limit: int) -> Operation[list[LeaseView]]:
+    """Return the leases that somebody has, by name, at most *limit*."""
+    return [LeaseView(*row) for row in (yield ask("list_leases", limit=limit))]
+
+
 def renew_lease(name: str, epoch: int, ttl_ms: int) -> Operation[bool]:
     """Keep the lease for *ttl_ms* from now; false if it was taken over since *epoch*."""
     return bool((yield ask("renew_lease", lease=name, epoch=epoch, ttl=ttl_ms)))

@@ -10,6 +10,11 @@ RETURNING epoch, expires_at_ms;
 -- Tell who has a lease and until when, by the store's time.
 SELECT holder, expires_at_ms, :now FROM leases WHERE name = :lease;
 
+-- name: list_leases
+-- List the leases that somebody has, by name.
+SELECT name, holder, epoch, expires_at_ms - :now FROM leases WHERE expires_at_ms > :now
+ORDER BY name LIMIT :limit;
+
 -- name: renew_lease
 -- Keep a lease that is still of this epoch.
 UPDATE leases SET expires_at_ms = :now + :ttl WHERE name = :lease AND epoch = :epoch AND expires_at_ms > 0

@@ -1,0 +1,286 @@
+"""`harn top`: a live look at pools, queues, shares, limits, leases and failures.
+
+It reads stores, journals and limiter files. A place where there is no store yet stays as it is. As
+with every look at a queue, claims that have run out are noted to have done so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harn.cli.output import DURATION, emit, one_line
+from harn.duration import to_text
+from harn.errors import HarnError
+from harn.orchestrator import overview, shares_of
+from harn.runtime import Runtime, sleep
+from harn.settings import Settings
+from harn.storage import mask, read_url
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+MOST_ROWS = 12
+
+
+@click.command()
+@click.option("--state-dir", type=click.Path(path_type=Path), help="Directory of the store.")
+@click.option("--storage", help="The store, such as postgresql://... or file:///dir.")
+@click.option("--once", is_flag=True, help="Look once and end.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document; needs --once.")
+@click.option("--every", type=DURATION, default="1s", show_default=True, help="Between two looks.")
+def top(
+    state_dir: Path | None, storage: str | None, once: bool, as_json: bool, every: float
+) -> int:
+    """Watch pools, queues and shares, limits, leases, supervisors and recent failures."""
+    if as_json and not once:
+        raise click.UsageError("--json prints one document: say --once too")
+    if not once and not sys.stdout.isatty():
+        raise click.UsageError("this is no terminal: say --once, or --once --json")
+    settings = Settings.load()
+    directory = state_dir if state_dir is not None else settings.state_dir
+    url = storage or (settings.storage if state_dir is None else None)
+    if (why := nothing_at(directory, url)) is not None:
+        emit(as_json, {"store": None, "state_dir": str(directory), "note": why}, lambda: why)
+        return 0
+    if url is None and not (directory / "events.sqlite").is_file():
+        url = "memory://"  # journals and limits only: looking must not make a store
+    if not once:
+        return asyncio.run(_live(directory, url, max(0.1, every)))
+
+    async def look() -> dict[str, Any]:
+        async with Runtime(state_dir=directory, storage=url) as runtime:
+            return await overview(runtime, directory)
+
+    found = asyncio.run(look())
+    emit(as_json, found, lambda: as_text(found))
+    return 0
+
+
+def nothing_at(directory: Path, url: str | None) -> str | None:
+    """Say what to do where there is no store to look at; None where there is one."""
+    if url is None:
+        path, what = directory / "events.sqlite", f"--state-dir {directory}"
+        if path.is_file():
+            return None
+        if (directory / "pools").is_dir() or list(directory.glob("*rate-limits.sqlite")):
+            return None  # journals and limits need no event store
+    else:
+        place = read_url(url)
+        if place.engine == "memory":
+            return "memory:// ends with its process: there is nothing to see from outside"
+        if place.engine == "postgresql" or place.path.exists():
+            return None
+        path, what = place.path, mask(url)
+    return one_line(
+        f"nothing here yet: {path} does not exist. Run something with a store, such as "
+        f'harn.run(main, state_dir="{directory}") or `harn orchestrator serve`, or name '
+        f"another place than {what} with --state-dir or --storage."
+    )
+
+
+async def _live(directory: Path, url: str | None, every: float) -> int:
+    from rich.console import Console
+    from rich.live import Live
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    earlier = Earlier()
+    async with Runtime(state_dir=directory, storage=url) as runtime:
+        with Live(console=Console(), screen=True, auto_refresh=False) as live:
+            while not stop.is_set():
+                try:
+                    found = earlier.compare(await overview(runtime, directory))
+                    live.update(as_tables(found), refresh=True)
+                except HarnError as error:  # a store that is away may come back
+                    live.update(f"waiting: {one_line(str(error))}", refresh=True)
+                await _either(stop, sleep(every))
+    return 0
+
+
+async def _either(stop: asyncio.Event, pause: Any) -> None:
+    waits = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(pause)]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waits:
+            each.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*waits, return_exceptions=True)
+
+
+class Earlier:
+    """What was served at the first look, so that shares are those of the time since."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, dict[str, int]] = {}
+
+    def compare(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Return *found* with each queue's shares counted from the first look at it."""
+        queues = []
+        for queue in found["queues"]:
+            totals = {each["key"]: each["selected_total"] for each in queue["shares"]}
+            first = self._first.setdefault(queue["queue"], totals)
+            for key in totals:
+                first.setdefault(key, 0)
+            keys = [
+                {**each, "fairness_key": each["key"], "ready_jobs": each["ready"]}
+                for each in queue["shares"]
+            ]
+            queues.append({**queue, "shares": shares_of({"keys": keys}, first)})
+        return {**found, "queues": queues}
+
+
+# -- what is shown -------------------------------------------------------------------------------
+
+
+def as_text(found: dict[str, Any]) -> str:
+    """Render the tables without a terminal's escapes."""
+    import io
+
+    from rich.console import Console
+
+    out = io.StringIO()
+    Console(file=out, width=110, no_color=True, legacy_windows=False).print(as_tables(found))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def as_tables(found: dict[str, Any]) -> Group:
+    """Lay out what was found; names are shown as plain text, whatever they contain."""
+    from rich.console import Group
+    from rich.text import Text
+
+    head = f"harn top  {found['at']}  {found['store']}  {found['dead_letters']} dead letters"
+    parts: list[Any] = [Text(one_line(head), style="bold")]
+    parts += [Text(one_line(f"warning: {each}"), style="yellow") for each in found["warnings"]]
+    sections = (
+        _pools(found),
+        _receipts(found),
+        _queues(found),
+        _shares(found),
+        _limits(found),
+        _leases(found),
+        _supervisors(found),
+        _failures(found),
+    )
+    tables = [_table(*section) for section in sections if section[2]]
+    if not tables:
+        parts.append(Text("the store is empty: no pool, queue, limit or supervisor has used it"))
+    return Group(*parts, *tables)
+
+
+Section = tuple[str, tuple[str, ...], list[tuple[Any, ...]]]
+
+
+def _table(title: str, headings: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    hidden = len(rows) - MOST_ROWS
+    more = f" (and {hidden} more)" if hidden > 0 else ""
+    table = Table(title=f"{title}{more}", title_justify="left", box=None, pad_edge=False)
+    numeric = [
+        all(isinstance(row[i], int | float | None) for row in rows) for i in range(len(headings))
+    ]
+    for heading, right in zip(headings, numeric, strict=True):
+        table.add_column(heading, justify="right" if right else "left", overflow="ellipsis")
+    for row in rows[:MOST_ROWS]:
+        cells = ("-" if value is None else one_line(str(value))[:200] for value in row)
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def _pools(found: dict[str, Any]) -> Section:
+    headings = ("pool", "pipeline", "slots", "running", "queued", "completed", "failed", "note")
+    rows = [
+        (
+            each["pool"],
+            each["pipeline_id"],
+            each["max_concurrent"],
+            *(each["counts"].get(name, 0) for name in ("running", "queued", "completed", "failed")),
+            each["note"] or "",
+        )
+        for each in found["pools"]
+    ]
+    return "pools with a journal", headings, rows
+
+
+def _receipts(found: dict[str, Any]) -> Section:
+    headings = ("pool", "submits", "starts", "drops", "mean wait ms", "last")
+    rows = [tuple(each.values()) for each in found["pool_receipts"]]
+    return "pools, by their latest receipts", headings, rows
+
+
+def _queues(found: dict[str, Any]) -> Section:
+    headings = ("queue", "ready", "scheduled", "in flight", "acked", "dead", "oldest")
+    names = ("queue", "ready", "scheduled", "in_flight", "acked", "dead")
+    rows = [
+        (*(each[name] for name in names), _duration(each["oldest_unclaimed_age_ms"]))
+        for each in found["queues"]
+    ]
+    return "queues", headings, rows
+
+
+def _shares(found: dict[str, Any]) -> Section:
+    headings = ("queue", "key", "weight", "ready", "in flight", "served %", "entitled %")
+    names = ("key", "weight", "ready", "in_flight", "share", "entitled")
+    rows = [
+        (queue["queue"], *(each[name] for name in names))
+        for queue in found["queues"]
+        for each in queue["shares"]
+    ]
+    return "shares of keys with work", headings, rows
+
+
+def _limits(found: dict[str, Any]) -> Section:
+    headings = ("bucket", "used", "limit", "window", "waiting", "frees in", "paused until")
+    rows = [
+        (
+            each["key"],
+            each["used"],
+            each.get("limit"),
+            _duration(each.get("window_ms")),
+            each["waiting"],
+            _duration(each.get("frees_in_ms")),
+            each.get("paused_until") or "",
+        )
+        for each in found["limits"]
+    ]
+    return "rate limits", headings, rows
+
+
+def _leases(found: dict[str, Any]) -> Section:
+    rows = [
+        (each["lease"], each["holder"], each["epoch"], _duration(each["left_ms"]))
+        for each in found["leases"]
+    ]
+    return "leases", ("lease", "holder", "epoch", "left"), rows
+
+
+def _supervisors(found: dict[str, Any]) -> Section:
+    rows = [
+        (each["supervisor"], child["child"], child["last"], child["restarts"], child["at"])
+        for each in found["supervisors"]
+        for child in each["children"]
+    ]
+    headings = ("supervisor", "child", "last event", "restarts", "at")
+    return "supervisors, by their latest events", headings, rows
+
+
+def _failures(found: dict[str, Any]) -> Section:
+    rows = [(each["at"], each["kind"], each["what"], each["error"]) for each in found["failures"]]
+    return "recent failures", ("at", "kind", "what", "error"), rows
+
+
+def _duration(ms: int | None) -> str:
+    if ms is None:
+        return "-"
+    return f"{ms}ms" if ms < 1000 else to_text(ms // 1000)

@@ -1,0 +1,240 @@
+"""Everything at a glance: what `harn top` shows of a state directory or of PostgreSQL.
+
+All of it is read from the store, the journals and the limiter's files. Nothing is started, and what
+another process keeps only in its memory cannot be seen from here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from harn import topics
+from harn.clock import iso
+from harn.orchestrator.views import queues_view
+from harn.pools import look_at_journals
+from harn.ratelimit import list_status
+from harn.runtime import Runtime
+from harn.storage import Event, Store, dead_letters, lease_place, list_leases, mask, read_url
+from harn.topics import queue_topics
+
+RECENT = 500
+"""Records at the end of a topic that are looked at."""
+MOST_FAILURES = 20
+MOST_LEASES = 200
+_LIMITER_FILES = ("rate-limits.sqlite", "llm-rate-limits.sqlite")
+_FAILED = ("child_failed", "child_suppressed", "child_escalated", "child_abandoned")
+_NO_MORE = ("supervisor_stopped", "supervisor_completed")
+
+
+async def overview(runtime: Runtime, state_dir: Path) -> dict[str, Any]:
+    """Return the document of `harn top --once --json`. Cancelling leaves nothing behind."""
+    queues = await queues_view(runtime)
+    names = [each["queue"] for each in queues["worker_queues"]]
+    journals = await asyncio.to_thread(look_at_journals, state_dir / "pools")
+    receipts = await _newest(runtime, topics.POOL_AUDIT)
+    lifecycle = await _newest(runtime, topics.SUPERVISOR_LIFECYCLE)
+    depth, _ = await runtime.service(Store).run(lambda: dead_letters(0, 1), write=False)
+    failures = [
+        *await _failed_jobs(runtime, names),
+        *_dead(await _newest(runtime, topics.TRIGGER_DLQ)),
+        *_dropped(receipts),
+        *_failed_children(lifecycle),
+        *(_failed_task(view.pool, each) for view in journals for each in view.failures),
+    ]
+    return {
+        "at": iso(runtime.clock.now_ms()),
+        "store": mask(runtime.storage_url),
+        "state_dir": str(state_dir),
+        "pools": [view.as_dict() for view in journals],
+        "pool_receipts": pool_activity(receipts),
+        "queues": [
+            {**summary, "shares": shares_of(block)}
+            for summary, block in zip(
+                queues["worker_queues"], queues["scheduler"]["per_queue"], strict=True
+            )
+        ],
+        "limits": await _limits(runtime, state_dir),
+        "leases": await _leases(runtime),
+        "supervisors": supervised(lifecycle),
+        "dead_letters": depth,
+        "failures": sorted(failures, key=lambda each: each["at"], reverse=True)[:MOST_FAILURES],
+        "warnings": queues.get("warnings", []),
+    }
+
+
+def shares_of(block: dict[str, Any], since: dict[str, int] | None = None) -> list[dict[str, Any]]:
+    """Compare what each busy key was served with what its weight entitles it to, in percent.
+
+    A key is busy while it has jobs ready or in flight. What was served counts from the totals in
+    *since*, by key; without them, from the beginning.
+
+    >>> a = {"fairness_key": "a", "weight": 3, "ready_jobs": 9, "in_flight": 0}
+    >>> b = {"fairness_key": "b", "weight": 1, "ready_jobs": 9, "in_flight": 1}
+    >>> block = {"keys": [{**a, "selected_total": 6}, {**b, "selected_total": 2}]}
+    >>> [(each["share"], each["entitled"]) for each in shares_of(block)]
+    [(75.0, 75.0), (25.0, 25.0)]
+    """
+    busy = [each for each in block["keys"] if each["ready_jobs"] or each["in_flight"]]
+    served = {
+        each["fairness_key"]: each["selected_total"] - (since or {}).get(each["fairness_key"], 0)
+        for each in busy
+    }
+    weights = sum(each["weight"] for each in busy)
+    total = sum(served.values())
+    return [
+        {
+            "key": each["fairness_key"],
+            "weight": each["weight"],
+            "ready": each["ready_jobs"],
+            "in_flight": each["in_flight"],
+            "selected_total": each["selected_total"],
+            "share": _percent(served[each["fairness_key"]], total),
+            "entitled": _percent(each["weight"], weights),
+        }
+        for each in busy
+    ]
+
+
+def _percent(part: int, whole: int) -> float | None:
+    return round(100 * part / whole, 1) if whole > 0 else None
+
+
+def pool_activity(receipts: Iterable[Event]) -> list[dict[str, Any]]:
+    """Count the receipts of each pool: submits, starts, drops, and how long tasks had queued."""
+    found: dict[str, dict[str, Any]] = {}
+    for record in receipts:
+        receipt = record.payload
+        row = found.setdefault(
+            str(receipt.get("pool")),
+            {"submits": 0, "starts": 0, "drops": 0, "queued_ms_mean": 0.0, "last_at": ""},
+        )
+        row["last_at"] = iso(record.occurred_at_ms)
+        if record.kind == "pool_submit":
+            row["submits"] += 1
+        elif record.kind == "pool_drop":
+            row["drops"] += 1
+        else:
+            row["starts"] += 1
+            waited = int(receipt.get("queued_for_ms") or 0)
+            row["queued_ms_mean"] += (waited - row["queued_ms_mean"]) / row["starts"]
+    return [
+        {"pool": pool, **row, "queued_ms_mean": round(row["queued_ms_mean"], 1)}
+        for pool, row in sorted(found.items())
+    ]
+
+
+def supervised(lifecycle: Iterable[Event]) -> list[dict[str, Any]]:
+    """Return the latest that is known of each supervisor's children; ended ones are left out."""
+    found: dict[str, dict[str, Any]] = {}
+    for record in lifecycle:
+        told = record.payload
+        id = str(told.get("supervisor_id"))
+        if record.kind in _NO_MORE:
+            found.pop(id, None)
+            continue
+        children = found.setdefault(id, {"supervisor": id, "children": {}})["children"]
+        if (child := told.get("child")) is not None:
+            child_row = children.setdefault(str(child), {"restarts": 0})
+            child_row["restarts"] += record.kind == "child_restarted"
+            child_row |= {"last": record.kind, "at": iso(record.occurred_at_ms)}
+    return [
+        {
+            "supervisor": each["supervisor"],
+            "children": [{"child": name, **row} for name, row in each["children"].items()],
+        }
+        for each in found.values()
+    ]
+
+
+async def _newest(runtime: Runtime, topic: str, count: int = RECENT) -> list[Event]:
+    head = await runtime.event_log.head(topic)
+    return await runtime.event_log.read(topic, max(0, head - count), count)
+
+
+async def _limits(runtime: Runtime, state_dir: Path) -> list[dict[str, Any]]:
+    if runtime.storage_url.startswith(("postgresql://", "postgres://")):
+        urls = [runtime.storage_url]
+    else:
+        paths = [state_dir / name for name in _LIMITER_FILES]
+        if runtime.settings.llm_rate_limit_state_path is not None:
+            paths.append(runtime.settings.llm_rate_limit_state_path)
+        urls = [f"sqlite:///{path.absolute()}" for path in paths if path.is_file()]
+    found = [bucket for url in urls for bucket in await list_status(runtime, url)]
+    return [bucket.as_dict() for bucket in found if not bucket.is_idle]
+
+
+async def _leases(runtime: Runtime) -> list[dict[str, Any]]:
+    url = lease_place(runtime.storage_url)
+    own = url == runtime.storage_url
+    if not own and not read_url(url).path.is_file():
+        return []
+    store = runtime.service(Store) if own else Store(runtime, url)
+    try:
+        found = await store.run(lambda: list_leases(MOST_LEASES), write=False)
+    finally:
+        if not own:
+            await store.aclose()
+    return [
+        {"lease": each.name, "holder": each.holder, "epoch": each.epoch, "left_ms": each.left_ms}
+        for each in found
+    ]
+
+
+# -- recent failures -----------------------------------------------------------------------------
+
+
+async def _failed_jobs(runtime: Runtime, queues: list[str]) -> list[dict[str, Any]]:
+    found = []
+    for name in queues:
+        for record in await _newest(runtime, queue_topics(name).responses, 100):
+            if record.payload.get("error"):
+                what = f"{name} job {record.payload.get('job_event_id')}"
+                found.append(_failure(record, "job", what, record.payload["error"]))
+    return found
+
+
+def _dead(records: Iterable[Event]) -> list[dict[str, Any]]:
+    return [
+        _failure(
+            record,
+            "dead letter",
+            str(record.payload.get("binding_id") or record.payload.get("queue")),
+            record.payload.get("error"),
+        )
+        for record in records
+        if record.kind == "dlq_entry" and record.payload.get("state") == "pending"
+    ]
+
+
+def _dropped(receipts: Iterable[Event]) -> list[dict[str, Any]]:
+    return [
+        _failure(record, "dropped", str(record.payload.get("pool")), record.payload.get("reason"))
+        for record in receipts
+        if record.kind == "pool_drop"
+    ]
+
+
+def _failed_children(lifecycle: Iterable[Event]) -> list[dict[str, Any]]:
+    return [
+        _failure(
+            record,
+            record.kind.removeprefix("child_"),
+            f"{record.payload.get('supervisor_id')} {record.payload.get('child')}",
+            record.payload.get("message"),
+        )
+        for record in lifecycle
+        if record.kind in _FAILED
+    ]
+
+
+def _failed_task(pool: str, task: dict[str, Any]) -> dict[str, Any]:
+    at = iso(task["at_ms"] or 0)
+    return {"at": at, "kind": "pool task", "what": pool, "error": str(task["error"] or "")[:500]}
+
+
+def _failure(record: Event, kind: str, what: str, error: Any) -> dict[str, Any]:
+    at = iso(record.occurred_at_ms)
+    return {"at": at, "kind": kind, "what": what, "error": str(error or "")[:500]}

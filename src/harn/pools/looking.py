@@ -1,0 +1,67 @@
+"""Looking at the journals of pipeline pools from outside, without their locks. Reading only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harn.errors import StorageError
+from harn.pools.records import Ledger, fold
+
+LARGEST = 32 * 1024 * 1024
+"""Bytes of a journal that are worth reading for a glance at it."""
+MOST_FAILURES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class JournalView:
+    """What a journal adds up to; *note* says why there are no counts, if there are none."""
+
+    pool: str
+    pipeline_id: str
+    max_concurrent: int
+    counts: dict[str, int]
+    failures: list[dict[str, Any]] = field(default_factory=list)
+    note: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field, JSON-ready."""
+        return asdict(self)
+
+
+def look_at_journals(directory: Path) -> list[JournalView]:
+    """Read the journals in *directory*; blocks. Who owns them may go on writing meanwhile."""
+    if not directory.is_dir():
+        return []
+    return [_look(path) for path in sorted(directory.glob("*.jsonl"))]
+
+
+def _look(path: Path) -> JournalView:
+    try:
+        size = path.stat().st_size
+        if size > LARGEST:
+            return _unread(path, f"{size // 2**20} MiB, too large for a glance")
+        with open(path, "rb") as lines:
+            ledger, _ = fold(lines)
+    except (OSError, StorageError) as error:
+        return _unread(path, str(error))
+    return _unread(path, "empty") if ledger.pool is None else _summed(ledger)
+
+
+def _unread(path: Path, why: str) -> JournalView:
+    return JournalView(path.stem, "", 0, {}, note=why)
+
+
+def _summed(ledger: Ledger) -> JournalView:
+    assert ledger.pool is not None
+    counts = Counter(task.status for task in ledger.tasks.values())
+    counts.update(ledger.pool.dropped)
+    newest = (ledger.tasks[seq] for seq in reversed(ledger.ended))
+    failed = [task for task in newest if task.status == "failed"][:MOST_FAILURES]
+    failures = [
+        {"task_id": task.id, "at_ms": task.finished_at, "error": task.error} for task in failed
+    ]
+    pool = ledger.pool
+    return JournalView(pool.name, pool.scope_id, pool.max_concurrent, dict(counts), failures)
