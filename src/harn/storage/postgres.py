@@ -14,6 +14,7 @@ first attempt is the answer.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import queue
 import threading
@@ -163,6 +164,7 @@ class _Lane:
         self._queries = load_queries("postgres")
         self._touched: set[str] = set()
         self._committing = False
+        self._queued: list[tuple[str, dict[str, Any]]] = []
 
     def carry_out(self, request: Request) -> None:
         """Settle *request*, trying again while that can help and the patience lasts."""
@@ -196,7 +198,9 @@ class _Lane:
             return  # the attempt before this one has landed; its result is in the request
         try:
             self._touched = set()
+            self._queued = []
             result = drive(request.recipe(), lambda asked: self._execute(connection, asked))
+            self._flush(connection)
         except BaseException:
             if not connection.closed:
                 connection.execute("ROLLBACK")
@@ -228,6 +232,7 @@ class _Lane:
         query = self._queries[asked.name]
         params = dict(asked.params)
         if asked.rows is not None and query.types:
+            self._flush(connection)
             return _copy(connection, query, asked.rows)
         if asked.rows is not None:
             columns = zip(*asked.rows, strict=True) if asked.rows else [()] * len(asked.columns)
@@ -239,8 +244,25 @@ class _Lane:
             params["now"] = clock.now_ms() if clock.is_fake else None
         if asked.name == TAKE_OFFSETS:
             self._touched.add(params["topic"])
-        cursor = connection.execute(query.text, params or None, binary=True)
-        return cursor.fetchall() if cursor.description else []
+        self._queued.append((query.text, params))
+        return self._flush(connection) if _gives_rows(query.text) else []
+
+    def _flush(self, connection: Connection[Any]) -> Rows:
+        """Send what has been asked for, in one round trip; return the rows of the last one.
+
+        A statement that gives no rows waits here for the next one that does.
+        """
+        queued, self._queued = self._queued, []
+        if len(queued) > 1:
+            with connection.pipeline():
+                for text, params in queued:
+                    cursor = connection.execute(text, params or None, binary=True)
+                return cursor.fetchall() if _gives_rows(queued[-1][0]) else []
+        rows: Rows = []
+        for text, params in queued:
+            cursor = connection.execute(text, params or None, binary=True)
+            rows = cursor.fetchall() if cursor.description else []
+        return rows
 
     def _out_of_reach(self, error: BaseException) -> StorageBusy:
         what = "the answer to a commit was lost; it may have landed" if self._committing else error
@@ -359,6 +381,11 @@ def _copy(connection: Connection[Any], query: Query, rows: Sequence[Row]) -> Row
         for row in rows:
             copy.write_row(row)
     return []
+
+
+@functools.cache
+def _gives_rows(text: str) -> bool:
+    return text.lstrip().upper().startswith(("SELECT", "WITH", "VALUES")) or "RETURNING" in text
 
 
 def _connection_lost(error: psycopg.Error) -> bool:
