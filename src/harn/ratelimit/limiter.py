@@ -58,6 +58,8 @@ class Limiter:
     def line(self, state_path: str | os.PathLike[str] | None, file: str = FILE) -> tuple[Line, str]:
         """Return the line before the store that *state_path* names, and how to show that store."""
         clock = self._runtime.clock
+        if state_path is not None and not isinstance(state_path, str | os.PathLike):
+            raise InvalidOption("state_path", state_path, "a path, or a postgresql:// URL")
         if (known := self._named.get((state_path, file, clock))) is not None:
             return known
         found = self._line_at(self._url(state_path, file, clock.is_fake), clock)
@@ -97,7 +99,7 @@ class Limiter:
                 return MEMORY
             if state_path.startswith("sqlite:///"):
                 return _file_url(Path(state_path.removeprefix("sqlite:///")), fake)
-        if not isinstance(state_path, str | os.PathLike) or not str(state_path).strip():
+        if not str(state_path).strip():
             raise InvalidOption("state_path", state_path, "a path, or a postgresql:// URL")
         return _file_url(Path(os.fspath(state_path)), fake)
 
