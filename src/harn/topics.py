@@ -107,7 +107,7 @@ TOPICS += (
     ),
     Topic(
         TRIGGER_OUTBOX,
-        ("dispatch_started", "dispatch_succeeded", "dispatch_failed", "dispatch_skipped"),
+        ("dispatch_succeeded", "dispatch_failed", "dispatch_skipped"),
         "What became of each dispatch.",
     ),
     Topic(

@@ -72,9 +72,10 @@ async def test_an_event_whose_handler_was_interrupted_is_dispatched_again(lastin
         await begun.wait()
     assert (await firing).status == "cancelled"
 
-    async with Runtime(storage=lasting_url):
+    async with Runtime(storage=lasting_url) as second:
         await on_channel(note)
         await until(lambda: seen)
+        await second.service(Triggers).dispatcher.idle()
 
     async with Runtime(storage=lasting_url) as third:
         await on_channel(note)

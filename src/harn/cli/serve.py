@@ -131,6 +131,9 @@ class _Serving:
         finally:
             for number, _ in taken:
                 loop.remove_signal_handler(number)
+                if self._stop.is_set():
+                    # We are on our way out: one more signal must not spoil the exit code.
+                    signal.signal(number, signal.SIG_IGN)
 
     def _asked(self) -> None:
         if self._stop.is_set():

@@ -50,7 +50,7 @@ def _apply(event: Event) -> Operation[None]:
     elif event.topic == topics.TRIGGER_CLAIMS:
         yield from _apply_claim(event.kind, payload)
     elif event.topic == topics.TRIGGER_OUTBOX:
-        if event.kind != "dispatch_started" and payload.get("envelope"):
+        if payload.get("envelope"):
             yield ask("trigger_inbox_drop", envelope=payload["envelope"])
     elif event.topic == topics.TRIGGER_ATTEMPTS:
         if event.kind == "retry_scheduled":

@@ -6,11 +6,13 @@ binding.py      a trigger, checked, with its version
 flow.py         the gates' options and decisions; gates.py carries them out
 retry.py        when a failed dispatch is tried again; circuit.py, when a destination is left alone
 handlers.py     SpawnToPool, worker://, functions; a2a.py, a2a:// over outbound.py and guard.py
-dispatcher.py   gates, attempts, outcome, dead letters; deadletters.py, what can be done about them
+dispatch.py     one event on its way; dispatcher.py, attempts and outcome; outcomes.py, its records
+deadletters.py  what can be done about what failed
+tending.py      signs of life, and what other processes left behind
 cron.py         schedules; sources.py, what comes by itself: schedules and topics
 jobs.py         an event that comes back out of a worker queue
 signatures.py   who signed a webhook; secrets.py, what is never shown
-registry.py     trigger_register, trigger_fire, channel_emit and their kin
+registry.py     the triggers of a runtime; verbs.py, trigger_register, channel_emit and their kin
 """
 
 from harn.triggers.a2a import A2aTarget
@@ -26,22 +28,13 @@ from harn.triggers.binding import (
 from harn.triggers.circuit import circuit_state
 from harn.triggers.cron import check_schedule
 from harn.triggers.deadletters import DeadLetters, Letters
-from harn.triggers.dispatcher import Dispatch, DispatchHandle
+from harn.triggers.dispatch import Dispatch, DispatchHandle
 from harn.triggers.event import TriggerEvent, event_from
 from harn.triggers.guard import check_allowed
 from harn.triggers.handlers import Call, LocalTarget, SpawnToPool, Target, check_handler
 from harn.triggers.jobs import JobRunner
 from harn.triggers.matching import check_match, is_wanted
-from harn.triggers.registry import (
-    Accepted,
-    EmitReceipt,
-    Triggers,
-    channel_emit,
-    trigger_fire,
-    trigger_list,
-    trigger_register,
-    trigger_unregister,
-)
+from harn.triggers.registry import Accepted, EmitReceipt, Triggers
 from harn.triggers.retry import FROM_MANIFEST
 from harn.triggers.secrets import SENSITIVE_HEADERS, Secrets
 from harn.triggers.signatures import (
@@ -53,6 +46,13 @@ from harn.triggers.signatures import (
     sign,
     signing_key,
     verify,
+)
+from harn.triggers.verbs import (
+    channel_emit,
+    trigger_fire,
+    trigger_list,
+    trigger_register,
+    trigger_unregister,
 )
 
 __all__ = [

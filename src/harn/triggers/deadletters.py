@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from harn import topics
 from harn.errors import TriggerError
 from harn.storage import Store, change_letter, dead_letter, dead_letters, draft
-from harn.triggers.dispatcher import DispatchHandle
+from harn.triggers.dispatch import DispatchHandle
 from harn.triggers.event import TriggerEvent, event_at, event_from
 from harn.triggers.registry import Triggers
 

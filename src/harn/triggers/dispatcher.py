@@ -9,32 +9,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from harn import topics
 from harn.clock import resolve, sleep_until
 from harn.errors import HarnError, StorageError
-from harn.ids import digest
 from harn.runtime import Task
 from harn.storage import (
     CircuitRow,
-    Draft,
     Store,
     at_circuit,
-    draft,
     note_retry,
     read,
     settle_envelope,
 )
 from harn.tasks import launch
+from harn.telemetry.spans import span, tracing
 from harn.triggers.binding import Binding
 from harn.triggers.circuit import Circuit, admit, after_failure, after_success
+from harn.triggers.dispatch import Dispatch, Outcome
 from harn.triggers.event import TriggerEvent, event_at, event_from
 from harn.triggers.gates import Entrant, Gates, Passage
 from harn.triggers.handlers import Call, NotRetryable
-from harn.triggers.retry import error_class
+from harn.triggers.outcomes import headers_of, outcome_records, plain
 from harn.triggers.secrets import Secrets
 
 if TYPE_CHECKING:
@@ -42,154 +43,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("harn.triggers")
 
-Status = Literal["succeeded", "failed", "dlq", "skipped", "cancelled"]
-Shown = Literal["dispatched", "failed", "dlq", "waiting", "cancelled"]
-
 MOST_TAKEN = 5
 """Processes that may die over one event before it is set aside."""
 SETTLE_ATTEMPTS = 5
 MOST_ERROR = 4000
-MOST_RESULT = 256 * 1024
 WORN_OUT = "its handler has ended {n} processes before this one"
 OPENED = "destination circuit opened: {n} failures in a row, the last: {error}"
 IS_OPEN = "destination circuit is open: the handler failed again and again; it is tried in a minute"
-
-
-@dataclass(frozen=True, slots=True)
-class DispatchHandle:
-    """What became of a dispatch, or how far it is.
-
-    *status* is `dispatched` (the handler succeeded, or a gate skipped the event: see *result*),
-    `dlq`, `failed`, `cancelled`, or `waiting` while a gate, a retry or a slow handler takes time;
-    then `wait()` gives the handle at the end.
-    """
-
-    event_id: str
-    binding_id: str
-    binding_version: int
-    status: Shown
-    result: Any = None
-    error: str | None = None
-    dlq_entry_id: str | None = None
-    replay_of_event_id: str | None = None
-    _dispatch: Dispatch | None = field(default=None, repr=False, compare=False)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return every field, JSON-ready, without those that are absent."""
-        names = [name for name in self.__slots__ if not name.startswith("_")]
-        found = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in found.items() if value is not None}
-
-    async def wait(self) -> DispatchHandle:
-        """Wait for the end and return the final handle. Cancelling leaves the dispatch alone."""
-        return self if self._dispatch is None else await self._dispatch.wait()
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a dispatch ended."""
-
-    status: Status
-    attempt_count: int = 0
-    result: Any = None
-    error: str | None = None
-    dlq_entry_id: str | None = None
-    skip: str | None = None
-    history: tuple[dict[str, Any], ...] = ()
-
-
-class Dispatch:
-    """One event on its way to one binding."""
-
-    def __init__(
-        self,
-        binding: Binding,
-        event: TriggerEvent,
-        envelope: int,
-        *,
-        replay_of: str | None = None,
-        dlq_of: str | None = None,
-        attempt: int = 1,
-        due_ms: int = 0,
-        taken: int = 1,
-        known: bool = False,
-    ) -> None:
-        self.binding = binding
-        self.event = event
-        self.envelope = envelope
-        self.replay_of = replay_of
-        self.dlq_of = dlq_of
-        self.attempt = attempt
-        self.due_ms = due_ms
-        self.taken = taken
-        self.outcome: Outcome | None = None
-        if known:
-            self.outcome = Outcome("skipped", skip="duplicate")
-        self.is_parked = False
-        self._watchers: list[asyncio.Future[None]] = []
-
-    @property
-    def delivery(self) -> str:
-        """The same for every attempt, and after a crash; another one for a replay."""
-        parts = [self.binding.id, self.event.id]
-        return ":".join([*parts, str(self.envelope)] if self.replay_of else parts)
-
-    def park(self) -> None:
-        """Note that the dispatch waits for time, or for others."""
-        self.is_parked = True
-        self._tell()
-
-    def end(self, outcome: Outcome) -> None:
-        """Note how it ended, and tell whoever waits."""
-        self.outcome = outcome
-        self._tell()
-
-    async def wait(self) -> DispatchHandle:
-        """Wait for the end. Cancelling leaves the dispatch alone."""
-        while self.outcome is None:
-            await self.next_change()
-        return self.handle()
-
-    async def wait_or_park(self) -> None:
-        """Wait until it has ended, or waits for time itself. Cancelling leaves it alone."""
-        while self.outcome is None and not self.is_parked:
-            await self.next_change()
-
-    def handle(self) -> DispatchHandle:
-        """Return how far it is."""
-        outcome = self.outcome
-        shown: Shown = "waiting"
-        if outcome is not None:
-            done = outcome.status in ("succeeded", "skipped")
-            shown = "dispatched" if done else outcome.status  # type: ignore[assignment]
-        return DispatchHandle(
-            self.event.id,
-            self.binding.id,
-            self.binding.version,
-            shown,
-            None if outcome is None else _shown_result(outcome),
-            None if outcome is None else outcome.error,
-            None if outcome is None else outcome.dlq_entry_id,
-            self.replay_of,
-            self if outcome is None else None,
-        )
-
-    async def next_change(self) -> None:
-        """Wait until it ends, or begins to wait. Cancelling leaves it alone."""
-        change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._watchers.append(change)
-        await change
-
-    def _tell(self) -> None:
-        watchers, self._watchers = self._watchers, []
-        for watcher in watchers:
-            resolve(watcher)
-
-
-def _shown_result(outcome: Outcome) -> Any:
-    if outcome.status == "skipped":
-        return {"skipped": True, "flow_control": outcome.skip}
-    return outcome.result
 
 
 class Dispatcher:
@@ -246,7 +106,8 @@ class Dispatcher:
     async def _carry_out(self, dispatch: Dispatch) -> None:
         outcome = Outcome("cancelled")
         try:
-            outcome = await self._to_outcome(dispatch)
+            with traced(f"trigger.dispatch {dispatch.binding.id}", headers_of(dispatch)):
+                outcome = await self._to_outcome(dispatch)
         except Exception as error:
             # The store failed us: the envelope stays, and whoever takes it over tries again.
             outcome = Outcome("failed", error=self.text_of(error))
@@ -312,7 +173,7 @@ class Dispatcher:
             self._note_attempt(dispatch, attempt, error, history)
             if error is None:
                 await self.note_result(dispatch.binding, None)
-                return Outcome("succeeded", attempt, _plain(result), history=tuple(history))
+                return Outcome("succeeded", attempt, plain(result), history=tuple(history))
             text = self.text_of(error)
             if isinstance(error, NotRetryable | NotImplementedError):
                 return self._dead(dispatch, attempt, text, history)
@@ -426,8 +287,8 @@ class Dispatcher:
 
     async def _settle(self, dispatch: Dispatch, outcome: Outcome) -> Outcome:
         """Write the outcome down; a store that is away is asked again for a while."""
-        drafts = self._records(dispatch, outcome)
         clock = self.runtime.clock
+        drafts = outcome_records(dispatch, outcome, event_at(clock.now_ms()))
         for attempt in range(1, SETTLE_ATTEMPTS + 1):
             try:
                 ours = await self.store.run(
@@ -443,100 +304,10 @@ class Dispatcher:
             return outcome
         raise AssertionError("unreachable")
 
-    def _records(self, dispatch: Dispatch, outcome: Outcome) -> list[Draft]:
-        kinds = {"succeeded": "succeeded", "skipped": "skipped"}
-        kind = f"dispatch_{kinds.get(outcome.status, 'failed')}"
-        payload = _outcome_payload(dispatch, outcome)
-        records = [draft(topics.TRIGGER_OUTBOX, kind, payload, _headers(dispatch))]
-        if dispatch.event.kind == "channel.emit":
-            records.append(_receipt(dispatch, outcome, event_at(self.runtime.clock.now_ms())))
-        if outcome.dlq_entry_id is not None:
-            records.append(dead_letter_draft(dispatch, outcome))
-        return records
 
-
-def _outcome_payload(dispatch: Dispatch, outcome: Outcome) -> dict[str, Any]:
-    binding = dispatch.binding
-    return {
-        "envelope": dispatch.envelope,
-        "trigger_id": binding.id,
-        "binding_key": binding.key,
-        "event_id": dispatch.event.id,
-        "attempt_count": outcome.attempt_count,
-        "status": outcome.status,
-        "handler_kind": binding.target.kind,
-        "target_uri": binding.target.uri,
-        "replay_of_event_id": dispatch.replay_of,
-        "result": _shown_result(outcome),
-        "error": outcome.error,
-        **({"skip_stage": "flow_control"} if outcome.skip else {}),
-    }
-
-
-def _receipt(dispatch: Dispatch, outcome: Outcome, at: str) -> Draft:
-    """Make the match receipt of a channel event: what an equal replay must give again."""
-    result = outcome.result if isinstance(outcome.result, dict) else {}
-    shown = {name: result[name] for name in ("id", "job_id", "status", "queue") if name in result}
-    payload = {
-        "receipt_id": digest("receipt", dispatch.delivery),
-        "event_id": dispatch.event.id,
-        "name_resolved": dispatch.event.provider_payload.get("name"),
-        "trigger_id": dispatch.binding.id,
-        "binding_key": dispatch.binding.key,
-        "handler_kind": dispatch.binding.target.kind,
-        "target_uri": dispatch.binding.target.uri,
-        "handler_result": {"status": outcome.status, **shown},
-        "matched_at": at,
-    }
-    return draft(topics.CHANNEL_AUDIT, "channel_match_receipt", payload)
-
-
-def dead_letter_draft(dispatch: Dispatch, outcome: Outcome, state: str = "pending") -> Draft:
-    """Make the record of a dead letter."""
-    event = dispatch.event
-    payload = {
-        "id": outcome.dlq_entry_id,
-        "event_id": event.id,
-        "binding_id": dispatch.binding.id,
-        "binding_version": dispatch.binding.version,
-        "provider": event.provider,
-        "kind": event.kind,
-        "state": state,
-        "error": outcome.error,
-        "error_class": error_class(outcome.error or ""),
-        "attempt_count": outcome.attempt_count,
-        "event": event.as_dict(),
-        "retry_history": list(outcome.history),
-        "replay_of_event_id": dispatch.replay_of,
-    }
-    return draft(topics.TRIGGER_DLQ, "dlq_entry", payload, _headers(dispatch))
-
-
-def _headers(dispatch: Dispatch) -> dict[str, str]:
-    event, binding = dispatch.event, dispatch.binding
-    found = {
-        "event_id": event.id,
-        "provider": event.provider,
-        "kind": event.kind,
-        "trigger_id": binding.id,
-        "binding_key": binding.key,
-        "handler_kind": binding.target.kind,
-        "trace_id": event.trace_id,
-        "tenant_id": event.tenant_id,
-        "replay_of_event_id": dispatch.replay_of,
-    }
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _plain(result: Any) -> Any:
-    """Return *result* as JSON would keep it, or a word in its place."""
-    try:
-        item = draft("x", "x", result)
-    except HarnError:
-        return {"result_omitted": True, "text": repr(result)[:500]}
-    if len(item.payload) > MOST_RESULT:
-        return {"result_omitted": True, "text": f"{len(item.payload):,} bytes"}
-    return result if not hasattr(result, "as_dict") else result.as_dict()
+def traced(name: str, attributes: Mapping[str, str]) -> AbstractContextManager[object]:
+    """Open a span around the block, if anybody listens; payloads are no part of it."""
+    return span(name, attributes) if tracing() else nullcontext()
 
 
 def _with(event: TriggerEvent, **changes: Any) -> TriggerEvent:

@@ -9,7 +9,7 @@ held is free once it has been silent for half a minute.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from harn.triggers.flow import (
     has_turn,
     within_window,
 )
+from harn.triggers.line import Line, Parked
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -37,8 +38,6 @@ POLL = 0.5
 """Seconds after which the first of a line looks again, whatever happens."""
 NEVER = 1 << 62
 """A ticket behind every other."""
-
-Parked = Callable[[], None]
 
 
 @dataclass(slots=True)
@@ -311,61 +310,6 @@ class Gates:
         finally:
             for timer in timers:
                 timer.cancel()
-
-
-Attempt = Callable[[], Any]
-
-
-class Line:
-    """Those of this process who wait before one gate; the first one asks, the others follow."""
-
-    def __init__(self, gates: Gates, gate: str) -> None:
-        self._gates = gates
-        self._gate = gate
-        self._waiting: dict[Place, asyncio.Future[None]] = {}
-        self._number = 0
-
-    def next_number(self) -> int:
-        """Return the next place at the end."""
-        self._number += 1
-        return self._number
-
-    def wake(self) -> None:
-        """Let the first of the line look again."""
-        if self._waiting:
-            resolve(self._waiting[min(self._waiting)])
-
-    async def wait(self, mine: Place, attempt: Attempt, parked: Parked) -> None:
-        """Wait until *attempt* says True; it is asked only while nobody here is ahead.
-
-        A number from it is the time to ask again; *parked* is told when there is a wait.
-        Cancelling leaves the line.
-        """
-        loop = asyncio.get_running_loop()
-        self._waiting[mine] = loop.create_future()
-        try:
-            while True:
-                until_ms: int | None = None
-                if mine == min(self._waiting):
-                    answer = await attempt()
-                    if answer is True:
-                        return
-                    until_ms = answer if isinstance(answer, int) and answer is not False else None
-                    if self._waiting[mine].done():  # woken while we asked
-                        self._waiting[mine] = loop.create_future()
-                        continue
-                parked()
-                if mine == min(self._waiting):
-                    await self._gates.rest(self._waiting[mine], until_ms)
-                else:
-                    await self._waiting[mine]
-                self._waiting[mine] = loop.create_future()
-        finally:
-            del self._waiting[mine]
-            if self._waiting:
-                self.wake()
-            else:
-                self._gates.forget(self._gate)
 
 
 @dataclass(slots=True)

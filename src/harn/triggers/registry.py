@@ -8,7 +8,6 @@ side: one that waits for a full pool does not hold up the others.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,7 @@ from harn import topics
 from harn.clock import SystemClock, resolve
 from harn.errors import InvalidOption, TriggerError, did_you_mean
 from harn.ids import digest
-from harn.runtime import current_frame, current_runtime
+from harn.runtime import current_frame
 from harn.storage import (
     DedupeClaim,
     Delivery,
@@ -26,33 +25,26 @@ from harn.storage import (
     NewEvent,
     TakenIn,
     draft,
-    keep_alive,
-    leave,
     take_in,
-    take_over,
 )
 from harn.telemetry.metrics import Metrics, Sample
 from harn.telemetry.spans import current_ids, instant_span, tracing
-from harn.triggers.binding import Binding, State, TriggerBinding, check_binding
-from harn.triggers.dispatcher import Dispatch, Dispatcher, DispatchHandle
+from harn.triggers.binding import Binding, State, TriggerBinding
+from harn.triggers.dispatch import Dispatch, DispatchHandle
+from harn.triggers.dispatcher import Dispatcher
 from harn.triggers.event import TriggerEvent, as_gate_key, event_at, find
 from harn.triggers.matching import route
-from harn.triggers.retry import BY_HAND
 from harn.triggers.sources import Sources
+from harn.triggers.tending import Tending
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
-
-logger = logging.getLogger("harn.triggers")
 
 DAY_MS = 86_400_000
 EMIT_KEEP_MS = 7 * DAY_MS
 """How long an emit's id, and a delivery's, is known."""
 PATIENCE = 1.0
 """Real seconds that an emit waits for handlers before it leaves them to themselves."""
-TEND_EVERY = 10.0
-MOST_IN_MEMORY = 20_000
-"""Records kept of each of our topics when the log is in memory."""
 _REAL = SystemClock()
 
 
@@ -96,13 +88,12 @@ class Triggers:
         self.runtime = runtime
         self.dispatcher = Dispatcher(runtime)
         self.sources = Sources(runtime, self)
+        self.tending = Tending(runtime, self)
         self.taken_in = 0
-        self.recovered = 0
         self.duplicates = 0
         self._active: dict[str, Binding] = {}
         self._draining: dict[str, Binding] = {}
         self._versions: dict[str, int] = {}
-        self._tending: asyncio.Task[None] | None = None
         self._store = self.dispatcher.store
         self._log = runtime.event_log
         runtime.service(Metrics).add(self._samples)
@@ -126,7 +117,7 @@ class Triggers:
         self._tell("trigger_registered", binding)
         if follow:
             self.sources.begin(binding)
-            self._tend()
+            self.tending.begin()
         return binding.shown("active")
 
     def unregister(self, id: str) -> bool:
@@ -152,6 +143,10 @@ class Triggers:
         if found is None:
             raise TriggerError(f"no trigger {id!r}{did_you_mean(str(id), self._active)}")
         return found
+
+    def find(self, id: str) -> Binding | None:
+        """Return the trigger *id* if it is in force."""
+        return self._active.get(id)
 
     def active(self) -> list[Binding]:
         """Return the triggers in force."""
@@ -257,8 +252,8 @@ class Triggers:
         if tracing():
             instant_span("trigger.accept", {"event_id": event.id, "reached": len(dispatches)})
         if self._store.is_memory and self.taken_in % 1000 == 0:
-            await self._bound_memory()
-        self._tend()
+            await self.tending.bound_memory()
+        self.tending.begin()
         return Accepted(event, tuple(dispatches))
 
     async def fire(self, id: str, payload: Any = None, **fields: Any) -> DispatchHandle:
@@ -326,87 +321,14 @@ class Triggers:
         )
         return accepted.dispatches[0]
 
-    # -- tending -------------------------------------------------------------------------------
-
-    def _tend(self) -> None:
-        """See to it that signs of life are given and orphans found; memory needs neither."""
-        if self._store.is_memory or self._tending is not None or self.runtime.closing:
-            return
-        self._tending = asyncio.ensure_future(self._keep_tending())
-        self.runtime.own(self._tending)
-
-    async def _keep_tending(self) -> None:
-        while True:
-            try:
-                await self.recover()
-                if self.dispatcher.running:
-                    await self._store.run(partial(keep_alive, self.dispatcher.owner))
-            except Exception as error:
-                logger.warning("triggers could not be tended: %s", error)
-            woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            clock = self.runtime.clock
-            timer = clock.call_at(
-                clock.monotonic() + TEND_EVERY, partial(resolve, woken), background=True
-            )
-            try:
-                await woken
-            finally:
-                timer.cancel()
-
     async def recover(self) -> int:
         """Take over what processes that are gone left behind; return how many events."""
-        bindings = frozenset(self._active)
-        if not bindings:
-            return 0
-        owner = self.dispatcher.owner
-        found = await self._store.run(partial(take_over, owner, bindings))
-        self.recovered += len(found)
-        for orphan in found:
-            await self._adopt(orphan)
-        return len(found)
-
-    async def _adopt(self, orphan: Any) -> None:
-        record = await self._envelope(orphan.envelope)
-        if record is None:
-            logger.error("envelope %s cannot be read; its event is lost", orphan.envelope)
-            return
-        binding_id, event = record
-        binding = self._active.get(binding_id)
-        if binding is None:
-            return
-        self.dispatcher.start(
-            Dispatch(
-                binding,
-                event,
-                orphan.envelope,
-                attempt=orphan.attempt,
-                due_ms=orphan.due_ms,
-                taken=orphan.taken,
-            )
-        )
-
-    async def _envelope(self, envelope: int) -> tuple[str, TriggerEvent] | None:
-        found = await self._log.read(topics.TRIGGER_ENVELOPES, envelope - 1, 1)
-        event = await self.dispatcher.event_of(envelope)
-        if event is None or not found:
-            return None
-        return str(found[0].payload["trigger_id"]), event
-
-    async def _bound_memory(self) -> None:
-        for topic in (
-            topics.TRIGGER_ENVELOPES,
-            topics.TRIGGER_CLAIMS,
-            topics.TRIGGER_OUTBOX,
-            topics.TRIGGER_FLOW,
-            topics.CHANNEL_AUDIT,
-            topics.CRON_STATE,
-        ):
-            await self._log.trim(topic, keep=MOST_IN_MEMORY)
+        return await self.tending.recover()
 
     async def aclose(self) -> None:
         """Say that this process no longer dispatches: what is left may be taken over at once."""
-        if not self._store.is_memory and (self.taken_in or self.recovered):
-            await self._store.run(partial(leave, self.dispatcher.owner))
+        if self.taken_in or self.tending.recovered:
+            await self.tending.leave()
 
     def _samples(self) -> list[Sample]:
         counts = self.dispatcher.counts
@@ -471,98 +393,3 @@ def _channel_of(binding: Binding) -> str:
 
 def _state(word: str) -> State:
     return "draining" if word == "draining" else "terminated" if word == "terminated" else "active"
-
-
-async def trigger_register(
-    *, id: str, kind: str, provider: str, match: Any, handler: Any, **flow: Any
-) -> TriggerBinding:
-    """Register a trigger: events that *match* go to *handler*, through the gates of *flow*.
-
-    *kind* is `channel.emit`, `cron`, `webhook`, `a2a-push` or `stream`. *handler* is a callable
-    that takes the event, a `SpawnToPool`, `"worker://queue"` or `"a2a://host/path"`. *flow* may
-    hold `concurrency`, `throttle`, `rate_limit`, `debounce`, `batch`, `singleton`, `priority`,
-    `retry` and `dedupe_key`. Registering an id again makes a new version; what is under way ends
-    on the old one. Cancelling registers nothing.
-
-    >>> import harn
-    >>> async def main() -> list[str]:
-    ...     seen: list[str] = []
-    ...     await harn.trigger_register(
-    ...         id="greeter", kind="channel.emit", provider="channel",
-    ...         match={"events": ["channel:hello"]},
-    ...         handler=lambda event: seen.append(event.get("provider_payload.payload")))
-    ...     await harn.channel_emit("hello", "world")
-    ...     return seen
-    >>> harn.run(main)
-    ['world']
-    """
-    binding = check_binding(
-        id=id,
-        kind=kind,
-        provider=provider,
-        match=match,
-        handler=handler,
-        options=flow,
-        default_retry=BY_HAND,
-    )
-    return current_runtime().service(Triggers).register(binding)
-
-
-def trigger_unregister(id: str) -> bool:
-    """Take the trigger *id* out of force; false if there is none. What is under way ends.
-
-    >>> import harn
-    >>> async def main() -> bool:
-    ...     return harn.trigger_unregister("no such")
-    >>> harn.run(main)
-    False
-    """
-    return current_runtime().service(Triggers).unregister(id)
-
-
-def trigger_list() -> list[TriggerBinding]:
-    """Return every trigger of this runtime, by id, versions that still drain included.
-
-    >>> import harn
-    >>> async def main() -> int:
-    ...     return len(harn.trigger_list())
-    >>> harn.run(main)
-    0
-    """
-    return current_runtime().service(Triggers).listed()
-
-
-async def trigger_fire(id: str, payload: Any = None, **fields: Any) -> DispatchHandle:
-    """Fire the trigger *id* by hand and wait until it is done, retries included.
-
-    *payload* is at `provider_payload["payload"]` of the event; *fields* are others of its fields,
-    such as `tenant_id`. Cancelling stops waiting; the dispatch goes on.
-
-    >>> import harn
-    >>> async def main() -> str:
-    ...     await harn.trigger_register(
-    ...         id="double", kind="channel.emit", provider="channel", match={},
-    ...         handler=lambda event: 2 * event.get("provider_payload.payload"))
-    ...     handle = await harn.trigger_fire("double", 21)
-    ...     return f"{handle.status}: {handle.result}"
-    >>> harn.run(main)
-    'dispatched: 42'
-    """
-    return await current_runtime().service(Triggers).fire(id, payload, **fields)
-
-
-async def channel_emit(name: str, payload: Any, *, id: str | None = None) -> EmitReceipt:
-    """Emit *payload* on the channel *name*: every trigger that matches `channel:<name>` gets it.
-
-    The event is durable on return. Handlers have ended by then, unless they wait at a gate, for
-    a retry, or take longer than a second; their handles then say `waiting` and can be awaited
-    with `wait()`. The same *id* again, within a week, dispatches nothing. Cancelling before the
-    event was written means that nothing happened; afterwards its dispatches run.
-
-    >>> import harn
-    >>> async def main() -> list[bool]:
-    ...     return [(await harn.channel_emit("news", n, id="once")).duplicate for n in range(2)]
-    >>> harn.run(main)
-    [False, True]
-    """
-    return await current_runtime().service(Triggers).emit(name, payload, id=id)

@@ -1,0 +1,152 @@
+"""One event on its way to one binding: how far it is, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from harn.clock import resolve
+from harn.triggers.binding import Binding
+from harn.triggers.event import TriggerEvent
+
+Status = Literal["succeeded", "failed", "dlq", "skipped", "cancelled"]
+Shown = Literal["dispatched", "failed", "dlq", "waiting", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchHandle:
+    """What became of a dispatch, or how far it is.
+
+    *status* is `dispatched` (the handler succeeded, or a gate skipped the event: see *result*),
+    `dlq`, `failed`, `cancelled`, or `waiting` while a gate, a retry or a slow handler takes time;
+    then `wait()` gives the handle at the end.
+    """
+
+    event_id: str
+    binding_id: str
+    binding_version: int
+    status: Shown
+    result: Any = None
+    error: str | None = None
+    dlq_entry_id: str | None = None
+    replay_of_event_id: str | None = None
+    _dispatch: Dispatch | None = field(default=None, repr=False, compare=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field, JSON-ready, without those that are absent."""
+        names = [name for name in self.__slots__ if not name.startswith("_")]
+        found = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in found.items() if value is not None}
+
+    async def wait(self) -> DispatchHandle:
+        """Wait for the end and return the final handle. Cancelling leaves the dispatch alone."""
+        return self if self._dispatch is None else await self._dispatch.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a dispatch ended."""
+
+    status: Status
+    attempt_count: int = 0
+    result: Any = None
+    error: str | None = None
+    dlq_entry_id: str | None = None
+    skip: str | None = None
+    history: tuple[dict[str, Any], ...] = ()
+
+
+class Dispatch:
+    """One event on its way to one binding."""
+
+    def __init__(
+        self,
+        binding: Binding,
+        event: TriggerEvent,
+        envelope: int,
+        *,
+        replay_of: str | None = None,
+        dlq_of: str | None = None,
+        attempt: int = 1,
+        due_ms: int = 0,
+        taken: int = 1,
+        known: bool = False,
+    ) -> None:
+        self.binding = binding
+        self.event = event
+        self.envelope = envelope
+        self.replay_of = replay_of
+        self.dlq_of = dlq_of
+        self.attempt = attempt
+        self.due_ms = due_ms
+        self.taken = taken
+        self.outcome: Outcome | None = None
+        if known:
+            self.outcome = Outcome("skipped", skip="duplicate")
+        self.is_parked = False
+        self._watchers: list[asyncio.Future[None]] = []
+
+    @property
+    def delivery(self) -> str:
+        """The same for every attempt, and after a crash; another one for a replay."""
+        parts = [self.binding.id, self.event.id]
+        return ":".join([*parts, str(self.envelope)] if self.replay_of else parts)
+
+    def park(self) -> None:
+        """Note that the dispatch waits for time, or for others."""
+        self.is_parked = True
+        self._tell()
+
+    def end(self, outcome: Outcome) -> None:
+        """Note how it ended, and tell whoever waits."""
+        self.outcome = outcome
+        self._tell()
+
+    async def wait(self) -> DispatchHandle:
+        """Wait for the end. Cancelling leaves the dispatch alone."""
+        while self.outcome is None:
+            await self.next_change()
+        return self.handle()
+
+    async def wait_or_park(self) -> None:
+        """Wait until it has ended, or waits for time itself. Cancelling leaves it alone."""
+        while self.outcome is None and not self.is_parked:
+            await self.next_change()
+
+    def handle(self) -> DispatchHandle:
+        """Return how far it is."""
+        outcome = self.outcome
+        shown: Shown = "waiting"
+        if outcome is not None:
+            done = outcome.status in ("succeeded", "skipped")
+            shown = "dispatched" if done else outcome.status  # type: ignore[assignment]
+        return DispatchHandle(
+            self.event.id,
+            self.binding.id,
+            self.binding.version,
+            shown,
+            None if outcome is None else shown_result(outcome),
+            None if outcome is None else outcome.error,
+            None if outcome is None else outcome.dlq_entry_id,
+            self.replay_of,
+            self if outcome is None else None,
+        )
+
+    async def next_change(self) -> None:
+        """Wait until it ends, or begins to wait. Cancelling leaves it alone."""
+        change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._watchers.append(change)
+        await change
+
+    def _tell(self) -> None:
+        watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            resolve(watcher)
+
+
+def shown_result(outcome: Outcome) -> Any:
+    """Return what a handle and the outbox show as the result."""
+    if outcome.status == "skipped":
+        return {"skipped": True, "flow_control": outcome.skip}
+    return outcome.result

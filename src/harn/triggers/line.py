@@ -1,0 +1,75 @@
+"""Those of this process who wait before one gate; the first one asks, the others follow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from harn.clock import resolve
+from harn.triggers.flow import Place
+
+Attempt = Callable[[], Awaitable[bool | int]]
+Parked = Callable[[], None]
+
+
+class Resting(Protocol):
+    """What a line asks of the gates."""
+
+    async def rest(self, woken: asyncio.Future[None], until_ms: int | None) -> None:
+        """Wait until *woken*, until *until_ms*, or for a while."""
+
+    def forget(self, gate: str) -> None:
+        """Drop a line that is empty."""
+
+
+class Line:
+    """A line before a gate, kept in order of place."""
+
+    def __init__(self, gates: Resting, gate: str) -> None:
+        self._gates = gates
+        self._gate = gate
+        self._waiting: dict[Place, asyncio.Future[None]] = {}
+        self._number = 0
+
+    def next_number(self) -> int:
+        """Return the next place at the end."""
+        self._number += 1
+        return self._number
+
+    def wake(self) -> None:
+        """Let the first of the line look again."""
+        if self._waiting:
+            resolve(self._waiting[min(self._waiting)])
+
+    async def wait(self, mine: Place, attempt: Attempt, parked: Parked) -> None:
+        """Wait until *attempt* says True; it is asked only while nobody here is ahead.
+
+        A number from it is the time to ask again; *parked* is told when there is a wait.
+        Cancelling leaves the line.
+        """
+        loop = asyncio.get_running_loop()
+        self._waiting[mine] = loop.create_future()
+        try:
+            while True:
+                until_ms: int | None = None
+                if mine == min(self._waiting):
+                    answer = await attempt()
+                    if answer is True:
+                        return
+                    until_ms = answer if isinstance(answer, int) and answer is not False else None
+                    if self._waiting[mine].done():  # woken while we asked
+                        self._waiting[mine] = loop.create_future()
+                        continue
+                parked()
+                if mine == min(self._waiting):
+                    await self._gates.rest(self._waiting[mine], until_ms)
+                else:
+                    await self._waiting[mine]
+                self._waiting[mine] = loop.create_future()
+        finally:
+            del self._waiting[mine]
+            if self._waiting:
+                self.wake()
+            else:
+                self._gates.forget(self._gate)

@@ -1,0 +1,112 @@
+"""What is written at the end of a dispatch: the outbox record, the receipt, the dead letter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harn import topics
+from harn.errors import HarnError
+from harn.ids import digest
+from harn.storage import Draft, draft
+from harn.triggers.dispatch import Dispatch, Outcome, shown_result
+from harn.triggers.retry import error_class
+
+MOST_RESULT = 256 * 1024
+
+
+def outcome_records(dispatch: Dispatch, outcome: Outcome, at: str) -> list[Draft]:
+    """Make every record of an outcome; they are written in one transaction."""
+    kinds = {"succeeded": "succeeded", "skipped": "skipped"}
+    kind = f"dispatch_{kinds.get(outcome.status, 'failed')}"
+    payload = _outcome_payload(dispatch, outcome)
+    records = [draft(topics.TRIGGER_OUTBOX, kind, payload, headers_of(dispatch))]
+    if dispatch.event.kind == "channel.emit":
+        records.append(_receipt(dispatch, outcome, at))
+    if outcome.dlq_entry_id is not None:
+        records.append(_dead_letter(dispatch, outcome))
+    return records
+
+
+def _outcome_payload(dispatch: Dispatch, outcome: Outcome) -> dict[str, Any]:
+    binding = dispatch.binding
+    return {
+        "envelope": dispatch.envelope,
+        "trigger_id": binding.id,
+        "binding_key": binding.key,
+        "event_id": dispatch.event.id,
+        "attempt_count": outcome.attempt_count,
+        "status": outcome.status,
+        "handler_kind": binding.target.kind,
+        "target_uri": binding.target.uri,
+        "replay_of_event_id": dispatch.replay_of,
+        "result": shown_result(outcome),
+        "error": outcome.error,
+        **({"skip_stage": "flow_control"} if outcome.skip else {}),
+    }
+
+
+def _receipt(dispatch: Dispatch, outcome: Outcome, at: str) -> Draft:
+    """Make the match receipt of a channel event: what an equal replay must give again."""
+    result = outcome.result if isinstance(outcome.result, dict) else {}
+    shown = {name: result[name] for name in ("id", "job_id", "status", "queue") if name in result}
+    payload = {
+        "receipt_id": digest("receipt", dispatch.delivery),
+        "event_id": dispatch.event.id,
+        "name_resolved": dispatch.event.provider_payload.get("name"),
+        "trigger_id": dispatch.binding.id,
+        "binding_key": dispatch.binding.key,
+        "handler_kind": dispatch.binding.target.kind,
+        "target_uri": dispatch.binding.target.uri,
+        "handler_result": {"status": outcome.status, **shown},
+        "matched_at": at,
+    }
+    return draft(topics.CHANNEL_AUDIT, "channel_match_receipt", payload)
+
+
+def _dead_letter(dispatch: Dispatch, outcome: Outcome) -> Draft:
+    """Make the record of a dead letter."""
+    event = dispatch.event
+    payload = {
+        "id": outcome.dlq_entry_id,
+        "event_id": event.id,
+        "binding_id": dispatch.binding.id,
+        "binding_version": dispatch.binding.version,
+        "provider": event.provider,
+        "kind": event.kind,
+        "state": "pending",
+        "error": outcome.error,
+        "error_class": error_class(outcome.error or ""),
+        "attempt_count": outcome.attempt_count,
+        "event": event.as_dict(),
+        "retry_history": list(outcome.history),
+        "replay_of_event_id": dispatch.replay_of,
+    }
+    return draft(topics.TRIGGER_DLQ, "dlq_entry", payload, headers_of(dispatch))
+
+
+def headers_of(dispatch: Dispatch) -> dict[str, str]:
+    """Return the headers of every record about a dispatch."""
+    event, binding = dispatch.event, dispatch.binding
+    found = {
+        "event_id": event.id,
+        "provider": event.provider,
+        "kind": event.kind,
+        "trigger_id": binding.id,
+        "binding_key": binding.key,
+        "handler_kind": binding.target.kind,
+        "trace_id": event.trace_id,
+        "tenant_id": event.tenant_id,
+        "replay_of_event_id": dispatch.replay_of,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def plain(result: Any) -> Any:
+    """Return *result* as JSON would keep it, or a word in its place."""
+    try:
+        item = draft("x", "x", result)
+    except HarnError:
+        return {"result_omitted": True, "text": repr(result)[:500]}
+    if len(item.payload) > MOST_RESULT:
+        return {"result_omitted": True, "text": f"{len(item.payload):,} bytes"}
+    return result if not hasattr(result, "as_dict") else result.as_dict()
