@@ -106,6 +106,7 @@ class Consumer:
         self._lost: dict[str, str] = {}
         self._ambients: dict[tuple[str | None, ...], Ambient] = {}
         self._busy = 0
+        self._settling = 0
         self._asking: asyncio.Future[Claimed] | None = None
         self._is_empty = False
         self._stopping = False
@@ -156,7 +157,7 @@ class Consumer:
     # -- claiming ----------------------------------------------------------------------------
 
     def _is_done(self) -> bool:
-        if self._busy or self._asking is not None:
+        if self._busy or self._settling or self._asking is not None:
             return False
         return self._stopping or (self._is_empty and self._stop_when_empty)
 
@@ -207,7 +208,7 @@ class Consumer:
         if self._is_done():
             return
         idle = self._is_empty and not self._stopping and self._busy < self.concurrency
-        if not idle or (self._stop_when_empty and self._busy):
+        if not idle or (self._stop_when_empty and (self._busy or self._settling)):
             await self._attention
             return
         watching = launch(
@@ -305,18 +306,21 @@ class Consumer:
         except BaseException as error:
             settlement = claim.failing(error)
         self._free(claim)
+        self._settling += 1
         answer = self.queue.desk.settle(settlement)
+        answer.add_done_callback(partial(self._settled, claim, outcome))
         self._ask()
-        await self._settled(claim, outcome, answer)
 
-    async def _settled(
+    def _settled(
         self, claim: Claim, outcome: Any, answer: asyncio.Future[SettlementResult]
     ) -> None:
+        self._settling -= 1
+        if not self._settling:
+            self._wake()
         self.drained += 1
         try:
-            await asyncio.wait((answer,))
             result = answer.result()
-        except HarnError as error:
+        except (HarnError, asyncio.CancelledError) as error:
             # The store is out of reach: the claim will expire and the job will be done again.
             self.deferred += 1
             self.responses.append(
