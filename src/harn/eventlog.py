@@ -49,6 +49,8 @@ MOST_DAMAGED = 10_000
 """Records to step over one by one before a store is called beyond reading."""
 
 Payload = Any | Callable[[], Any]
+_Record = tuple[str, str, Payload, Mapping[str, Any] | None, int]
+_Entry = tuple[asyncio.Future[tuple[int, int]] | None, Draft | _Record]
 
 
 class Subscription:
@@ -111,6 +113,7 @@ class EventLog:
         self._loop = runtime.loop
         self._in_memory = self.store.is_memory
         self._pending: deque[_Entry] = deque()
+        """What waits for the next commit: a draft with whoever waits for it, or a record."""
         self._flights: list[_Flight] = []
         self._at_once = self.store.driver.at_once
         self._crowded = False
@@ -141,14 +144,14 @@ class EventLog:
             [(id, at)] = self.store.run_now(lambda: append([item]))
             self._bound(topic, id)
         else:
-            entry = _Entry(item, self._loop.create_future())
-            self._pending.append(entry)
+            landed: asyncio.Future[tuple[int, int]] = self._loop.create_future()
+            self._pending.append((landed, item))
             if len(self._flights) < self._at_once and not self._heads:
-                if self._crowded:
-                    self._schedule()
-                else:
+                if not self._crowded:
                     self._take_off()
-            id, at = await entry.future  # type: ignore[misc]
+                elif not self._scheduled:
+                    self._schedule()
+            id, at = await landed
         told = decode(item.headers) if headers else {}
         return Event(id, topic, kind, decode(item.payload), told, at)
 
@@ -181,7 +184,7 @@ class EventLog:
             self.dropped += 1
             return
         at = self._runtime.clock.now_ms() if at_ms is None else at_ms
-        self._pending.append(_Entry((topic, kind, payload, headers, at), None))
+        self._pending.append((None, (topic, kind, payload, headers, at)))
         self._recorded[topic] += 1
         self._schedule()
 
@@ -308,17 +311,24 @@ class EventLog:
         passed: list[_Entry] = []
         while pending and len(entries) < BATCH and size < BATCH_BYTES:
             entry = pending.popleft()
-            if busy and entry.topic in busy:
+            waiter, item = entry
+            if busy and _topic_of(item) in busy:
                 passed.append(entry)
                 continue
-            item = entry.ready()
-            if item is None:
-                self._give_up(entry)
-                continue
+            if waiter is not None and waiter.done():
+                continue  # given up before its commit began
+            if isinstance(item, tuple):
+                made = _made(item)
+                if made is None:
+                    self._forget(item[0])
+                    self.dropped += 1
+                    continue
+                item, entry = made, (None, made)
             size += len(item.payload)
             entries.append(entry)
             drafts.append(item)
-        flight.topics = {item.topic for item in drafts}
+        if self._at_once > 1:
+            flight.topics = {item.topic for item in drafts}
         pending.extendleft(reversed(passed))
         return flight
 
@@ -327,11 +337,11 @@ class EventLog:
         if error is not None:
             self._crashed(flight, error)
             return
-        for entry, place in zip(flight.entries, answer.result(), strict=True):
-            if entry.future is None:
-                self._forget(entry)
-            elif not entry.future.done():
-                entry.future.set_result(place)
+        for (waiter, item), place in zip(flight.entries, answer.result(), strict=True):
+            if waiter is None:
+                self._forget(_topic_of(item))
+            elif not waiter.done():
+                waiter.set_result(place)
         self._flights.remove(flight)
         self._crowded = len(flight.entries) > 1
         self._tell_landed()
@@ -344,10 +354,10 @@ class EventLog:
     def _crashed(self, flight: _Flight, error: BaseException) -> None:
         """Fail whoever waits; keep what was only recorded and try it again a little later."""
         self._flights.remove(flight)
-        again = [entry for entry in flight.entries if entry.future is None]
-        for entry in flight.entries:
-            if entry.future is not None and not entry.future.done():
-                entry.future.set_exception(error)
+        again = [entry for entry in flight.entries if entry[0] is None]
+        for waiter, _ in flight.entries:
+            if waiter is not None and not waiter.done():
+                waiter.set_exception(error)
         self._pending.extendleft(reversed(again))
         self._tell_landed()
         if again:
@@ -356,15 +366,10 @@ class EventLog:
             clock = self._runtime.clock
             clock.call_at(clock.monotonic() + RETRY_AFTER, self._schedule, background=True)
 
-    def _give_up(self, entry: _Entry) -> None:
-        if entry.future is None:
-            self._forget(entry)
-            self.dropped += 1
-
-    def _forget(self, entry: _Entry) -> None:
-        self._recorded[entry.topic] -= 1
-        if self._recorded[entry.topic] <= 0:
-            del self._recorded[entry.topic]
+    def _forget(self, topic: str) -> None:
+        self._recorded[topic] -= 1
+        if self._recorded[topic] <= 0:
+            del self._recorded[topic]
 
     def _tell_landed(self) -> None:
         landed, self._landed = self._landed, []
@@ -454,9 +459,8 @@ class EventLog:
         buffer = self._buffers.pop(topic, None)
         if buffer is None:
             return
-        entries = [_Entry((topic, *item), None) for item in buffer]
-        drafts = [item for entry in entries if (item := entry.ready()) is not None]
-        self.dropped += len(entries) - len(drafts)
+        drafts = [made for item in buffer if (made := _made((topic, *item))) is not None]
+        self.dropped += len(buffer) - len(drafts)
         skipped = buffer.total - len(buffer)
 
         def absorb() -> Operation[int]:
@@ -509,34 +513,19 @@ class _Flight:
         self.topics: set[str] = set()
 
 
-class _Entry:
-    """A record that waits for the next commit, and whoever waits for it."""
+def _topic_of(item: Draft | _Record) -> str:
+    return item.topic if isinstance(item, Draft) else item[0]
 
-    __slots__ = ("future", "item", "topic")
 
-    def __init__(
-        self,
-        item: Draft | tuple[str, str, Payload, Mapping[str, Any] | None, int],
-        future: asyncio.Future[tuple[int, int]] | None,
-    ) -> None:
-        self.item = item
-        self.future = future
-        self.topic: str = item.topic if isinstance(item, Draft) else item[0]
-
-    def ready(self) -> Draft | None:
-        """Return the draft, or None if nobody wants it any more or it cannot be made."""
-        item, future = self.item, self.future
-        if type(item) is Draft:
-            return item if future is None or not future.done() else None
-        assert isinstance(item, tuple)
-        topic, kind, payload, headers, at = item
-        try:
-            made = draft(topic, kind, payload() if callable(payload) else payload, headers)
-        except Exception as error:
-            logger.warning("an audit record for %s was dropped: %s", topic, error)
-            return None
-        self.item = Draft(made.topic, made.kind, made.payload, made.headers, at)
-        return self.item
+def _made(record: _Record) -> Draft | None:
+    """Make a draft of what was recorded, or None if it cannot be."""
+    topic, kind, payload, headers, at = record
+    try:
+        made = draft(topic, kind, payload() if callable(payload) else payload, headers)
+    except Exception as error:
+        logger.warning("an audit record for %s was dropped: %s", topic, error)
+        return None
+    return Draft(made.topic, made.kind, made.payload, made.headers, at)
 
 
 def _check_range(after: int, limit: int | None) -> None:

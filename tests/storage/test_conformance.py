@@ -14,6 +14,7 @@ from harn import Event, InvalidOption, Runtime, StorageError
 from harn.eventlog import EventLog
 from harn.storage import Operation, Rows, Store, append, ask, draft
 from harn.storage.log import drop_cursor, move_cursor, now, raise_head, read_cursor, topics
+from harn.storage.queries import WIDE
 
 
 @pytest.fixture
@@ -74,6 +75,31 @@ async def test_E4_concurrent_emits_keep_each_senders_order(log: EventLog) -> Non
     for sender in range(20):
         assert [e.payload[1] for e in events if e.payload[0] == sender] == list(range(20))
     assert await log.read("busy") == events
+
+
+@pytest.mark.parametrize("count", [1, 2, WIDE - 1, WIDE, WIDE + 1, 2 * WIDE, 3 * WIDE - 1])
+async def test_an_append_of_any_size_keeps_its_order(log: EventLog, count: int) -> None:
+    drafts = [draft("ab"[n % 2], "k", n) for n in range(count)]
+
+    places = await log.append(drafts)
+    found = {topic: await log.read(topic) for topic in "ab"}
+
+    assert [id for id, _ in places] == [n // 2 + 1 for n in range(count)]
+    assert [e.payload for e in found["a"]] == list(range(0, count, 2))
+    assert [e.payload for e in found["b"]] == list(range(1, count, 2))
+    assert ids(found["a"]) == list(range(1, len(found["a"]) + 1))
+
+
+@pytest.mark.parametrize("bad", [["a"], {"a": 1}, None, 7, ""])
+async def test_a_topic_and_a_kind_are_strings(log: EventLog, bad: Any) -> None:
+    await log.emit("a", "k", 1)  # both are known from here on
+
+    with pytest.raises(InvalidOption, match="topic"):
+        await log.emit(bad, "k", 2)
+    with pytest.raises(InvalidOption, match="kind"):
+        await log.emit("a", bad, 2)
+
+    assert [e.payload for e in await log.read("a")] == [1]
 
 
 async def test_E6_an_append_to_several_topics_is_all_or_nothing(log: EventLog) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -20,14 +20,21 @@ from harn.storage.contract import Draft
 MAX_PAYLOAD = 10 * 1024 * 1024
 MAX_HEADERS = 64 * 1024
 MAX_DEPTH = 200
+SHALLOW = 2 * MAX_DEPTH
+"""Bytes of JSON that cannot be deeper than that: each level opens and closes."""
 MAX_TOPIC = 200
 MAX_KIND = 128
+
+MOST_KNOWN = 10_000
+"""Topics and kinds that are not checked again."""
 
 EMPTY = b"{}"
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _known_topics: set[str] = set()
-_decoder = msgspec.json.Decoder()
+_known_kinds: set[str] = set()
+decode: Callable[[bytes], Any] = msgspec.json.Decoder().decode
+"""Read JSON as it was kept."""
 
 
 def draft(topic: str, kind: str, payload: Any, headers: Mapping[str, Any] | None = None) -> Draft:
@@ -36,23 +43,24 @@ def draft(topic: str, kind: str, payload: Any, headers: Mapping[str, Any] | None
     >>> draft("news", "hello", {"a": 1}).payload
     b'{"a":1}'
     """
-    return Draft(
-        check_topic(topic),
-        check_kind(kind),
-        encode("payload", payload, MAX_PAYLOAD),
-        encode_headers(headers),
-    )
+    told = EMPTY if headers is None else encode_headers(headers)
+    try:
+        if topic in _known_topics and kind in _known_kinds:
+            return Draft(topic, kind, encode("payload", payload, MAX_PAYLOAD), told)
+    except TypeError:
+        pass  # no strings: refused below
+    check_topic(topic)
+    check_kind(kind)
+    return Draft(topic, kind, encode("payload", payload, MAX_PAYLOAD), told)
 
 
 def check_topic(topic: str) -> str:
     """Return *topic* if it may be one: ASCII letters, digits, `.`, `_`, `-`."""
-    if topic in _known_topics:
-        return topic
     if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or len(topic) > MAX_TOPIC:
         raise InvalidOption(
             "topic", topic, f"1 to {MAX_TOPIC} ASCII letters, digits, '.', '_' or '-'"
         )
-    if len(_known_topics) < 10_000:
+    if len(_known_topics) < MOST_KNOWN:
         _known_topics.add(topic)
     return topic
 
@@ -61,6 +69,8 @@ def check_kind(kind: str) -> str:
     """Return *kind* if it may be one: short, printable text."""
     if not isinstance(kind, str) or not 0 < len(kind) <= MAX_KIND or not kind.isprintable():
         raise InvalidOption("kind", kind, f"1 to {MAX_KIND} printable characters")
+    if len(_known_kinds) < MOST_KNOWN:
+        _known_kinds.add(kind)
     return kind
 
 
@@ -83,18 +93,14 @@ def encode(option: str, value: Any, at_most: int) -> bytes:
         raise InvalidOption(option, _sketch(value), f"JSON of at most {MAX_DEPTH} levels") from None
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidOption(option, _sketch(value), f"a JSON value ({error})") from None
-    if len(encoded) > at_most:
-        raise InvalidOption(option, f"{len(encoded):,} bytes", f"JSON of at most {at_most:,} bytes")
     if b"null" in encoded and not _is_finite(value):
         raise InvalidOption(option, _sketch(value), "JSON, which knows no NaN or infinity")
-    if len(encoded) > 2 * MAX_DEPTH and encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:
-        _check_depth(option, decode(encoded))
+    if (size := len(encoded)) > SHALLOW:
+        if size > at_most:
+            raise InvalidOption(option, f"{size:,} bytes", f"JSON of at most {at_most:,} bytes")
+        if encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:
+            _check_depth(option, decode(encoded))
     return encoded
-
-
-def decode(encoded: bytes) -> Any:
-    """Read JSON as it was kept."""
-    return _decoder.decode(encoded)
 
 
 def _as_json(value: Any) -> Any:

@@ -8,7 +8,7 @@ offsets and a reader never skips one (see `docs/design/postgres-order.md`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from harn.storage.codec import decode
 from harn.storage.contract import Damaged, Draft, Event
@@ -33,22 +33,17 @@ def append(drafts: Sequence[Draft]) -> Operation[list[tuple[int, int]]]:
         return (yield from _append_one(drafts[0]))
     counts = Counter([item.topic for item in drafts])
     largest = max([len(item.payload) for item in drafts])
-    taken: dict[str, list[int]] = {}
-    for topic in sorted(counts):
-        [(topic_id, head, now)] = yield ask(
-            TAKE_OFFSETS, topic=topic, count=counts[topic], largest=largest
-        )
-        taken[topic] = [topic_id, head - counts[topic], now]
+    taken: dict[str, tuple[int, Iterator[int], int]] = {}
+    for topic, count in sorted(counts.items()):
+        [(topic_id, head, now)] = yield ask(TAKE_OFFSETS, topic=topic, count=count, largest=largest)
+        taken[topic] = topic_id, iter(range(head - count + 1, head + 1)), now
     rows: list[Row] = []
-    landed: list[tuple[int, int]] = []
     for item in drafts:
-        place = taken[item.topic]
-        place[1] += 1
-        at = place[2] if item.at_ms is None else item.at_ms
-        rows.append((place[0], place[1], item.kind, item.payload, item.headers, at))
-        landed.append((place[1], at))
+        topic_id, offsets, now = taken[item.topic]
+        at = now if item.at_ms is None else item.at_ms
+        rows.append((topic_id, next(offsets), item.kind, item.payload, item.headers, at))
     yield ask_many("insert_events", COLUMNS, rows)
-    return landed
+    return [(row[1], row[5]) for row in rows]
 
 
 def _append_one(item: Draft) -> Operation[list[tuple[int, int]]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import apsw
@@ -10,8 +11,8 @@ import apsw
 from harn.clock import Clock
 from harn.errors import StorageBusy, StorageCorrupt, StorageError
 from harn.storage.log import TAKE_OFFSETS
-from harn.storage.operations import Ask, Operation, Rows, T, drive
-from harn.storage.queries import load_queries, missing_steps
+from harn.storage.operations import Ask, Operation, Row, Rows, T, drive
+from harn.storage.queries import WIDE, Query, load_queries, missing_steps
 
 
 class Session:
@@ -53,10 +54,7 @@ class Session:
         """Carry one statement out."""
         query = self._queries[asked.name]
         if asked.rows is not None:
-            if len(asked.rows) == 1:
-                self.connection.execute(query.text, asked.rows[0])
-            else:
-                self.connection.executemany(query.text, asked.rows).fetchall()
+            self._execute_many(query, asked.rows)
             return []
         params: Any = asked.params
         if query.wants_now:
@@ -67,6 +65,17 @@ class Session:
             self.touched.add(params["topic"])
             params = {**params, **self._topic_time()}
         return self.connection.execute(query.text, params).fetchall()
+
+    def _execute_many(self, query: Query, rows: Sequence[Row]) -> None:
+        execute, count, done = self.connection.execute, len(rows), 0
+        if query.wide:
+            while count - done >= WIDE:
+                execute(query.wide, tuple(chain.from_iterable(rows[done : done + WIDE])))
+                done += WIDE
+        if count - done == 1:
+            execute(query.text, rows[done])
+        elif count > done:
+            self.connection.executemany(query.text, rows[done:]).fetchall()
 
     def _topic_time(self) -> dict[str, int | None]:
         # A topic remembers its own newest time: one page less to write than the store's clock.
