@@ -286,3 +286,19 @@ def test_G12_a_terminated_drain_finishes_its_job_and_exits_with_0(place: Path) -
     assert process.returncode == 0
     assert (report["acked"], report["summary"]["ready"]) == (1, 2)
     assert report["summary"]["in_flight"] == 0
+
+
+def test_the_demo_keeps_its_promises() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "harn", "demo", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+    act = json.loads(done.stdout)["queue"]
+    assert (act["lost"], act["acked_twice"], act["acked_once"]) == (0, 0, 160)
+    assert act["taken_over"] >= 1
+    for share in act["shares"]:
+        assert abs(share["promised"] - share["served"]) <= 0.05

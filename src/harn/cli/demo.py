@@ -49,12 +49,14 @@ class Act:
 @click.command()
 @json_flag
 def demo(as_json: bool) -> None:
-    """See the main job done: a shared budget, with and without a fair turn for each tenant."""
+    """See the main job done: fair turns in a pool, then in a queue whose worker is killed."""
     import harn
+    from harn.cli import demoqueue
 
     acts = harn.run(_play)
-    document = {"slots": SLOTS, "acts": [asdict(act) for act in acts]}
-    emit(as_json, document, lambda: _render(acts))
+    queue = harn.run(demoqueue.play)
+    document = {"slots": SLOTS, "acts": [asdict(act) for act in acts], "queue": queue}
+    emit(as_json, document, lambda: f"{_render(acts)}\n\n{demoqueue.render(queue)}")
 
 
 async def _play() -> list[Act]:
