@@ -157,7 +157,7 @@ def test_shares_count_from_the_first_look() -> None:
             {"key": "a", "selected_total": a, **keys},
             {"key": "b", "selected_total": b, **keys},
         ]
-        return {"queues": [{"queue": "q", "shares": shares}]}
+        return {"queues": [{"queue": "q", "strategy": "drr", "shares": shares}]}
 
     earlier = Earlier()
     first = earlier.compare(seen(1000, 0))["queues"][0]["shares"]

@@ -59,6 +59,8 @@ def _invoke(argv: Sequence[str]) -> int:
         return 1
     except HarnError as error:
         return _fail(str(error), 1)
+    except ImportError as error:
+        return _missing(error)
     except OSError as error:
         return _fail(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), 1)
     except Exception as error:
@@ -79,6 +81,25 @@ def _logging() -> AbstractContextManager[None]:
 def _usage(error: click.UsageError) -> str:
     where = error.ctx.command_path if error.ctx else "harn"
     return f"{' '.join(error.format_message().split())} (see `{where} --help`)"
+
+
+EXTRA_OF = {
+    "starlette": "server",
+    "uvicorn": "server",
+    "httpx2": "llm",
+    "psycopg": "postgres",
+    "psycopg_pool": "postgres",
+}
+
+
+def _missing(error: ImportError) -> int:
+    cause: BaseException | None = error
+    while isinstance(cause, ImportError):
+        extra = EXTRA_OF.get((cause.name or "").partition(".")[0])
+        if extra is not None:
+            return _fail(f"this needs the extra {extra!r}: pip install 'harn[{extra}]'", 1)
+        cause = cause.__cause__ or cause.__context__
+    return _unexpected(error)
 
 
 def _unexpected(error: Exception) -> int:

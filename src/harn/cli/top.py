@@ -135,7 +135,8 @@ class Earlier:
                 {**each, "fairness_key": each["key"], "ready_jobs": each["ready"]}
                 for each in queue["shares"]
             ]
-            queues.append({**queue, "shares": shares_of({"keys": keys}, first)})
+            block = {"strategy": queue["strategy"], "keys": keys}
+            queues.append({**queue, "shares": shares_of(block, first)})
         return {**found, "queues": queues}
 
 

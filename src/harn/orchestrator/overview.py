@@ -51,7 +51,7 @@ async def overview(runtime: Runtime, state_dir: Path) -> dict[str, Any]:
         "pools": [view.as_dict() for view in journals],
         "pool_receipts": pool_activity(receipts),
         "queues": [
-            {**summary, "shares": shares_of(block)}
+            {**summary, "strategy": block["strategy"], "shares": shares_of(block)}
             for summary, block in zip(
                 queues["worker_queues"], queues["scheduler"]["per_queue"], strict=True
             )
@@ -69,11 +69,12 @@ def shares_of(block: dict[str, Any], since: dict[str, int] | None = None) -> lis
     """Compare what each busy key was served with what its weight entitles it to, in percent.
 
     A key is busy while it has jobs ready or in flight. What was served counts from the totals in
-    *since*, by key; without them, from the beginning.
+    *since*, by key; without them, from the beginning. A queue in line order entitles nobody.
 
     >>> a = {"fairness_key": "a", "weight": 3, "ready_jobs": 9, "in_flight": 0}
     >>> b = {"fairness_key": "b", "weight": 1, "ready_jobs": 9, "in_flight": 1}
-    >>> block = {"keys": [{**a, "selected_total": 6}, {**b, "selected_total": 2}]}
+    >>> keys = [{**a, "selected_total": 6}, {**b, "selected_total": 2}]
+    >>> block = {"strategy": "drr", "keys": keys}
     >>> [(each["share"], each["entitled"]) for each in shares_of(block)]
     [(75.0, 75.0), (25.0, 25.0)]
     """
@@ -82,7 +83,7 @@ def shares_of(block: dict[str, Any], since: dict[str, int] | None = None) -> lis
         each["fairness_key"]: each["selected_total"] - (since or {}).get(each["fairness_key"], 0)
         for each in busy
     }
-    weights = sum(each["weight"] for each in busy)
+    weights = sum(each["weight"] for each in busy) if block["strategy"] == "drr" else 0
     total = sum(served.values())
     return [
         {

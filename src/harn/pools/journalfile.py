@@ -200,7 +200,10 @@ def _open_directory(path: Path) -> int:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        raise StorageError(f"cannot keep journals in {path}: {error.strerror}") from error
+        raise StorageError(
+            f"cannot keep journals in {path}: {error.strerror}; choose another directory with "
+            "state_dir or HARN_STATE_DIR, or let this user write there"
+        ) from error
 
 
 def _open_locked(directory: int, name: str, path: Path) -> int:

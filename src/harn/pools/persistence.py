@@ -48,6 +48,7 @@ class Persistence:
     """The journal of one pool, seen from the pool."""
 
     def __init__(self, pool: Pool) -> None:
+        self._warned = False
         runtime, options = pool.runtime, pool.options
         assert options.scope_id is not None
         self._pool = pool
@@ -89,9 +90,22 @@ class Persistence:
         """Hand a new task over to the disk."""
         assert task._fn is not None
         call = durable_call(task._fn)
+        if call is None and not self._warned:
+            self._warn(task._fn)
         more = task._own()
         more.call = call
         more.ticket = self._journal.append(encode(self._record(task)))
+
+    def _warn(self, fn: object) -> None:
+        """Say once what a newcomer may not expect: this closure will not outlive the process."""
+        self._warned = True
+        logger.warning(
+            "pool %r keeps a journal, but %.80r is no durable call: a restart finds it as a failed "
+            "marker and does not run it; submit functools.partial(fn, ...) of a function with "
+            "@harn.durable and JSON arguments (this is said once per pool)",
+            self._pool.name,
+            getattr(fn, "__qualname__", fn),
+        )
 
     async def acknowledge(self, task: PoolTask) -> None:
         """Wait until *task*'s submit is safe; undo it if that fails or we are cancelled."""

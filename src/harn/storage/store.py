@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from harn.clock import resolve
+from harn.errors import StorageError
 from harn.storage.contract import Driver, Durability, Hooks
 from harn.storage.memory import MemoryDriver
 from harn.storage.operations import Recipe
@@ -143,6 +144,10 @@ def open_driver(place: Place, runtime: Runtime, hooks: Hooks) -> Driver:
         from harn.storage.file import FileDriver
 
         return FileDriver(place, lambda: runtime.clock, hooks)
-    from harn.storage.postgres import PostgresDriver
-
+    try:
+        from harn.storage.postgres import PostgresDriver
+    except ImportError as error:
+        raise StorageError(
+            "postgresql:// needs the extra 'postgres': pip install 'harn[postgres]'"
+        ) from error
     return PostgresDriver(place, lambda: runtime.clock, hooks)
