@@ -15,15 +15,14 @@ just woken to submit again, and then ends; an idle pool has no tasks.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
 import types
-from collections.abc import Callable, Coroutine, Generator
-from types import CoroutineType, FunctionType
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Generator
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
 
 from harn.pools.task import ClosureFrame, PoolTask
-from harn.runtime import Frame, current_frame_var
+from harn.runtime import current_frame_var
 from harn.unwinding import unwind
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ _ASYNC = inspect.CO_COROUTINE
 class Worker:
     """One slot's worker, for as long as there is work."""
 
-    __slots__ = ("aio", "begun", "frame", "pool", "task")
+    __slots__ = ("aio", "begun", "error", "frame", "pool", "result", "task")
 
     def __init__(self, pool: Slots, task: PoolTask) -> None:
         self.pool = pool
@@ -50,6 +49,9 @@ class Worker:
         """The same, once we work on it: a cancel of our asyncio task is a cancel of it."""
         self.frame: ClosureFrame | None = None
         """The frame of the closure that runs."""
+        self.result: Any = None
+        self.error: BaseException | None = None
+        """How the latest closure ended."""
         task._worker = self
         self.aio: asyncio.Task[None] = pool.runtime.loop.create_task(
             self._live(), context=pool.worker_context
@@ -79,7 +81,10 @@ class Worker:
     def _serve(self) -> Generator[Any, None, None]:
         """Run tasks until there are none, or until a cancel has touched this worker."""
         pool, aio, streak = self.pool, self.aio, 0
-        on_loop, default = pool.on_loop, pool.runtime.frame
+        default = pool.runtime.frame
+        closures = self._closures()
+        step = closures.__next__
+        step()
         while True:
             task = self.begun = self.task
             if task is None:
@@ -91,28 +96,25 @@ class Worker:
             if task._stopping and task._finished_ms is None:
                 pool.finish(task, "cancelled")
             if task._finished_ms is None:
-                context, fn = task._context, task._fn
+                context = task._context
                 frame = self.frame = ClosureFrame(
                     task, context.get(current_frame_var, default), self
                 )
-                result = error = None
-                try:
-                    if not (on_loop and type(fn) is FunctionType and fn.__code__.co_flags & _ASYNC):
-                        fn = pool.bind(fn)
-                    coro, awaited = context.run(_begin, frame, fn)
-                    result = yield from _drive(context, coro, awaited)
-                except StopIteration as stop:
-                    result = stop.value
-                except GeneratorExit:
-                    raise
-                except BaseException as raised:
-                    error = raised
-                if frame.cleanups:
-                    cleaning = unwind(cast(Frame, frame), error)
-                    error = yield from _drive(context, cleaning, _START)
+                awaited = context.run(step)
+                while awaited is not _ENDED:
+                    try:
+                        yield awaited
+                    except GeneratorExit:
+                        closures.close()
+                        raise
+                    except BaseException as thrown:
+                        awaited = context.run(closures.throw, thrown)
+                    else:
+                        awaited = context.run(step)
                 self.frame = None
                 if frame._task is not None:
                     frame.end()
+                result, error = self.result, self.error
                 if error is None and not aio.cancelling():
                     pool.complete(self, task, result)
                     streak += 1
@@ -121,6 +123,7 @@ class Worker:
                         self.begun = None
                         yield
                     continue
+                self.result = self.error = None
                 if error is None:
                     pool.finish(task, "completed", result)
                 else:
@@ -134,6 +137,32 @@ class Worker:
             pool.next()
             if self.task is None:
                 pool.idle.remove(self)
+
+    @types.coroutine
+    def _closures(self) -> Generator[Any, None, None]:
+        """Run closure after closure; `_serve` steps us inside the context of the one that runs.
+
+        One generator for all of them: a coroutine that was stepped to its end by hand would raise
+        `StopIteration`, which costs more than all else that is done here.
+        """
+        pool, on_loop = self.pool, self.pool.on_loop
+        while True:
+            yield _ENDED
+            frame: Any = self.frame
+            fn: Any = self.begun._fn  # type: ignore[union-attr]
+            current_frame_var.set(frame)
+            self.result = self.error = None
+            try:
+                if on_loop and type(fn) is FunctionType and fn.__code__.co_flags & _ASYNC:
+                    self.result = yield from fn()
+                else:
+                    self.result = yield from _bound(pool, fn)
+            except GeneratorExit:
+                raise
+            except BaseException as raised:
+                self.error = raised
+            if frame.cleanups:
+                self.error = yield from unwind(frame, self.error)
 
     def _linger(self) -> Generator[Any, None, bool]:
         idle = self.pool.idle
@@ -149,45 +178,12 @@ class Worker:
         return False
 
 
-_START = object()
+_ENDED = object()
+"""What `_closures` yields when a closure has ended."""
 
 
-def _begin(frame: ClosureFrame, fn: Callable[[], Any]) -> tuple[Coroutine[Any, Any, Any], Any]:
-    """Call *fn* and take its first step; a closure that ends in it raises `StopIteration`."""
-    current_frame_var.set(cast(Frame, frame))
-    coro = fn()
-    if type(coro) is not CoroutineType:
-        coro = _awaited(coro)
-    return coro, coro.send(None)
-
-
-async def _awaited(awaitable: Any) -> Any:
-    return await awaitable
-
-
-def _drive(
-    context: contextvars.Context, coro: Coroutine[Any, Any, Any], awaited: Any
-) -> Generator[Any, None, Any]:
-    """Run *coro* to its end inside *context*, passing what it waits for up to the loop.
-
-    It waits for *awaited*; `_START` if it has not taken its first step.
-    """
-    run, send = context.run, coro.send
-    try:
-        if awaited is _START:
-            awaited = run(send, None)
-        while True:
-            try:
-                yield awaited
-            except GeneratorExit:
-                coro.close()
-                raise
-            except BaseException as thrown:
-                awaited = run(coro.throw, thrown)
-            else:
-                awaited = run(send, None)
-    except StopIteration as stop:
-        return stop.value
+async def _bound(pool: Slots, fn: Callable[[], Any]) -> Any:
+    return await pool.bind(fn)()
 
 
 def _finish_with(pool: Slots, task: PoolTask, error: BaseException) -> None:
