@@ -1,0 +1,177 @@
+"""Cancelled anywhere, nothing leaks; secrets planted anywhere, nothing shows."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from harn import (
+    HarnError,
+    InvalidOption,
+    Runtime,
+    TriggerEvent,
+    channel_emit,
+    event_log_read,
+    topics,
+    trigger_fire,
+    trigger_list,
+    trigger_register,
+)
+from harn.storage import Store, ask
+from harn.telemetry.metrics import Metrics
+from harn.testing import fresh_runtime
+from harn.triggers import Secrets, Triggers
+from harn.triggers.cron import check_schedule
+from sweep import sweep
+
+
+async def register(handler: Any, **options: Any) -> None:
+    await trigger_register(
+        id="t",
+        kind="channel.emit",
+        provider="channel",
+        match={"events": ["channel:x"]},
+        handler=handler,
+        **options,
+    )
+
+
+async def leftovers(runtime: Runtime) -> int:
+    def count() -> Any:
+        marks = yield ask("trigger_dump_marks")
+        inbox = yield ask("trigger_dump_inbox")
+        return len(marks) + len(inbox)
+
+    return await runtime.service(Store).run(count)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"concurrency": {"max": 1}}, {"singleton": True, "concurrency": {"max": 1}}],
+    ids=["bare", "slot", "both"],
+)
+@pytest.mark.parametrize("verb", ["emit", "fire"])
+async def test_an_emit_or_fire_cancelled_anywhere_leaves_nothing_held(
+    options: dict[str, Any], verb: str
+) -> None:
+    async def handler(event: TriggerEvent) -> int:
+        return 1
+
+    async def case() -> None:
+        async with fresh_runtime() as runtime:
+            await register(handler, **options)
+            try:
+                await (channel_emit("x", 1) if verb == "emit" else trigger_fire("t", 1))
+            finally:
+                await runtime.service(Triggers).dispatcher.idle()
+                assert await leftovers(runtime) == 0
+
+    assert await sweep(case, leftovers=5) > 4
+
+
+async def test_S13_a_secret_in_an_error_reaches_no_sink(
+    runtime: Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
+    canaries = [f"canary-{n}-0123456789" for n in range(12)]
+    for canary in canaries:
+        runtime.service(Secrets).register(canary)
+
+    async def leak(event: TriggerEvent) -> None:
+        raise RuntimeError(f"could not log in with {' and '.join(canaries)}")
+
+    await register(leak, retry={"max": 2, "backoff": "immediate"})
+    with caplog.at_level(logging.DEBUG):
+        handle = await trigger_fire("t", {"n": 1})
+    stored = [
+        event.as_dict()
+        for topic in topics.TOPICS
+        if "<" not in topic.name
+        for event in await event_log_read(topic.name)
+    ]
+
+    sinks = [
+        str(handle),
+        json.dumps(stored),
+        caplog.text,
+        runtime.service(Metrics).exposition(),
+        repr(trigger_list()),
+    ]
+    assert "***" in str(handle.error)
+    for canary in canaries:
+        assert all(canary not in sink for sink in sinks)
+
+
+async def test_S13_payloads_are_no_part_of_audits_and_receipts(runtime: Runtime) -> None:
+    await register(lambda event: "ok")
+    await channel_emit("x", {"card": "4242-canary"})
+
+    for topic in (topics.CHANNEL_AUDIT, topics.TRIGGER_OUTBOX, topics.TRIGGER_ATTEMPTS):
+        records = [event.as_dict() for event in await event_log_read(topic)]
+        assert records
+        assert "canary" not in json.dumps(records)
+
+
+ODD_NAMES = [
+    "", " ", "../../x", "/etc/x", "a/b", "..", ".", "con", "x" * 300, "a\x00b", "a\nb", "\u2028", "\u202e",  # noqa: E501
+    "\ud800", "e\u0301", "😀", "'; DROP TABLE", "%s", "{0}", "$(id)", "<script>", "\x1b[2J", "__proto__",  # noqa: E501
+    "default", "queues", "x.claims", None, 5, True, [], {}, 1.5,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD_NAMES, ids=range(len(ODD_NAMES)))
+async def test_G14_an_odd_name_is_taken_or_refused_by_name(storage_url: str, name: Any) -> None:
+    async with Runtime(storage=storage_url):
+        seen: list[Any] = []
+        for option in ("id", "channel"):
+            try:
+                await trigger_register(
+                    id=name if option == "id" else "t",
+                    kind="channel.emit",
+                    provider="channel",
+                    match={"events": [f"channel:{name}"]},
+                    handler=lambda event: seen.append(event.id),
+                )
+                await channel_emit(name, {"n": name}, id=name)
+            except HarnError:
+                continue
+            assert seen
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.text(alphabet="0123456789*/,-#LW SUNMONJAN?@²٣\n\0", max_size=40))
+def test_G14_no_text_makes_a_schedule_fail_otherwise(text: str) -> None:
+    try:
+        schedule = check_schedule(text)
+    except InvalidOption:
+        return
+    assert schedule.next(0) is not None
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            ["throttle", "rate_limit", "debounce", "batch", "singleton", "concurrency", "retry"]
+        ),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),
+            lambda inner: st.dictionaries(
+                st.sampled_from(["max", "period", "key", "size", "timeout", "backoff", "x"]),
+                inner,
+                max_size=3,
+            ),
+            max_leaves=5,
+        ),
+        max_size=3,
+    )
+)
+async def test_G14_no_options_make_a_registration_fail_otherwise(options: dict[str, Any]) -> None:
+    async with fresh_runtime():
+        try:
+            await register(print, **options)
+        except InvalidOption:
+            assert trigger_list() == []

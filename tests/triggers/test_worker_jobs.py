@@ -1,0 +1,162 @@
+"""An event goes into a worker queue and comes out of it again at its local handler."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from harn import Runtime, TriggerEvent, channel_emit, event_log_read, topics, trigger_register
+from harn.testing import FakeClock
+from harn.triggers import DeadLetters, JobRunner, check_binding
+from harn.triggers.retry import FROM_MANIFEST
+from harn.workers import Consumer, DrainReport, worker_queue
+
+
+async def produce(*payloads: Any, **options: Any) -> list[Any]:
+    await trigger_register(
+        id="t",
+        kind="channel.emit",
+        provider="channel",
+        match={"events": ["channel:x"]},
+        handler="worker://triage",
+        **options,
+    )
+    return [(await channel_emit("x", payload)).dispatched[0] for payload in payloads]
+
+
+async def consume(runtime: Runtime, handler: Any, **options: Any) -> DrainReport:
+    """Drain the queue with what a consumer's own definition of the trigger says."""
+    binding = check_binding(
+        id="t",
+        kind="channel.emit",
+        provider="channel",
+        match={},
+        handler=handler,
+        options=options,
+        default_retry=FROM_MANIFEST,
+    )
+    runner = JobRunner(runtime, lambda id: binding)
+    queue = worker_queue("triage")
+    return await Consumer(queue, runner, claim_ttl="1m", triggers=frozenset({"t"})).run()
+
+
+async def test_an_event_survives_its_way_through_a_queue(storage_url: str) -> None:
+    seen: list[TriggerEvent] = []
+
+    async def handler(event: TriggerEvent) -> str:
+        seen.append(event)
+        return "done"
+
+    async with Runtime(storage=storage_url) as runtime:
+        [handle] = await produce({"n": 1}, priority="high")
+        report = await consume(runtime, handler)
+
+    assert (handle.status, handle.result["queue"]) == ("dispatched", "triage")
+    assert report.acked == 1
+    assert report.responses[0]["outcome"] == "done"
+    assert seen[0].id == handle.event_id
+    assert seen[0].get("provider_payload.payload.n") == 1
+
+
+async def test_the_receipt_of_a_repeated_delivery_is_the_same_job(runtime: Runtime) -> None:
+    [handle] = await produce(1)
+    receipts = [
+        e for e in await event_log_read(topics.CHANNEL_AUDIT) if e.kind == "channel_match_receipt"
+    ]
+
+    assert receipts[0].payload["handler_result"]["job_id"] == handle.result["job_id"]
+
+
+async def test_a_failure_waits_for_the_claim_to_expire_unless_retries_are_asked_for(
+    runtime: Runtime, clock: FakeClock
+) -> None:
+    tried: list[float] = []
+
+    async def fail(event: TriggerEvent) -> None:
+        tried.append(clock.monotonic())
+        raise RuntimeError("no")
+
+    await produce(1)
+    first = await consume(runtime, fail)
+    await clock.advance("61s")
+    await consume(runtime, fail)
+
+    assert (first.acked, first.deferred) == (0, 1)
+    assert tried == [0, 61]
+
+
+async def test_retries_that_are_asked_for_are_the_queues_and_end_in_the_dead_letters(
+    runtime: Runtime, clock: FakeClock
+) -> None:
+    tried: list[float] = []
+
+    async def fail(event: TriggerEvent) -> None:
+        tried.append(clock.monotonic())
+        raise RuntimeError("no")
+
+    await produce(1)
+    for _ in range(4):
+        await consume(runtime, fail, retry={"max": 3, "backoff": "linear", "delay": "5s"})
+        await clock.advance("5s")
+    letters = await runtime.service(DeadLetters).listed()
+
+    assert tried == [0, 5, 10]
+    assert letters.entries[0]["error"] == "handler raised RuntimeError: no"
+    assert (await worker_queue("triage").summary()).dead == 1
+
+
+async def test_a_gate_that_does_not_let_a_job_in_gives_it_back_with_its_attempt(
+    runtime: Runtime, clock: FakeClock
+) -> None:
+    done: list[Any] = []
+
+    async def handler(event: TriggerEvent) -> None:
+        done.append((clock.monotonic(), event.get("provider_payload.payload")))
+
+    await produce(1, 2)
+    options = {"throttle": {"max": 1, "period": "1h"}}
+    draining = asyncio.ensure_future(consume(runtime, handler, **options))
+    await clock.advance("10s")
+    await draining
+    summary = await worker_queue("triage").summary()
+    await clock.advance("1h")
+    await consume(runtime, handler, **options)
+
+    assert (summary.acked, summary.ready + summary.scheduled) == (1, 1)
+    assert [payload for _, payload in done] == [1, 2]
+    claim_records = [e.kind for e in await event_log_read("worker.triage.claims")]
+    assert "job_released" in claim_records
+
+
+async def test_a_singleton_in_flight_gives_the_next_job_back(
+    runtime: Runtime, clock: FakeClock
+) -> None:
+    gate = asyncio.Event()
+    done: list[Any] = []
+
+    async def handler(event: TriggerEvent) -> None:
+        await gate.wait()
+        done.append(event.get("provider_payload.payload"))
+
+    await produce(1, 2)
+    first = asyncio.ensure_future(consume(runtime, handler, singleton=True))
+    await clock.settle()
+    second = await consume(runtime, handler, singleton=True)
+    gate.set()
+    await first
+    await clock.advance("2s")
+    await consume(runtime, handler, singleton=True)
+
+    assert second.acked == 0
+    assert done == [1, 2]
+
+
+@pytest.mark.parametrize("payload", [{"no": "event"}, 5, None])
+async def test_a_job_that_holds_no_event_is_dead_at_once(runtime: Runtime, payload: Any) -> None:
+    await worker_queue("triage").enqueue(payload, trigger_id="t")
+
+    await consume(runtime, lambda event: 1)
+
+    assert (await worker_queue("triage").summary()).dead == 1
