@@ -192,7 +192,7 @@ async def test_a_ticket_that_nobody_waits_for_is_found_out(street, clock, monkey
 
     def join_unknown():
         [(bucket, *_)] = yield ask("limit_bucket", key="k")
-        yield from limits.join([(bucket, 0, line.owner, 1)])
+        yield from limits.join([(bucket, 0, line.owner, 1, 1)])
 
     await line.store.run(join_unknown)  # as an operation whose answer was lost leaves it
     line._suspicious = True

@@ -166,7 +166,7 @@ class Turn:
         self.is_gone = is_gone
         self.blocked: set[int] = set()
         """Buckets in whose line one of ours now stands."""
-        self.places: list[tuple[int, int, str, int]] = []
+        self.places: list[tuple[int, int, str, int, int]] = []
         self.known: frozenset[int] | None = None
         self.joined = False
         self.next_ticket = 0
@@ -250,6 +250,8 @@ class Turn:
                     behind_own = behind_own or head.owner == self.owner
         if not (behind or behind_own) and self._fits(windows, wants):
             return (yield from self._grant(windows, wants, ticket))
+        if behind and not behind_own and (yield from self._all_fit(windows, wants, ticket)):
+            return (yield from self._grant(windows, wants, ticket))
         if behind_own and stays:
             if ticket is None:
                 ticket = yield from self._new_ticket(left)
@@ -273,6 +275,34 @@ class Turn:
             if window.paused_us > self.now or (charge and window.lacking(charge, limit, span)):
                 return False
         return True
+
+    def _all_fit(
+        self, windows: Sequence[Window], wants: Sequence[Want], ticket: int | None
+    ) -> Operation[bool]:
+        """Tell whether there is room now for everybody ahead of *ticket* and for itself.
+
+        Those ahead, in other processes, are being woken for it at this moment; waiting for each
+        of them in turn would waste the window. Only while they stand in no other line, which
+        could hold them up.
+        """
+        for window, (_, limit, span, charge) in zip(windows, wants, strict=True):
+            if window.paused_us > self.now:
+                return False
+            if not charge:
+                continue
+            ahead = yield from self._those_ahead(window, ticket)
+            most = window.strictest(limit, span)[0]
+            if (
+                ahead.tickets >= AHEAD
+                or ahead.lines > 1
+                or window.live + ahead.charge + charge > most
+            ):
+                return False
+        return True
+
+    def _those_ahead(self, window: Window, ticket: int | None) -> Operation[limits.Ahead]:
+        last = 2**62 if ticket is None else ticket
+        return (yield from limits.those_ahead(window.id, last, AHEAD))
 
     def _ahead(self, window: Window, ticket: int | None) -> Operation[limits.Head | None]:
         """Return who comes before *ticket* in the line of *window*, after removing the dead."""
@@ -318,8 +348,7 @@ class Turn:
             if not charge:
                 continue
             if behind:
-                last = 2**62 if ticket is None else ticket
-                charge += yield from limits.charges_ahead(window.id, last, AHEAD)
+                charge += (yield from self._those_ahead(window, ticket)).charge
             if lacking := window.lacking(charge, limit, span):
                 frees = yield from self._frees_at(window, lacking)
                 eases = window.eases_at(limit, span)
@@ -382,10 +411,11 @@ class Turn:
 
     def _join(self, ticket: int, wants: Sequence[Want]) -> None:
         self.joined = True
+        lines = sum(want.charge > 0 for want in wants)
         for want in wants:
             if want.charge:
                 window = self.windows[want.key]
-                self.places.append((window.id, ticket, self.owner, want.charge))
+                self.places.append((window.id, ticket, self.owner, want.charge, lines))
 
     def _block(self, windows: Sequence[Window], wants: Sequence[Want]) -> None:
         for window, want in zip(windows, wants, strict=True):

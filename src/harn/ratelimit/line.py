@@ -50,7 +50,8 @@ TOGETHER = 64
 """How many that wait in one line are asked for at once."""
 SWEEP = 60.0
 FORGET_US = 3_600_000_000
-SOONEST = 0.001
+SOONEST, LATEST = 0.001, 0.032
+"""Seconds between two looks at a line in which somebody else's turn has come."""
 EPSILON = 1e-9
 """Seconds that a timer may come early, by the rounding of floats."""
 MOST_SHOWN = 1000
@@ -338,7 +339,7 @@ class Line:
         if verdict.wait is not None:
             pause = verdict.wait / 1e6
             if verdict.behind and not verdict.wait:
-                pause = pending.backoff = min(max(SOONEST, pending.backoff * 2), POLL)
+                pause = pending.backoff = min(max(SOONEST, pending.backoff * 2), LATEST)
             else:
                 pending.backoff = 0.0
             wake = now + (min(pause, self._poll()) if self._shared else pause)

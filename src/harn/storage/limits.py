@@ -22,7 +22,7 @@ BucketRow = tuple[Any, ...]
 other rules, spilled, recent, and whether to look at the bucket's line."""
 
 ROW = ("bucket", "seq", "expires", "units")
-PLACE = ("bucket", "ticket", "owner", "charge")
+PLACE = ("bucket", "ticket", "owner", "charge", "lines")
 STATE = (
     "bucket",
     "live",
@@ -135,7 +135,7 @@ def take_tickets(count: int) -> Operation[int]:
 
 
 def join(places: Sequence[Row]) -> Operation[None]:
-    """Stand in line: bucket, ticket, owner, charge."""
+    """Stand in line: bucket, ticket, owner, charge, and in how many lines the ticket stands."""
     yield ask_many("limit_join", PLACE, places)
 
 
@@ -144,10 +144,18 @@ def leave(places: Sequence[tuple[int, int]]) -> Operation[None]:
     yield ask_many("limit_leave", PLACE[:2], places)
 
 
-def charges_ahead(bucket: int, ticket: int, most: int) -> Operation[int]:
-    """Return what the first *most* of those ahead of *ticket* will charge to *bucket*."""
-    [(units,)] = yield ask("limit_ahead", bucket=bucket, ticket=ticket, most=most)
-    return int(units)
+class Ahead(NamedTuple):
+    """Those ahead in a line: what they will charge, how many, in how many lines any stands."""
+
+    charge: int
+    tickets: int
+    lines: int
+
+
+def those_ahead(bucket: int, ticket: int, most: int) -> Operation[Ahead]:
+    """Look at the first *most* of those ahead of *ticket* in the line of *bucket*."""
+    [(charge, count, lines)] = yield ask("limit_ahead", bucket=bucket, ticket=ticket, most=most)
+    return Ahead(int(charge), int(count), int(lines))
 
 
 def renew_owner(owner: str, until: int) -> Operation[bool]:

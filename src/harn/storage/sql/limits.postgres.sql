@@ -38,8 +38,8 @@ ON CONFLICT (bucket_id, seq) DO UPDATE SET expires_us = excluded.expires_us, uni
 
 -- name: limit_join
 -- Stand in the lines of buckets; whoever stands there already keeps the place.
-INSERT INTO limit_line (bucket_id, ticket, owner, charge)
-SELECT * FROM unnest(:bucket::bigint[], :ticket::bigint[], :owner::text[], :charge::bigint[])
+INSERT INTO limit_line (bucket_id, ticket, owner, charge, lines)
+SELECT * FROM unnest(:bucket::bigint[], :ticket::bigint[], :owner::text[], :charge::bigint[], :lines::bigint[])
 ON CONFLICT DO NOTHING;
 
 -- name: limit_leave

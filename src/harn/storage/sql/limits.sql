@@ -25,9 +25,10 @@ DELETE FROM limit_rows WHERE bucket_id = :bucket AND seq < :below;
 UPDATE limit_counter SET ticket = ticket + :count RETURNING ticket;
 
 -- name: limit_ahead
--- Tell how much the first of those who wait ahead of a ticket will charge.
-SELECT CAST(coalesce(sum(charge), 0) AS bigint) FROM
-    (SELECT charge FROM limit_line WHERE bucket_id = :bucket AND ticket < :ticket
+-- Tell how much the first of those ahead of a ticket will charge, how many they are, and in how many
+-- lines any of them stands.
+SELECT CAST(coalesce(sum(charge), 0) AS bigint), count(*), CAST(coalesce(max(lines), 0) AS bigint) FROM
+    (SELECT charge, lines FROM limit_line WHERE bucket_id = :bucket AND ticket < :ticket
      ORDER BY ticket LIMIT :most) AS ahead;
 
 -- name: limit_lease

@@ -31,7 +31,7 @@ INSERT OR REPLACE INTO limit_rows (bucket_id, seq, expires_us, units) VALUES (?1
 
 -- name: limit_join
 -- Stand in the lines of buckets; whoever stands there already keeps the place.
-INSERT OR IGNORE INTO limit_line (bucket_id, ticket, owner, charge) VALUES (?1, ?2, ?3, ?4);
+INSERT OR IGNORE INTO limit_line (bucket_id, ticket, owner, charge, lines) VALUES (?1, ?2, ?3, ?4, ?5);
 
 -- name: limit_leave
 -- Leave the lines of buckets.

@@ -28,6 +28,7 @@ CREATE TABLE limit_line (
     ticket bigint NOT NULL,
     owner text COLLATE "C" NOT NULL,
     charge bigint NOT NULL,
+    lines bigint NOT NULL,
     PRIMARY KEY (bucket_id, ticket)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 CREATE INDEX limit_line_by_owner ON limit_line (owner);

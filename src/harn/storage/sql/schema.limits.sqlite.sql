@@ -28,6 +28,7 @@ CREATE TABLE limit_line (
     ticket INTEGER NOT NULL,
     owner TEXT NOT NULL,
     charge INTEGER NOT NULL,
+    lines INTEGER NOT NULL,
     PRIMARY KEY (bucket_id, ticket)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX limit_line_by_owner ON limit_line (owner);
