@@ -9,11 +9,13 @@ PostgreSQL is started from the test helpers; without its binaries that part is l
 from __future__ import annotations
 
 import asyncio
+import atexit
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,74 @@ async def single_life(n: int) -> float:
     return (time.perf_counter() - began) / n * 1e6
 
 
+# -- PostgreSQL ------------------------------------------------------------------------------------
+
+
+class Postgres:
+    """A server of our own with `fsync=on`, started when it is first needed."""
+
+    _server: Any = None
+
+    @classmethod
+    def dsn(cls) -> str:
+        if cls._server is None:
+            sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+            from postgres import Server
+
+            cls._server = Server(Path(tempfile.mkdtemp(prefix="harn-bench-pg-")), fsync=True)
+            cls._server.make()
+            cls._server.start()
+            atexit.register(cls._server.stop, "immediate")
+        return str(cls._server.dsn)
+
+
+def harn_on_postgres(concurrency: int, n: int, *, enqueue_only: bool = False) -> float:
+    async def inside() -> float:
+        url = f"{Postgres.dsn()}?schema=b{time.time_ns()}"
+        async with Runtime(storage=url):
+            queue = worker_queue("q", FAIR)
+            await queue.enqueue_many(jobs(1))
+            began = time.perf_counter()
+            for _ in range(0, n, 100):
+                await queue.enqueue_many(jobs(100))
+            if not enqueue_only:
+                began = time.perf_counter()
+                await drain("q", noop, concurrency=concurrency, policy=FAIR)
+            return (time.perf_counter() - began) / n * 1e6
+
+    return asyncio.run(inside())
+
+
+def bare_on_postgres(batch: int, n: int, *, enqueue_only: bool = False) -> float:
+    import psycopg
+
+    with psycopg.connect(Postgres.dsn(), autocommit=True) as db:
+        table = f"j{time.time_ns()}"
+        db.execute(f"CREATE TABLE {table} (id bigserial PRIMARY KEY, state int, body bytea)")
+        db.execute(f"CREATE INDEX ON {table} (id) WHERE state = 0")
+        began = time.perf_counter()
+        for _ in range(0, n, 100):
+            with db.transaction(), db.cursor() as cursor:
+                rows = [(b'{"n":1}',)] * 100
+                cursor.executemany(f"INSERT INTO {table} (state, body) VALUES (0, %s)", rows)
+        if enqueue_only:
+            return (time.perf_counter() - began) / n * 1e6
+        began = time.perf_counter()
+        done = 0
+        while done < n:
+            with db.transaction():
+                found = db.execute(
+                    f"SELECT id FROM {table} WHERE state = 0 ORDER BY id LIMIT %s"
+                    " FOR UPDATE SKIP LOCKED",
+                    (batch,),
+                ).fetchall()
+                ids = [row[0] for row in found]
+                db.execute(f"UPDATE {table} SET state = 1 WHERE id = ANY (%s)", (ids,))
+            db.execute(f"UPDATE {table} SET state = 2 WHERE id = ANY (%s)", (ids,))
+            done += len(ids)
+        return (time.perf_counter() - began) / n * 1e6
+
+
 # -- claims at size ------------------------------------------------------------------------------
 
 
@@ -146,6 +216,23 @@ def contests() -> Iterable[Contest]:
         ),
         "µs/job",
     )
+    for concurrency in (10, 100):
+        yield Contest(
+            f"PostgreSQL: claim to ack, concurrency {concurrency}",
+            (
+                Contestant("bare psycopg, batches", partial(bare_on_postgres, concurrency, 1000)),
+                Contestant("harn, fair share", partial(harn_on_postgres, concurrency, 1000)),
+            ),
+            "µs/job",
+        )
+    yield Contest(
+        "PostgreSQL: enqueue in batches of 100",
+        (
+            Contestant("bare executemany", partial(bare_on_postgres, 1, 1000, enqueue_only=True)),
+            Contestant("harn", partial(harn_on_postgres, 1, 1000, enqueue_only=True)),
+        ),
+        "µs/job",
+    )
     yield Contest(
         "claim p99 by size",
         (
@@ -159,6 +246,27 @@ def contests() -> Iterable[Contest]:
 
 
 GOALS = [
+    Goal(
+        "PostgreSQL, concurrency 10: 1.5x PgQueuer is 1.8x of the bare loop",
+        "PostgreSQL: claim to ack, concurrency 10",
+        "harn, fair share",
+        "bare psycopg, batches",
+        at_most=1.82,
+    ),
+    Goal(
+        "PostgreSQL, concurrency 100: 1.5x PgQueuer is 2.3x of the bare loop",
+        "PostgreSQL: claim to ack, concurrency 100",
+        "harn, fair share",
+        "bare psycopg, batches",
+        at_most=2.32,
+    ),
+    Goal(
+        "PostgreSQL: batches of 100 enqueued at most 1.5x of executemany",
+        "PostgreSQL: enqueue in batches of 100",
+        "harn",
+        "bare executemany",
+        at_most=1.5,
+    ),
     Goal(
         "a batched life costs at most 3x of the bare loop",
         "SQLite: a job's life, 100 in flight",

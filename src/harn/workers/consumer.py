@@ -226,7 +226,10 @@ class Consumer:
         store, topic = self.queue.store, self.queue.topics.jobs
         while self._is_empty:
             await store.grown(topic, self._mark, self._due_in)
-            self._mark = store.growth(topic)
+            before, self._mark = self._mark, store.growth(topic)
+            if self._mark[0] != before[0]:
+                self._is_empty = False  # jobs were put in: no need to look first
+                break
             try:
                 found, now, due = await store.run(partial(has_work, self.queue.name), write=False)
             except HarnError:
