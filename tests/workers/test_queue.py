@@ -371,3 +371,67 @@ async def test_a_change_of_the_fairness_key_gives_every_job_its_new_share(
     found = [claim.job.binding_key for claim in await by_pair.claim_many("w", 4)]
 
     assert found == ["x", "y", "x", "y"]
+
+
+async def test_D7_keys_that_come_and_go_leave_nothing_behind(runtime: Runtime) -> None:
+    from harn.storage import Store, list_shares
+
+    queue = worker_queue("q", SchedulerPolicy(strategy="drr"))
+    for start in range(0, 3000, 500):
+        await queue.enqueue_many(
+            [NewJob(n, tenant_id=f"t{n:05}") for n in range(start, start + 500)]
+        )
+        for claim in await queue.claim_many("w", 500):
+            await claim.ack()
+
+    counts = await queue.counts()
+    assert counts is not None
+    shares = await runtime.service(Store).run(lambda: list_shares(counts.queue_id, 10_000))
+
+    assert len(shares) < 1000
+    assert counts.dropped_selected + sum(share.selected for share in shares) == 3000
+
+
+class JumpingClock(FakeClock):
+    """A clock that somebody sets back or forward; like a real one, it is not a test's own."""
+
+    is_fake = False
+    jump_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.jump_ms
+
+
+async def test_a_clock_that_jumps_back_an_hour_neither_frees_nor_loses_a_claim(
+    tmp_path: Any,
+) -> None:
+    clock = JumpingClock()
+    async with Runtime(storage=f"sqlite:///{tmp_path}/q.sqlite", clock=clock):
+        queue = worker_queue("q")
+        await queue.enqueue_many([1, 2])
+        first = await queue.claim_next("a", ttl="1m")
+        clock.jump_ms = -HOUR
+        second = await queue.claim_next("b", ttl="1m")
+        nothing = await queue.claim_next("c")
+
+        assert first is not None and second is not None
+        assert second.job.id != first.job.id
+        assert second.claimed_at_ms >= first.claimed_at_ms
+        assert nothing is None
+        assert await first.renew() is True
+        assert await first.ack() is True
+
+
+async def test_a_clock_that_jumps_forward_an_hour_leaves_one_winner(tmp_path: Any) -> None:
+    clock = JumpingClock()
+    async with Runtime(storage=f"sqlite:///{tmp_path}/q.sqlite", clock=clock):
+        queue = worker_queue("q")
+        await queue.enqueue(1)
+        first = await queue.claim_next("a", ttl="1m")
+        clock.jump_ms = HOUR
+        second = await queue.claim_next("b", ttl="1m")
+
+        assert first is not None and second is not None
+        with pytest.raises(ClaimLost):
+            await first.ack()
+        assert await second.ack() is True

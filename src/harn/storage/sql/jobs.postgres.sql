@@ -11,9 +11,9 @@ FROM queues WHERE name = :queue;
 
 -- name: insert_jobs
 -- Write new jobs.
-INSERT INTO jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, max_attempts, tenant_id, binding_key, trigger_id)
-SELECT * FROM unnest(:queue_id::bigint[], :id::bigint[], :key::text[], :priority::smallint[], :state::smallint[],
-    :enqueued_at::bigint[], :wake_at::bigint[], :max_attempts::bigint[], :tenant_id::text[], :binding_key::text[], :trigger_id::text[]);
+-- types: int8 int8 text int2 int2 int8 int8 int8 text text text
+COPY jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, max_attempts, tenant_id, binding_key, trigger_id)
+FROM STDIN (FORMAT BINARY);
 
 -- name: note_triggers
 -- Remember trigger ids seen in a queue.
