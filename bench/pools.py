@@ -34,6 +34,7 @@ from pathlib import Path
 from bench.harness import Contest, Contestant, Goal, timed, timed_async
 from harn import Runtime, durable, pool_create, pool_wait
 from harn.ids import pool_id
+from harn.pools.audit import Submitted
 from harn.pools.names import Names
 from harn.pools.records import VERSION, EndRecord, PoolRecord, StartRecord, TaskRecord, encode
 from harn.pools.strategies import fair_round_robin, fifo, lifo, priority
@@ -118,6 +119,9 @@ def bytes_each() -> float:
     return asyncio.run(inside())
 
 
+SUBMITTED = Submitted(Names("pool_bench", "bench"), 1, 0, 0, None, None, "user")
+
+
 def dequeues(kind: str, tasks: int, keys: int) -> Callable[[], float]:
     strategies = {"fifo": fifo, "lifo": lifo, "fair_round_robin": fair_round_robin}
     strategy = strategies.get(kind, priority)()
@@ -131,7 +135,7 @@ def dequeues(kind: str, tasks: int, keys: int) -> Callable[[], float]:
             queue = strategy.queue()
             for seq in range(tasks):
                 key = names[seq % keys]
-                queue.push(PoolTask(None, seq, None, seq % levels, key, key, 0, "user", None))
+                queue.push(PoolTask(None, SUBMITTED, None, seq % levels, key, None))
             gc.collect()
             gc.disable()
             began = time.perf_counter()

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Container, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from harn.errors import HarnError, InvalidOption, StorageCorrupt
 from harn.runtime import current_runtime
@@ -49,6 +49,30 @@ MOST_DAMAGED = 10_000
 """Records to step over one by one before a store is called beyond reading."""
 
 Payload = Any | Callable[[], Any]
+
+
+class Receipt(Protocol):
+    """A record that makes its own payload, when it is called; see `EventLog.recorder`.
+
+    It is kept for long and called once: it must say the same whenever that is.
+    """
+
+    @property
+    def kind(self) -> str:
+        """The kind of the record."""
+
+    @property
+    def headers(self) -> Mapping[str, Any]:
+        """Its headers."""
+
+    @property
+    def at(self) -> int:
+        """When it happened, in wall milliseconds."""
+
+    def __call__(self) -> Any:
+        """Return the payload."""
+
+
 _Record = tuple[str, str, Payload, Mapping[str, Any] | None, int]
 _Entry = tuple[asyncio.Future[tuple[int, int]] | None, Draft | _Record]
 
@@ -170,15 +194,9 @@ class EventLog:
         runtime is left. It never raises and never blocks.
         """
         if self._in_memory:
-            buffer = self._buffers.get(topic)
-            if buffer is None:
-                buffer = self._buffers[topic] = _Buffer(maxlen=BUFFERED)
             if at_ms is None:
                 at_ms = self._runtime.clock.now_ms()
-            buffer.append((kind, payload, headers, at_ms))
-            buffer.total += 1
-            if self.store.is_awaited(topic):
-                self._schedule()
+            self._buffer(topic).note((kind, payload, headers, at_ms))
             return
         if len(self._pending) >= BUFFERED:
             self.dropped += 1
@@ -187,6 +205,18 @@ class EventLog:
         self._pending.append((None, (topic, kind, payload, headers, at)))
         self._recorded[topic] += 1
         self._schedule()
+
+    def recorder(self, topic: str) -> Callable[[Receipt], None]:
+        """Return a `record` for receipts of *topic*, for who writes some with every task."""
+        if self._in_memory:
+            return self._buffer(topic).note
+        return lambda noted: self.record(topic, noted.kind, noted, noted.headers, noted.at)
+
+    def _buffer(self, topic: str) -> _Buffer:
+        buffer = self._buffers.get(topic)
+        if buffer is None:
+            buffer = self._buffers[topic] = _Buffer(topic, self.store.awaited, self._schedule)
+        return buffer
 
     async def append(self, drafts: list[Draft]) -> list[tuple[int, int]]:
         """Append *drafts* to their topics, all or none; return (id, time) of each."""
@@ -286,7 +316,7 @@ class EventLog:
         self._scheduled = False
         if self._in_memory:
             for topic in list(self._buffers):
-                if self.store.is_awaited(topic):
+                if topic in self.store.awaited:
                     self._absorb(topic)
         elif len(self._flights) < self._at_once and not self._heads:
             self._take_off()
@@ -300,14 +330,15 @@ class EventLog:
         self._flights.append(flight)
         drafts = flight.drafts
         try:
-            self.store.submit(lambda: append(drafts), into=_Landing(partial(self._land, flight)))
+            landing = _Landing(self._loop, partial(self._land, flight))
+            self.store.submit(lambda: append(drafts), into=landing)
         except HarnError as error:
             self._crashed(flight, error)
 
     def _load(self) -> _Flight:
         flight, size = _Flight(), 0
         entries, drafts, pending = flight.entries, flight.drafts, self._pending
-        busy: set[str] = set().union(*(each.topics for each in self._flights))
+        busy = set().union(*(each.topics for each in self._flights)) if self._flights else None
         passed: list[_Entry] = []
         while pending and len(entries) < BATCH and size < BATCH_BYTES:
             entry = pending.popleft()
@@ -456,12 +487,12 @@ class EventLog:
 
     def _absorb(self, topic: str) -> None:
         """Move what was recorded in memory into the store."""
-        buffer = self._buffers.pop(topic, None)
-        if buffer is None:
+        buffer = self._buffers.get(topic)
+        if not buffer:
             return
-        drafts = [made for item in buffer if (made := _made((topic, *item))) is not None]
-        self.dropped += len(buffer) - len(drafts)
-        skipped = buffer.total - len(buffer)
+        items, skipped = buffer.emptied()
+        drafts = [made for item in items if (made := _made(item)) is not None]
+        self.dropped += len(items) - len(drafts)
 
         def absorb() -> Operation[int]:
             if skipped:
@@ -480,17 +511,49 @@ class EventLog:
                 pass
 
 
-class _Buffer(deque[tuple[str, Payload, Mapping[str, Any] | None, int]]):
-    """What was recorded for one topic in memory, and how much ever was since the last read."""
+class _Buffer(deque[Any]):
+    """What was recorded for one topic in memory, and how much ever was since the last read.
 
-    total = 0
+    Receipts stand in it as they came; other records as (kind, payload, headers, time).
+    """
+
+    __slots__ = ("_awaited", "_topic", "_total", "_wake")
+
+    def __init__(self, topic: str, awaited: Container[str], wake: Callable[[], None]) -> None:
+        super().__init__(maxlen=BUFFERED)
+        self._topic = topic
+        self._awaited = awaited
+        self._wake = wake
+        self._total = 0
+
+    def note(self, item: Any) -> None:
+        """Add *item*; beyond the bound the oldest goes."""
+        self.append(item)
+        self._total += 1
+        if self._topic in self._awaited:
+            self._wake()
+
+    def emptied(self) -> tuple[list[_Record], int]:
+        """Take everything out; return it, and how many records had gone before it."""
+        items = [self._spelled_out(item) for item in self]
+        skipped = self._total - len(items)
+        self.clear()
+        self._total = 0
+        return items, skipped
+
+    def _spelled_out(self, item: Any) -> _Record:
+        if type(item) is tuple:
+            return (self._topic, *item)
+        return self._topic, item.kind, item, item.headers, item.at
 
 
 class _Landing(asyncio.Future[list[tuple[int, int]]]):
     """A future whose one listener is told at once, not on the loop's next turn."""
 
-    def __init__(self, tell: Callable[[asyncio.Future[Any]], None]) -> None:
-        super().__init__()
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, tell: Callable[[asyncio.Future[Any]], None]
+    ) -> None:
+        super().__init__(loop=loop)
         self._tell = tell
 
     def set_result(self, result: list[tuple[int, int]]) -> None:

@@ -674,7 +674,7 @@ async def test_the_journal_is_compacted_while_it_runs(disk) -> None:
     seen = pool.snapshot()
     assert (seen.total, seen.completed, len(seen.tasks)) == (total, 1000, 50)
     task = await pool.submit(partial(note, "next"))
-    assert task._seq == 1001
+    assert task._submitted.seq == 1001
 
 
 async def test_retention_by_age_holds_across_restarts(disk) -> None:

@@ -6,7 +6,7 @@ the same whenever it is read, so each carries the few values it needs and nothin
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -14,33 +14,45 @@ from harn import topics
 from harn.eventlog import EventLog
 from harn.pools.backpressure import Evict, RejectNew
 from harn.pools.names import Names, iso_text
-from harn.pools.task import PoolTask
 
-SUBMIT_HEADERS = {"schema": "harn.pool_submit.v1"}
-DEQUEUE_HEADERS = {"schema": "harn.pool_dequeue.v1"}
+if TYPE_CHECKING:
+    from harn.pools.task import PoolTask
+
 DROP_HEADERS = {
     policy: {"schema": "harn.pool_drop.v1", "policy": policy}
     for policy in ("drop_oldest", "drop_newest", "ring_buffer")
 }
 
 
-class Submitted(msgspec.Struct, gc=False):
-    """The receipt of one accepted submit."""
+class Submitted(msgspec.Struct, gc=False, frozen=True):
+    """What was submitted, by whom and when: a receipt, and what the task's handle starts from.
+
+    Every task has one for life, and so have its snapshots. Strings and numbers only, so the
+    garbage collector need not look at it.
+    """
 
     names: Names
     seq: int
-    ms: int
+    at: int
     priority: int
     key: str | None
     idempotency_key: str | None
     by: str
 
+    kind: ClassVar[str] = "pool_submit"
+    headers: ClassVar[dict[str, str]] = {"schema": "harn.pool_submit.v1"}
+
+    @property
+    def task_id(self) -> str:
+        """The id of the task."""
+        return self.names.task(self.at, self.seq)
+
     def __call__(self) -> dict[str, Any]:
         return {
             "pool_id": self.names.id,
             "pool": self.names.name,
-            "task_id": self.names.task(self.ms, self.seq),
-            "submitted_at": iso_text(self.ms),
+            "task_id": self.task_id,
+            "submitted_at": iso_text(self.at),
             "priority": self.priority,
             "key": self.key,
             "idempotency_key": self.idempotency_key,
@@ -48,22 +60,23 @@ class Submitted(msgspec.Struct, gc=False):
         }
 
 
-class Dequeued(msgspec.Struct, gc=False):
+class Dequeued(msgspec.Struct, gc=False, frozen=True):
     """The receipt of one start."""
 
-    names: Names
-    seq: int
-    ms: int
+    submitted: Submitted
     at: int
     slot: int
 
+    kind: ClassVar[str] = "pool_dequeue"
+    headers: ClassVar[dict[str, str]] = {"schema": "harn.pool_dequeue.v1"}
+
     def __call__(self) -> dict[str, Any]:
         return {
-            "pool_id": self.names.id,
-            "pool": self.names.name,
-            "task_id": self.names.task(self.ms, self.seq),
+            "pool_id": self.submitted.names.id,
+            "pool": self.submitted.names.name,
+            "task_id": self.submitted.task_id,
             "dequeued_at": iso_text(self.at),
-            "queued_for_ms": max(0, self.at - self.ms),
+            "queued_for_ms": max(0, self.at - self.submitted.at),
             "slot_index": self.slot,
         }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 
+import msgspec
+
 from harn.clock import iso
 from harn.ids import digest
 
@@ -11,7 +13,7 @@ iso_text = functools.lru_cache(maxsize=4096)(iso)
 """Many tasks share a millisecond; its text is made once."""
 
 
-class Names:
+class Names(msgspec.Struct, gc=False):
     """A pool's id and name, and the ids of its tasks.
 
     A task's id is a UUIDv7 made of its time of submit, its number and its pool's salt: of what
@@ -22,19 +24,14 @@ class Names:
     'pool_1_task_00000000-0000-7000-8000-00073cc74856'
     """
 
-    __slots__ = ("_prefix", "_salt", "id", "name")
+    id: str
+    name: str
+    _prefix: str = ""
+    _salt: str = ""
 
-    def __init__(self, id: str, name: str) -> None:
-        self.id = id
-        self.name = name
-        self._prefix = f"{id}_task_"
-        self._salt = digest(id, length=8)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Names) and (self.id, self.name) == (other.id, other.name)
-
-    def __hash__(self) -> int:
-        return hash(self.id)
+    def __post_init__(self) -> None:
+        self._prefix = f"{self.id}_task_"
+        self._salt = digest(self.id, length=8)
 
     def task(self, ms: int, seq: int) -> str:
         """Return the id of the task submitted at *ms* as number *seq*."""

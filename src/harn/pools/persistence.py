@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from harn.errors import HarnError, StorageError
+from harn.pools.audit import Submitted
 from harn.pools.durable import Durable, durable_call, recall, registered
 from harn.pools.journal import Journal
 from harn.pools.journalfile import journal_name
@@ -113,7 +114,9 @@ class Persistence:
             await self._journal.synced(task._more.ticket)
         except (StorageError, asyncio.CancelledError):
             if self._pool.withdraw(task):
-                self._journal.append(encode(WithdrawRecord(VERSION, task._seq)), owed=True)
+                self._journal.append(
+                    encode(WithdrawRecord(VERSION, task._submitted.seq)), owed=True
+                )
             raise
 
     async def starting(self, task: PoolTask) -> None:
@@ -121,7 +124,7 @@ class Persistence:
         await self._journal.synced(task._more.ticket)
         call = task._more.call
         assert task._started_ms is not None
-        start = encode(StartRecord(VERSION, task._seq, task._started_ms))
+        start = encode(StartRecord(VERSION, task._submitted.seq, task._started_ms))
         may_repeat = call is None or call[0].rerun
         ticket = self._journal.append(start, owed=may_repeat)
         if not may_repeat:
@@ -139,7 +142,8 @@ class Persistence:
             more.ticket = self._journal.append(encode(self._record(task)), ends=1)
             return
         assert task._finished_ms is not None
-        end = EndRecord(VERSION, task._seq, task._finished_ms, task.status, error=_text(task.error))
+        seq, error = task._submitted.seq, _text(task.error)
+        end = EndRecord(VERSION, seq, task._finished_ms, task.status, error=error)
         if task.status == "completed":
             _write_result(end, task)
         elif more.reason is not None:
@@ -163,19 +167,19 @@ class Persistence:
         return retention.count, self._pool.runtime.clock.now_ms() - retention.age_ms
 
     def _record(self, task: PoolTask) -> TaskRecord:
-        more = task._more
+        more, submitted = task._more, task._submitted
         tenant = more.binding[0] if isinstance(more.binding, tuple) else None
         record = TaskRecord(
             v=VERSION,
-            seq=task._seq,
-            id=task.id,
-            submitted_at=task._submitted_ms,
-            submitted_by=task._submitted_by,
+            seq=submitted.seq,
+            id=submitted.task_id,
+            submitted_at=submitted.at,
+            submitted_by=submitted.by,
             status=task.status,
-            priority=task.priority,
-            key=task.key,
+            priority=submitted.priority,
+            key=submitted.key,
             labels=more.labels or {},
-            idempotency_key=more.idempotency_key,
+            idempotency_key=submitted.idempotency_key,
             tenant_id=tenant,
             started_at=task._started_ms,
             finished_at=task._finished_ms,
@@ -256,22 +260,21 @@ class Persistence:
         self.ended(task)
 
     def _known(self, record: TaskRecord) -> PoolTask:
-        pool = self._pool
-        task = PoolTask(
-            pool,
+        pool, key = self._pool, record.key
+        submitted = Submitted(
+            pool.names,
             record.seq,
-            None,
-            record.priority,
-            record.key,
-            record.key,
             record.submitted_at,
+            record.priority,
+            key,
+            record.idempotency_key,
             record.submitted_by,
-            None,
         )
+        task = PoolTask(pool, submitted, None, record.priority, key, None)
         if record.labels:
             task._own().labels = record.labels
             if pool._field is not None:
-                task.partition = record.labels.get(pool._field, record.key)
+                task.partition = record.labels.get(pool._field, key)
         task._started_ms = record.started_at
         return task
 
@@ -279,7 +282,6 @@ class Persistence:
         if record.idempotency_key is None:
             return
         more = task._own()
-        more.idempotency_key = record.idempotency_key
         if record.call is not None:
             args = bytes(record.args) if isinstance(record.args, msgspec.Raw) else b""
             more.fingerprint = call_fingerprint(record.call, args)

@@ -12,11 +12,10 @@ import logging
 from collections.abc import Callable, Hashable
 from contextvars import copy_context
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from harn import topics
 from harn.errors import DeadlockError, PoolFull
-from harn.pools.audit import SUBMIT_HEADERS, Submitted, note_drop
+from harn.pools.audit import Submitted, note_drop
 from harn.pools.backpressure import Decision, Evict, Park, Refuse, RejectNew, decide
 from harn.pools.memory import binding, fingerprint
 from harn.pools.names import iso_text
@@ -27,9 +26,6 @@ from harn.pools.task import PoolTask
 from harn.runtime import Task, current_frame_var
 from harn.tasks import check_callable
 from harn.telemetry.spans import instant_span, tracing
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger("harn.pools")
 
@@ -233,12 +229,12 @@ class Pool(Slots):
         self._seq = seq = self._seq + 1
         now: int = self.runtime.clock.now_ms()
         by = ambient.workflow_id or ambient.agent_session_id or ambient.worker_id or "user"
-        task = PoolTask(self, seq, fn, priority, key, key, now, by, copy_context())
+        submitted = Submitted(self.names, seq, now, priority, key, idempotency_key, by)
+        task = PoolTask(self, submitted, fn, priority, key, copy_context())
         self._memory.total += 1
         if labels or idempotency_key is not None or submitter.values or tracing():
             self._equip(task, labels, submitter, idempotency_key)
-        receipt = Submitted(self.names, seq, now, priority, key, idempotency_key, by)
-        self._record(topics.POOL_AUDIT, "pool_submit", receipt, SUBMIT_HEADERS, now)
+        self._audit(submitted)
         if decision is not None:
             if isinstance(decision, RejectNew):
                 self._reject(task, decision, None)
@@ -280,7 +276,6 @@ class Pool(Slots):
             if self._field is not None:
                 task.partition = labels.get(self._field, task.key)
         if idempotency_key is not None:
-            more.idempotency_key = idempotency_key
             more.fingerprint = fingerprint(task._fn)
             self._memory.bind(binding(submitter.ambient.tenant_id, idempotency_key), task)
         if tracing():
@@ -333,7 +328,7 @@ class Pool(Slots):
             logger.warning(
                 "pool %r: idempotency key %r came with another call; it leads to its first task",
                 self.name,
-                more.idempotency_key,
+                task.idempotency_key,
             )
         return task
 
@@ -348,7 +343,7 @@ class Pool(Slots):
             self._leave_queue(task)
         else:
             self._running = self._stuck.running = self._running - 1
-        task._finished_ms = task._submitted_ms  # its worker, if it has one, passes it over
+        task._finished_ms = task._submitted.at  # its worker, if it has one, passes it over
         task.status = "cancelled"
         self._memory.unbind(task)
         self._memory.total -= 1
@@ -358,4 +353,4 @@ class Pool(Slots):
 
 
 def _by_seq(task: PoolTask) -> int:
-    return task._seq
+    return task._submitted.seq

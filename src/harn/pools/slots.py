@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from harn import topics
 from harn.clock import resolve
 from harn.errors import HarnError, PoolClosed, PoolNotFound
-from harn.pools.audit import DEQUEUE_HEADERS, Dequeued
+from harn.pools.audit import Dequeued
 from harn.pools.memory import Memory
 from harn.pools.names import Names
 from harn.pools.options import PoolOptions
@@ -48,7 +48,7 @@ class Slots:
         self._created_ms = runtime.clock.now_ms()
         self.names = Names(id, options.name)
         self._log = runtime.event_log
-        self._record = runtime.event_log.record
+        self._audit = runtime.event_log.recorder(topics.POOL_AUDIT)
         self._policy = options.backpressure
         self._bounded = options.backpressure.kind != "unbounded"
         self._field = options.field
@@ -81,8 +81,7 @@ class Slots:
         task._started_ms = now
         slot = self._running
         self._running = self._stuck.running = slot + 1
-        receipt = Dequeued(self.names, task._seq, task._submitted_ms, now, slot)
-        self._record(topics.POOL_AUDIT, "pool_dequeue", receipt, DEQUEUE_HEADERS, now)
+        self._audit(Dequeued(task._submitted, now, slot))
         if task._more.span is not None:
             self._trace_start(task)
         if self.idle:
@@ -144,10 +143,7 @@ class Slots:
             following._started_ms = now
             following._worker = worker
             worker.task = following
-            receipt = Dequeued(
-                self.names, following._seq, following._submitted_ms, now, self._running - 1
-            )
-            self._record(topics.POOL_AUDIT, "pool_dequeue", receipt, DEQUEUE_HEADERS, now)
+            self._audit(Dequeued(following._submitted, now, self._running - 1))
             if following._more.span is not None:
                 self._trace_start(following)
         else:

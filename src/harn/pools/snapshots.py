@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from harn.pools.audit import Submitted
 from harn.pools.backpressure import BackpressurePolicy
-from harn.pools.names import Names, iso_text
+from harn.pools.names import iso_text
 from harn.pools.strategies import Strategy
 
 TaskStatus = Literal["queued", "running", "completed", "failed", "rejected", "cancelled"]
@@ -26,17 +27,11 @@ class TaskSnapshot(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     says that the result was no JSON and did not survive a restart; *result* describes it then.
     """
 
-    _names: Names
-    _seq: int
-    _submitted_ms: int
+    _submitted: Submitted
     _started_ms: int | None
     _finished_ms: int | None
     status: TaskStatus
-    priority: int
-    key: str | None
-    labels: Mapping[str, str]
-    idempotency_key: str | None
-    submitted_by: str
+    _labels: Mapping[str, str] | None = None
     result: Any = None
     error: str | None = None
     rejection_reason: str | None = None
@@ -47,22 +42,47 @@ class TaskSnapshot(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     @property
     def id(self) -> str:
         """The task's id."""
-        return self._names.task(self._submitted_ms, self._seq)
+        return self._submitted.task_id
 
     @property
     def pool(self) -> str:
         """The pool's name."""
-        return self._names.name
+        return self._submitted.names.name
 
     @property
     def pool_id(self) -> str:
         """The pool's id."""
-        return self._names.id
+        return self._submitted.names.id
+
+    @property
+    def priority(self) -> int:
+        """The priority it was submitted with."""
+        return self._submitted.priority
+
+    @property
+    def key(self) -> str | None:
+        """The key it was submitted with."""
+        return self._submitted.key
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The labels it was submitted with."""
+        return self._labels or NO_LABELS
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The idempotency key it was submitted with."""
+        return self._submitted.idempotency_key
+
+    @property
+    def submitted_by(self) -> str:
+        """Who submitted it."""
+        return self._submitted.by
 
     @property
     def submitted_at(self) -> str:
         """When it was submitted."""
-        return iso_text(self._submitted_ms)
+        return iso_text(self._submitted.at)
 
     @property
     def started_at(self) -> str | None:

@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 
 from harn.errors import PoolTaskCancelled, PoolTaskFailed, PoolTaskRejected
-from harn.pools.names import Names, iso_text
+from harn.pools.audit import Submitted
+from harn.pools.names import iso_text
 from harn.pools.records import from_json
-from harn.pools.snapshots import NO_LABELS, TaskSnapshot, TaskStatus
+from harn.pools.snapshots import TaskSnapshot, TaskStatus
 from harn.runtime import Frame, Task
 
 
@@ -83,7 +84,6 @@ class More:
 
     labels: dict[str, str] | None = None
     values: Any = None
-    idempotency_key: str | None = None
     binding: Any = None
     fingerprint: int | None = None
     conflicts: int = 0
@@ -117,13 +117,10 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
     """
 
     _pool: Any
-    _seq: int
+    _submitted: Submitted
     _fn: Any
     priority: int
-    key: str | None
     partition: str | None
-    _submitted_ms: int
-    _submitted_by: str
     _context: Any
     status: TaskStatus = "queued"
     waiting: bool = False
@@ -145,8 +142,7 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
     @property
     def id(self) -> str:
         """The task's id, `<pool id>_task_<uuid>`; ids sort by time of submit."""
-        names: Names = self._pool.names
-        return names.task(self._submitted_ms, self._seq)
+        return self._submitted.task_id
 
     @property
     def pool(self) -> str:
@@ -159,6 +155,11 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
         return str(self._pool.id)
 
     @property
+    def key(self) -> str | None:
+        """The key given to the submit."""
+        return self._submitted.key
+
+    @property
     def labels(self) -> dict[str, str]:
         """The labels given to the submit."""
         return dict(self._more.labels) if self._more.labels else {}
@@ -166,7 +167,7 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
     @property
     def idempotency_key(self) -> str | None:
         """The idempotency key given to the submit."""
-        return self._more.idempotency_key
+        return self._submitted.idempotency_key
 
     @property
     def conflicts(self) -> int:
@@ -176,12 +177,12 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
     @property
     def submitted_at(self) -> str:
         """When it was submitted."""
-        return iso_text(self._submitted_ms)
+        return iso_text(self._submitted.at)
 
     @property
     def submitted_by(self) -> str:
         """Who submitted it: a workflow, agent session or worker, or `"user"`."""
-        return self._submitted_by
+        return self._submitted.by
 
     @property
     def result(self) -> Any:
@@ -218,24 +219,17 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
 
     def snapshot(self) -> TaskSnapshot:
         """Return the task as it stands."""
-        more, outcome = self._more, self._outcome
-        completed = self.status == "completed"
+        more, outcome, status = self._more, self._outcome, self.status
         seen = TaskSnapshot(
-            self._pool.names,
-            self._seq,
-            self._submitted_ms,
+            self._submitted,
             self._started_ms,
             self._finished_ms,
-            self.status,
-            self.priority,
-            self.key,
-            dict(more.labels) if more.labels else NO_LABELS,
-            more.idempotency_key,
-            self._submitted_by,
-            outcome if completed else None,
+            status,
+            more.labels and dict(more.labels),
+            outcome if status == "completed" else None,
         )
         reloaded = type(outcome) is Reloaded
-        if self.status != "failed" and more.reason is None and not reloaded:
+        if status != "failed" and more.reason is None and not reloaded:
             return seen
         rejection, policy, stale = more.reason or (None, None, None)
         return msgspec.structs.replace(

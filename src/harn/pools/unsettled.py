@@ -98,8 +98,8 @@ def _pending_task(task: PoolTask, now: int) -> PendingPoolTask:
         key=seen.key,
         idempotency_key=seen.idempotency_key,
         submitted_at=seen.submitted_at,
-        submitted_at_ms=task._submitted_ms,
+        submitted_at_ms=task._submitted.at,
         submitted_by=seen.submitted_by,
         started_at=seen.started_at,
-        age_ms=max(0, now - task._submitted_ms),
+        age_ms=max(0, now - task._submitted.at),
     )

@@ -32,7 +32,8 @@ class Store:
         self.driver: Driver = open_driver(self.place, runtime, hooks)
         self._growth: dict[str, int] = {}
         self._hints = 0
-        self._waiting: dict[str, list[asyncio.Future[None]]] = {}
+        self.awaited: dict[str, list[asyncio.Future[None]]] = {}
+        """The topics that somebody waits for to grow, and who; the same dict for ever."""
         self._watched = 0
 
     @property
@@ -80,7 +81,7 @@ class Store:
         if self.growth(topic) != since:
             return
         woken = asyncio.get_running_loop().create_future()
-        waiting = self._waiting.setdefault(topic, [])
+        waiting = self.awaited.setdefault(topic, [])
         waiting.append(woken)
         self._watch(+1)
         clock = self._runtime.clock
@@ -92,12 +93,8 @@ class Store:
             self._watch(-1)
             if woken in waiting:
                 waiting.remove(woken)
-            if not waiting and self._waiting.get(topic) is waiting:
-                del self._waiting[topic]
-
-    def is_awaited(self, topic: str) -> bool:
-        """Tell whether somebody waits for *topic* to grow."""
-        return topic in self._waiting
+            if not waiting and self.awaited.get(topic) is waiting:
+                del self.awaited[topic]
 
     async def check(self) -> list[str]:
         """Look for damage below the records; return what was found."""
@@ -115,12 +112,13 @@ class Store:
     def _appended(self, topics: frozenset[str]) -> None:
         for topic in topics:
             self._growth[topic] = self._growth.get(topic, 0) + 1
-            for woken in self._waiting.pop(topic, ()):
+            for woken in self.awaited.pop(topic, ()):
                 resolve(woken)
 
     def _hinted(self) -> None:
         self._hints += 1
-        waiting, self._waiting = self._waiting, {}
+        waiting = dict(self.awaited)
+        self.awaited.clear()
         for futures in waiting.values():
             for woken in futures:
                 resolve(woken)
