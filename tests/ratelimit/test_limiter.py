@@ -174,6 +174,18 @@ async def test_R7_a_large_request_is_not_starved_by_small_ones(world, clock) -> 
     assert [(await task).waited_ms for task in small] == [2000] * 5
 
 
+async def test_those_who_come_in_the_same_moment_keep_their_order_too(world, clock) -> None:
+    await acquire(key="k", limit=2, window_ms=1000)
+
+    large = spawn(acquire(key="k", limit=2, units=2, window_ms=1000))
+    small = spawn(acquire(key="k", limit=2, window_ms=1000))
+    await clock.advance("1s")
+
+    assert (large.done(), small.done()) == (True, False)
+    await clock.advance("1s")
+    assert small.done()
+
+
 async def test_those_who_share_no_bucket_do_not_wait_for_each_other(world, clock) -> None:
     await acquire(key="a", limit=1)
     spawn(acquire(buckets=[Bucket("a", 1), Bucket("b", 1)]))
