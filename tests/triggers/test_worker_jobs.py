@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from harn import Runtime, TriggerEvent, channel_emit, event_log_read, topics, trigger_register
+from harn.storage import Store, ask
 from harn.testing import FakeClock
 from harn.triggers import DeadLetters, JobRunner, check_binding
 from harn.triggers.retry import FROM_MANIFEST
@@ -26,7 +27,9 @@ async def produce(*payloads: Any, **options: Any) -> list[Any]:
     return [(await channel_emit("x", payload)).dispatched[0] for payload in payloads]
 
 
-async def consume(runtime: Runtime, handler: Any, **options: Any) -> DrainReport:
+async def consume(
+    runtime: Runtime, handler: Any, workers: int = 1, **options: Any
+) -> DrainReport:
     """Drain the queue with what a consumer's own definition of the trigger says."""
     binding = check_binding(
         id="t",
@@ -39,7 +42,9 @@ async def consume(runtime: Runtime, handler: Any, **options: Any) -> DrainReport
     )
     runner = JobRunner(runtime, lambda id: binding)
     queue = worker_queue("triage")
-    return await Consumer(queue, runner, claim_ttl="1m", triggers=frozenset({"t"})).run()
+    return await Consumer(
+        queue, runner, claim_ttl="1m", concurrency=workers, triggers=frozenset({"t"})
+    ).run()
 
 
 async def test_an_event_survives_its_way_through_a_queue(storage_url: str) -> None:
@@ -151,6 +156,30 @@ async def test_a_singleton_in_flight_gives_the_next_job_back(
 
     assert second.acked == 0
     assert done == [1, 2]
+
+
+async def test_a_job_that_is_given_back_leaves_the_line_before_its_gate(
+    runtime: Runtime, clock: FakeClock
+) -> None:
+    gate = asyncio.Event()
+
+    async def handler(event: TriggerEvent) -> None:
+        await gate.wait()
+
+    await produce(1, 2)
+    options = {"concurrency": {"max": 1}}
+    draining = asyncio.ensure_future(consume(runtime, handler, 2, **options))
+    await clock.advance("6s")
+
+    def dump() -> Any:
+        return (yield ask("trigger_dump_marks"))
+
+    marks = await runtime.service(Store).run(dump)
+    gate.set()
+    await clock.advance("5s")
+    await draining
+
+    assert [bool(mark[4]) for mark in marks] == [True]
 
 
 @pytest.mark.parametrize("payload", [{"no": "event"}, 5, None])
