@@ -177,10 +177,11 @@ async def test_R7_a_large_request_is_not_starved_by_small_ones(world, clock) -> 
 async def test_those_who_come_in_the_same_moment_keep_their_order_too(world, clock) -> None:
     await acquire(key="k", limit=2, window_ms=1000)
 
-    large = spawn(acquire(key="k", limit=2, units=2, window_ms=1000))
-    small = spawn(acquire(key="k", limit=2, window_ms=1000))
+    wanted = [("other", 1), ("other", 1), ("k", 2), ("k", 1)]  # one operation, but for the first
+    tasks = [spawn(acquire(key=k, limit=2, units=u, window_ms=1000)) for k, u in wanted]
     await clock.advance("1s")
 
+    large, small = tasks[2:]
     assert (large.done(), small.done()) == (True, False)
     await clock.advance("1s")
     assert small.done()
