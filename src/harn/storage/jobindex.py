@@ -53,6 +53,7 @@ SHIFT_COLUMNS = (
     *("queue_id", "key", "ready", "scheduled", "in_flight", "selected"),
     *("round", "cap", "at", "deferrals"),
 )
+FREE_COLUMNS = ("queue_id", "key", "in_flight", "round", "cap", "at", "deferrals")
 SETTLE_COLUMNS = (
     *("queue_id", "id", "state", "wake_at", "held", "attempts", "settled_at", "history"),
 )
@@ -203,13 +204,18 @@ class Shifts:
 
     def apply(self, state: QueueState) -> Operation[None]:
         """Write the sums."""
-        rows: list[Row] = [
-            (state.queue_id, key, *sums, state.round, state.cap, state.now, state.deferrals)
-            for key, sums in sorted(self._by_key.items())
-            if any(sums)
-        ]
-        if rows:
-            yield ask_many("shift_shares", SHIFT_COLUMNS, rows)
+        now = (state.round, state.cap, state.now, state.deferrals)
+        freed: list[Row] = []
+        moved: list[Row] = []
+        for key, sums in sorted(self._by_key.items()):
+            if any((sums[0], sums[1], sums[3])):
+                moved.append((state.queue_id, key, *sums, *now))
+            elif sums[2]:
+                freed.append((state.queue_id, key, sums[2], *now))
+        if freed:
+            yield ask_many("free_shares", FREE_COLUMNS, freed)
+        if moved:
+            yield ask_many("shift_shares", SHIFT_COLUMNS, moved)
 
 
 def settle_jobs(state: QueueState, rows: Sequence[Row]) -> Operation[None]:

@@ -51,6 +51,9 @@ FORGET_MS = 7 * 86_400_000
 """Milliseconds after which a producer that writes no more is forgotten."""
 REACH = 0.5
 """Seconds to wait for a connection in one attempt; the pool stops trying by itself after one."""
+PREPARE_AFTER = 3
+_NOT_PREPARED = ("26000", "42P05")
+"""A prepared statement that is not there, or is there already: the connection is not our own."""
 PAUSE = 0.05
 """Seconds between two attempts to reach a server that is away."""
 
@@ -115,6 +118,7 @@ class PostgresDriver:
         ended = self._handover.request(nothing, "full")
         threading.Thread(target=self._shut, args=(ended,), name="harn-pg-closer").start()
         await ended.future
+        self._handover.close()
 
     def _shut(self, ended: Request) -> None:
         for _ in self._lanes:
@@ -179,6 +183,9 @@ class _Lane:
             except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected) as error:
                 lost: BaseException = error
             except psycopg.Error as error:
+                if error.sqlstate in _NOT_PREPARED and self._server.prepares:
+                    self._server.prepares = False  # a pooler between us does not keep them
+                    continue
                 if not _connection_lost(error):
                     request.error = _translated(error, self._server.where)
                     return
@@ -283,6 +290,8 @@ class _Server:
         self._lock = threading.Lock()
         self._pool: psycopg_pool.ConnectionPool[Any] | None = None
         self._migrated = False
+        self.prepares = True
+        """Whether statements are prepared on the server; not behind every pooler."""
 
     def use(self) -> _Borrowed:
         """Lend a connection for one `with` block; a broken one is replaced afterwards."""
@@ -297,7 +306,7 @@ class _Server:
                     reconnect_timeout=REACH,
                     kwargs={
                         "autocommit": True,
-                        "prepare_threshold": None,
+                        "prepare_threshold": None,  # see `use`
                         "connect_timeout": 5,
                         "application_name": "harn",
                         "client_encoding": "utf8",

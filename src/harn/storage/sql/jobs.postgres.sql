@@ -113,6 +113,20 @@ FROM unnest(:queue_id::bigint[], :key::text[], :ready::bigint[], :scheduled::big
     AS v(queue_id, key, ready, scheduled, in_flight, selected, round, cap, now, deferrals)
 WHERE shares.queue_id = v.queue_id AND shares.key = v.key COLLATE "C";
 
+-- name: free_shares
+-- Take claims off shares, or put them on; what is ready stays as it is.
+UPDATE shares SET
+    turn = CASE WHEN ready <= 0 OR (v.cap > 0 AND shares.in_flight + v.in_flight >= v.cap) THEN NULL
+                WHEN turn IS NOT NULL THEN turn WHEN credit > 0 THEN v.round ELSE v.round + 1 END,
+    round = CASE WHEN turn IS NULL THEN v.round ELSE shares.round END,
+    deferred = CASE WHEN turn IS NULL AND ready > 0 THEN deferred + v.deferrals - deferred_from ELSE deferred END,
+    deferred_from = v.deferrals,
+    idle_at = CASE WHEN ready <= 0 AND scheduled <= 0 AND shares.in_flight + v.in_flight <= 0 THEN v.now END,
+    in_flight = shares.in_flight + v.in_flight
+FROM unnest(:queue_id::bigint[], :key::text[], :in_flight::bigint[], :round::bigint[], :cap::bigint[], :at::bigint[],
+    :deferrals::bigint[]) AS v(queue_id, key, in_flight, round, cap, now, deferrals)
+WHERE shares.queue_id = v.queue_id AND shares.key = v.key COLLATE "C";
+
 -- name: refund_shares
 -- Give credit back for turns of this round that came to nothing.
 UPDATE shares SET credit = credit + v.count, turn = CASE WHEN turn IS NULL THEN NULL ELSE v.round END

@@ -103,6 +103,18 @@ UPDATE shares SET
         UNION ALL SELECT * FROM (SELECT enqueued_at FROM jobs INDEXED BY jobs_of_key WHERE queue_id = ?1 AND key = ?2 AND priority = 2 AND state = 0 ORDER BY id LIMIT 1))) END
 WHERE queue_id = ?1 AND key = ?2;
 
+-- name: free_shares
+-- Take claims off shares, or put them on; what is ready stays as it is.
+UPDATE shares SET
+    turn = CASE WHEN ready <= 0 OR (?5 > 0 AND in_flight + ?3 >= ?5) THEN NULL
+                WHEN turn IS NOT NULL THEN turn WHEN credit > 0 THEN ?4 ELSE ?4 + 1 END,
+    round = CASE WHEN turn IS NULL THEN ?4 ELSE round END,
+    deferred = CASE WHEN turn IS NULL AND ready > 0 THEN deferred + ?7 - deferred_from ELSE deferred END,
+    deferred_from = ?7,
+    idle_at = CASE WHEN ready <= 0 AND scheduled <= 0 AND in_flight + ?3 <= 0 THEN ?6 END,
+    in_flight = in_flight + ?3
+WHERE queue_id = ?1 AND key = ?2;
+
 -- name: refund_shares
 -- Give credit back for turns of this round that came to nothing.
 UPDATE shares SET credit = credit + ?3, turn = CASE WHEN turn IS NULL THEN NULL ELSE ?4 END
