@@ -86,6 +86,7 @@ from harn.storage.triggergates import (
     at_circuit,
     at_gate,
     circuits,
+    has_no_failures,
 )
 from harn.storage.triggers import (
     DeadLetter,
@@ -185,6 +186,7 @@ __all__ = [
     "enqueue_jobs",
     "export",
     "give_up",
+    "has_no_failures",
     "has_work",
     "head",
     "keep_alive",

@@ -121,6 +121,11 @@ def at_circuit(
     return answer
 
 
+def has_no_failures(destination: str) -> Operation[bool]:
+    """Tell whether nothing is stored of a destination: it works, as far as anybody knows."""
+    return not (yield ask("trigger_circuit_get", destination=destination))
+
+
 def circuits() -> Operation[list[tuple[str, CircuitRow]]]:
     """List the destinations that have failed lately."""
     rows = yield ask("trigger_circuits_all")

@@ -23,6 +23,7 @@ from harn.storage import (
     CircuitRow,
     Store,
     at_circuit,
+    has_no_failures,
     note_retry,
     read,
     settle_envelope,
@@ -230,7 +231,13 @@ class Dispatcher:
             admitted, after = admit(_circuit(row), now)
             return admitted, _row(after)
 
+        if await self._is_unknown(binding.destination):
+            return True
         return bool(await self.store.run(lambda: at_circuit(binding.destination, decide)))
+
+    async def _is_unknown(self, destination: str) -> bool:
+        """Look, without a transaction that writes, whether a destination has ever failed."""
+        return await self.store.run(lambda: has_no_failures(destination), write=False)
 
     async def note_result(self, binding: Binding, error: BaseException | None) -> bool:
         """Count a success or a failure; tell whether the circuit is open now."""
@@ -240,6 +247,8 @@ class Dispatcher:
             after = after_success(circuit) if error is None else after_failure(circuit, now)
             return after.state(now) == "open", _row(after)
 
+        if error is None and await self._is_unknown(binding.destination):
+            return False
         return bool(await self.store.run(lambda: at_circuit(binding.destination, decide)))
 
     def _note_attempt(
