@@ -17,8 +17,8 @@ test: uv ## all ordinary tests, a real PostgreSQL included
 	$(UV) run pytest
 
 lint: uv ## ruff, both kinds
-	$(UV) run ruff check src tests bench
-	$(UV) run ruff format --check src tests bench
+	$(UV) run ruff check src tests bench tools
+	$(UV) run ruff format --check src tests bench tools
 
 types: uv ## mypy --strict
 	$(UV) run mypy
@@ -35,8 +35,10 @@ bench: uv ## harn against its peers and the bare floor (ONLY=pools for one subje
 stress: uv ## long crash, soak and fuzz runs (HARN_STRESS=10 presses ten times as hard; ONLY=tests/crash)
 	HARN_STRESS=$${HARN_STRESS:-10} $(UV) run pytest --timeout=3600 -n 0 $(ONLY)
 
-docs: uv ## build the documentation site into site/
-	$(UV) run --group docs zensical build
+docs: uv ## make the generated pages again and build the site into site/
+	$(UV) run python -m tools.api
+	$(UV) run python -m tools.dashboard
+	$(UV) run --group docs zensical build --strict
 
 lock: uv ## pin what was tested, with hashes and no addresses
 	$(UV) export -q --all-extras --group dev --no-emit-project --no-header -o requirements.lock

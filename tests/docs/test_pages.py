@@ -1,0 +1,65 @@
+"""The site as a whole: every page can be found, and what pages name exists."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import harn
+
+ROOT = Path(__file__).parent.parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+
+
+def in_navigation(items: list) -> list[str]:
+    found = []
+    for item in items:
+        for value in item.values() if isinstance(item, dict) else [item]:
+            found += in_navigation(value) if isinstance(value, list) else [value]
+    return found
+
+
+def test_the_navigation_lists_every_page_once() -> None:
+    nav = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
+
+    assert sorted(in_navigation(nav)) == PAGES
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "index.md"])
+def test_the_first_page_and_the_readme_lead_to_every_page(page: str) -> None:
+    assert f"({page})" in (DOCS / "index.md").read_text()
+    assert f"(docs/{page})" in (ROOT / "README.md").read_text()
+
+
+def test_the_api_page_lists_every_public_name_and_no_other() -> None:
+    page = (DOCS / "reference" / "api.md").read_text()
+
+    listed = re.findall(r"^### `(\w+)`$", page, re.MULTILINE)
+
+    assert sorted(listed) == list(harn.__all__), "python -m tools.api"
+
+
+def test_every_test_that_the_guarantees_name_exists() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (DOCS / "guarantees.md").read_text()))
+    written = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+
+    assert named
+    assert [name for name in sorted(named) if f"def {name}(" not in written] == []
+
+
+def test_no_page_promises_exactly_once() -> None:
+    allowed = re.compile(r"(not|never|nobody|no)\b[^.]*exactly once", re.IGNORECASE)
+    for page in [ROOT / "README.md", *DOCS.rglob("*.md")]:
+        for sentence in re.split(r"(?<=[.:;])\s", page.read_text()):
+            if "exactly once" in " ".join(sentence.lower().split()):
+                assert allowed.search(" ".join(sentence.split())), f"{page}: {sentence}"
+
+
+def test_every_concept_with_a_life_draws_it() -> None:
+    for name in ("tasks", "pools", "channels", "worker-queues", "triggers", "supervisors"):
+        page = (DOCS / "concepts" / f"{name}.md").read_text()
+        assert re.search(r"─+▶|```mermaid", page), f"{name}.md draws no states"
