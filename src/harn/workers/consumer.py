@@ -22,7 +22,7 @@ from harn.duration import Duration
 from harn.errors import HarnError, InvalidOption
 from harn.runtime import Ambient, Runtime, Task, current_frame, current_runtime
 from harn.settings import host_name
-from harn.storage import Claimed, Claiming, SettlementResult, has_work
+from harn.storage import Claimed, Claiming, Settlement, SettlementResult, has_work
 from harn.tasks import (
     Scope,
     TaskHandle,
@@ -106,7 +106,7 @@ class Consumer:
         self._lost: dict[str, str] = {}
         self._ambients: dict[tuple[str | None, ...], Ambient] = {}
         self._busy = 0
-        self._settling = 0
+        self._answers: set[asyncio.Future[SettlementResult]] = set()
         self._asking: asyncio.Future[Claimed] | None = None
         self._is_empty = False
         self._stopping = False
@@ -121,18 +121,22 @@ class Consumer:
 
         Cancelling cancels the handlers and gives their jobs back.
         """
-        async with scope() as nursery:
-            self._nursery: Scope = nursery
-            self._context = contextvars.copy_context()
-            self._task = current_frame().task
-            try:
-                while not self._is_done():
-                    self._ask()
-                    await self._wait()
-            finally:
-                self._stopping = True
-                if self._asking is not None:
-                    self._asking.cancel()
+        try:
+            async with scope() as nursery:
+                self._nursery: Scope = nursery
+                self._context = contextvars.copy_context()
+                self._task = current_frame().task
+                try:
+                    while not self._is_done():
+                        self._ask()
+                        await self._wait()
+                finally:
+                    self._stopping = True
+                    if self._asking is not None:
+                        self._asking.cancel()
+        finally:
+            while self._answers:
+                await asyncio.wait(tuple(self._answers))
         if self._error is not None:
             raise self._error
         return await self._report()
@@ -157,7 +161,7 @@ class Consumer:
     # -- claiming ----------------------------------------------------------------------------
 
     def _is_done(self) -> bool:
-        if self._busy or self._settling or self._asking is not None:
+        if self._busy or self._answers or self._asking is not None:
             return False
         return self._stopping or (self._is_empty and self._stop_when_empty)
 
@@ -208,7 +212,7 @@ class Consumer:
         if self._is_done():
             return
         idle = self._is_empty and not self._stopping and self._busy < self.concurrency
-        if not idle or (self._stop_when_empty and (self._busy or self._settling)):
+        if not idle or (self._stop_when_empty and (self._busy or self._answers)):
             await self._attention
             return
         watching = launch(
@@ -262,6 +266,8 @@ class Consumer:
         self._busy += 1
         handle = launch(task, self._work, (claim,), nursery=self._nursery)
         self._working[claim.claim_id] = (claim, handle)
+        assert task.aio is not None
+        task.aio.add_done_callback(partial(self._ended, claim))
         self._renewals.hold(claim, partial(self._lose, claim))
 
     def _ambient_of(self, job: Job) -> Ambient:
@@ -281,7 +287,6 @@ class Consumer:
 
     async def _work(self, claim: Claim) -> None:
         """Run the handler for one claim, then settle it."""
-        answer: asyncio.Future[SettlementResult]
         outcome: Any = None
         try:
             if self._giving_up:
@@ -289,13 +294,7 @@ class Consumer:
             outcome = await self._call(claim.job)
             settlement = claim.acking(outcome)
         except asyncio.CancelledError:
-            self._free(claim)
-            if claim.claim_id in self._lost:
-                return  # somebody else has the job: nothing to settle
-            answer = self.queue.desk.settle(claim.asking("release", reason="consumer stopped"))
-            self.released += 1
-            await asyncio.wait((answer,))
-            raise
+            raise  # `_ended` gives the job back; it also sees a task that never began
         except GiveBack as wish:
             settlement = claim.asking(
                 "release",
@@ -309,17 +308,34 @@ class Consumer:
         except BaseException as error:
             settlement = claim.failing(error)
         self._free(claim)
-        self._settling += 1
-        answer = self.queue.desk.settle(settlement)
-        answer.add_done_callback(partial(self._settled, claim, outcome))
+        self._settle(settlement, partial(self._settled, claim, outcome))
         self._ask()
+
+    def _ended(self, claim: Claim, _: object) -> None:
+        """Give the job of a cancelled handler back, unless somebody else has it."""
+        if claim.claim_id not in self._working:
+            return
+        self._free(claim)
+        if self._lost.pop(claim.claim_id, None) is None:
+            self.released += 1
+            self._settle(claim.asking("release", reason="consumer stopped"), _look_away)
+
+    def _settle(
+        self, settlement: Settlement, then: Callable[[asyncio.Future[SettlementResult]], None]
+    ) -> None:
+        answer = self.queue.desk.settle(settlement)
+        self._answers.add(answer)
+        answer.add_done_callback(then)
+        answer.add_done_callback(self._answered_to)
+
+    def _answered_to(self, answer: asyncio.Future[SettlementResult]) -> None:
+        self._answers.discard(answer)
+        if not self._answers:
+            self._wake()
 
     def _settled(
         self, claim: Claim, outcome: Any, answer: asyncio.Future[SettlementResult]
     ) -> None:
-        self._settling -= 1
-        if not self._settling:
-            self._wake()
         self.drained += 1
         try:
             result = answer.result()
@@ -416,3 +432,8 @@ def default_consumer_id(runtime: Runtime) -> str:
 def _bound(runtime: Runtime, handler: Handler) -> Callable[[Job], Any]:
     check_callable(handler)
     return handler if is_async_callable(handler) else runner_for(runtime, "auto").bind(handler)
+
+
+def _look_away(answer: asyncio.Future[SettlementResult]) -> None:
+    if not answer.cancelled():
+        answer.exception()
