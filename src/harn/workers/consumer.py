@@ -325,10 +325,14 @@ class Consumer:
     ) -> None:
         answer = self.queue.desk.settle(settlement)
         self._answers.add(answer)
-        answer.add_done_callback(then)
-        answer.add_done_callback(self._answered_to)
+        answer.add_done_callback(partial(self._answered_to, then))
 
-    def _answered_to(self, answer: asyncio.Future[SettlementResult]) -> None:
+    def _answered_to(
+        self,
+        then: Callable[[asyncio.Future[SettlementResult]], None],
+        answer: asyncio.Future[SettlementResult],
+    ) -> None:
+        then(answer)
         self._answers.discard(answer)
         if not self._answers:
             self._wake()
