@@ -86,8 +86,10 @@ class _Serving:
         return 0
 
     async def _listen(self, stack: Any, service: Any, place: tuple[str, int]) -> Any:
-        from harn.portal import Listening, bind, build_app
-
+        try:
+            from harn.portal import Listening, bind, build_app
+        except ImportError as error:
+            raise click.ClickException(str(error)) from None
         listening = Listening(build_app(service), bind(*place), drain_within=self._within)
         return await stack.enter_async_context(listening)
 

@@ -59,6 +59,8 @@ class Service:
         self.intake = Intake(runtime)
         self.plan: Plan | None = None
         self._consumers: dict[str, tuple[Consumer, asyncio.Task[Any]]] = {}
+        self._retired: list[tuple[Consumer, asyncio.Task[Any]]] = []
+        """Consumers of an earlier manifest that still have jobs under way."""
         self._looking: asyncio.Task[None] | None = None
         self._setups: set[str] = set()
 
@@ -176,8 +178,10 @@ class Service:
         await self._set_up(plan.manifest)
         before = {shown.key for shown in self.triggers.listed()}
         self._enforce(plan)
-        for consumer, _ in self._consumers.values():
+        for consumer, running in self._consumers.values():
             consumer.stop()  # with their old set of triggers; the next look starts new ones
+            self._retired.append((consumer, running))
+        self._retired = [each for each in self._retired if not each[1].done()]
         self._consumers = {}
         after = {shown.key for shown in self.triggers.listed() if shown.state == "active"}
         return {"changed": sorted(after - before), "triggers": len(plan.bindings)}
@@ -249,12 +253,14 @@ class Service:
             self.triggers.sources.end(binding.id)
         if self._looking is not None:
             self._looking.cancel()
-        for consumer, _ in self._consumers.values():
+        consumers = [*self._consumers.values(), *self._retired]
+        for consumer, _ in consumers:
             consumer.stop()
         clock = self.runtime.clock
         enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         timer = clock.call_at(clock.monotonic() + within, partial(resolve, enough))
-        finishing = asyncio.ensure_future(self._finish())
+        ends = [running for _, running in consumers]
+        finishing = asyncio.ensure_future(self._finish(ends))
         try:
             await asyncio.wait((finishing, enough), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -262,16 +268,15 @@ class Service:
         finished = finishing.done()
         if not finished:
             finishing.cancel()
-            for consumer, _ in self._consumers.values():
+            for consumer, _ in consumers:
                 consumer.give_up()
-            if self._consumers:
-                await asyncio.wait([running for _, running in self._consumers.values()])
+            if ends:
+                await asyncio.wait(ends)
         return finished
 
-    async def _finish(self) -> None:
-        running = [task for _, task in self._consumers.values() if not task.done()]
-        if running:
-            await asyncio.wait(running)
+    async def _finish(self, consumers: Sequence[asyncio.Task[Any]]) -> None:
+        if consumers:
+            await asyncio.wait(consumers)
         while any(not each.is_parked for each in self.triggers.dispatcher.running.values()):
             await self.triggers.dispatcher.changed()
 

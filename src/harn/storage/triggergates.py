@@ -108,10 +108,8 @@ def at_circuit(
     destination: str, decide: Callable[[CircuitRow, int], tuple[Any, CircuitRow]]
 ) -> Operation[Any]:
     """Let *decide* look at a destination and keep what it makes of it; return its answer."""
+    yield from lock(topics.TRIGGER_FLOW)
     rows = yield ask("trigger_circuit_get", destination=destination)
-    if rows:
-        yield from lock(topics.TRIGGER_FLOW)
-        rows = yield ask("trigger_circuit_get", destination=destination)
     [(now,)] = yield ask("now")
     before = CircuitRow(*rows[0]) if rows else CircuitRow()
     answer, after = decide(before, now)

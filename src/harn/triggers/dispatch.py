@@ -98,6 +98,10 @@ class Dispatch:
         self.is_parked = True
         self._tell()
 
+    def go_on(self) -> None:
+        """Note that it waits no more."""
+        self.is_parked = False
+
     def end(self, outcome: Outcome) -> None:
         """Note how it ended, and tell whoever waits."""
         self.outcome = outcome

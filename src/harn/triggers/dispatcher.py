@@ -167,6 +167,7 @@ class Dispatcher:
             if not await self.may_try(dispatch.binding):
                 return self._dead(dispatch, attempt - 1, IS_OPEN, history)
             error: BaseException | None = None
+            dispatch.go_on()
             try:
                 result = await dispatch.binding.target.deliver(self._call(dispatch, attempt))
             except (Exception, SystemExit) as raised:
