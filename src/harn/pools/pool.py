@@ -14,7 +14,7 @@ from contextvars import copy_context
 from types import TracebackType
 from typing import Any, Self
 
-from harn.errors import DeadlockError, PoolFull
+from harn.errors import DeadlockError, HarnError, PoolFull
 from harn.pools.audit import Submitted, note_drop
 from harn.pools.backpressure import Decision, Evict, Park, Refuse, RejectNew, decide
 from harn.pools.memory import binding, fingerprint
@@ -25,6 +25,7 @@ from harn.pools.snapshots import PoolSnapshot
 from harn.pools.task import PoolTask
 from harn.runtime import Task, current_frame_var
 from harn.tasks import check_callable
+from harn.telemetry.html import html_fields
 from harn.telemetry.spans import instant_span, tracing
 
 logger = logging.getLogger("harn.pools")
@@ -188,6 +189,12 @@ class Pool(Slots):
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self._running} running, {self._queue.live} queued"
         return f"<Pool {self.name!r} {state}>"
+
+    def _repr_html_(self) -> str:
+        try:
+            return self.snapshot(tasks=False)._repr_html_()
+        except HarnError:  # looked at from where it does not live
+            return html_fields(f"pool {self.name}", {"slots": self.max_concurrent})
 
     # Submitting.
 

@@ -13,6 +13,7 @@ from harn.pools.audit import Submitted
 from harn.pools.backpressure import BackpressurePolicy
 from harn.pools.names import iso_text
 from harn.pools.strategies import Strategy
+from harn.telemetry.html import html_fields, html_table
 
 TaskStatus = Literal["queued", "running", "completed", "failed", "rejected", "cancelled"]
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
@@ -110,6 +111,9 @@ class TaskSnapshot(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         shown = ", ".join(f"{name}={value!r}" for name, value in self.as_dict().items())
         return f"TaskSnapshot({shown})"
 
+    def _repr_html_(self) -> str:
+        return html_fields(f"task of pool {self.pool}", self.as_dict())
+
 
 FIELDS = (
     "id",
@@ -176,3 +180,20 @@ class PoolSnapshot:
         if self.scope_id is None:
             del shown["scope_id"]
         return shown
+
+    def _repr_html_(self) -> str:
+        title = f"pool {self.name}, {self.queue.kind}, {self.max_concurrent} at once"
+        counts = {name: getattr(self, name) for name in COUNTS}
+        tasks = [
+            [getattr(task, name) for name in ("id", "status", "key", "priority", "result", "error")]
+            for task in self.tasks
+        ]
+        text = html_fields(title, counts)
+        if not tasks:
+            return text
+        headings = ("task", "status", "key", "priority", "result", "error")
+        return text + html_table("tasks", headings, tasks)
+
+
+COUNTS = ("active", "queued", "completed", "failed", "rejected", "cancelled", "blocked_submitters")
+"""What a pool counts, in the order in which a notebook shows it."""
