@@ -38,7 +38,7 @@ TRIGGER_INTAKE = "trigger.intake.audit"
 TRIGGER_LIFECYCLE = "triggers.lifecycle"
 CRON_STATE = "connectors.cron.state"
 
-TOPICS = (
+TOPICS: tuple[Topic, ...] = (
     Topic("worker.queues", ("queue_seen",), "The catalogue: one record for each worker queue."),
     Topic("worker.<queue>", ("trigger_dispatch",), "The jobs of a worker queue."),
     Topic(
