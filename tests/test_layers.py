@@ -21,6 +21,7 @@ LINES = [
     {"tasks", "storage"},
     {
         "clock",
+        "context",
         "duration",
         "errors",
         "ids",

@@ -1,0 +1,191 @@
+"""Who is running: a task in the tree, the frame it stands in, and what it knows of its work.
+
+A `Task` is an id, a parent and a name, with what it inherited. Inside it is a chain of `Frame`s:
+the task's own, then one for each open `scope`. The innermost frame is all that travels, in a
+single contextvar; asyncio copies it into children, which is the spec's inheritance by snapshot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harn.runtime import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Ambient:
+    """What a task knows of the work it belongs to; inherited whole, replaced, never changed."""
+
+    pipeline_id: str | None = None
+    workflow_id: str | None = None
+    run_id: str | None = None
+    stage_id: str | None = None
+    worker_id: str | None = None
+    agent_session_id: str | None = None
+    parent_agent_session_id: str | None = None
+    root_agent_session_id: str | None = None
+    agent_name: str | None = None
+    trigger_id: str | None = None
+    trigger_event_id: str | None = None
+    binding_key: str | None = None
+    tenant_id: str | None = None
+    provider: str | None = None
+    scheduler_key: str | None = None
+    runner: str | None = None
+    capacity_class: str | None = None
+
+    @property
+    def submitted_by(self) -> str:
+        """Name whoever submits work from here: workflow, agent session, worker, or `"user"`."""
+        return self.workflow_id or self.agent_session_id or self.worker_id or "user"
+
+
+class Task:
+    """A task as harn sees it: a name in the tree, what it inherited, and whether to stop."""
+
+    __slots__ = (
+        "__weakref__",
+        "aio",
+        "ambient",
+        "cancel_from",
+        "cancel_requested",
+        "counters",
+        "group_id",
+        "id",
+        "name",
+        "parent",
+        "runtime",
+        "thread",
+        "values",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        id: str,
+        name: str,
+        parent: Task | None,
+        *,
+        group_id: str | None = None,
+        ambient: Ambient | None = None,
+        cancel_from: Task | None = None,
+    ) -> None:
+        self.runtime = runtime
+        self.id = id
+        self.name = name
+        self.parent = parent
+        self.group_id = group_id
+        self.cancel_requested = False
+        self.cancel_from = cancel_from
+        """The task whose cancellation is also ours: the parent, when it must outlive us."""
+        self.counters: dict[str, int] | None = None
+        self.aio: asyncio.Task[Any] | None = None
+        """The asyncio task that runs us, while one does."""
+        self.thread: str | None = None
+        """The worker thread or process that runs us, while one does."""
+        self.waiting: Any = None
+        """What we are blocked on, where a primitive of ours knows; see `sync/deadlock.py`."""
+        if parent is None:
+            self.ambient = ambient or runtime.ambient
+            self.values: Mapping[str, Any] = {}
+        else:
+            self.ambient = ambient or parent.ambient
+            self.values = parent.values
+
+    @property
+    def root(self) -> Task:
+        """The first of this task's line."""
+        task = self
+        while task.parent is not None:
+            task = task.parent
+        return task
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this task, or one whose end it must not outlive, was asked to stop."""
+        task: Task | None = self
+        while task is not None:
+            if task.cancel_requested:
+                return True
+            task = task.cancel_from
+        return False
+
+    def child_id(self, kind: str) -> str:
+        """Return `<id>:<kind>:<n>`, counting from 1 for each *kind*."""
+        if self.counters is None:
+            self.counters = {}
+        number = self.counters[kind] = self.counters.get(kind, 0) + 1
+        return f"{self.id}:{kind}:{number}"
+
+    def __repr__(self) -> str:
+        return f"<Task {self.id} {self.name!r}>"
+
+
+class Frame:
+    """Where spawns, defers and permits of the code now running belong.
+
+    The `tasks` room gives the two slots their meaning: *nursery* takes what is spawned here
+    (None: detached), *cleanups* (owner: what to call) unwinds last in, first out when the frame
+    ends; whoever is done early deletes its own entry.
+    """
+
+    __slots__ = ("cleanups", "nursery", "task")
+
+    def __init__(self, task: Task, nursery: Any = None) -> None:
+        self.task = task
+        self.nursery = nursery
+        self.cleanups: dict[Any, Callable[[], Any]] | None = None
+
+
+current_frame_var: contextvars.ContextVar[Frame] = contextvars.ContextVar("harn_frame")
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeDebug:
+    """What tools may look at: live state, gathered when asked for."""
+
+    supervisors: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeContext:
+    """Who is running, and on whose behalf. Unknown values are None."""
+
+    task_id: str
+    parent_task_id: str | None
+    root_task_id: str
+    task_name: str
+    task_group_id: str | None
+    scope_id: str | None
+    pipeline_id: str | None
+    workflow_id: str | None
+    run_id: str | None
+    stage_id: str | None
+    worker_id: str | None
+    agent_session_id: str | None
+    parent_agent_session_id: str | None
+    root_agent_session_id: str | None
+    agent_name: str | None
+    trigger_id: str | None
+    trigger_event_id: str | None
+    binding_key: str | None
+    tenant_id: str | None
+    provider: str | None
+    trace_id: str | None
+    span_id: str | None
+    scheduler_key: str | None
+    runner: str | None
+    capacity_class: str | None
+    context_values: dict[str, Any]
+    cancelled: bool
+    debug: RuntimeDebug
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field, JSON-ready as far as the context values are."""
+        return asdict(self)
