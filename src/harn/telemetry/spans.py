@@ -7,6 +7,7 @@ a tracer provider has been set, that is two dictionary look-ups and nothing is b
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,70 @@ def instant_span(
     )
     opened.end()
     return opened.get_span_context()
+
+
+TRACEPARENT = "traceparent"
+"""The header that carries a trace from one process to another, as the W3C writes it."""
+
+_WRITTEN = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+
+
+def trace_headers() -> dict[str, str]:
+    """Return the headers that let another process go on with this trace; none without one.
+
+    >>> trace_headers()
+    {}
+    """
+    if not tracing():
+        return {}
+    from opentelemetry import trace
+
+    context = trace.get_current_span().get_span_context()
+    if not context.is_valid:
+        return {}
+    ids = f"{trace.format_trace_id(context.trace_id)}-{trace.format_span_id(context.span_id)}"
+    return {TRACEPARENT: f"00-{ids}-{context.trace_flags:02x}"}
+
+
+@contextlib.contextmanager
+def span_after(
+    name: str, headers: Mapping[str, Any], attributes: Mapping[str, Any] | None = None
+) -> Iterator[Span | None]:
+    """Open a span in the trace that *headers* carry, linked to where it came from.
+
+    Headers are what a sender says: one that is no trace, or none at all, begins a new trace.
+    Without a tracer provider the block runs with None.
+
+    >>> with span_after("job", {}) as opened:
+    ...     print(opened)
+    None
+    """
+    if not tracing():
+        yield None
+        return
+    from opentelemetry import trace
+
+    origin = come_from(headers)
+    context, links = None, []
+    if origin is not None:
+        context = trace.set_span_in_context(trace.NonRecordingSpan(origin))
+        links = [trace.Link(origin)]
+    with trace.get_tracer("harn").start_as_current_span(
+        name, context, kind=trace.SpanKind.CONSUMER, attributes=attributes, links=links
+    ) as opened:
+        yield opened
+
+
+def come_from(headers: Mapping[str, Any]) -> SpanContext | None:
+    """Read the span that *headers* name; None if they name none, or badly."""
+    from opentelemetry import trace
+
+    found = _WRITTEN.fullmatch(str(headers.get(TRACEPARENT, "")))
+    if found is None:
+        return None
+    trace_id, span_id, flags = (int(part, 16) for part in found.groups())
+    context = trace.SpanContext(trace_id, span_id, True, trace.TraceFlags(flags & 1))
+    return context if context.is_valid else None
 
 
 def current_ids() -> tuple[str | None, str | None]:
