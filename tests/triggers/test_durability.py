@@ -18,12 +18,14 @@ from harn import (
     TriggerError,
     TriggerEvent,
     channel_emit,
+    event_log_emit,
     event_log_read,
     topics,
     trigger_fire,
     trigger_register,
 )
 from harn.clock import from_iso
+from harn.storage import Store, cron_last
 from harn.testing import FakeClock
 from harn.triggers import DeadLetters, Triggers
 
@@ -302,3 +304,40 @@ async def test_any_event_can_be_replayed_to_where_it_went(runtime: Runtime) -> N
     ]
     with pytest.raises(TriggerError, match="no event"):
         await runtime.service(DeadLetters).replay_event("nothing")
+
+
+async def test_a_stream_goes_on_where_it_was_and_takes_each_record_once(lasting_url: str) -> None:
+    seen: list[Any] = []
+
+    async def note(event: TriggerEvent) -> None:
+        seen.append(event.get(PATH))
+
+    async def follow() -> None:
+        await trigger_register(
+            id="s", kind="stream", provider="stream", match={"topic": "orders"}, handler=note
+        )
+
+    async with Runtime(storage=lasting_url) as first:
+        await follow()
+        await until_known(first, "stream:s")
+        await event_log_emit("orders", "created", 1)
+        await until(lambda: seen == [1])
+        await first.service(Triggers).dispatcher.idle()
+    async with Runtime(storage=lasting_url):
+        await event_log_emit("orders", "created", 2)
+    async with Runtime(storage=lasting_url):
+        await follow()
+        await event_log_emit("orders", "created", 3)
+        await until(lambda: len(seen) == 3)
+
+    assert seen == [1, 2, 3]
+
+
+async def until_known(runtime: Runtime, name: str) -> None:
+    """Wait until a source has written down where it begins."""
+    store = runtime.service(Store)
+    for _ in range(1000):
+        if await store.run(lambda: cron_last(name), write=False) is not None:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"{name} never began")
