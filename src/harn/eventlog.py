@@ -535,11 +535,10 @@ class _Buffer(deque[Any]):
 
     def emptied(self) -> tuple[list[_Record], int]:
         """Take everything out; return it, and how many records had gone before it."""
-        items = [self._spelled_out(item) for item in self]
-        skipped = self._total - len(items)
-        self.clear()
-        self._total = 0
-        return items, skipped
+        number = len(self)
+        skipped, self._total = self._total - number, 0
+        # One by one: another thread may be noting something meanwhile.
+        return [self._spelled_out(self.popleft()) for _ in range(number)], max(0, skipped)
 
     def _spelled_out(self, item: Any) -> _Record:
         if type(item) is tuple:

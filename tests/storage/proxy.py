@@ -56,7 +56,7 @@ class CuttingProxy:
     def _forward(self, source: socket.socket, target: socket.socket, from_client: bool) -> None:
         try:
             while data := source.recv(65536):
-                if from_client and self._cut and b"COMMIT\x00" in data:
+                if from_client and self._cut and _commits(data):
                     self._cut_now(source, target, data)
                     return
                 target.sendall(data)
@@ -72,6 +72,11 @@ class CuttingProxy:
         if cut == "after commit":
             server.sendall(data)
         _shut(server, only_writing=cut == "after commit")
+
+
+def _commits(data: bytes) -> bool:
+    # A hint is a transaction of its own, sent when it pleases: that is not the one to cut.
+    return b"COMMIT\x00" in data and b"pg_notify" not in data
 
 
 def _shut(sock: socket.socket, *, only_writing: bool = False) -> None:

@@ -84,6 +84,7 @@ class FileDriver:
         self._closed = True
         self._watch.switch(False)
         await self._worker.aclose()
+        self._handover.close()
 
 
 class _Worker(StoreThread):
