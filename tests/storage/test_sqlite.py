@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 import subprocess
 import sys
 import uuid
@@ -17,7 +18,13 @@ from faults import Disk, FaultyVfs, Weather
 
 from harn import Runtime, StorageBusy, StorageCorrupt, StorageError, StorageVersion
 from harn.storage import Operation, Store, append, ask, draft, sqlite
-from harn.storage.sqlite import SqliteDriver, sqlite_version, wal_is_safe
+from harn.storage.sqlite import (
+    RESERVE,
+    RESERVE_AFTER,
+    SqliteDriver,
+    sqlite_version,
+    wal_is_safe,
+)
 
 
 @pytest.fixture
@@ -232,6 +239,47 @@ async def test_a_wal_file_removed_under_us_loses_nothing(path: Path) -> None:
         await runtime.event_log.emit("a", "k", 16)
 
     assert await payloads(f"sqlite:///{path}") == list(range(17))
+
+
+async def test_the_wal_is_lengthened_ahead_and_a_crash_reads_it_well(path: Path) -> None:
+    async with Runtime(storage=f"sqlite:///{path}") as runtime:
+        for n in range(4 * RESERVE_AFTER):
+            await runtime.event_log.emit("a", "k", n)
+        assert RESERVE < os.stat(f"{path}-wal").st_size <= 2 * RESERVE
+        copy = path.parent / "as-after-a-crash.sqlite"
+        for tail in ("", "-wal"):
+            shutil.copy(f"{path}{tail}", f"{copy}{tail}")
+
+    assert await payloads(f"sqlite:///{copy}") == list(range(4 * RESERVE_AFTER))
+
+
+async def test_E2_offsets_stay_right_whoever_writes_and_whatever_is_undone(path: Path) -> None:
+    def undone() -> Operation[None]:
+        yield from append([draft("a", "k", "undone")])
+        raise LookupError
+
+    url = f"sqlite:///{path}"
+    async with Runtime(storage=url) as one, Runtime(storage=url) as two:
+        for n in range(0, 30, 3):
+            assert (await one.event_log.emit("a", "k", n)).id == n + 1
+            with pytest.raises(LookupError):
+                await one.event_log.store.run(undone)
+            assert (await one.event_log.emit("a", "k", n + 1)).id == n + 2
+            assert (await two.event_log.emit("a", "k", n + 2)).id == n + 3
+            if n == 15:
+                await two.event_log.trim("a", keep=0)
+
+    assert await payloads(url) == list(range(18, 30))
+
+
+async def test_answers_come_back_without_an_eventfd(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "eventfd")
+
+    async with Runtime(storage=f"sqlite:///{path}") as runtime:
+        assert (await runtime.event_log.emit("a", "k", 1)).id == 1
+        assert runtime.event_log.store.driver._handover._bell == 0  # type: ignore[attr-defined]
 
 
 async def test_the_wal_stays_bounded(path: Path) -> None:

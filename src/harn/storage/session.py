@@ -14,6 +14,9 @@ from harn.storage.log import TAKE_OFFSETS
 from harn.storage.operations import Ask, Operation, Row, Rows, T, drive
 from harn.storage.queries import WIDE, Query, load_queries, missing_steps
 
+MOST_TOPICS = 1000
+"""Topics whose place is remembered."""
+
 
 class Session:
     """A connection, the statements by name, and the store's time inside a transaction."""
@@ -26,6 +29,9 @@ class Session:
         self.connection = connection
         self.touched: set[str] = set()
         self._queries = load_queries("sqlite")
+        self._move_head = self._queries["move_head"].text
+        self._topics: dict[str, tuple[int, int, int]] = {}
+        """Where topics were when we last took offsets of them: id, head, newest time."""
         self._clock = clock
         self._read_only = read_only
         self._floor = 0
@@ -57,13 +63,12 @@ class Session:
             self._execute_many(query, asked.rows)
             return []
         params: Any = asked.params
+        if asked.name == TAKE_OFFSETS:
+            return [self._take_offsets(**params)]
         if query.wants_now:
             params = {**params, "now": self.now()}
             if asked.name == "now":
                 return [(params["now"],)]
-        if asked.name == TAKE_OFFSETS:
-            self.touched.add(params["topic"])
-            params = {**params, **self._topic_time()}
         return self.connection.execute(query.text, params).fetchall()
 
     def _execute_many(self, query: Query, rows: Sequence[Row]) -> None:
@@ -77,13 +82,34 @@ class Session:
         elif count > done:
             self.connection.executemany(query.text, rows[done:]).fetchall()
 
-    def _topic_time(self) -> dict[str, int | None]:
+    def _take_offsets(self, topic: str, count: int, largest: int) -> Row:
         # A topic remembers its own newest time: one page less to write than the store's clock.
         # A fake time is used as it is and not remembered.
+        self.touched.add(topic)
         clock = self._clock()
         if clock.is_fake:
-            return {"clock": 0, "fake": clock.now_ms()}
-        return {"clock": self.now() if self._ticked else clock.now_ms(), "fake": None}
+            topic_id, head, _ = self._take(topic, count, largest, 0)
+            return topic_id, head, clock.now_ms()
+        ms = self.now() if self._ticked else clock.now_ms()
+        if (known := self._topics.get(topic)) is not None:
+            # Where we left it, it still is unless somebody else wrote or we were rolled back:
+            # the statement itself looks, so what is kept here cannot mislead anybody.
+            topic_id, head, newest = known
+            moved = (topic_id, head + count, ms if ms > newest else newest)
+            bound = (moved[1], largest, moved[2], topic_id, topic, head, newest)
+            self.connection.execute(self._move_head, bound)
+            if self.connection.changes():
+                self._topics[topic] = moved
+                return moved
+        if len(self._topics) >= MOST_TOPICS:
+            self._topics.clear()
+        taken = self._topics[topic] = self._take(topic, count, largest, ms)
+        return taken
+
+    def _take(self, topic: str, count: int, largest: int, ms: int) -> tuple[int, int, int]:
+        text = self._queries[TAKE_OFFSETS].text
+        rows: Any = self.connection.execute(text, (topic, count, largest, ms)).fetchall()
+        return rows[0]  # type: ignore[no-any-return]
 
     def now(self) -> int:
         """Return the store's time: the clock's, but never behind what any process has seen."""

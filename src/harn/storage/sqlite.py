@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import apsw
 
-from harn.clock import Clock
+from harn.clock import Clock, SystemClock
 from harn.errors import StorageError
 from harn.storage.contract import Durability, Hooks
 from harn.storage.handover import Handover, Request, StoreThread
@@ -35,9 +35,17 @@ T = TypeVar("T")
 BUSY_MS = 5000
 """How long a writer waits for another process before it says `StorageBusy`."""
 CHECKPOINT_PAGES = 1000
+RESERVE = 1024 * 1024
+"""Bytes by which the WAL is lengthened once SQLite has come to its end."""
+RESERVE_AFTER = 8
+"""Commits between two looks at its length; a short life needs none."""
+MOST_RESERVED = 4 * RESERVE
+"""No more than this: a checkpoint then begins it anew."""
 WAL_BYTES = 32 * 1024 * 1024
 VFS: str | None = None
 """The file layer below SQLite; a test puts one here that breaks on purpose."""
+LOOK_AGAIN = 0.01
+"""Seconds after which a writer looks which files are in place, not only whether there are any."""
 SYNC_WITHIN = 1.0
 """Seconds after which commits of the weaker class are synced too."""
 
@@ -121,6 +129,7 @@ class SqliteDriver:
         self._watch.switch(False)
         for part in (self._reader, self._writer):
             await part.aclose()
+        self._handover.close()
 
     def _check_open(self) -> None:
         if self._forked:
@@ -136,6 +145,7 @@ class _Thread(StoreThread):
     """A thread with, while all is well, a session."""
 
     read_only = False
+    look_every = 0.0
 
     def __init__(
         self, path: Path, clock: Callable[[], Clock], handover: Handover, busy_ms: int
@@ -146,15 +156,25 @@ class _Thread(StoreThread):
         self._clock = clock
         self._busy_ms = busy_ms
         self._files: list[tuple[int, int]] = []
+        self._wal = f"{path}-wal"
+        self._look_at = 0.0
 
     def _ready(self) -> Session:
         """Return the session, opened anew if files were moved away under it."""
-        if self.session is not None and self._files != self._identity():
-            self._rescue()
+        if self.session is not None and (
+            SystemClock.monotonic() >= self._look_at or not os.access(self._wal, os.F_OK)
+        ):
+            self._look()
         if self.session is None:
             self.session = self._open()
             self._files = self._identity()
         return self.session
+
+    def _look(self) -> None:
+        """Look whether the files are still in place."""
+        self._look_at = SystemClock.monotonic() + self.look_every
+        if self.session is not None and self._files != self._identity():
+            self._rescue()
 
     def _open(self) -> Session:
         make_private_file(self.path)
@@ -178,7 +198,7 @@ class _Thread(StoreThread):
 
     def _identity(self) -> list[tuple[int, int]]:
         found = []
-        for name in (self.path, f"{self.path}-wal"):
+        for name in (self.path, self._wal):
             try:
                 seen = os.stat(name)
                 found.append((seen.st_dev, seen.st_ino))
@@ -213,11 +233,15 @@ class _Thread(StoreThread):
 
 
 class _Writer(_Thread):
+    look_every = LOOK_AGAIN
     _unsynced = False
     _full = True
+    _commits = 0
+    _reserved = 0
 
     def _open(self) -> Session:
         self._full = True
+        self._commits = self._reserved = 0
         return super()._open()
 
     def patience(self) -> float | None:
@@ -234,6 +258,7 @@ class _Writer(_Thread):
             full = any(request.durability == "full" for request in wanted)
             self._choose_class(session, full)
             session.begin()
+            self._reserve()
             for request in wanted:
                 self._carry_out_one(session, request, alone=len(wanted) == 1)
             session.commit()
@@ -244,6 +269,26 @@ class _Writer(_Thread):
             for request in wanted:
                 if request.error is None:
                     request.error = ours
+
+    def _reserve(self) -> None:
+        """Keep the WAL's blocks allocated ahead of its end; call with the write lock held.
+
+        A sync of a file that has grown commits the file system's journal as well and takes twice
+        as long. What SQLite has not written is zeros to it, no frame, and of no meaning; nobody
+        else can write or cut the file while we hold the lock.
+        """
+        self._commits += 1
+        if self._commits % RESERVE_AFTER or VFS is not None:
+            return
+        try:
+            size = os.stat(self._wal).st_size
+            if self._reserved < size < MOST_RESERVED:
+                with open(self._wal, "r+b", buffering=0) as wal:
+                    wal.seek(size)
+                    wal.write(bytes(RESERVE))
+                self._reserved = size + RESERVE
+        except OSError:
+            self._reserved = MOST_RESERVED  # it would only have been faster
 
     def _choose_class(self, session: Session, full: bool) -> None:
         if full is not self._full:
