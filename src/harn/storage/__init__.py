@@ -19,7 +19,8 @@ from harn.storage.apart import Apart
 from harn.storage.codec import check_kind, check_topic, decode, draft, encode, encode_headers
 from harn.storage.contract import Damaged, Draft, Driver, Durability, Event
 from harn.storage.indexes import Index, Table
-from harn.storage.jobindex import AGE_BOUNDS, JobIndex
+from harn.storage.jobfold import JobIndex
+from harn.storage.jobindex import AGE_BOUNDS
 from harn.storage.jobrecords import (
     DIMENSIONS,
     PRIORITIES,
@@ -45,7 +46,6 @@ from harn.storage.jobs import (
     claim_jobs,
     enqueue_jobs,
     has_work,
-    purge_jobs,
     settle_claims,
     work_on,
 )
@@ -77,6 +77,7 @@ from harn.storage.operations import Ask, Operation, Recipe, Row, Rows, ask, ask_
 from harn.storage.places import mask, read_url
 from harn.storage.rebuild import Difference, compare, rebuild
 from harn.storage.retention import trim
+from harn.storage.settling import purge_jobs
 from harn.storage.store import Store
 from harn.storage.triggergates import (
     Change,

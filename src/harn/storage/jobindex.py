@@ -1,7 +1,7 @@
 """The queue index: how each record of a queue's topics changes the tables beside the log.
 
 Live operations (`jobs.py`) decide, append the records, and apply these changes in the same
-transaction, many at a time. `JobIndex` applies the same changes to records read back from the
+transaction, many at a time. `jobfold.py` applies the same changes to records read back from the
 log, so that a rebuilt index is the index. Changes that only time brings (a claim lapses, a
 scheduled job comes due) have a record too, written by whoever noticed.
 """
@@ -15,14 +15,12 @@ from typing import Any
 import msgspec
 
 from harn.storage.codec import decode
-from harn.storage.contract import Draft, Event
-from harn.storage.indexes import INDEXES, Table
+from harn.storage.contract import Draft
 from harn.storage.jobrecords import (
     ACKED,
     CLAIMED,
     DEAD,
     FAILED,
-    PRIORITIES,
     PURGED,
     READY,
     SCHEDULED,
@@ -31,7 +29,6 @@ from harn.storage.jobrecords import (
     share_key,
 )
 from harn.storage.operations import Operation, Row, ask, ask_many
-from harn.topics import WORKER_QUEUES, queue_topics
 
 BATCH = 500
 IDLE_SHARES = 256
@@ -276,190 +273,9 @@ def read_ages(ages: str) -> list[int]:
     return [int(each) for each in ages.split(",")] if ages else [0] * (len(AGE_BOUNDS) + 2)
 
 
-# -- the same, from the log ----------------------------------------------------------------------
-
-
-class JobIndex:
-    """The fold of the worker topics: queues, shares, jobs, dedupe keys and trigger ids."""
-
-    name = "jobs"
-    tables: tuple[Table, ...] = (
-        Table(
-            "queues",
-            (
-                *("queue_id", "name", "dimension", "cap", "round", "last_key", "promoted"),
-                *("promotions", "alarm", "acked", "purged", "dead", "responses", "ages"),
-            ),
-            *("dump_queues", "clear_queues", "restore_queues"),
-        ),
-        Table(
-            "shares",
-            (
-                *("queue_id", "key", "ready", "scheduled", "in_flight", "turn", "round"),
-                *("credit", "oldest_at"),
-            ),
-            *("dump_shares", "clear_shares", "restore_shares"),
-        ),
-        Table(
-            "jobs",
-            (
-                *("queue_id", "id", "key", "priority", "state", "enqueued_at", "wake_at"),
-                *("attempts", "max_attempts", "epoch", "claim_id", "held", "consumer"),
-                *("claimed_at", "settled_at", "tenant_id", "binding_key", "trigger_id", "history"),
-                "claim_round",
-            ),
-            *("dump_jobs", "clear_jobs", "restore_jobs"),
-        ),
-        Table(
-            "job_dedupe",
-            ("queue_id", "tenant_id", "dedupe_key", "job_id"),
-            *("dump_dedupe", "clear_dedupe", "restore_dedupe"),
-        ),
-        Table(
-            "queue_triggers",
-            ("queue_id", "trigger_id"),
-            *("dump_triggers", "clear_triggers", "restore_triggers"),
-        ),
-    )
-
-    def wants(self, topic: str) -> bool:
-        """Tell whether *topic* belongs to a worker queue."""
-        return topic.startswith("worker.") and topic != WORKER_QUEUES
-
-    def fold(self, event: Event) -> Operation[None]:
-        """Apply *event*; a record that is not ours, or does not fit, changes nothing."""
-        queue = event.headers.get("queue")
-        folds = {
-            "trigger_dispatch": _fold_job,
-            "job_claimed": _fold_claim,
-            "claim_renewed": _fold_renewal,
-            "job_acked": _fold_settled,
-            "job_failed": _fold_settled,
-            "job_dead": _fold_settled,
-            "job_released": _fold_settled,
-            "job_purged": _fold_settled,
-            "job_response": _fold_response,
-            "jobs_woken": _fold_woken,
-            "keys_changed": _fold_keys,
-        }
-        if not isinstance(queue, str) or event.kind not in folds:
-            return
-        if event.topic not in _topics_of(queue) or not isinstance(event.payload, dict):
-            return
-        state = yield from open_queue(queue, create=True)
-        assert state is not None
-        state.now = event.occurred_at_ms
-        yield from folds[event.kind](state, event)
-
-    def held(self, topic: str) -> Operation[int | None]:
-        """Return the oldest offset of *topic* that an unsettled job still needs."""
-        names = yield ask("queue_names")
-        queue = next((name for (name,) in names if topic in _topics_of(name)), None)
-        if queue is None:
-            return None
-        [(queue_id, *_)] = yield ask("open_queue", queue=queue)
-        oldest = yield ask("oldest_unsettled", queue_id=queue_id)
-        if not oldest:
-            return None
-        id, enqueued_at = oldest[0]
-        if topic == queue_topics(queue).jobs:
-            return int(id)
-        first = yield ask("first_offset_since", topic=topic, since=enqueued_at)
-        return int(first[0][0]) if first else None
-
-
-def _topics_of(queue: str) -> tuple[str, str, str]:
-    names = queue_topics(queue)
-    return names.jobs, names.claims, names.responses
-
-
-def job_draft(record: dict[str, Any]) -> JobDraft:
-    """Read back what the index needs of a `trigger_dispatch` record."""
-    return JobDraft(
-        b"",
-        b"",
-        PRIORITIES.index(record["priority"]),
-        record.get("tenant_id"),
-        record.get("binding_key"),
-        record.get("trigger_id"),
-        record.get("dedupe_key"),
-        record["max_attempts"],
-        record.get("not_before_ms"),
-        record.get("delay_ms"),
-    )
-
-
 def dedupe_tenant(tenant_id: str | None) -> str:
     """Return the tenant part of a dedupe key; no tenant is one that no tenant can name."""
     return share_key("tenant", tenant_id, None, None)
-
-
-def _fold_job(state: QueueState, event: Event) -> Operation[None]:
-    job = job_draft(event.payload)
-    yield from add_jobs(state, [(event.id, event.occurred_at_ms, job)])
-    if job.dedupe_key is not None:
-        yield ask(
-            "bind_dedupe",
-            queue_id=state.queue_id,
-            tenant_id=dedupe_tenant(job.tenant_id),
-            dedupe_key=job.dedupe_key,
-            job_id=event.id,
-        )
-
-
-def _fold_claim(state: QueueState, event: Event) -> Operation[None]:
-    record = event.payload
-    id, scheduling = record["job_event_id"], record["scheduling"]
-    rows = yield ask("one_job", queue_id=state.queue_id, id=id)
-    if not rows:
-        return
-    key, enqueued_at = rows[0][0], rows[0][3]
-    claim = (record["claim_id"], record["consumer_id"], record["expires_at_ms"], state.now)
-    yield from hold_jobs(state, [(id, *claim, scheduling.get("round"), enqueued_at)])
-    if scheduling["strategy"] == "drr":
-        yield from _fold_turn(state, key, scheduling)
-    else:
-        shifts = Shifts()
-        shifts.add(key, ready=-1, in_flight=1, selected=1)
-        yield from shifts.apply(state)
-    promoted = scheduling.get("promoted", False)
-    yield ask(
-        "note_claims",
-        queue_id=state.queue_id,
-        round=scheduling.get("round", state.round),
-        last_key=key if scheduling["strategy"] == "drr" else state.last_key,
-        promoted=int(promoted) if scheduling["strategy"] == "drr" else state.promoted,
-        promotions=int(promoted),
-        wake_at=record["expires_at_ms"],
-        ages=state.ages,
-    )
-
-
-def _fold_turn(state: QueueState, key: str, scheduling: dict[str, Any]) -> Operation[None]:
-    [row] = yield ask("one_share", queue_id=state.queue_id, key=key)
-    share = Share(*row)
-    share.round, share.credit = scheduling["round"], scheduling["credit"]
-    if share.ready <= 1:
-        share.turn, share.credit = None, 0
-    elif state.cap and share.in_flight + 1 >= state.cap:
-        share.turn = None
-    else:
-        share.turn = share.round if share.credit else share.round + 1
-    promoted = Counter({key: 1}) if scheduling.get("promoted") else Counter[str]()
-    yield from serve_shares(state, Counter({key: 1}), promoted, [share])
-
-
-def _fold_renewal(state: QueueState, event: Event) -> Operation[None]:
-    job = yield from _job_of(state, event)
-    if job is None:
-        return
-    until = event.payload["expires_at_ms"]
-    history = without_expiry(job.history) if job.state == READY else job.history
-    shifts = Shifts()
-    shifts.leave(job.key, job.state)
-    shifts.add(job.key, in_flight=1)
-    yield from settle_jobs(state, [(job.id, CLAIMED, until, 1, job.attempts, None, history)])
-    yield from shifts.apply(state)
 
 
 def without_expiry(history: str | None) -> str | None:
@@ -468,30 +284,6 @@ def without_expiry(history: str | None) -> str | None:
     if entries and entries[-1]["status"] == "expired":
         entries.pop()
     return msgspec.json.encode(entries).decode() if entries else None
-
-
-def _job_of(state: QueueState, event: Event) -> Operation[JobState | None]:
-    ids = f"[{int(event.payload['job_event_id'])}]"
-    rows = yield ask("jobs_by_id", queue_id=state.queue_id, ids=ids)
-    return JobState(*rows[0]) if rows else None
-
-
-def _fold_settled(state: QueueState, event: Event) -> Operation[None]:
-    job = yield from _job_of(state, event)
-    if job is None:
-        return
-    change = SETTLED[event.kind](job, event.payload, state.now)
-    yield from apply_changes(state, [(job, change)])
-    kind = event.kind
-    yield ask(
-        "add_totals",
-        queue_id=state.queue_id,
-        acked=int(kind == "job_acked"),
-        purged=int(kind == "job_purged"),
-        dead=int(kind == "job_dead"),
-        responses=0,
-        wake_at=change.wake_at,
-    )
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -564,30 +356,6 @@ def purged(job: JobState, record: dict[str, Any], now: int) -> Change:
     return Change(PURGED, None, 0, job.attempts, now, job.history)
 
 
-SETTLED = {
-    "job_acked": acked,
-    "job_failed": failed,
-    "job_dead": buried,
-    "job_released": released,
-    "job_purged": purged,
-}
-
-
-def _fold_response(state: QueueState, event: Event) -> Operation[None]:
-    totals = {"acked": 0, "purged": 0, "dead": 0, "responses": 1, "wake_at": None}
-    yield ask("add_totals", queue_id=state.queue_id, **totals)
-
-
-def _fold_woken(state: QueueState, event: Event) -> Operation[None]:
-    ids = msgspec.json.encode(event.payload["job_event_ids"]).decode()
-    yield from wake_jobs(state, (yield ask("due_by_id", queue_id=state.queue_id, ids=ids)))
-
-
-def _fold_keys(state: QueueState, event: Event) -> Operation[None]:
-    yield from change_keys(state, event.payload["fairness_key"])
-    yield from change_cap(state, event.payload["cap"])
-
-
 def change_keys(state: QueueState, dimension: str) -> Operation[None]:
     """Make a queue's keys of something else: every unsettled job changes its share."""
     if state.dimension == dimension:
@@ -625,6 +393,3 @@ def apply_cap(state: QueueState) -> Operation[None]:
         round=state.round,
         deferrals=state.deferrals,
     )
-
-
-INDEXES.append(JobIndex())

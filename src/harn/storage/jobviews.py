@@ -8,8 +8,8 @@ import msgspec
 
 from harn.storage.jobindex import open_queue, read_ages
 from harn.storage.jobrecords import READY, Share
-from harn.storage.jobs import NewId, settle_due
 from harn.storage.operations import Operation, ask
+from harn.storage.settling import NewId, settle_due
 
 COUNTED = 10_000
 """Jobs counted ahead of another one before "at least" has to do."""

@@ -1,0 +1,346 @@
+"""Operations that end a claim or a job: ack, fail, release, renew, expiry, burial, purge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from harn.storage.codec import decode
+from harn.storage.contract import Draft
+from harn.storage.deadletters import dead_letters
+from harn.storage.jobindex import (
+    BATCH,
+    EXPIRED,
+    Change,
+    JobState,
+    QueueState,
+    acked,
+    add_history,
+    apply_changes,
+    buried,
+    drop_idle,
+    failed,
+    open_queue,
+    purged,
+    released,
+    wake_jobs,
+    without_expiry,
+)
+from harn.storage.jobrecords import (
+    ACKED,
+    CLAIMED,
+    DEAD,
+    FAILED,
+    PURGED,
+    READY,
+    Settlement,
+    SettlementResult,
+    Share,
+)
+from harn.storage.operations import Operation, ask
+from harn.storage.triggerfold import write
+from harn.topics import queue_topics
+
+PURGE_BATCH = 2000
+
+
+DROP_EVERY = 64
+"""Idle keys are looked for when a job whose id divides by this is settled."""
+
+
+NewId = Callable[[str], str]
+"""Makes an id with a prefix."""
+
+
+_encode = msgspec.json.encode
+
+
+def queue_headers(queue: str) -> bytes:
+    """Encode the headers of a queue's claim and response records."""
+    return _encode({"queue": queue})
+
+
+def read_jobs(
+    state: QueueState, topic: str, ids: Sequence[int]
+) -> Operation[dict[int, tuple[int, int, bytes]]]:
+    """Read jobs with their records: attempts, their limit, and the record's payload."""
+    rows = yield ask(
+        "claimed_rows", queue_id=state.queue_id, topic=topic, ids=_encode(ids).decode()
+    )
+    found: dict[int, tuple[int, int, bytes]] = {}
+    for id, attempts, most, body in rows:
+        if body is None:  # an engine that keeps its records elsewhere
+            body = yield from _record(topic, id)
+        found[id] = (attempts, most, bytes(body))
+    return found
+
+
+def _record(topic: str, id: int) -> Operation[bytes]:
+    rows = yield ask("read_events", topic=topic, after=id - 1, limit=1, budget=1)
+    return bytes(rows[0][2]) if rows and rows[0][0] == id else b""
+
+
+def settle_due(state: QueueState, new_id: NewId) -> Operation[None]:
+    """Let lapse what has expired and bury what has no attempt left."""
+    yield from lapse_and_bury(state, new_id)
+    yield from append_drafts(state)
+
+
+def append_drafts(state: QueueState) -> Operation[None]:
+    drafts, state.drafts = state.drafts, []
+    if drafts:
+        yield from write(drafts)  # a dead letter is also listed with the triggers
+
+
+def lapse_and_bury(state: QueueState, new_id: NewId) -> Operation[None]:
+    if state.alarm is None or state.alarm > state.now:
+        return
+    rows = yield ask("due_jobs", queue_id=state.queue_id, until=state.now, limit=BATCH)
+    exhausted = [row for row in rows if row[2] in (CLAIMED, FAILED) and 0 < row[4] <= row[3]]
+    woken = [row for row in rows if row not in exhausted] if exhausted else rows
+    if woken:
+        record = {"job_event_ids": [row[0] for row in woken], "woken_at_ms": state.now}
+        note(state, "jobs_woken", record)
+        yield from wake_jobs(state, woken)
+    if exhausted:
+        yield from _bury(state, exhausted, new_id)
+    [(alarm,)] = yield ask("next_due", queue_id=state.queue_id)
+    state.alarm = alarm
+    yield ask("set_alarm", queue_id=state.queue_id, alarm=alarm)
+
+
+def note(state: QueueState, kind: str, record: dict[str, Any]) -> None:
+    topic, headers = queue_topics(state.name).claims, queue_headers(state.name)
+    state.drafts.append(Draft(topic, kind, _encode(record), headers, state.now))
+
+
+def _bury(state: QueueState, rows: Sequence[tuple[Any, ...]], new_id: NewId) -> Operation[None]:
+    settling = Settling(state, new_id)
+    for id, key, was, attempts, most, held, claim_id, consumer, wake_at, history in rows:
+        job = JobState(id, key, was, wake_at, attempts, most, claim_id, held, history)
+        error = EXPIRED
+        if was == FAILED:
+            error = (decode(history.encode()) if history else [{}])[-1].get("error") or EXPIRED
+        yield from settling.bury(job, consumer or "", error, already_told=was == FAILED)
+    yield from settling.write()
+
+
+def settle_all(
+    state: QueueState, items: Sequence[Settlement], new_id: NewId
+) -> Operation[list[SettlementResult]]:
+    ids = _encode(sorted({item.job_id for item in items})).decode()
+    rows = yield ask("jobs_by_id", queue_id=state.queue_id, ids=ids)
+    jobs = {row[0]: JobState(*row) for row in rows}
+    settling = Settling(state, new_id)
+    results = []
+    for item in items:
+        job = jobs.get(item.job_id)
+        verdict = _verdict(job, item)
+        if verdict is not None:
+            results.append(verdict)
+            continue
+        assert job is not None
+        results.append((yield from settling.carry_out(job, item)))
+    yield from settling.write()
+    return results
+
+
+def _verdict(job: JobState | None, item: Settlement) -> SettlementResult | None:
+    """Decide whether the holder of a claim may still act on it."""
+    if job is None:
+        return SettlementResult("again")
+    if job.claim_id != item.claim_id:
+        return SettlementResult("lost", note="another consumer has claimed the job since")
+    if job.state in (ACKED, PURGED, DEAD) or not job.held:
+        return SettlementResult("again")
+    return None
+
+
+class Settling:
+    """The changes and records of one settle operation, gathered and written together."""
+
+    def __init__(self, state: QueueState, new_id: NewId) -> None:
+        self._state = state
+        self._new_id = new_id
+        self._topics = queue_topics(state.name)
+        self._headers = queue_headers(state.name)
+        self._before: dict[int, JobState] = {}
+        self._after: dict[int, Change] = {}
+        self._drafts: list[Draft] = []
+        self._totals = {"acked": 0, "purged": 0, "dead": 0, "responses": 0}
+        self._wake_at: int | None = None
+
+    def carry_out(self, job: JobState, item: Settlement) -> Operation[SettlementResult]:
+        """Do what *item* asks for; its claim is the current one."""
+        if item.action == "renew":
+            return (yield from self._renew(job, item))
+        if item.action == "ack":
+            return self._ack(job, item)
+        if item.action == "release":
+            return self._release(job, item)
+        return (yield from self._fail(job, item))
+
+    def _ack(self, job: JobState, item: Settlement) -> SettlementResult:
+        self._change(job, acked(job, {}, self._state.now))
+        self._claims("job_acked", job, item.consumer, {"acked_at_ms": self._state.now})
+        self._totals["acked"] += 1
+        return SettlementResult("done", response=self._respond(job, item))
+
+    def _release(self, job: JobState, item: Settlement) -> SettlementResult:
+        record: dict[str, Any] = {"released_at_ms": self._state.now}
+        if item.reason is not None:
+            record["reason"] = item.reason
+        if item.delay_ms:
+            record["not_before_ms"] = self._state.now + item.delay_ms
+        self._change(job, released(job, record, self._state.now))
+        self._claims("job_released", job, item.consumer, record)
+        return SettlementResult("done")
+
+    def _fail(self, job: JobState, item: Settlement) -> Operation[SettlementResult]:
+        response = self._respond(job, item)
+        error = item.error or "failed"
+        if item.final or 0 < job.max_attempts <= job.attempts:
+            yield from self.bury(job, item.consumer, error)
+            return SettlementResult("done", response=response, dead=True)
+        record: dict[str, Any] = {"failed_at_ms": self._state.now, "error": error}
+        if item.delay_ms is not None:
+            record["not_before_ms"] = self._state.now + item.delay_ms
+        self._change(job, failed(job, record, self._state.now))
+        self._claims("job_failed", job, item.consumer, record)
+        return SettlementResult("done", response=response)
+
+    def _renew(self, job: JobState, item: Settlement) -> Operation[SettlementResult]:
+        until = self._state.now + item.ttl_ms
+        history = job.history
+        if job.state == READY:  # it lapsed and nobody took over: revive it, if there is room
+            [row] = yield ask("one_share", queue_id=self._state.queue_id, key=job.key)
+            if 0 < self._state.cap <= Share(*row).in_flight:
+                note = "it expired, and its key has as many claims as the cap allows"
+                return SettlementResult("lost", note=note)
+            history = without_expiry(history)
+        self._change(job, Change(CLAIMED, until, 1, job.attempts, None, history))
+        record = {"renewed_at_ms": self._state.now, "expires_at_ms": until}
+        self._claims("claim_renewed", job, item.consumer, record)
+        return SettlementResult("done", expires_at=until)
+
+    def bury(
+        self, job: JobState, consumer: str, error: str, *, already_told: bool = False
+    ) -> Operation[None]:
+        """Move *job* to the dead letters with its last *error*."""
+        now = self._state.now
+        history = job.history
+        if not already_told:
+            status = "expired" if error == EXPIRED else "failed"
+            history = add_history(history, job.attempts, now, status, error)
+        attempts = decode(history.encode()) if history else []
+        record = {"dead_at_ms": now, "error": error, "attempts": attempts}
+        self._change(job, buried(job, record, now))
+        self._claims("job_dead", job, consumer, record)
+        self._totals["dead"] += 1
+        found = yield from read_jobs(self._state, self._topics.jobs, [job.id])
+        try:
+            told = decode(found[job.id][2])
+        except ValueError:
+            told = {"event": None}
+        entry = self._new_id("dlq")
+        self._drafts += dead_letters(entry, self._state.name, job.id, told, attempts, error)
+
+    def purge(self, job: JobState, by: str, reason: str | None) -> None:
+        """Take *job* away."""
+        record: dict[str, Any] = {
+            "job_event_id": job.id,
+            "purged_by": by,
+            "purged_at_ms": self._state.now,
+        }
+        if reason is not None:
+            record["reason"] = reason
+        self._change(job, purged(job, record, self._state.now))
+        self._add(self._topics.claims, "job_purged", record)
+        self._totals["purged"] += 1
+
+    def _respond(self, job: JobState, item: Settlement) -> dict[str, Any]:
+        response: dict[str, Any] = {
+            "queue": self._state.name,
+            "job_event_id": job.id,
+            "claim_id": item.claim_id,
+            "consumer_id": item.consumer,
+            "handled_at_ms": self._state.now,
+            "outcome": msgspec.Raw(item.outcome),
+            "error": item.error,
+        }
+        if item.outcome_omitted:
+            response["outcome_omitted"] = True
+        self._add(self._topics.responses, "job_response", response)
+        self._totals["responses"] += 1
+        return response
+
+    def _claims(self, kind: str, job: JobState, consumer: str, more: dict[str, Any]) -> None:
+        record = {"job_event_id": job.id, "claim_id": job.claim_id, "consumer_id": consumer, **more}
+        self._add(self._topics.claims, kind, record)
+
+    def _add(self, topic: str, kind: str, record: dict[str, Any]) -> None:
+        now = self._state.now
+        self._drafts.append(Draft(topic, kind, _encode(record), self._headers, now))
+
+    def _change(self, job: JobState, to: Change) -> None:
+        if job.id not in self._before:
+            self._before[job.id] = JobState(
+                *(job.id, job.key, job.state, job.wake_at, job.attempts),
+                *(job.max_attempts, job.claim_id, job.held, job.history, job.claim_round),
+            )
+        self._after[job.id] = to
+        job.state, job.wake_at, job.held = to.state, to.wake_at, to.held
+        job.attempts, job.history = to.attempts, to.history
+        if to.wake_at is not None:
+            self._wake_at = min(self._wake_at or to.wake_at, to.wake_at)
+
+    def write(self) -> Operation[None]:
+        """Write everything that was gathered."""
+        if not self._after:
+            return
+        changes = [(self._before[id], to) for id, to in self._after.items()]
+        yield from apply_changes(self._state, changes)
+        if any(self._totals.values()) or self._wake_at is not None:
+            yield ask(
+                "add_totals",
+                queue_id=self._state.queue_id,
+                wake_at=self._wake_at,
+                **self._totals,
+            )
+        if self._wake_at is not None and self._state.alarm is not None:
+            self._state.alarm = min(self._state.alarm, self._wake_at)
+        elif self._wake_at is not None:
+            self._state.alarm = self._wake_at
+        if any(id % DROP_EVERY == 0 for id in self._after):
+            yield from drop_idle(self._state)
+        self._state.drafts += self._drafts
+
+
+def purge_jobs(
+    queue: str, after: int, until: int | None, by: str, reason: str | None, new_id: NewId
+) -> Operation[tuple[int, int | None, int | None]]:
+    """Take away ready and scheduled jobs after an id, some at a time.
+
+    Returns how many went, where to go on (None when done), and the newest job that counts.
+    """
+    state = yield from open_queue(queue)
+    if state is None:
+        return 0, None, None
+    yield from settle_due(state, new_id)
+    if until is None:
+        [(newest,)] = yield ask("newest_job", queue_id=state.queue_id)
+        until = int(newest or 0)
+    rows = yield ask(
+        "ready_up_to", queue_id=state.queue_id, after=after, until=until, limit=PURGE_BATCH
+    )
+    if not rows:
+        return 0, None, until
+    ids = _encode([row[0] for row in rows]).decode()
+    settling = Settling(state, new_id)
+    for row in (yield ask("jobs_by_id", queue_id=state.queue_id, ids=ids)):
+        settling.purge(JobState(*row), by, reason)
+    yield from settling.write()
+    yield from append_drafts(state)
+    return len(rows), rows[-1][0], until
