@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import harn
+from harn.telemetry.metrics import FAMILIES
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
@@ -63,3 +64,10 @@ def test_every_concept_with_a_life_draws_it() -> None:
     for name in ("tasks", "pools", "channels", "worker-queues", "triggers", "supervisors"):
         page = (DOCS / "concepts" / f"{name}.md").read_text()
         assert re.search(r"─+▶|```mermaid", page), f"{name}.md draws no states"
+
+
+def test_every_label_has_its_bound_on_the_metrics_page() -> None:
+    bounds = (DOCS / "reference" / "metrics.md").read_text().partition("## Bounds")[2]
+    listed = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| ([^|]*) \|", bounds, re.M))))
+
+    assert listed == {label for family in FAMILIES.values() for label in family.labels}
