@@ -76,6 +76,17 @@ def test_a_handler_is_a_function_or_a_ready_handler_of_an_export(tmp_path: Path)
         assert manifest.bound(manifest.triggers[0], manifest.resolver()).target.kind == kind
 
 
+@pytest.mark.parametrize("source", ["lib", "collections.abc"])
+def test_an_export_may_be_a_module_or_a_plain_name_beside_the_manifest(
+    tmp_path: Path, source: str
+) -> None:
+    name = "on_task" if source == "lib" else "Callable"
+    text = CONSUMER.replace("lib.py", source).replace("on_task", name)
+    manifest = read_manifest(write(tmp_path, text))
+
+    assert manifest.bound(manifest.triggers[0], manifest.resolver())
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

@@ -13,6 +13,7 @@ from harn import (
     HarnError,
     InvalidOption,
     Runtime,
+    SpawnToPool,
     TriggerEvent,
     channel_emit,
     event_log_read,
@@ -21,6 +22,7 @@ from harn import (
     trigger_list,
     trigger_register,
 )
+from harn.pools import pool_create
 from harn.storage import Store, ask
 from harn.telemetry.metrics import Metrics
 from harn.testing import fresh_runtime
@@ -141,7 +143,7 @@ async def test_G14_an_odd_name_is_taken_or_refused_by_name(storage_url: str, nam
             assert seen
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=1000)
 @given(st.text(alphabet="0123456789*/,-#LW SUNMONJAN?@²٣\n\0", max_size=40))
 def test_G14_no_text_makes_a_schedule_fail_otherwise(text: str) -> None:
     try:
@@ -151,7 +153,7 @@ def test_G14_no_text_makes_a_schedule_fail_otherwise(text: str) -> None:
     assert schedule.next(0) is not None
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=400)
 @given(
     st.dictionaries(
         st.sampled_from(
@@ -175,3 +177,38 @@ async def test_G14_no_options_make_a_registration_fail_otherwise(options: dict[s
             await register(print, **options)
         except InvalidOption:
             assert trigger_list() == []
+
+
+async def test_O1_the_same_program_leaves_the_same_receipts() -> None:
+    async def program() -> list[Any]:
+        async with fresh_runtime(seed=7):
+            await pool_create(name="work")
+            await register(SpawnToPool("work", lambda event: lambda: event.id))
+            for n in range(3):
+                await channel_emit("x", {"n": n})
+            return [event.as_dict() for event in await event_log_read(topics.CHANNEL_AUDIT)]
+
+    first, second = await program(), await program()
+
+    assert first == second
+    assert len(first) == 6
+
+
+async def test_S13_spans_carry_ids_and_no_payloads(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exported, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exported))
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    await register(lambda event: "the canary's answer")
+    await channel_emit("x", {"card": "a canary"})
+    spans = exported.get_finished_spans()
+    provider.shutdown()
+
+    assert "trigger.dispatch t" in [span.name for span in spans]
+    assert all("canary" not in span.to_json() for span in spans)

@@ -91,10 +91,14 @@ def check_source(source: str) -> str:
 def load(directory: Path, source: str) -> ModuleType:
     """Import *source*: a file by its path, under a name of its own, or a module by name.
 
-    A file that has changed since is run again.
+    A plain name is a file beside the manifest if there is one. A file that has changed since is
+    run again.
     """
     if not source.endswith(".py"):
-        return importlib.import_module(source)
+        beside = directory / f"{source}.py"
+        if "." in source or not beside.is_file():
+            return importlib.import_module(source)
+        source = beside.name
     path = (directory / source).resolve()
     if not path.is_file():
         raise ManifestError(f"{source} does not exist beside the manifest")
