@@ -103,8 +103,16 @@ def _postgres(storage: str | None) -> Iterator[Check]:
         return
     import psycopg
 
+    from harn.errors import InvalidOption
+    from harn.storage import read_url
+
     try:
-        with psycopg.connect(storage, connect_timeout=5) as connection:
+        dsn = read_url(storage).rest  # without the options that are ours, such as schema
+    except InvalidOption as error:
+        yield Check("postgresql", "fail", str(error), "correct the URL")
+        return
+    try:
+        with psycopg.connect(dsn, connect_timeout=5) as connection:
             server = connection.info.server_version
             yield Check("postgresql", "ok", f"{server // 10_000}.{server % 10_000} reached")
     except psycopg.Error as error:
