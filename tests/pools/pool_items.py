@@ -11,7 +11,6 @@ class Item:
     seq: int
     priority: int = 0
     partition: str | None = None
-    waiting: bool = False
     next: Any = field(default=None, repr=False)
 
 

@@ -39,23 +39,22 @@ def test_P5_P6_every_queue_gives_the_order_of_its_model(strategy, steps, slack) 
     import harn.pools.strategies as room
 
     room.SLACK = slack
-    queue, model, items = strategy.queue(), Model(strategy.kind), []
+    queue, model = strategy.queue(), Model(strategy.kind)
     try:
-        for what, number, key in steps:
+        for seq, (what, number, key) in enumerate(steps):
             if what == "push":
-                item = Item(len(items), number, key)
-                items.append(item)
+                item = Item(seq, number, key)
                 queue.push(item)
                 model.push(item)
             elif what == "pop":
                 assert queue.pop() is model.pop()
-            elif items:
-                item = items[number % len(items)]
-                assert queue.discard(item) == (item in model.items)
-                if item in model.items:
-                    model.remove(item)
+            elif model.items:
+                item = model.items[number % len(model.items)]
+                queue.discard(item)
+                model.remove(item)
             assert len(queue) == len(model.items)
-            assert 0 <= queue._dead <= queue.live + slack
+            assert {item.seq for item in queue} == {item.seq for item in model.items}
+            assert len(queue._left) <= queue.live + slack
         while (expected := model.pop()) is not None:
             assert queue.pop() is expected
         assert queue.pop() is None

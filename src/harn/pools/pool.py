@@ -292,7 +292,8 @@ class Pool(Slots):
         self, victim: PoolTask, decision: Evict | RejectNew, replacement: PoolTask | None
     ) -> None:
         depth = self._queue.live
-        self._leave_queue(victim)
+        if replacement is not None:
+            self._leave_queue(victim)
         self._memory.unbind(victim)  # it never ran, so its key binds nothing
         victim._own().reason = (decision.reason, decision.policy, None)
         self.finish(victim, "rejected")

@@ -1,13 +1,13 @@
 """Which queued task goes next: fifo, priority, lifo, fair_round_robin. Pure queues.
 
 A `Strategy` is what the caller chose, as data; `Strategy.queue()` makes the queue that does it.
-Every queue is built from `Line`s, singly linked lists that run through the tasks themselves, so
-that a queued task costs one slot and no node. `push` and `pop` take constant time (with
-*priority*, a heap of the distinct priorities is touched when one of them comes or goes).
+`push` and `pop` take constant time (with *priority*, a heap of the distinct priorities is touched
+when one of them comes or goes) and do not touch the task itself, which may long have left the
+processor's cache.
 
-A task that is cancelled or evicted is only marked; `pop` skips it, and once the marked ones
-outnumber the waiting ones they are swept out, so garbage is bounded and removal costs O(1) on
-average.
+A task that is cancelled or evicted is only noted; `pop` passes it over, and once those that have
+left outnumber the waiting ones they are swept out, so garbage is bounded and removal costs O(1)
+on average.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ StrategyKind = Literal["fifo", "priority", "lifo", "fair_round_robin"]
 KINDS: tuple[str, ...] = get_args(StrategyKind)
 
 SLACK = 64
-"""Marked tasks that a queue may hold before it looks whether to sweep."""
+"""Tasks that have left early, and that a queue may hold before it looks whether to sweep."""
 
 
 class Queued(Protocol):
-    """What a queue needs of a task: its rank, its partition, and two slots of the queue's own."""
+    """What a queue needs of a task: its rank, its partition, and a slot of the queue's own."""
 
     priority: int
     partition: str | None
-    waiting: bool
     next: Any
 
 
@@ -160,64 +159,16 @@ def _near(name: object, known: Iterable[str]) -> str:
     return did_you_mean(str(name), known)
 
 
-class Line(Generic[T]):
-    """Tasks one behind the other, the marked ones among them; *live* is for the fair queue."""
-
-    __slots__ = ("head", "key", "live", "tail")
-
-    def __init__(self, key: Any = None) -> None:
-        self.key = key
-        self.head: T | None = None
-        self.tail: T | None = None
-        self.live = 0
-
-    def push(self, task: T) -> None:
-        """Add *task* at the end."""
-        task.waiting = True
-        if self.tail is None:
-            self.head = task
-        else:
-            self.tail.next = task
-        self.tail = task
-
-    def take(self) -> T:
-        """Remove and return the first, marked or not. There must be one."""
-        task = self.head
-        self.head = following = task.next  # type: ignore[union-attr]
-        if following is None:
-            self.tail = None
-        else:
-            task.next = None  # type: ignore[union-attr]
-        return task  # type: ignore[return-value]
-
-    def sweep(self) -> None:
-        """Unlink the marked ones, keeping the order of the rest."""
-        task = self.head
-        self.head = self.tail = None
-        while task is not None:
-            following = task.next
-            task.next = None
-            if task.waiting:
-                self.push(task)
-            task = following
-
-    def __iter__(self) -> Iterator[T]:
-        task = self.head
-        while task is not None:
-            if task.waiting:
-                yield task
-            task = task.next
-
-
 class Queue(Generic[T]):
     """Tasks that wait, and which of them goes next."""
 
-    __slots__ = ("_dead", "live")
+    __slots__ = ("_left", "live")
 
     def __init__(self) -> None:
         self.live = 0
         """How many wait."""
-        self._dead = 0
+        self._left: set[T] = set()
+        """Those that have left early and still stand in a line."""
 
     def __len__(self) -> int:
         return self.live
@@ -225,7 +176,7 @@ class Queue(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         """Yield those that wait, in no particular order."""
         for line in self._all_lines():
-            yield from line
+            yield from (task for task in line if task not in self._left)
 
     def push(self, task: T) -> None:
         """Add *task*."""
@@ -235,32 +186,35 @@ class Queue(Generic[T]):
         """Remove and return the task that goes next; None when nobody waits."""
         raise NotImplementedError
 
-    def discard(self, task: T) -> bool:
-        """Take *task* out of its turn; false when it does not wait here."""
-        if not task.waiting:
-            return False
-        task.waiting = False
+    def discard(self, task: T) -> None:
+        """Take *task*, which must be waiting here, out of its turn."""
         self.live -= 1
-        self._dead += 1
+        self._left.add(task)
         self._left_early(task)
-        self._sweep_if_due()
+        self._sweep_if_due(self.live)
+
+    def _has_left(self, task: T) -> bool:
+        """Tell whether *task*, just taken from its line, has left before; forget it if so."""
+        if task not in self._left:
+            self._sweep_if_due(self.live - 1)
+            return False
+        self._left.remove(task)
         return True
 
-    def _sweep_if_due(self) -> None:
-        if self._dead > self.live + SLACK:
+    def _sweep_if_due(self, waiting: int) -> None:
+        if len(self._left) > waiting + SLACK:
             self._sweep()
-            self._dead = 0
+            self._left.clear()
 
-    def _all_lines(self) -> Iterable[Line[T]]:
+    def _all_lines(self) -> Iterable[Iterable[T]]:
         raise NotImplementedError
 
     def _left_early(self, task: T) -> None:
-        """Note that *task* was marked."""
+        """Look whether more than *task* itself has to leave."""
 
     def _sweep(self) -> None:
-        """Drop every marked task."""
-        for line in self._all_lines():
-            line.sweep()
+        """Drop every task that has left."""
+        raise NotImplementedError
 
 
 class Fifo(Queue[T]):
@@ -270,38 +224,55 @@ class Fifo(Queue[T]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._line: Line[T] = Line()
+        self._line: deque[T] = deque()
 
     def push(self, task: T) -> None:
-        self._line.push(task)
+        self._line.append(task)
         self.live += 1
 
     def pop(self) -> T | None:
         while self.live:
-            task = self._line.take()
-            if task.waiting:
-                task.waiting = False
-                self.live -= 1
-                if self._dead:
-                    self._sweep_if_due()
-                return task
-            self._dead -= 1
+            task = self._line.popleft()
+            if self._left and self._has_left(task):
+                continue
+            self.live -= 1
+            return task
         return None
 
-    def _all_lines(self) -> Iterable[Line[T]]:
+    def _all_lines(self) -> Iterable[Iterable[T]]:
         return (self._line,)
 
+    def _sweep(self) -> None:
+        self._line = deque(self)
 
-class Lifo(Fifo[T]):
+
+class Lifo(Queue[T]):
     """One line; last in, first out."""
 
-    __slots__ = ()
+    __slots__ = ("_line",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._line: list[T] = []
 
     def push(self, task: T) -> None:
-        task.waiting = True
-        task.next = self._line.head
-        self._line.head = task
+        self._line.append(task)
         self.live += 1
+
+    def pop(self) -> T | None:
+        while self.live:
+            task = self._line.pop()
+            if self._left and self._has_left(task):
+                continue
+            self.live -= 1
+            return task
+        return None
+
+    def _all_lines(self) -> Iterable[Iterable[T]]:
+        return (self._line,)
+
+    def _sweep(self) -> None:
+        self._line = list(self)
 
 
 class Priority(Queue[T]):
@@ -311,48 +282,88 @@ class Priority(Queue[T]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._lines: dict[int, Line[T]] = {}
+        self._lines: dict[int, deque[T]] = {}
         self._heap: list[int] = []
-        self._top: Line[T] | None = None
+        self._top: deque[T] = deque()
 
     def push(self, task: T) -> None:
         rank = -task.priority
         line = self._lines.get(rank)
         if line is None:
-            line = self._lines[rank] = Line(rank)
+            line = self._lines[rank] = deque()
             heapq.heappush(self._heap, rank)
             self._top = self._lines[self._heap[0]]
-        line.push(task)
+        line.append(task)
         self.live += 1
 
     def pop(self) -> T | None:
         while self.live:
             line = self._top
-            if line.head is None:  # type: ignore[union-attr]
+            if not line:
                 self._drop_top()
                 continue
-            task = line.take()  # type: ignore[union-attr]
-            if task.waiting:
-                task.waiting = False
-                self.live -= 1
-                if self._dead:
-                    self._sweep_if_due()
-                return task
-            self._dead -= 1
+            task = line.popleft()
+            if self._left and self._has_left(task):
+                continue
+            self.live -= 1
+            return task
         return None
 
     def _drop_top(self) -> None:
         del self._lines[heapq.heappop(self._heap)]
-        self._top = self._lines[self._heap[0]] if self._heap else None
+        self._top = self._lines[self._heap[0]] if self._heap else deque()
 
-    def _all_lines(self) -> Iterable[Line[T]]:
+    def _all_lines(self) -> Iterable[Iterable[T]]:
         return self._lines.values()
 
     def _sweep(self) -> None:
-        super()._sweep()
-        self._lines = {rank: line for rank, line in self._lines.items() if line.head}
+        left, lines = self._left, self._lines.items()
+        kept = {rank: deque(task for task in line if task not in left) for rank, line in lines}
+        self._lines = {rank: line for rank, line in kept.items() if line}
         self._heap = sorted(self._lines)
-        self._top = self._lines[self._heap[0]] if self._heap else None
+        self._top = self._lines[self._heap[0]] if self._heap else deque()
+
+
+class Line(Generic[T]):
+    """The tasks of one partition, a list that runs through the tasks themselves.
+
+    A hundred thousand partitions of a few tasks are ordinary: a deque for each would cost more
+    than its tasks, and be out of the processor's cache whenever its turn comes.
+    """
+
+    __slots__ = ("head", "key", "live", "tail")
+
+    def __init__(self, key: str | None) -> None:
+        self.key = key
+        self.head: T | None = None
+        self.tail: T | None = None
+        self.live = 0
+        """How many of them wait; the others have left early."""
+
+    def push(self, task: T) -> None:
+        """Add *task* at the end."""
+        if self.tail is None:
+            self.head = task
+        else:
+            self.tail.next = task
+        self.tail = task
+        self.live += 1
+
+    def take(self) -> T:
+        """Remove and return the first, whether it waits or not. There must be one."""
+        task = self.head
+        self.head = following = task.next  # type: ignore[union-attr]
+        if following is None:
+            self.tail = None
+        else:
+            task.next = None  # type: ignore[union-attr]
+        return task  # type: ignore[return-value]
+
+    def __iter__(self) -> Iterator[T]:
+        task = self.head
+        while task is not None:
+            yield task
+            task = task.next
 
 
 class FairRoundRobin(Queue[T]):
@@ -375,7 +386,6 @@ class FairRoundRobin(Queue[T]):
             line = self._lines[task.partition] = Line(task.partition)
             self._rotation.append(line)
         line.push(task)
-        line.live += 1
         self.live += 1
 
     def pop(self) -> T | None:
@@ -385,10 +395,9 @@ class FairRoundRobin(Queue[T]):
                 self._bury(line)
                 continue
             task = line.take()
-            while not task.waiting:
-                self._dead -= 1
+            while self._left and task in self._left:
+                self._left.remove(task)
                 task = line.take()
-            task.waiting = False
             self.live -= 1
             line.live -= 1
             if line.live:
@@ -396,17 +405,16 @@ class FairRoundRobin(Queue[T]):
             else:
                 del self._lines[line.key]
                 self._bury(line)
-            if self._dead:
-                self._sweep_if_due()
+            if self._left:
+                self._sweep_if_due(self.live)
             return task
         return None
 
     def _bury(self, line: Line[T]) -> None:
         while line.head is not None:
-            line.take()
-            self._dead -= 1
+            self._left.discard(line.take())
 
-    def _all_lines(self) -> Iterable[Line[T]]:
+    def _all_lines(self) -> Iterable[Iterable[T]]:
         return self._lines.values()
 
     def _left_early(self, task: T) -> None:
@@ -416,8 +424,17 @@ class FairRoundRobin(Queue[T]):
             del self._lines[task.partition]
 
     def _sweep(self) -> None:
-        super()._sweep()
-        self._rotation = deque(line for line in self._rotation if line.live)
+        """Make every line anew."""
+        old, self._rotation = self._rotation, deque()
+        for line in old:
+            kept: Line[T] = Line(line.key)
+            while line.head is not None:
+                task = line.take()
+                if task not in self._left:
+                    kept.push(task)
+            if kept.live:
+                self._rotation.append(kept)
+        self._lines = {line.key: line for line in self._rotation}
 
 
 _QUEUES: dict[str, Callable[[], Queue[Any]]] = {

@@ -123,7 +123,6 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
     partition: str | None
     _context: Any
     status: TaskStatus = "queued"
-    waiting: bool = False
     next: Any = None
     _started_ms: int | None = None
     _finished_ms: int | None = None
