@@ -22,7 +22,7 @@ from harn.pools.task import PoolTask
 class Memory:
     """The ended tasks of a pool, oldest first, and every bound idempotency key."""
 
-    __slots__ = ("_age_ms", "_bound", "conflicts", "count", "counts", "ended", "next_due", "total")
+    __slots__ = ("_age_ms", "_bound", "conflicts", "count", "counts", "ended", "next_due")
 
     def __init__(self, retention: Retention) -> None:
         self.count = retention.count
@@ -30,8 +30,6 @@ class Memory:
         self._bound: dict[Hashable, PoolTask] = {}
         self.ended: deque[PoolTask] = deque()
         self.counts: dict[str, int] = dict.fromkeys(TERMINAL, 0)
-        self.total = 0
-        """Every task ever submitted, those already forgotten included."""
         self.conflicts = 0
         self.next_due = 0
         """When to look again for tasks that have grown too old."""

@@ -89,10 +89,9 @@ class Persistence:
 
     def submitted(self, task: PoolTask) -> None:
         """Hand a new task over to the disk."""
-        assert task._fn is not None
-        call = durable_call(task._fn)
+        call = durable_call(task._body)
         if call is None and not self._warned:
-            self._warn(task._fn)
+            self._warn(task._body)
         more = task._own()
         more.call = call
         more.ticket = self._journal.append(encode(self._record(task)))
@@ -129,9 +128,9 @@ class Persistence:
         ticket = self._journal.append(start, owed=may_repeat)
         if not may_repeat:
             await self._journal.synced(ticket)
-        if task._fn is None and call is not None:
+        if task._body is None and call is not None:
             try:
-                task._fn = recall(*call)
+                task._body = recall(*call)
             except Exception as error:
                 raise HarnError(f"cannot put the call of {call[0].name} together") from error
 
@@ -201,7 +200,6 @@ class Persistence:
         assert pool_record is not None
         for status, number in pool_record.dropped.items():
             memory.counts[status] = memory.counts.get(status, 0) + number
-        memory.total = sum(pool_record.dropped.values()) + len(ledger.tasks)
         self._pool._seq = ledger.last_seq
         for seq in ledger.ended:
             self._restore_ended(ledger.tasks.pop(seq))
@@ -212,11 +210,11 @@ class Persistence:
 
     def _restore_ended(self, record: TaskRecord) -> None:
         task, memory = self._known(record), self._pool._memory
-        task.status = record.status if record.status in TERMINAL else "failed"
+        task._end = record.status if record.status in TERMINAL else "failed"
         task._finished_ms = record.finished_at
-        task._outcome = record.error
+        task._body = record.error
         if record.status == "completed":
-            task._outcome = Reloaded(record.result, record.result_text)
+            task._body = Reloaded(record.result, record.result_text)
         if record.rejection_reason or record.stale_reason:
             reason = record.rejection_reason, record.rejection_policy, record.stale_reason
             task._own().reason = reason
@@ -234,7 +232,7 @@ class Persistence:
             args = bytes(record.args) if isinstance(record.args, msgspec.Raw) else b"[[],{}]"
             more = task._own()
             more.call = entry, args
-            task._context = context.copy()
+            task._place = context.copy()
             task._started_ms = None
             more.ticket = -1  # known to the journal, and safe
             pool._queue.push(task)
@@ -247,11 +245,11 @@ class Persistence:
         self, task: PoolTask, reason: str, record: TaskRecord, entry: Durable | None
     ) -> None:
         memory = self._pool._memory
-        task.status = "failed"
+        task._end = "failed"
         task._finished_ms = self._pool.runtime.clock.now_ms()
-        task._outcome = f"reloaded as stale after process restart: {reason}"
+        task._body = f"reloaded as stale after process restart: {reason}"
         if record.call is not None and entry is None:
-            task._outcome += f"; {record.call} is not registered, import it before pool_create"
+            task._body += f"; {record.call} is not registered, import it before pool_create"
         more = task._own()
         more.reason = (None, None, reason)
         more.ticket = -1

@@ -45,6 +45,8 @@ class Pool(Slots):
     [0, 1, 4, 9]
     """
 
+    __slots__ = ()
+
     @property
     def created_at(self) -> str:
         """When the pool was created."""
@@ -126,7 +128,7 @@ class Pool(Slots):
             active=self._running,
             queued=self._queue.live,
             **memory.counts,
-            total=memory.total,
+            total=self._total(),
             blocked_submitters=len(self._line),
             tasks=[task.snapshot() for task in listed],
             queue=options.queue,
@@ -234,11 +236,10 @@ class Pool(Slots):
             if isinstance(decision, Refuse):
                 raise decision.error(f"pool {self.name!r} {decision.why}")
         self._seq = seq = self._seq + 1
-        now: int = self.runtime.clock.now_ms()
+        now = self._now()
         by = ambient.workflow_id or ambient.agent_session_id or ambient.worker_id or "user"
         submitted = Submitted(self.names, seq, now, priority, key, idempotency_key, by)
         task = PoolTask(self, submitted, fn, priority, key, copy_context())
-        self._memory.total += 1
         if labels or idempotency_key is not None or submitter.values or tracing():
             self._equip(task, labels, submitter, idempotency_key)
         self._audit(submitted)
@@ -283,7 +284,7 @@ class Pool(Slots):
             if self._field is not None:
                 task.partition = labels.get(self._field, task.key)
         if idempotency_key is not None:
-            more.fingerprint = fingerprint(task._fn)
+            more.fingerprint = fingerprint(task._body)
             self._memory.bind(binding(submitter.ambient.tenant_id, idempotency_key), task)
         if tracing():
             more.span = instant_span(f"pool.submit {self.name}", self._attributes(task))
@@ -344,7 +345,8 @@ class Pool(Slots):
         """Undo a submit that nobody was told of. A closure that has begun is cancelled."""
         if task._finished_ms is not None or task._more.shared:
             return False
-        if task._worker is not None and task._worker.is_running(task):
+        worker = task._worker
+        if worker is not None and worker.is_running(task):
             self._cancel(task)
             return False
         if task.status == "queued":
@@ -352,9 +354,8 @@ class Pool(Slots):
         else:
             self._running = self._stuck.running = self._running - 1
         task._finished_ms = task._submitted.at  # its worker, if it has one, passes it over
-        task.status = "cancelled"
+        task._end = "cancelled"
         self._memory.unbind(task)
-        self._memory.total -= 1
         task._wake()
         self._settled()
         return True

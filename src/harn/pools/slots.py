@@ -35,6 +35,46 @@ if TYPE_CHECKING:
 class Slots:
     """`max_concurrent` slots, the queue before them and the memory behind them."""
 
+    __slots__ = (
+        "__weakref__",
+        "_audit",
+        "_bounded",
+        "_cancelling",
+        "_closing",
+        "_created_ms",
+        "_drained",
+        "_field",
+        "_gone",
+        "_journal",
+        "_line",
+        "_log",
+        "_memory",
+        "_now",
+        "_order",
+        "_policy",
+        "_queue",
+        "_refusing",
+        "_runner",
+        "_running",
+        "_seq",
+        "_shutting",
+        "_stuck",
+        "id",
+        "idle",
+        "is_durable",
+        "max_concurrent",
+        "name",
+        "names",
+        "on_closed",
+        "on_loop",
+        "options",
+        "runtime",
+        "scope",
+        "scope_id",
+        "worker_context",
+        "workers",
+    )
+
     def __init__(self, runtime: Runtime, options: PoolOptions, id: str) -> None:
         self.runtime = runtime
         self.options = options
@@ -45,7 +85,8 @@ class Slots:
         self.scope_id = options.scope_id
         self.on_closed: Callable[[Any], None] | None = None
         """Told once, when the pool has closed and its name is free."""
-        self._created_ms = runtime.clock.now_ms()
+        self._now = runtime.clock.now_ms
+        self._created_ms = self._now()
         self.names = Names(id, options.name)
         self._log = runtime.event_log
         self._audit = runtime.event_log.recorder(topics.POOL_AUDIT)
@@ -77,7 +118,6 @@ class Slots:
     # Running.
 
     def _start(self, task: PoolTask, now: int) -> None:
-        task.status = "running"
         task._started_ms = now
         slot = self._running
         self._running = self._stuck.running = slot + 1
@@ -85,8 +125,7 @@ class Slots:
         if task._more.span is not None:
             self._trace_start(task)
         if self.idle:
-            task._worker = worker = self.idle.pop()
-            worker.task = task
+            self.idle.pop().take(task)
         else:
             self.workers.add(Worker(self, task))
 
@@ -99,12 +138,12 @@ class Slots:
 
         *result* is what it returned, or why it failed.
         """
-        if task.status == "running":
+        if task._started_ms is not None:
             self._running = self._stuck.running = self._running - 1
-        task.status = status
-        task._outcome = result
-        task._finished_ms = now = self.runtime.clock.now_ms()
-        task._fn = task._context = task._worker = None
+        task._end = status
+        task._body = result
+        task._finished_ms = now = self._now()
+        task._place = None
         memory = self._memory
         memory.counts[status] += 1
         memory.ended.append(task)
@@ -121,10 +160,10 @@ class Slots:
         This is `finish`, `next` and `_start` in one, for the case that happens all the time: the
         closure has returned, and its worker and its slot go on to whatever is queued.
         """
-        task.status = "completed"
-        task._outcome = result
-        task._finished_ms = now = self.runtime.clock.now_ms()
-        task._fn = task._context = task._worker = None
+        task._end = "completed"
+        task._body = result
+        task._finished_ms = now = self._now()
+        task._place = None
         memory = self._memory
         memory.counts["completed"] += 1
         ended = memory.ended
@@ -139,10 +178,10 @@ class Slots:
             following: Any = self._queue.pop()
             if self._order is not None:
                 self._order.discard(following)
-            following.status = "running"
             following._started_ms = now
-            following._worker = worker
             worker.task = following
+            worker.context = following._place
+            following._place = worker
             self._audit(Dequeued(following._submitted, now, self._running - 1))
             if following._more.span is not None:
                 self._trace_start(following)
@@ -158,7 +197,7 @@ class Slots:
             task: Any = self._queue.pop()
             if self._order is not None:
                 self._order.discard(task)
-            self._start(task, self.runtime.clock.now_ms())
+            self._start(task, self._now())
         if self._line.anyone or self._drained is not None or self._stuck.waits:
             self._settled()
 
@@ -243,6 +282,10 @@ class Slots:
             and task.pool_task._pool is self
             and task.aio is asyncio.current_task()
         )
+
+    def _total(self) -> int:
+        """Count every task ever submitted, those already forgotten included."""
+        return self._running + self._queue.live + sum(self._memory.counts.values())
 
     def _known(self) -> Iterator[PoolTask]:
         yield from self._memory.ended

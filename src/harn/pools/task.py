@@ -118,25 +118,36 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
 
     _pool: Any
     _submitted: Submitted
-    _fn: Any
+    _body: Any
+    """The closure; once that has ended, what it returned or why it failed."""
     priority: int
     partition: str | None
-    _context: Any
-    status: TaskStatus = "queued"
+    _place: Any
+    """The contextvars of its submit while it is queued, its worker while it has one."""
     next: Any = None
     _started_ms: int | None = None
     _finished_ms: int | None = None
-    _outcome: Any = None
+    _end: TaskStatus | None = None
+    """Its last status, once it has reached it."""
     _waiters: Any = None
-    _worker: Any = None
     _stopping: bool = False
     _more: More = NO_MORE
+
+    @property
+    def _worker(self) -> Any:
+        """The worker that has it, if one has."""
+        return self._place if self._started_ms is not None else None
 
     def _own(self) -> More:
         """Return what is special about this task, to be changed."""
         if self._more is NO_MORE:
             self._more = More()
         return self._more
+
+    @property
+    def status(self) -> TaskStatus:
+        """How far it has come."""
+        return self._end or ("queued" if self._started_ms is None else "running")
 
     @property
     def id(self) -> str:
@@ -188,7 +199,7 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
         """What the closure returned; None unless it has completed."""
         if self.status != "completed":
             return None
-        value = self._outcome
+        value = self._body
         return value.value() if type(value) is Reloaded else value
 
     @property
@@ -198,9 +209,8 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
             return self.rejection_reason
         if self.status != "failed":
             return None
-        return (
-            describe(self._outcome) if isinstance(self._outcome, BaseException) else self._outcome
-        )
+        why = self._body
+        return describe(why) if isinstance(why, BaseException) else why
 
     @property
     def rejection_reason(self) -> str | None:
@@ -218,7 +228,7 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
 
     def snapshot(self) -> TaskSnapshot:
         """Return the task as it stands."""
-        more, outcome, status = self._more, self._outcome, self.status
+        more, outcome, status = self._more, self._body, self._end or self.status
         seen = TaskSnapshot(
             self._submitted,
             self._started_ms,
@@ -297,7 +307,7 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
         if self.status == "cancelled":
             raise PoolTaskCancelled(f"pool task {self.id} was cancelled")
         failed = PoolTaskFailed(f"pool task {self.id} failed: {self.error}")
-        cause = self._outcome
+        cause = self._body
         raise failed from (cause if isinstance(cause, BaseException) else None)
 
     def _wake(self) -> None:

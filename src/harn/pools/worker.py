@@ -39,12 +39,14 @@ _ASYNC = inspect.CO_COROUTINE
 class Worker:
     """One slot's worker, for as long as there is work."""
 
-    __slots__ = ("aio", "begun", "error", "frame", "pool", "result", "task")
+    __slots__ = ("aio", "begun", "context", "error", "frame", "pool", "result", "task")
 
     def __init__(self, pool: Slots, task: PoolTask) -> None:
         self.pool = pool
-        self.task: PoolTask | None = task
+        self.task: PoolTask | None = None
         """The task that holds our slot."""
+        self.context: Any = None
+        """The contextvars it was submitted with."""
         self.begun: PoolTask | None = None
         """The same, once we work on it: a cancel of our asyncio task is a cancel of it."""
         self.frame: ClosureFrame | None = None
@@ -52,11 +54,17 @@ class Worker:
         self.result: Any = None
         self.error: BaseException | None = None
         """How the latest closure ended."""
-        task._worker = self
+        self.take(task)
         self.aio: asyncio.Task[None] = pool.runtime.loop.create_task(
             self._live(), context=pool.worker_context
         )
         self.aio.add_done_callback(self._gone)
+
+    def take(self, task: PoolTask) -> None:
+        """Make *task* ours; it begins on the next turn."""
+        self.task = task
+        self.context = task._place
+        task._place = self
 
     def is_running(self, task: PoolTask) -> bool:
         """Tell whether the closure of *task* has begun."""
@@ -75,6 +83,7 @@ class Worker:
         """Leave the pool; a task that we never began goes to another worker."""
         self.pool.workers.discard(self)
         if self.task is not None:
+            self.task._place = self.context
             self.pool.worker_died(self.task, None if aio.cancelled() else aio.exception())
 
     @types.coroutine
@@ -96,7 +105,7 @@ class Worker:
             if task._stopping and task._finished_ms is None:
                 pool.finish(task, "cancelled")
             if task._finished_ms is None:
-                context = task._context
+                context = self.context
                 frame = self.frame = ClosureFrame(
                     task, context.get(current_frame_var, default), self
                 )
@@ -149,7 +158,7 @@ class Worker:
         while True:
             yield _ENDED
             frame: Any = self.frame
-            fn: Any = self.begun._fn  # type: ignore[union-attr]
+            fn: Any = self.begun._body  # type: ignore[union-attr]
             current_frame_var.set(frame)
             self.result = self.error = None
             try:
