@@ -7,15 +7,17 @@ a key of `sync_mutex_acquire`.
 
 from __future__ import annotations
 
-import sys
+from sys import _getframe
 from types import TracebackType
 from typing import Any
+
+import msgspec
 
 from harn.errors import HarnError
 from harn.runtime import Runtime, current_frame, current_frame_var, current_runtime
 from harn.sync.keys import SameObject, structural
-from harn.sync.turnstile import Turnstile
-from harn.sync.waiters import Waiter, guard, task_running_on
+from harn.sync.turnstile import Turn, Turnstile
+from harn.sync.waiters import guard, task_running_on
 
 _acquire, _release = guard.acquire, guard.release  # `with` costs twice as much
 
@@ -29,6 +31,7 @@ class Mutexes:
 
     def __init__(self, runtime: Runtime) -> None:
         self.loop = runtime.loop
+        self._runtime = runtime
         self.sections: dict[object, Turnstile] = {}
 
     def open(self, key: object) -> Turnstile:
@@ -36,7 +39,7 @@ class Mutexes:
         if len(self.sections) >= MOST_IDLE:
             for each in [key for key, section in self.sections.items() if section.is_idle]:
                 del self.sections[each]
-        section = self.sections[key] = Turnstile("mutex", None, 1, self.loop)
+        section = self.sections[key] = Turnstile("mutex", None, 1, self._runtime)
         return section
 
     def forget(self, key: object) -> None:
@@ -46,15 +49,13 @@ class Mutexes:
             del self.sections[key]
 
 
-class Mutex:
+class Mutex(msgspec.Struct, eq=False, repr_omit_defaults=True):
     """A critical section for `async with`, made by `mutex()`; many tasks may use the same one."""
 
-    __slots__ = ("_key", "_section", "_shown")
-
-    def __init__(self, key: object, shown: object) -> None:
-        self._key = key
-        self._shown = shown
-        self._section: Turnstile | None = None
+    # A struct, because making one is a good part of the cost of entering a section.
+    _key: Any
+    _shown: Any
+    _section: Turnstile | None = None
 
     async def __aenter__(self) -> None:
         task = (current_frame_var.get(None) or current_frame()).task
@@ -64,7 +65,9 @@ class Mutex:
         _acquire()
         try:
             section = mutexes.sections.get(self._key) or mutexes.open(self._key)
-            if section is not self._section:
+            if self._section is None:
+                self._section = section
+            elif section is not self._section:
                 self._move_to(section)
             if section.free:
                 # Nobody is in it, so nobody waits: what `enter` does, without the call.
@@ -73,16 +76,20 @@ class Mutex:
                 section.held = 1
                 return
             section.key = self._shown
-            waiter = Waiter()
-            waiter.verb, waiter.on, waiter.holder = "permit", section, holder
-            if section.enter(waiter):
-                return
+            waiter = Turn()
+            waiter.on = section
+            waiter.holder = holder
+            if section.holder is holder:
+                section.enter(waiter)  # which refuses
+            waiter.future = future = mutexes.loop.create_future()
+            section.line.append(waiter)
+            section.queued += 1
         finally:
             _release()
         if task.aio is holder:
             task.waiting = waiter
         try:
-            await waiter.future
+            await future
         except BaseException:
             section.leave(waiter)
             raise
@@ -92,7 +99,8 @@ class Mutex:
     def _move_to(self, section: Turnstile) -> None:
         # An idle section may have been swept and made anew. One that is still in use can only be
         # that of another runtime, and leaving would then leave the wrong one.
-        if self._section is not None and not self._section.is_idle:
+        assert self._section is not None
+        if not self._section.is_idle:
             raise HarnError("this mutex object is in use in another runtime; call mutex() there")
         self._section = section
 
@@ -117,8 +125,6 @@ class Mutex:
 
 class ObjectMutex(Mutex):
     """A section keyed by an object's identity; the key is forgotten when nobody is inside."""
-
-    __slots__ = ()
 
     async def __aexit__(
         self,
@@ -149,9 +155,10 @@ def mutex(resource: Any = _NO_RESOURCE) -> Mutex:
     'alone'
     """
     if resource is _NO_RESOURCE:
-        frame = sys._getframe(1)
+        frame = _getframe(1)
+        code = frame.f_code
         # A code object is slow to hash; the mutex and the caller keep it alive as long as it
         # matters, so that its id is its own.
-        return Mutex((id(frame.f_code), frame.f_lasti), frame.f_code)
+        return Mutex((id(code), frame.f_lasti), code)
     key = structural(resource)
     return (ObjectMutex if isinstance(key, SameObject) else Mutex)(key, resource)

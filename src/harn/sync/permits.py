@@ -13,8 +13,8 @@ from typing import Literal, Self, get_args
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption, did_you_mean
 from harn.runtime import Frame, Runtime, current_frame, current_frame_var
-from harn.sync.turnstile import Turnstile
-from harn.sync.waiters import GONE, GRANTED, Waiter, guard, task_running_on
+from harn.sync.turnstile import Turn, Turnstile
+from harn.sync.waiters import GONE, GRANTED, guard, task_running_on
 
 Kind = Literal["mutex", "rwlock", "semaphore", "gate"]
 Mode = Literal["read", "write"]
@@ -27,11 +27,9 @@ MOST_READERS = 1 << 40
 _acquire, _release = guard.acquire, guard.release  # `with` costs twice as much
 
 
-class Permit(Waiter):
+class Permit(Turn):
     """Something held; `release()` gives it back, as do `with`, `async with` and the scope's end."""
 
-    verb = "permit"
-    on: Turnstile
     _patience = 0.0
 
     def __init__(
@@ -39,11 +37,11 @@ class Permit(Waiter):
     ) -> None:
         """Take *permits* at once, or else stand in line; made by `sync_*_acquire` only."""
         self.on = turnstile
-        self.want = permits
+        if permits != 1:
+            self.want = permits
         self._frame = frame
         self.holder = task_running_on(turnstile.loop)
-        self._clock = clock = frame.task.runtime.clock
-        self._since = clock.monotonic()
+        self._since = turnstile.monotonic()
         if timeout is not None:
             self.timed = True
             self._patience = to_seconds(timeout, "timeout")
@@ -72,21 +70,20 @@ class Permit(Waiter):
             if not self._patience:
                 turnstile.timeouts += 1
                 return None
-            timer = self._clock.call_at(self._since + self._patience, self.expire)
+            timer = task.runtime.clock.call_at(self._since + self._patience, self.expire)
         elif task.aio is self.holder:
             task.waiting = self
         try:
             await self.future
         except BaseException:
-            turnstile.cancellations += 1
-            turnstile.leave(self)
+            self._gave_up()
             raise
         finally:
             task.waiting = None
             if timer is not None:
                 timer.cancel()
-            began, self._since = self._since, self._clock.monotonic()
-            turnstile.wait_seconds += self._since - began
+        began, self._since = self._since, turnstile.monotonic()
+        turnstile.wait_seconds += self._since - began
         if self.state == GRANTED:
             if (frame := self._frame).cleanups is None:
                 frame.cleanups = {}
@@ -95,6 +92,12 @@ class Permit(Waiter):
         turnstile.timeouts += 1
         turnstile.leave(self)
         return None
+
+    def _gave_up(self) -> None:
+        turnstile = self.on
+        turnstile.wait_seconds += turnstile.monotonic() - self._since
+        turnstile.cancellations += 1
+        turnstile.leave(self)
 
     @property
     def kind(self) -> str:
@@ -127,7 +130,7 @@ class Permit(Waiter):
             if self.state != GRANTED:
                 return False
             self.state = GONE
-            turnstile.held_seconds += self._clock.monotonic() - self._since
+            turnstile.held_seconds += turnstile.monotonic() - self._since
             turnstile.releases += 1
             if turnstile.capacity == 1:
                 turnstile.hand_over()
@@ -174,7 +177,7 @@ class Permits:
     """The named turnstiles of one runtime."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self._loop = runtime.loop
+        self._runtime = runtime
         self.named: dict[str, dict[str, Turnstile]] = {kind: {} for kind in get_args(Kind)}
         self.mutexes = self.named["mutex"]
 
@@ -186,7 +189,7 @@ class Permits:
         with guard:
             found = turnstiles.get(key)
             if found is None:
-                found = turnstiles[key] = Turnstile(kind, key, capacity, self._loop)
+                found = turnstiles[key] = Turnstile(kind, key, capacity, self._runtime)
                 if len(turnstiles) > MOST_IDLE:
                     _forget_the_idle(turnstiles, found)
         if found.capacity != capacity:
@@ -225,7 +228,28 @@ async def sync_mutex_acquire(key: str, timeout: Duration | None = None) -> Permi
     except TypeError:
         turnstile = permits.open("mutex", key, 1)  # unhashable: refused there
     permit = Permit(turnstile, 1, frame, timeout)
-    return permit if permit.state == GRANTED else await permit._granted()
+    if permit.state == GRANTED:
+        return permit
+    if timeout is not None:
+        return await permit._granted()
+    # What `_granted` does without a timeout, without a coroutine of its own.
+    task = frame.task
+    if task.aio is permit.holder:
+        task.waiting = permit
+    try:
+        await permit.future
+    except BaseException:
+        permit._gave_up()
+        raise
+    finally:
+        task.waiting = None
+    began = permit._since
+    permit._since = now = turnstile.monotonic()
+    turnstile.wait_seconds += now - began
+    if frame.cleanups is None:
+        frame.cleanups = {}
+    frame.cleanups[permit] = permit
+    return permit
 
 
 async def sync_rwlock_acquire(

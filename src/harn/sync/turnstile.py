@@ -12,10 +12,23 @@ from threading import get_ident
 from typing import Any
 
 from harn.errors import MutexReentered
+from harn.runtime import Runtime
 from harn.sync.waiters import GRANTED, WAITING, Waiter, WaitQueue, guard
 
 Holder = asyncio.Task[Any] | None
 """Who holds a permit: an asyncio task. A child has our context, but it is another task."""
+
+
+class Turn(Waiter):
+    """A place in a turnstile's line."""
+
+    verb = "permit"
+    on: Turnstile
+
+    @property
+    def thread(self) -> int:  # type: ignore[override]
+        """The thread of the loop that it waits on."""
+        return self.on.thread
 
 
 class Turnstile:
@@ -35,6 +48,7 @@ class Turnstile:
         "line",
         "longest_line",
         "loop",
+        "monotonic",
         "queued",
         "releases",
         "thread",
@@ -42,10 +56,9 @@ class Turnstile:
         "wait_seconds",
     )
 
-    def __init__(
-        self, kind: str, key: object, capacity: int, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self.loop = loop
+    def __init__(self, kind: str, key: object, capacity: int, runtime: Runtime) -> None:
+        self.loop = runtime.loop
+        self.monotonic = runtime.clock.monotonic
         self.thread = get_ident()
         self.kind = kind
         self.key = key
@@ -90,7 +103,6 @@ class Turnstile:
             if not waiter.timed and (self.holder is waiter.holder or self.holders):
                 self._refuse_the_impossible(want, self.held_by(waiter.holder))
             waiter.future = self.loop.create_future()
-            waiter.thread = self.thread
             self.line.append(waiter)
             self.queued = queued = self.queued + 1
             if queued > self.longest_line:
@@ -123,11 +135,16 @@ class Turnstile:
         line = self.line
         while line:
             waiter = line.popleft()
-            if not waiter.state and not waiter.future.done():  # WAITING
+            future = waiter.future
+            if not waiter.state and not future.done():  # WAITING
                 self.queued -= 1
                 self.acquisitions += 1
                 self.holder = waiter.holder
-                waiter.settle(GRANTED)
+                if get_ident() == self.thread:
+                    waiter.state = GRANTED
+                    future.set_result(None)
+                else:
+                    waiter.settle(GRANTED)
                 return
         self.free = 1
         self.holder = None
