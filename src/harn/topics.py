@@ -138,12 +138,13 @@ TOPICS += (
             "concurrency_acquired",
             "concurrency_released",
             "circuit_changed",
+            "marks_expired",
         ),
         "What triggers' gates and destinations' circuits decided.",
     ),
     Topic(
         TRIGGER_OWNERS,
-        ("owner_alive", "owner_left"),
+        ("owner_alive", "owner_left", "owner_forgotten"),
         "Which processes dispatch, and until when they are known to live.",
     ),
     Topic(

@@ -17,6 +17,7 @@ from harn.storage import (
     Mark,
     NewEvent,
     Store,
+    ask,
     at_circuit,
     at_gate,
     change_letter,
@@ -128,9 +129,11 @@ async def test_an_owner_that_leaves_is_not_waited_for(store: Store) -> None:
     await store.run(partial(take_in, new("e1", owner="old")))
     await store.run(partial(leave, "old"))
 
+    await store.run(partial(keep_alive, "old"))  # a sign of life that was late
     found = await store.run(partial(take_over, "new", frozenset({"a", "b"})))
 
     assert len(found) == 2
+    assert await folds_to_the_same(store)
 
 
 async def test_T3_an_instant_is_taken_in_once_and_never_goes_back(store: Store) -> None:
@@ -170,6 +173,26 @@ async def test_a_gate_decides_alone_and_forgets_dead_owners(store: Store, clock:
     assert await folds_to_the_same(store)
 
 
+async def test_marks_that_left_their_window_are_cleared_away(
+    store: Store, clock: FakeClock
+) -> None:
+    def pass_through(marks: list[Mark], now: int) -> Sequence[Change]:
+        return [Change("throttle_acquired", "add", prune_ms=60_000)]
+
+    def dump() -> Any:
+        return (yield ask("trigger_dump_marks"))
+
+    for n in range(5):
+        await store.run(lambda: at_gate(f"throttle-{n}", "me", 1, pass_through))
+    await store.run(partial(keep_alive, "me"))
+    before = len(await store.run(dump))
+    await clock.advance("60s")
+    await store.run(partial(keep_alive, "me"))
+
+    assert (before, await store.run(dump)) == (5, [])
+    assert await folds_to_the_same(store)
+
+
 async def test_a_circuit_keeps_what_was_decided(store: Store) -> None:
     def fail(row: CircuitRow, now: int) -> tuple[int, CircuitRow]:
         return row.failures, CircuitRow(row.failures + 1)
@@ -190,7 +213,9 @@ def letter(state: str) -> Any:
 async def test_a_dead_letter_changes_its_state_once(store: Store) -> None:
     envelope = (await store.run(partial(take_in, new("e1")))).envelopes[0]
     assert envelope is not None
-    await store.run(partial(settle_envelope, envelope, "me", [*outcome(envelope), letter("pending")]))
+    await store.run(
+        partial(settle_envelope, envelope, "me", [*outcome(envelope), letter("pending")])
+    )
 
     count, [found] = await store.run(dead_letters)
     done = [

@@ -330,7 +330,7 @@ async def test_a_stream_goes_on_where_it_was_and_takes_each_record_once(lasting_
         await event_log_emit("orders", "created", 3)
         await until(lambda: len(seen) == 3)
 
-    assert seen == [1, 2, 3]
+    assert sorted(seen) == [1, 2, 3]  # dispatches of one trigger run side by side
 
 
 async def until_known(runtime: Runtime, name: str) -> None:

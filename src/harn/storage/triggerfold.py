@@ -62,6 +62,8 @@ def _apply(event: Event) -> Operation[None]:
     elif event.topic == topics.TRIGGER_OWNERS:
         if event.kind == "owner_alive":
             yield ask("trigger_owner_alive", owner=payload["owner"], until_ms=payload["until_ms"])
+        elif event.kind == "owner_left":
+            yield ask("trigger_owner_alive", owner=payload["owner"], until_ms=0)
         else:
             yield ask("trigger_owner_gone", owner=payload["owner"])
     elif event.topic == topics.TRIGGER_FLOW:
@@ -96,6 +98,9 @@ def _apply_flow(event: Event) -> Operation[None]:
         else:
             yield ask("trigger_circuit_put", **payload)
         return
+    if event.kind == "marks_expired":
+        yield ask("trigger_marks_expire", before=payload["before_ms"])
+        return
     gate, does = payload["gate"], payload["does"]
     if does in ("clear", "replace"):
         yield ask("trigger_marks_clear", gate=gate)
@@ -108,7 +113,7 @@ def _apply_flow(event: Event) -> Operation[None]:
             gate=gate,
             ticket=event.id,
             owner="" if payload["prune_ms"] else payload["owner"],
-            rank=payload["rank"],
+            rank=payload["prune_ms"] or payload["rank"],
             held=int(payload["held"]),
             envelope=payload["envelope"],
             at_ms=payload["at_ms"],

@@ -23,6 +23,8 @@ from harn.storage.triggerfold import lock, write
 
 OWNER_MS = 30_000
 """How long an owner is believed to live after it last said so."""
+LEFT = 0
+"""Until when an owner lives that has said goodbye."""
 
 
 class DedupeClaim(msgspec.Struct, frozen=True):
@@ -206,18 +208,26 @@ def take_over(owner: str, bindings: frozenset[str], limit: int = 100) -> Operati
 
 def keep_alive(owner: str) -> Operation[None]:
     """Say that *owner* lives, and clear away what has run out meanwhile."""
+    yield from lock(topics.TRIGGER_OWNERS)
     [(now,)] = yield ask("now")
+    rows = yield ask("trigger_owner_until", owner=owner)
+    if rows and rows[0][0] == LEFT:
+        return  # a late sign of life of somebody who has left
     drafts = [_alive(owner, now)]
     [(expired,)] = yield ask("trigger_dedupe_expired", before=now)
     if expired:
         drafts.append(draft(topics.TRIGGER_CLAIMS, "dedupe_pruned", {"before_ms": now}))
+    [(gone,)] = yield ask("trigger_marks_expired", before=now)
+    if gone:
+        drafts.append(draft(topics.TRIGGER_FLOW, "marks_expired", {"before_ms": now}))
     for (silent,) in (yield ask("trigger_owners_stale", before=now - 100 * OWNER_MS)):
-        drafts.append(draft(topics.TRIGGER_OWNERS, "owner_left", {"owner": silent}))
+        drafts.append(draft(topics.TRIGGER_OWNERS, "owner_forgotten", {"owner": silent}))
     yield from write(drafts)
 
 
 def leave(owner: str) -> Operation[None]:
     """Say that *owner* ends: what it leaves behind may be taken over at once."""
+    yield from lock(topics.TRIGGER_OWNERS)
     rows = yield ask("trigger_owner_until", owner=owner)
     if rows:
         yield from write([draft(topics.TRIGGER_OWNERS, "owner_left", {"owner": owner})])
@@ -226,7 +236,7 @@ def leave(owner: str) -> Operation[None]:
 def renewed(owner: str, now: int) -> Operation[list[Draft]]:
     """Return a sign of life, unless there was one lately."""
     rows = yield ask("trigger_owner_until", owner=owner)
-    if rows and rows[0][0] > now + OWNER_MS // 2:
+    if rows and (rows[0][0] > now + OWNER_MS // 2 or rows[0][0] == LEFT):
         return []
     return [_alive(owner, now)]
 

@@ -49,10 +49,12 @@ class Tending:
 
     async def _keep_tending(self) -> None:
         dispatcher = self._triggers.dispatcher
+        seen = 0
         while True:
             try:
                 await self.recover()
-                if dispatcher.running:
+                if dispatcher.running or self._triggers.taken_in != seen:
+                    seen = self._triggers.taken_in
                     await self._store.run(partial(keep_alive, dispatcher.owner))
                 pause = EVERY
             except Exception as error:
@@ -100,7 +102,8 @@ class Tending:
             )
 
     async def bound_memory(self) -> None:
-        """Keep our topics in memory within their bound."""
+        """Keep our topics and what is known in memory within their bounds."""
+        await self._store.run(partial(keep_alive, self._triggers.dispatcher.owner))
         for topic in (
             topics.TRIGGER_ENVELOPES,
             topics.TRIGGER_CLAIMS,

@@ -101,6 +101,14 @@ DELETE FROM trigger_marks WHERE gate = :gate;
 -- Take the marks of a gate away that have left its window.
 DELETE FROM trigger_marks WHERE gate = :gate AND at_ms <= :before;
 
+-- name: trigger_marks_expired
+-- Tell how many marks have left their windows; such a mark has no owner, and its rank is the window.
+SELECT count(*) FROM trigger_marks WHERE owner = '' AND at_ms + rank <= :before;
+
+-- name: trigger_marks_expire
+-- Take away every mark that has left its window.
+DELETE FROM trigger_marks WHERE owner = '' AND at_ms + rank <= :before;
+
 -- name: trigger_marks_of
 -- List the marks of a gate in the order they came, and whether their owners are there.
 SELECT m.ticket, m.owner, m.rank, m.held, m.envelope, m.at_ms,
