@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import harn
-from harn import pool_create
+from harn import cli, pool_create
+from harn.cli.doctor import EXTRAS
 
 
 @harn.durable(name="newcomer:report")
@@ -83,6 +84,28 @@ def test_a_missing_extra_is_named(tmp_path: Path, modules, argv, extra: str) -> 
     done = run(tmp_path, *argv, code=WITHOUT.format(modules=modules))
 
     assert extra in one_sentence(done)
+
+
+@pytest.mark.parametrize(("module", "extra"), cli.EXTRA_OF.items())
+def test_a_module_that_an_extra_brings_is_told_as_that_extra(module, extra, capsys) -> None:
+    assert cli._missing(ModuleNotFoundError(f"No module named {module!r}", name=module)) == 1
+    assert f"harn[{extra}]" in capsys.readouterr().err
+    assert extra in EXTRAS
+    assert module in EXTRAS[extra]
+
+
+def test_a_program_without_the_extra_is_told_which_one_it_needs(tmp_path: Path) -> None:
+    code = WITHOUT.format(modules=["psycopg"]).partition("from harn.cli")[0] + (
+        "import asyncio, harn\n"
+        "async def main():\n"
+        "    try:\n"
+        "        await harn.worker_queue('q').enqueue(1)\n"
+        "    except harn.StorageError as error:\n"
+        "        print(error)\n"
+        "harn.run(main, storage='postgresql://x')\n"
+    )
+
+    assert "harn[postgres]" in run(tmp_path, code=code).stdout
 
 
 def test_a_bad_manifest_is_told_with_its_line_and_the_nearest_word(tmp_path: Path) -> None:
