@@ -147,13 +147,22 @@ class Journal:
 
         Cancelling leaves the line on its way.
         """
+        if (written := self.written(ticket)) is not None:
+            await written
+
+    def written(self, ticket: int) -> asyncio.Future[None] | None:
+        """Return what to await until the line of *ticket* is on the disk; None if it is."""
         if ticket not in self._unsettled:
             if self._lost_from is not None and ticket >= self._lost_from:
                 raise StorageError(self._broken)
-            return
+            return None
         waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.setdefault(ticket, []).append(waiter)
-        await waiter
+        waiters = self._waiters.get(ticket)
+        if waiters is None:
+            self._waiters[ticket] = [waiter]
+        else:
+            waiters.append(waiter)
+        return waiter
 
     async def aclose(self) -> None:
         """Write what has been handed over, then let go of the file.
@@ -184,9 +193,10 @@ class Journal:
     def _settle(self, lines: list[_Line], error: BaseException | None, broken: str | None) -> None:
         if broken is not None and self._lost_from is None:
             self._broken, self._lost_from = broken, min(line.ticket for line in lines)
+        self._unsettled.difference_update([line.ticket for line in lines])
+        waiting = self._waiters
         for line in lines:
-            self._unsettled.discard(line.ticket)
-            for waiter in self._waiters.pop(line.ticket, ()):
+            for waiter in waiting.pop(line.ticket, ()):
                 if not waiter.done():
                     if error is None:
                         waiter.set_result(None)

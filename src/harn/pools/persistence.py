@@ -94,7 +94,7 @@ class Persistence:
             self._warn(task._body)
         more = task._own()
         more.call = call
-        more.ticket = self._journal.append(encode(self._record(task)))
+        more.ticket = self._journal.append(encode(self._new_record(task)))
 
     def _warn(self, fn: object) -> None:
         """Say once what a newcomer may not expect: this closure will not outlive the process."""
@@ -110,7 +110,9 @@ class Persistence:
     async def acknowledge(self, task: PoolTask) -> None:
         """Wait until *task*'s submit is safe; undo it if that fails or we are cancelled."""
         try:
-            await self._journal.synced(task._more.ticket)
+            written = self._journal.written(task._more.ticket)
+            if written is not None:
+                await written
         except (StorageError, asyncio.CancelledError):
             if self._pool.withdraw(task):
                 self._journal.append(
@@ -165,28 +167,32 @@ class Persistence:
         retention = self._pool.options.retention
         return retention.count, self._pool.runtime.clock.now_ms() - retention.age_ms
 
-    def _record(self, task: PoolTask) -> TaskRecord:
+    def _new_record(self, task: PoolTask) -> TaskRecord:
+        """Write down what was submitted. (By position: this is done for every submit.)"""
         more, submitted = task._more, task._submitted
-        tenant = more.binding[0] if isinstance(more.binding, tuple) else None
-        record = TaskRecord(
-            v=VERSION,
-            seq=submitted.seq,
-            id=submitted.task_id,
-            submitted_at=submitted.at,
-            submitted_by=submitted.by,
-            status=task.status,
-            priority=submitted.priority,
-            key=submitted.key,
-            labels=more.labels or {},
-            idempotency_key=submitted.idempotency_key,
-            tenant_id=tenant,
-            started_at=task._started_ms,
-            finished_at=task._finished_ms,
-            error=_text(task.error),
+        entry, args = more.call or (None, None)
+        return TaskRecord(
+            VERSION,
+            submitted.seq,
+            submitted.task_id,
+            submitted.at,
+            submitted.by,
+            "queued",
+            submitted.priority,
+            submitted.key,
+            more.labels or {},
+            submitted.idempotency_key,
+            more.binding[0] if isinstance(more.binding, tuple) else None,
+            entry and entry.name,
+            msgspec.UNSET if args is None else msgspec.Raw(args),
         )
-        if more.call is not None:
-            entry, args = more.call
-            record.call, record.args = entry.name, msgspec.Raw(args)
+
+    def _record(self, task: PoolTask) -> TaskRecord:
+        """Write down the whole of *task* as it stands."""
+        record, more = self._new_record(task), task._more
+        record.status = task.status
+        record.started_at, record.finished_at = task._started_ms, task._finished_ms
+        record.error = _text(task.error)
         if more.reason is not None:
             record.rejection_reason, record.rejection_policy, record.stale_reason = more.reason
         return record

@@ -279,12 +279,13 @@ def _is_json(value: Any) -> bool:
     if kind is list:
         inside = value
     elif kind is dict:
-        if any(type(key) is not str for key in value):
-            return False
+        for key in value:
+            if type(key) is not str:
+                return False
         inside = value.values()
     else:
         return False
-    for each in inside:  # noqa: SIM110 - a generator for each level costs more than the looking
+    for each in inside:  # noqa: SIM110 - a generator costs more than the looking
         if type(each) not in _SCALARS and not _is_json(each):
             return False
     return True
