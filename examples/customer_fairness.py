@@ -27,11 +27,13 @@ from harn import (
 )
 
 finished: list[str] = []
+go = asyncio.Event()  # set once every request is in, so that the customers really compete
 
 
 async def run_agent_task(tenant: str, kind: str, given: str) -> str:
     """Stand in for an agent at work."""
-    await harn.sleep("100ms")
+    await go.wait()
+    await harn.sleep("10ms")
     finished.append(tenant)
     return f"{kind} of {given} for {tenant}"
 
@@ -80,6 +82,7 @@ async def main() -> None:
     assert pool is not None
     large = await asyncio.gather(*(request("large", n) for n in range(500)))
     small = await asyncio.gather(*(request("small", n) for n in range(10)))
+    go.set()
     await pool_wait(small)
     before = pool.snapshot(tasks=False)
     await pool_wait(large)

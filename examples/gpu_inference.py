@@ -29,12 +29,14 @@ from harn import (
 GPUS = 4
 served: list[str] = []
 in_use = Counter[str]()
+warm = asyncio.Event()  # the GPUs are ready: set once every request is in, so that all compete
 
 
 async def run_gpu_inference(tenant: str, prompt: str) -> str:
     """Stand in for a model on a GPU."""
     in_use["now"] += 1
     in_use["most"] = max(in_use["most"], in_use["now"])
+    await warm.wait()
     await harn.sleep("10ms")
     in_use["now"] -= 1
     served.append(tenant)
@@ -87,6 +89,7 @@ async def main() -> None:
         for tenant, count in (("busy", 40), ("quiet", 4))
         for n in range(count)
     ]
+    warm.set()
     await pool_wait([receipt.dispatched[0].result for receipt in receipts])
     direct = await asyncio.gather(*(infer_now("direct", f"question {n}") for n in range(3)))
 

@@ -77,14 +77,14 @@ def test_inference_calls_share_the_gpus_fairly(root: Path) -> None:
 
     assert "47 calls, 4 GPUs in use at most" in said
     number = int(re.search(r"was number (\d+) of 44", said)[1])  # type: ignore[index]
-    assert number < 44
+    assert number <= 16
 
 
 def test_a_small_customer_does_not_wait_for_a_large_one(root: Path) -> None:
     said = example(root, "customer_fairness.py")
 
     queued = int(re.search(r"done, (\d+) tasks", said)[1])  # type: ignore[index]
-    assert queued > 200
+    assert queued > 400
     assert "all 510 tasks are done" in said
 
 
