@@ -4,13 +4,14 @@
 
 All tasks go through one pool of twenty. It walks from customer to customer, one task each; when the
 small customer is done, the large one has all twenty to itself. Whoever submits into a full queue
-waits: nothing is dropped.
+waits: nothing is dropped, and what is queued survives a restart.
 """
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
+from functools import partial
 from typing import Any
 
 import harn
@@ -19,6 +20,7 @@ from harn import (
     SpawnToPool,
     TriggerEvent,
     channel_emit,
+    durable,
     fair_round_robin,
     pool_create,
     pool_get,
@@ -30,6 +32,7 @@ finished: list[str] = []
 go = asyncio.Event()  # set once every request is in, so that the customers really compete
 
 
+@durable(name="customer_fairness:run_agent_task", rerun=True)
 async def run_agent_task(tenant: str, kind: str, given: str) -> str:
     """Stand in for an agent at work."""
     await go.wait()
@@ -41,7 +44,7 @@ async def run_agent_task(tenant: str, kind: str, given: str) -> str:
 def make_task(event: TriggerEvent) -> Any:
     """Make the closure for one request."""
     request = event.provider_payload["payload"]
-    return lambda: run_agent_task(request["tenant_id"], request["task_kind"], request["input"])
+    return partial(run_agent_task, request["tenant_id"], request["task_kind"], request["input"])
 
 
 async def setup() -> None:
