@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import click
 import pytest
 
-from harn import HarnError, Runtime
+from harn import HarnError, Runtime, StorageError
 from harn.cli.log import log as command
 from harn.storage import Store, draft
 from harn.storage.log import move_cursor, topics
@@ -148,6 +150,42 @@ def test_trim_by_command(lasting_url: str, capsys: pytest.CaptureFixture[str]) -
         harn_log("trim", "a", "--storage", lasting_url)
 
 
+@pytest.mark.parametrize("url", ["sqlite:///{}/none.sqlite", "file:///{}/none"])
+@pytest.mark.parametrize(
+    "argv", [["tail", "x"], ["verify"], ["rebuild"], ["export", "-"], ["trim", "x", "--keep=1"]]
+)
+def test_a_mistyped_path_is_told_and_makes_nothing(
+    argv: list[str], url: str, tmp_path: Path
+) -> None:
+    with pytest.raises(StorageError, match="there is no store at"):
+        harn_log(*argv, "--storage", url.format(tmp_path))
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistyped_source_makes_no_target(tmp_path: Path) -> None:
+    source, target = f"sqlite:///{tmp_path}/none.sqlite", f"sqlite:///{tmp_path}/new.sqlite"
+
+    with pytest.raises(StorageError, match="there is no store at"):
+        harn_log("import", source, "--storage", target)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_out_of_reach_is_one_line(tmp_path: Path) -> None:
+    url = "postgresql://me:s3cret@127.0.0.1:1/none?busy_timeout=1200ms"
+
+    done = subprocess.run(
+        [sys.executable, "-m", "harn", "log", "verify", "--storage", url],
+        capture_output=True, text=True, timeout=60, cwd=tmp_path,
+    )  # fmt: skip
+
+    assert done.returncode == 1
+    assert done.stdout == ""
+    [line] = done.stderr.splitlines()
+    assert "out of reach" in line and "refused" in line and "s3cret" not in line
+
+
 def test_verify_names_a_record_that_cannot_be_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -161,4 +199,5 @@ def test_verify_names_a_record_that_cannot_be_read(
     found = json.loads(capsys.readouterr().out)
     assert [(each["topic"], each["id"]) for each in found["damaged"]] == [("a", 5)]
     assert found["records"] == 4
+    (tmp_path / "empty").mkdir()
     assert harn_log("verify", "--storage", f"file:///{tmp_path}/empty") == 0

@@ -20,6 +20,7 @@ from harn.settings import Settings
 from harn.storage import (
     Importer,
     Store,
+    check_there,
     compare,
     export as export_lines,
     list_topics,
@@ -165,7 +166,7 @@ def import_(
         show.end()
         return importer
 
-    done = _run(storage, state_dir, work)
+    done = _run(storage, state_dir, work, may_make=True)
     emit(
         as_json,
         {"imported": done.records, "skipped": done.skipped},
@@ -236,13 +237,22 @@ def trim(
     return 0
 
 
-def _run(storage: str | None, state_dir: Path | None, work: Callable[[Runtime], Awaitable[T]]) -> T:
+def _run(
+    storage: str | None,
+    state_dir: Path | None,
+    work: Callable[[Runtime], Awaitable[T]],
+    *,
+    may_make: bool = False,
+) -> T:
+    """Run *work* on the store, which is there already unless the command *may_make* one."""
     settings = Settings.load()
 
     async def main() -> T:
         url = storage or (settings.storage if state_dir is None else None)
         where = None if url is not None else state_dir or settings.state_dir
         async with Runtime(storage=url, state_dir=where) as runtime:
+            if not may_make:
+                check_there(runtime.storage_url)
             return await work(runtime)
 
     return asyncio.run(main())
@@ -291,6 +301,7 @@ def _private(path: str, flags: int) -> int:
 
 async def _source(source: str) -> AsyncIterator[bytes]:
     if "://" in source:
+        check_there(source)
         async with Runtime(storage=source) as other:
             async for line in export_lines(other.service(Store)):
                 yield line

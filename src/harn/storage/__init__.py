@@ -74,7 +74,7 @@ from harn.storage.leases import (
 from harn.storage.log import PAGE, append, head, raise_head, read, topics as list_topics
 from harn.storage.moving import Importer, export
 from harn.storage.operations import Ask, Operation, Recipe, Row, Rows, ask, ask_many
-from harn.storage.places import mask, read_url
+from harn.storage.places import check_there, mask, read_url
 from harn.storage.rebuild import Difference, compare, rebuild
 from harn.storage.retention import trim
 from harn.storage.settling import purge_jobs
@@ -172,6 +172,7 @@ __all__ = [
     "at_gate",
     "change_letter",
     "check_kind",
+    "check_there",
     "check_topic",
     "circuits",
     "claim_jobs",

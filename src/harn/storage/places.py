@@ -101,6 +101,15 @@ def mask(url: str) -> str:
     return f"{shown}?{query}" if query else shown
 
 
+def check_there(url: str) -> None:
+    """Refuse *url* if it names a file or directory that does not exist: whoever only wants to
+    read would wait for ever in front of a new, empty store.
+    """
+    place = read_url(url)
+    if place.engine in ("sqlite", "file") and not place.path.exists():
+        raise StorageError(f"there is no store at {place.path}; check the path")
+
+
 def make_private_dir(path: Path) -> None:
     """Make *path* and its missing parents, 0700 each."""
     missing = []
