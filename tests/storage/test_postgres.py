@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 import tempfile
 import threading
@@ -162,6 +163,22 @@ async def test_a_server_that_is_not_there_is_storage_busy_without_the_password()
 
     assert "s3cret" not in str(refused.value)
     assert "me:***@127.0.0.1:1" in str(refused.value)
+
+
+async def test_the_pools_own_log_stays_off_the_terminal(
+    own_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Runtime(storage=f"{own_server.dsn}?busy_timeout=1500ms") as runtime:
+        await runtime.event_log.emit("a", "k", 1)
+        own_server.stop("immediate")
+        with pytest.raises(StorageBusy):
+            await runtime.event_log.emit("a", "k", 2)
+        own_server.start()
+        assert (await runtime.event_log.emit("a", "k", 3)).id >= 2
+    logging.getLogger("psycopg.pool").warning("of somebody else's pool")
+
+    told = [each.getMessage() for each in caplog.records if each.name == "psycopg.pool"]
+    assert told == ["of somebody else's pool"]
 
 
 async def test_S19_a_role_with_nothing_but_its_rows_can_work(postgres_url: str) -> None:

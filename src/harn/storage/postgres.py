@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import os
 import queue
 import threading
@@ -44,7 +45,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+logger = logging.getLogger("harn.storage")
+
 BUSY_MS = 5000
+FIRST_MS = 3000
+"""Milliseconds after which a server that has never been reached is given up."""
 STATEMENT_MS = 30_000
 POOL_SIZE = 4
 FORGET_MS = 7 * 86_400_000
@@ -56,6 +61,34 @@ _NOT_PREPARED = ("26000", "42P05")
 """A prepared statement that is not there, or is there already: the connection is not our own."""
 PAUSE = 0.05
 """Seconds between two attempts to reach a server that is away."""
+
+
+POOL = "harn-pg"
+CONNECT: dict[str, Any] = {
+    "autocommit": True,
+    "prepare_threshold": None,  # see `_Server.prepares`
+    "connect_timeout": 5,
+    "application_name": "harn",
+    "client_encoding": "utf8",
+}
+
+
+class _ToOurLog(logging.Filter):
+    """Keeps what the pool says about our connections out of everybody's terminal.
+
+    Whoever waits for a connection gets an error that says the same. Other pools of the process
+    are none of our business.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Drop *record* if it comes from a thread of ours; our own log has it, for debugging."""
+        if not (record.threadName or "").startswith(POOL):
+            return True
+        logger.debug(record.getMessage())
+        return False
+
+
+logging.getLogger("psycopg.pool").addFilter(_ToOurLog())
 
 
 class PostgresDriver:
@@ -193,7 +226,8 @@ class _Lane:
             except BaseException as error:
                 request.error = error
                 return
-            if (SystemClock().monotonic() - started) * 1000 > self._busy_ms:
+            patience = self._busy_ms if self._server.reached else min(self._busy_ms, FIRST_MS)
+            if (SystemClock().monotonic() - started) * 1000 > patience:
                 request.error = self._out_of_reach(lost)
                 return
             threading.Event().wait(PAUSE)
@@ -272,7 +306,8 @@ class _Lane:
         return rows
 
     def _out_of_reach(self, error: BaseException) -> StorageBusy:
-        what = "the answer to a commit was lost; it may have landed" if self._committing else error
+        why = str(error).partition("\n")[0]
+        what = "the answer to a commit was lost; it may have landed" if self._committing else why
         ours = StorageBusy(f"{self._server.where} is out of reach ({what}); try again")
         ours.__cause__ = error
         return ours
@@ -289,34 +324,30 @@ class _Server:
         self._busy_ms = busy_ms
         self._lock = threading.Lock()
         self._pool: psycopg_pool.ConnectionPool[Any] | None = None
-        self._migrated = False
+        self.reached = False
+        """Whether it was ever there and its tables are up to date."""
         self.prepares = True
         """Whether statements are prepared on the server; not behind every pooler."""
 
     def use(self) -> _Borrowed:
         """Lend a connection for one `with` block; a broken one is replaced afterwards."""
         with self._lock:
+            if not self.reached:
+                # Not through the pool, which would keep to itself why there is no connection.
+                with psycopg.connect(self._dsn, **{**CONNECT, "connect_timeout": 2}) as connection:
+                    migrate(connection, self.schema, self._busy_ms, self.where)
+                self.reached = True
             if self._pool is None:
                 self._pool = psycopg_pool.ConnectionPool(
                     self._dsn,
                     min_size=0,
                     max_size=self._size,
-                    name="harn-pg",
+                    name=POOL,
                     num_workers=1,
                     reconnect_timeout=REACH,
-                    kwargs={
-                        "autocommit": True,
-                        "prepare_threshold": None,  # see `use`
-                        "connect_timeout": 5,
-                        "application_name": "harn",
-                        "client_encoding": "utf8",
-                    },
+                    kwargs=CONNECT,
                     open=True,
                 )
-            if not self._migrated:
-                with _Borrowed(self._pool) as connection:
-                    migrate(connection, self.schema, self._busy_ms, self.where)
-                self._migrated = True
             pool = self._pool
         return _Borrowed(pool)
 
