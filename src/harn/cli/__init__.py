@@ -61,6 +61,12 @@ def _invoke(argv: Sequence[str]) -> int:
         return _fail(str(error), 1)
     except ImportError as error:
         return _missing(error)
+    except PermissionError as error:
+        return _fail(
+            f"no permission for {error.filename or 'a file'}; let this user in, or choose another "
+            "directory with --state-dir or HARN_STATE_DIR",
+            1,
+        )
     except OSError as error:
         return _fail(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), 1)
     except Exception as error:
