@@ -15,6 +15,7 @@ import pytest
 from harn import Retention, Runtime, pool_create
 
 SCRIPT = Path(__file__).parent / "pool_submitter.py"
+RACER = Path(__file__).parent / "pool_racer.py"
 SUBMITS = 1000
 
 
@@ -77,3 +78,39 @@ async def test_nothing_is_lost_over_many_kills(tmp_path, at_least) -> None:
         place = tmp_path / str(seed)
         place.mkdir()
         await check(place, kills=50, seed=seed)
+
+
+def racers(state_dir: Path, number: int) -> list[subprocess.Popen]:
+    args = [sys.executable, str(RACER), str(state_dir)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    return [subprocess.Popen(args, **pipes) for _ in range(number)]
+
+
+async def race(state_dir: Path, rounds: int) -> None:
+    children = racers(state_dir, 3)
+    try:
+        assert [child.stdout.readline() for child in children] == ["ready\n"] * 3
+        for number in range(rounds):
+            for child in children:
+                child.stdin.write(f"go {number}\n")
+            answers = [child.stdout.readline().strip() for child in children]
+            assert sorted(answers) == ["locked", "locked", "won"], (number, answers)
+            winner = children[answers.index("won")]
+            winner.stdin.write("release\n")
+            assert winner.stdout.readline() == "released\n"
+    finally:
+        for child in children:
+            child.communicate(timeout=30)
+    async with Runtime(state_dir=state_dir, storage="memory://"):
+        pool = await pool_create(name="race", scope="pipeline", pipeline_id="p")
+        assert [task.result for task in pool.snapshot().tasks] == list(range(rounds))
+
+
+async def test_J6_of_processes_that_race_for_a_journal_one_wins(tmp_path) -> None:
+    await race(tmp_path, rounds=10)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(600)
+async def test_J6_of_processes_that_race_many_times_one_wins(tmp_path, at_least) -> None:
+    await race(tmp_path, rounds=at_least(100))
