@@ -90,7 +90,7 @@ class Worker:
     def _serve(self) -> Generator[Any, None, None]:
         """Run tasks until there are none, or until a cancel has touched this worker."""
         pool, aio, streak = self.pool, self.aio, 0
-        default = pool.runtime.frame
+        is_durable, default = pool.is_durable, pool.runtime.frame
         closures = self._closures()
         step = closures.__next__
         step()
@@ -100,11 +100,9 @@ class Worker:
                 if not (yield from self._linger()):
                     return
                 continue
-            if pool.is_durable:
-                yield from pool.before_start(task).__await__()
-            if task._stopping and task._finished_ms is None:
-                pool.finish(task, "cancelled")
-            if task._finished_ms is None:
+            if (is_durable or task._stopping) and not (yield from self._may_begin(task)):
+                self._let_go()
+            else:
                 context = self.context
                 frame = self.frame = ClosureFrame(
                     task, context.get(current_frame_var, default), self
@@ -123,29 +121,17 @@ class Worker:
                 self.frame = None
                 if frame._task is not None:
                     frame.end()
-                result, error = self.result, self.error
-                if error is None and not aio.cancelling():
-                    pool.complete(self, task, result)
+                if self.error is None and not aio.cancelling():
+                    pool.complete(self, task, self.result)
                     streak += 1
                     if streak >= STREAK:
                         streak = 0
                         self.begun = None
                         yield
                     continue
-                self.result = self.error = None
-                if error is None:
-                    pool.finish(task, "completed", result)
-                else:
-                    _finish_with(pool, task, error)
-                    del error
-            self.task = self.begun = None
+                self._ended_badly(task)
             if aio.cancelling():
-                pool.next()
                 return
-            pool.idle.append(self)
-            pool.next()
-            if self.task is None:
-                pool.idle.remove(self)
 
     @types.coroutine
     def _closures(self) -> Generator[Any, None, None]:
@@ -172,6 +158,36 @@ class Worker:
                 self.error = raised
             if frame.cleanups:
                 self.error = yield from unwind(frame, self.error)
+
+    def _may_begin(self, task: PoolTask) -> Generator[Any, None, bool]:
+        """Do what has to come before *task*; false when it has ended on the way."""
+        if self.pool.is_durable:
+            yield from self.pool.before_start(task).__await__()
+        if task._stopping and task._finished_ms is None:
+            self.pool.finish(task, "cancelled")
+        return task._finished_ms is None
+
+    def _ended_badly(self, task: PoolTask) -> None:
+        """End *task*, whose closure has failed, or whose worker was cancelled."""
+        result, error = self.result, self.error
+        self.result = self.error = None
+        if error is None:
+            self.pool.finish(task, "completed", result)
+        else:
+            _finish_with(self.pool, task, error)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Give the slot to whoever is next; that may be us, unless a cancel has touched us."""
+        pool = self.pool
+        self.task = self.begun = None
+        if self.aio.cancelling():
+            pool.next()
+            return
+        pool.idle.append(self)
+        pool.next()
+        if self.task is None:
+            pool.idle.remove(self)
 
     def _linger(self) -> Generator[Any, None, bool]:
         idle = self.pool.idle
