@@ -40,7 +40,10 @@ async def test_openai_reads_a_whole_answer_and_a_tool_call() -> None:
 
 
 async def test_openai_reads_a_stream() -> None:
-    async with FakeModels([Say("one two", usage=(1, 2))]) as models, openai_client(models) as client:
+    async with (
+        FakeModels([Say("one two", usage=(1, 2))]) as models,
+        openai_client(models) as client,
+    ):
         stream = await client.chat.completions.create(
             model="m", messages=ASK, stream=True, stream_options={"include_usage": True}
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from served import NEW, OLD, Site, site
 
-from harn import event_log_read, topics
+from harn import event_log_read, topics, worker_queue
 from harn.orchestrator import intake as intake_module
 from harn.portal import app as app_module, serving
 from harn.triggers import SCHEMES, Scheme, sign
@@ -338,6 +338,15 @@ async def test_health_readiness_version_and_metrics() -> None:
     assert 'harn_trigger_requests_total{answer="202"} 1.0' in pages["/metrics"].text
     assert pages["/version"].json()["version"]
     assert (draining.status_code, busy.status_code) == (503, 503)
+
+
+async def test_the_metrics_carry_the_queues_of_the_store() -> None:
+    async with site() as served:
+        await worker_queue("triage").enqueue({"pr": 1984}, tenant_id="acme")
+        text = (await served.client.get("/metrics")).text
+
+    assert 'harn_worker_queue_depth{queue="triage"} 1.0' in text
+    assert "harn_scheduler_oldest_eligible_age_seconds{" in text
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/version"])

@@ -13,7 +13,6 @@ import harn
 from harn import Job, drain, llm_call, llm_provider, worker_queue
 from harn.llm.http import Secret
 from harn.llm.openai import OpenAICompatible
-from harn.telemetry.spans import span_after, trace_headers
 from harn.testing.models import FakeModels, Say
 
 
@@ -30,15 +29,14 @@ async def ask() -> str:
 async def produce() -> None:
     """A webhook comes in and becomes a job."""
     with trace.get_tracer("app").start_as_current_span("webhook"):
-        await worker_queue("triage").enqueue({"pr": 1984}, headers=trace_headers())
+        await worker_queue("triage").enqueue({"pr": 1984})
 
 
 async def consume() -> None:
     """Another process works it off, and asks a model."""
 
     async def handler(job: Job) -> str:
-        with span_after(f"worker.job {job.queue}", job.headers, {"job_id": job.id}):
-            return await ask()
+        return await ask()
 
     report = await drain("triage", handler)
     assert report.acked == 1, report.responses

@@ -13,6 +13,7 @@ from harn import (
     ClaimLost,
     InvalidOption,
     NewJob,
+    QueueSummary,
     Runtime,
     SchedulerPolicy,
     WorkerQueue,
@@ -435,3 +436,10 @@ async def test_a_clock_that_jumps_forward_an_hour_leaves_one_winner(tmp_path: An
         with pytest.raises(ClaimLost):
             await first.ack()
         assert await second.ack() is True
+
+
+def test_a_summary_shows_itself_in_a_notebook_and_escapes_its_name() -> None:
+    shown = QueueSummary("<script>", ready=3)._repr_html_()
+
+    assert "<script>" not in shown
+    assert "<td>3</td>" in shown

@@ -17,10 +17,7 @@ def metrics(where: Where) -> int:
     """Print every metric family: queues, scheduler, and this process's own."""
 
     async def work(runtime: Runtime) -> str:
-        samples = await queue_samples(runtime)
-        found = runtime.service(Metrics)
-        found.add(lambda: samples)
-        return found.exposition()
+        return runtime.service(Metrics).exposition(await queue_samples(runtime))
 
     text = where.run(work)
     emit(where.as_json, {"exposition": text}, lambda: text.rstrip("\n"))

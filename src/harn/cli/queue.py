@@ -165,6 +165,8 @@ class _Signals:
     def _signalled(self) -> None:
         self._seen += 1
         if self._seen == 1:
+            if on_terminal():
+                click.echo("\nfinishing what is under way; again gives it back at once", err=True)
             self._consumer.stop()
             clock = self._runtime.clock
             when = clock.monotonic() + self._patience

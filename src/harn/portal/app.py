@@ -7,13 +7,14 @@ decided in `orchestrator/intake.py`.
 from __future__ import annotations
 
 import hmac
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harn import __version__
-from harn.errors import DeadlineExceeded
-from harn.orchestrator import Intake, Reply
+from harn.errors import DeadlineExceeded, StorageError
+from harn.orchestrator import Intake, Reply, queue_samples
 from harn.tasks import deadline
 from harn.telemetry.metrics import Metrics
 
@@ -27,6 +28,8 @@ except ImportError as error:  # pragma: no cover - the extra is installed in tes
 
 if TYPE_CHECKING:
     from harn.triggers import Headers
+
+logger = logging.getLogger("harn.portal")
 
 MOST_BODY = 1024 * 1024
 READ_WITHIN = 10.0
@@ -90,7 +93,13 @@ def _readyz(served: Served) -> Endpoint:
 
 def _metrics(served: Served) -> Endpoint:
     async def metrics(request: Request) -> Response:
-        text = served.intake.runtime.service(Metrics).exposition()
+        runtime = served.intake.runtime
+        try:
+            queues = await queue_samples(runtime)
+        except StorageError as error:  # the process's own numbers are worth having all the same
+            logger.warning("queues could not be counted: %s", error)
+            queues = []
+        text = runtime.service(Metrics).exposition(queues)
         kind = "text/plain; version=0.0.4; charset=utf-8"
         return PlainTextResponse(text, media_type=kind, headers=_HEADERS)
 

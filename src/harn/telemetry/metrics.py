@@ -34,12 +34,8 @@ FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
         Family("harn_runtime_tasks", "gauge", "Detached tasks that this runtime holds."),
-        Family(
-            "harn_event_log_dropped_total", "counter", "Audit records that could not be kept."
-        ),
-        Family(
-            "harn_event_log_damaged_total", "counter", "Records that reading had to step over."
-        ),
+        Family("harn_event_log_dropped_total", "counter", "Audit records that could not be kept."),
+        Family("harn_event_log_damaged_total", "counter", "Records that reading had to step over."),
         Family(
             "harn_llm_calls_total",
             "counter",
@@ -223,11 +219,15 @@ class Metrics:
             self._registry.register(self)
         return self._registry
 
-    def exposition(self) -> str:
-        """Return the Prometheus text of every family."""
+    def exposition(self, also: Iterable[Sample | HistogramSample] = ()) -> str:
+        """Return the Prometheus text of every family; *also* are samples of this moment only."""
         from prometheus_client import generate_latest
 
-        return generate_latest(self.registry).decode()
+        self._sources.append(lambda: also)
+        try:
+            return generate_latest(self.registry).decode()
+        finally:
+            self._sources.pop()
 
     def collect(self) -> Iterable[Any]:
         """Yield Prometheus metric objects: what a registry asks of its collectors."""

@@ -32,6 +32,7 @@ from harn.tasks import (
     runner_for,
     scope,
 )
+from harn.telemetry.spans import span_after, tracing
 from harn.workers.policy import SchedulerPolicy
 from harn.workers.queue import MOST_AT_ONCE, Claim, WorkerQueue
 from harn.workers.records import DrainReport, Job, check_consumer, check_ttl
@@ -291,7 +292,7 @@ class Consumer:
         try:
             if self._giving_up:
                 raise asyncio.CancelledError
-            outcome = await self._call(claim.job)
+            outcome = await (self._traced(claim.job) if tracing() else self._call(claim.job))
             settlement = claim.acking(outcome)
         except asyncio.CancelledError:
             raise  # `_ended` gives the job back; it also sees a task that never began
@@ -310,6 +311,12 @@ class Consumer:
         self._free(claim)
         self._settle(settlement, partial(self._settled, claim, outcome))
         self._ask()
+
+    async def _traced(self, job: Job) -> Any:
+        """Run the handler inside a span of the trace that the job brought along."""
+        about = {"harn.queue": job.queue, "harn.job_id": job.id, "harn.attempt": job.attempts}
+        with span_after(f"worker.job {job.queue}", job.headers, about):
+            return await self._call(job)
 
     def _ended(self, claim: Claim, _: object) -> None:
         """Give the job of a cancelled handler back, unless somebody else has it."""

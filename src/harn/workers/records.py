@@ -10,6 +10,8 @@ import msgspec
 from harn.duration import Duration, to_ms
 from harn.errors import InvalidOption, did_you_mean
 from harn.storage import PRIORITIES, Durability, JobDraft, encode, encode_headers
+from harn.telemetry.html import html_fields
+from harn.telemetry.spans import trace_headers, tracing
 
 MAX_NAME = 256
 MAX_RECORD = 10 * 1024 * 1024
@@ -108,6 +110,9 @@ class QueueSummary(msgspec.Struct, frozen=True):
         """
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
+    def _repr_html_(self) -> str:
+        return html_fields(f"queue {self.queue}", self.as_dict())
+
 
 class DrainReport(msgspec.Struct, frozen=True):
     """What one drain did; *responses* holds the newest ten thousand at most."""
@@ -152,6 +157,8 @@ class _Record(msgspec.Struct, omit_defaults=False):
 def draft_job(queue: str, item: Any) -> JobDraft:
     """Check and encode one job; a bare payload is a job with the defaults."""
     job = item if isinstance(item, NewJob) else NewJob(item)
+    if tracing():  # whoever handles the job goes on with the trace of whoever enqueued it
+        job = msgspec.structs.replace(job, headers={**trace_headers(), **(job.headers or {})})
     for option in ("trigger_id", "tenant_id", "binding_key"):
         check_name(option, getattr(job, option))
     if job.dedupe_key is not None:
