@@ -1,0 +1,174 @@
+"""What the queue scripts share: one protocol, so that every contestant is timed the same way.
+
+A script says how its library makes its tables (`make`), puts one job in (`putter`), fills a queue
+quickly (`filler`, not timed) and runs a worker for ever (`work`). It is started with one JSON
+argument and prints one JSON line, `{"us": ...}`.
+
+- *enqueue*: *n* jobs one at a time on an open connection, each durable when its call returns.
+- *enqueue many*: *n* jobs by hundreds, each hundred durable when its call returns.
+- *drain*: *n* jobs wait; *workers* processes are started. The first jobs that each of them takes
+  are held at a gate until all processes are there; the clock runs from the opening of the gate to
+  the end of the last handler. Starting, connecting and importing do not count.
+- *latency*: a worker is idle; the median, from the call that enqueues a job to its handler.
+
+The handler appends a line to a file: that is how the end is seen from outside, for everybody alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+WHAT = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
+HOME = Path(WHAT.get("home", "."))
+AT = WHAT.get("at") or str(HOME / "queue.sqlite")
+CONCURRENCY = WHAT.get("concurrency", 10)
+IDLE_SAMPLES = 5
+
+_marks = -1
+_is_open = False
+
+
+def did(value: object) -> None:
+    """Be the handler, in a thread or a process."""
+    _ready()
+    while not _gate_is_open():
+        time.sleep(0.005)
+    _mark(value)
+
+
+async def did_async(value: object) -> None:
+    """Be the handler, on an event loop."""
+    _ready()
+    while not _gate_is_open():
+        await asyncio.sleep(0.005)
+    _mark(value)
+
+
+def _ready() -> None:
+    global _marks
+    if _marks < 0:
+        _marks = os.open(HOME / "marks", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        (HOME / f"here-{os.getpid()}").touch()
+
+
+def _gate_is_open() -> bool:
+    global _is_open
+    _is_open = _is_open or (HOME / "gate").exists()
+    return _is_open
+
+
+def _mark(value: object) -> None:
+    os.write(_marks, f"{value} {time.monotonic_ns()}\n".encode())
+
+
+def main(make, putter, work, filler=None) -> None:
+    """Do what the argument asks for."""
+    operation = WHAT["operation"]
+    if operation == "work":
+        work(AT, CONCURRENCY)
+        return
+    make(AT)
+    n = WHAT.get("n", 0)
+    if operation == "enqueue":
+        put = putter(AT)
+        put(0)
+        cost = _timed(lambda: [put(value) for value in range(n)], n)
+    elif operation == "enqueue many":
+        fill = filler(AT)
+        fill([0])
+        hundreds = [list(range(first, first + 100)) for first in range(0, n, 100)]
+        cost = _timed(lambda: [fill(values) for values in hundreds], n)
+    elif operation == "drain":
+        cost = _drain(n, putter, filler)
+    elif operation == "latency":
+        cost = _latency(putter)
+    else:
+        raise ValueError(operation)
+    print(json.dumps({"us": cost}), flush=True)
+    os._exit(0)
+
+
+def _timed(do, n: int) -> float:
+    began = time.perf_counter()
+    do()
+    return (time.perf_counter() - began) / n * 1e6
+
+
+def _drain(n: int, putter, filler) -> float:
+    values = list(range(n))
+    if filler is not None:
+        fill = filler(AT)
+        for first in range(0, n, 100):
+            fill(values[first : first + 100])
+    else:
+        put = putter(AT)
+        for value in values:
+            put(value)
+    wanted = WHAT.get("workers", 1)
+    workers = [_worker() for _ in range(wanted)]
+    _until(lambda: len(list(HOME.glob("here-*"))) >= wanted, workers)
+    began = time.monotonic_ns()
+    (HOME / "gate").touch()
+    _until(lambda: len(_lines()) >= n, workers)
+    lines = _lines()
+    seen = {line.split()[0] for line in lines}
+    assert len(seen) == n, f"{n - len(seen)} of {n} jobs were not done"
+    for worker in workers:
+        worker.kill()
+    return (max(int(line.split()[1]) for line in lines) - began) / n / 1000
+
+
+def _latency(putter) -> float:
+    (HOME / "gate").touch()
+    put = putter(AT)
+    worker = _worker()
+    put(-1)
+    _until(lambda: len(_lines()) >= 1, [worker])
+    waits = []
+    for number in range(IDLE_SAMPLES):
+        time.sleep(random.uniform(0.1, 0.4))
+        began = time.monotonic_ns()
+        put(number)
+        _until(lambda: len(_lines()) >= len(waits) + 2, [worker])
+        waits.append((int(_lines()[-1].split()[1]) - began) / 1000)
+    worker.kill()
+    return statistics.median(waits)
+
+
+def _worker() -> subprocess.Popen:
+    what = json.dumps({**WHAT, "operation": "work", "at": AT})
+    return subprocess.Popen([sys.executable, sys.argv[0], what], stdout=subprocess.DEVNULL)
+
+
+def _lines() -> list[str]:
+    try:
+        text = (HOME / "marks").read_text()
+    except FileNotFoundError:
+        return []
+    return text.splitlines() if text.endswith("\n") else text.splitlines()[:-1]
+
+
+def _until(condition, workers) -> None:
+    while not condition():
+        for worker in workers:
+            assert worker.poll() is None, "a worker ended"
+        time.sleep(0.01)
+
+
+class Loop:
+    """Call coroutines from plain code, on one loop that stays."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self.loop)
+
+    def __call__(self, awaitable):
+        return self.loop.run_until_complete(awaitable)

@@ -1,0 +1,55 @@
+"""PgQueuer on PostgreSQL with asyncpg, its own worker: batches of ten, NOTIFY, log kept.
+
+At least once. Its completions are buffered: they are written up to a batch later than the handler
+ended, so a killed worker does again what others have committed by then.
+"""
+
+import asyncpg
+from _play import Loop, did_async, main
+from pgqueuer import AsyncpgDriver, PgQueuer, Queries
+
+
+async def connect(at):
+    return AsyncpgDriver(await asyncpg.connect(at))
+
+
+def make(at):
+    async def create():
+        await Queries(await connect(at)).install()
+
+    Loop()(create())
+
+
+def opened(at):
+    loop = Loop()
+    return loop, Queries(loop(connect(at)))
+
+
+def putter(at):
+    loop, queries = opened(at)
+    return lambda value: loop(queries.enqueue("handler", str(value).encode()))
+
+
+def filler(at):
+    loop, queries = opened(at)
+    return lambda values: loop(
+        queries.enqueue(
+            ["handler"] * len(values), [str(value).encode() for value in values], [0] * len(values)
+        )
+    )
+
+
+def work(at, concurrency):
+    async def run():
+        pgq = PgQueuer(await connect(at))
+
+        @pgq.entrypoint("handler")
+        async def handler(job):
+            await did_async(job.payload.decode())
+
+        await pgq.run(batch_size=concurrency, max_concurrent_tasks=2 * concurrency)
+
+    Loop()(run())
+
+
+main(make, putter, work, filler)
