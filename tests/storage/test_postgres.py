@@ -125,9 +125,8 @@ async def test_killed_connections_lose_nothing_and_double_nothing(postgres_url: 
             await log.store.run(lambda: append([draft("a", "k", n)]))
 
         async with await psycopg.AsyncConnection.connect(
-            mask(postgres_url).split("?")[0]
+            mask(postgres_url).split("?")[0], autocommit=True, prepare_threshold=None
         ) as killer:
-            await killer.set_autocommit(True)
             for batch in range(6):
                 writing = asyncio.gather(*(write(batch * 10 + n) for n in range(10)))
                 await killer.execute(

@@ -242,9 +242,12 @@ class _Lane:
             self._queued = []
             result = drive(request.recipe(), lambda asked: self._execute(connection, asked))
             self._flush(connection)
-        except BaseException:
-            if not connection.closed:
-                connection.execute("ROLLBACK")
+        except BaseException as error:
+            if connection.closed:
+                # Behind a pooler a connection may break with two errors, and what the library
+                # makes of that can be anything, a ValueError too.
+                raise psycopg.OperationalError(f"the connection was lost: {error}") from error
+            connection.execute("ROLLBACK")
             raise
         request.result, request.touched = result, self._touched
         self._committing = write

@@ -28,10 +28,11 @@ SELECT set_config('search_path', :path, true), set_config('statement_timeout', :
 
 -- name: begin_migration
 -- Open the transaction in which one process at a time brings the tables up to date.
+-- The path comes last: looked up before the lock, a schema that another process is making would stay unknown.
 BEGIN;
-SELECT set_config('search_path', :path, true), set_config('lock_timeout', :lock_ms, true),
-       set_config('statement_timeout', :statement_ms, true);
+SELECT set_config('lock_timeout', :lock_ms, true), set_config('statement_timeout', :statement_ms, true);
 SELECT pg_advisory_xact_lock(hashtextextended(:lock, 0));
+SELECT set_config('search_path', :path, true);
 
 -- name: has_schema
 -- Tell whether our schema and its list of versions exist.
