@@ -1,0 +1,74 @@
+"""Pools: harn beside what users would pick instead. Nothing here is durable.
+
+*A no-op* and *one millisecond of sleep*, ten at once, submitted all at a time and awaited. The
+floor is the leanest thing that caps: ten workers that take closures from a deque and await them, no
+task, no handle, no result, no error but the first. A millisecond with ten at once cannot cost less
+than 100 µs. harn gives each a handle, a final snapshot and two receipts in its log in memory.
+
+| contestant | caps | a handle for each | a record of each |
+|---|---|---|---|
+| worker loop (floor) | yes | no | no |
+| Semaphore in a TaskGroup | yes | a task | no |
+| harn | yes | yes | yes, audited |
+| anyio: CapacityLimiter in a task group | yes | no | no |
+| aiometer: `run_all` | yes | no, results in order | no |
+| aiojobs | yes | yes | no |
+| ThreadPoolExecutor | yes, threads | a future | no |
+
+*A queued task* is the growth of resident memory for each of 100,000 that wait, handle and all, in a
+fresh process. aiometer takes no part there: it wants the whole list beforehand.
+
+Everybody runs in a process of its own, with a warm-up in it that is not timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bench.harness import Contest, Contestant, Goal
+from bench.peers import AIOJOBS, AIOMETER, ANYIO, HERE, Peer, contestant
+
+SUBJECT = "pools, against peers"
+
+NOOP = "pools: a no-op, ten at once"
+SLEEP = "pools: 1 ms, ten at once"
+QUEUED = "pools: memory of a queued task"
+
+
+def everybody(contest: str, n: int, warm: int = 0) -> tuple[Contestant, ...]:
+    def play(peer: Peer, who: str, note: str = "") -> list[Contestant]:
+        return contestant(
+            peer, "pool_contest", name=who, note=note, contest=contest, who=who, n=n, warm=warm
+        )
+
+    return (
+        *play(HERE, "worker loop", "the floor"),
+        *play(HERE, "harn", "handle, snapshot, audit"),
+        *play(HERE, "Semaphore in a TaskGroup"),
+        *play(ANYIO, "anyio"),
+        *(play(AIOMETER, "aiometer") if contest != "queued" else ()),
+        *play(AIOJOBS, "aiojobs"),
+        *play(HERE, "ThreadPoolExecutor", "threads"),
+    )
+
+
+def contests() -> Iterable[Contest]:
+    """Compare short closures, a millisecond, and memory."""
+    yield Contest(NOOP, everybody("no-op", 20_000, warm=2000), "µs/task")
+    yield Contest(SLEEP, everybody("1 ms", 2000, warm=100), "µs/task")
+    yield Contest(QUEUED, everybody("queued", 100_000), "bytes")
+
+
+GOALS = [
+    Goal(f"ahead of {peer} ({short})", contest, "harn", peer, at_most=1.0)
+    for contest, short, peers in (
+        (
+            NOOP,
+            "a no-op",
+            ("Semaphore in a TaskGroup", "anyio", "aiometer", "aiojobs", "ThreadPoolExecutor"),
+        ),
+        (SLEEP, "1 ms", ("Semaphore in a TaskGroup", "anyio", "aiometer", "aiojobs")),
+        (QUEUED, "memory", ("Semaphore in a TaskGroup", "anyio", "aiojobs", "ThreadPoolExecutor")),
+    )
+    for peer in peers
+]
