@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +18,11 @@ from harn import (
     waitpoint_complete,
     waitpoint_wait,
 )
+from harn.sync.waiters import WAITING
 from harn.sync.waitpoint import Waitpoints
 from harn.testing import FakeClock
+from harn.topics import waitpoint_topic
+from sweep import Run, sweep
 
 
 async def settle() -> None:
@@ -70,30 +75,24 @@ async def test_an_id_is_a_string(runtime: Runtime, id: str) -> None:
             await call(id)
 
 
-@pytest.fixture(params=["sqlite", "file"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    name = "events.sqlite" if request.param == "sqlite" else "log"
-    return f"{request.param}:///{tmp_path / name}"
-
-
-async def test_with_a_store_it_stays_settled_after_a_restart(storage: str) -> None:
-    async with Runtime(storage=storage):
+async def test_with_a_store_it_stays_settled_after_a_restart(lasting_url: str) -> None:
+    async with Runtime(storage=lasting_url):
         assert (await waitpoint_wait("w", timeout=0)).status == "timed_out"
         assert await waitpoint_complete("w", {"n": 1}) is True
         assert await waitpoint_cancel("w") is False
 
-    async with Runtime(storage=storage):
+    async with Runtime(storage=lasting_url):
         assert await waitpoint_wait("w", timeout=0) == Waitpoint("completed", {"n": 1})
         assert await waitpoint_wait("w") == Waitpoint("completed", {"n": 1})
         assert await waitpoint_complete("w", 2) is False
 
 
-async def test_with_a_store_another_runtime_wakes_the_waiters(storage: str) -> None:
-    async with Runtime(storage=storage) as one:
+async def test_with_a_store_another_runtime_wakes_the_waiters(lasting_url: str) -> None:
+    async with Runtime(storage=lasting_url) as one:
         waits = [spawn(waitpoint_wait, "w / odd name") for _ in range(3)]
         await settle()
 
-        async with Runtime(storage=storage):
+        async with Runtime(storage=lasting_url):
             assert await waitpoint_cancel("w / odd name", "elsewhere") is True
 
         for each in waits:
@@ -102,15 +101,15 @@ async def test_with_a_store_another_runtime_wakes_the_waiters(storage: str) -> N
         assert not one.service(Waitpoints)._watchers
 
 
-async def test_with_a_store_one_of_many_wins(storage: str) -> None:
+async def test_with_a_store_one_of_many_wins(lasting_url: str) -> None:
     async def settle_from_a_runtime_of_its_own(n: int) -> bool:
-        async with Runtime(storage=storage):
+        async with Runtime(storage=lasting_url):
             return await waitpoint_complete("w", n)
 
     won = await asyncio.gather(*(settle_from_a_runtime_of_its_own(n) for n in range(4)))
 
     assert sum(won) == 1
-    async with Runtime(storage=storage):
+    async with Runtime(storage=lasting_url):
         assert (await waitpoint_wait("w")).value == won.index(True)
 
 
@@ -140,3 +139,48 @@ async def test_with_a_store_a_value_must_be_json(tmp_path: Path) -> None:
 async def test_a_reason_is_text(runtime: Runtime) -> None:
     with pytest.raises(InvalidOption, match="reason"):
         await waitpoint_cancel("w", 5)  # type: ignore[arg-type]
+
+
+async def test_G7_with_a_store_a_cancelled_wait_leaves_the_others_waiting(lasting_url: str) -> None:
+    async with Runtime(storage=lasting_url) as runtime:
+        service = runtime.service(Waitpoints)
+        patient = asyncio.ensure_future(waitpoint_wait("w"))
+        await settle()  # from here on somebody follows the waitpoint for all of them
+
+        async def case() -> Waitpoint:
+            return await waitpoint_wait("w", "2ms")
+
+        def check(run: Run) -> None:
+            line = service._waiting["w"]
+            assert [each.state for each in line if each.state == WAITING] == [WAITING]
+            assert len(service._watchers) == 1
+
+        assert await sweep(case, check) >= 4
+        assert await waitpoint_complete("w", 1) is True
+        assert (await patient).value == 1
+
+
+@pytest.mark.parametrize("verb", [waitpoint_complete, waitpoint_cancel])
+async def test_G7_with_a_store_a_cancelled_settling_happened_or_did_not(
+    lasting_url: str, verb: Callable[[str, str], Coroutine[Any, Any, bool]]
+) -> None:
+    async with Runtime(storage=lasting_url) as runtime:
+        runs = 0
+
+        async def case() -> None:
+            nonlocal runs
+            runs += 1
+            await verb(f"w{runs}", "first")
+
+        async def check(run: Run) -> None:
+            won = await verb(f"w{runs}", "second")
+            found = await waitpoint_wait(f"w{runs}", "1m")
+            assert (found.value or found.reason) == ("second" if won else "first")
+            assert won or not run.cancelled or run.k > 1
+            stored = await runtime.event_log.read(waitpoint_topic(f"w{runs}"))
+            assert stored[0].payload["value" if verb is waitpoint_complete else "reason"] == (
+                "second" if won else "first"
+            )
+
+        assert await sweep(case, check) >= 5
+        assert not runtime.service(Waitpoints)._waiting
