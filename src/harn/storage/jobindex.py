@@ -28,7 +28,7 @@ from harn.storage.jobrecords import (
     Share,
     share_key,
 )
-from harn.storage.operations import Operation, Row, ask, ask_many
+from harn.storage.operations import Operation, Row, ask, ask_many, ask_together
 
 BATCH = 500
 IDLE_SHARES = 256
@@ -75,6 +75,8 @@ class QueueState(msgspec.Struct):
     is_new: bool = False
     drafts: list[Draft] = []
     """Records to append when the operation is through."""
+    jobs: list[Row] = []
+    """The rows of the jobs that were asked for when it was opened."""
 
 
 class JobState(msgspec.Struct):
@@ -93,14 +95,25 @@ class JobState(msgspec.Struct):
     """The scheduler's round in which it was claimed last."""
 
 
-def open_queue(queue: str, *, create: bool = False) -> Operation[QueueState | None]:
-    """Read and, where the engine has row locks, lock the row of *queue*."""
+def open_queue(
+    queue: str, *, create: bool = False, ids: Sequence[int] = ()
+) -> Operation[QueueState | None]:
+    """Read and, where the engine has row locks, lock the row of *queue*.
+
+    The rows of the jobs *ids* are read along with it, once it is locked.
+    """
     is_new = False
+    asked = [ask("open_queue", queue=queue)]
+    if ids:
+        wanted = msgspec.json.encode(ids).decode()
+        asked.append(ask("jobs_of_queue_by_id", queue=queue, ids=wanted))
     while True:
-        rows = yield ask("open_queue", queue=queue)
+        rows, *jobs = yield ask_together(asked)
         if rows:
             state = QueueState(queue, *rows[0])
             state.is_new = is_new
+            if jobs:
+                state.jobs = list(jobs[0])
             return state
         if not create:
             return None

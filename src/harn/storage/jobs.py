@@ -95,7 +95,8 @@ class WorkDone(msgspec.Struct, frozen=True):
 
 def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
     """Enqueue, settle and claim in one transaction, with one look at the queue's row."""
-    state = yield from open_queue(queue, create=bool(work.jobs))
+    ids = sorted({item.job_id for item in work.settlements})
+    state = yield from open_queue(queue, create=bool(work.jobs), ids=ids)
     if state is None:
         gone = [SettlementResult("lost", note="the queue is gone") for _ in work.settlements]
         return WorkDone([], gone, [Claimed([]) for _ in work.claims])
@@ -269,20 +270,17 @@ def _foreign(state: QueueState, triggers: frozenset[str] | None) -> Operation[st
 def _hold(state: QueueState, claiming: Claiming, choice: Choice) -> Operation[list[ClaimedJob]]:
     picks = choice.picks
     topics = queue_topics(state.name)
-    found = yield from read_jobs(state, topics.jobs, [pick.id for pick in picks])
     expires = state.now + claiming.ttl_ms
+    yield from _write_claims(state, claiming, choice, expires)
+    found = yield from read_jobs(state, topics.jobs, [pick.id for pick in picks])
     headers = queue_headers(state.name)
     jobs: list[ClaimedJob] = []
     drafts: list[Draft] = []
-    rows: list[tuple[int, str, str, int, int, int | None, int]] = []
     for pick, claim_id in zip(picks, claiming.claim_ids, strict=False):
         attempts, most, body = found[pick.id]
-        round = pick.round if claiming.strategy == "drr" else None
-        held = (claim_id, claiming.consumer, expires, state.now, round)
-        rows.append((pick.id, *held, pick.enqueued_at))
         jobs.append(
             ClaimedJob(
-                *(pick.id, body, pick.enqueued_at, attempts + 1, most),
+                *(pick.id, body, pick.enqueued_at, attempts, most),
                 *(claim_id, expires, state.now),
             )
         )
@@ -292,10 +290,26 @@ def _hold(state: QueueState, claiming: Claiming, choice: Choice) -> Operation[li
             "consumer_id": claiming.consumer,
             "claimed_at_ms": state.now,
             "expires_at_ms": expires,
-            "attempt": attempts + 1,
+            "attempt": attempts,
             "scheduling": _scheduling(state, claiming, pick),
         }
         drafts.append(Draft(topics.claims, "job_claimed", _encode(record), headers, state.now))
+    state.drafts += drafts
+    return jobs
+
+
+def _write_claims(
+    state: QueueState, claiming: Claiming, choice: Choice, expires: int
+) -> Operation[None]:
+    picks = choice.picks
+    drr = claiming.strategy == "drr"
+    rows = [
+        (
+            *(pick.id, claim_id, claiming.consumer, expires, state.now),
+            *(pick.round if drr else None, pick.enqueued_at),
+        )
+        for pick, claim_id in zip(picks, claiming.claim_ids, strict=False)
+    ]
     yield from hold_jobs(state, rows)
     yield from _serve(state, claiming, choice)
     if state.alarm is None or expires < state.alarm:
@@ -311,8 +325,6 @@ def _hold(state: QueueState, claiming: Claiming, choice: Choice) -> Operation[li
         ages=state.ages,
     )
     state.round, state.last_key, state.promoted = choice.round, choice.last_key, choice.promoted
-    state.drafts += drafts
-    return jobs
 
 
 def _scheduling(state: QueueState, claiming: Claiming, pick: Any) -> dict[str, Any]:

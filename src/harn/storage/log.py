@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from harn.storage.codec import decode
 from harn.storage.contract import Damaged, Draft, Event
-from harn.storage.operations import Operation, Row, ask, ask_many
+from harn.storage.operations import Operation, Row, ask, ask_many, ask_together
 
 PAGE = 500
 """Records in a page, at most."""
@@ -34,8 +34,12 @@ def append(drafts: Sequence[Draft]) -> Operation[list[tuple[int, int]]]:
     counts = Counter([item.topic for item in drafts])
     largest = max([len(item.payload) for item in drafts])
     taken: dict[str, tuple[int, Iterator[int], int]] = {}
-    for topic, count in sorted(counts.items()):
-        [(topic_id, head, now)] = yield ask(TAKE_OFFSETS, topic=topic, count=count, largest=largest)
+    wanted = sorted(counts.items())
+    asked = [
+        ask(TAKE_OFFSETS, topic=topic, count=count, largest=largest) for topic, count in wanted
+    ]
+    places = yield ask_together(asked)
+    for (topic, count), [(topic_id, head, now)] in zip(wanted, places, strict=True):
         taken[topic] = topic_id, iter(range(head - count + 1, head + 1)), now
     rows: list[Row] = []
     for item in drafts:

@@ -33,6 +33,8 @@ class Ask:
     params: Mapping[str, Any] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
     rows: Sequence[Row] | None = None
+    parts: Sequence[Ask] = ()
+    """Several questions that do not need each other's answers, instead of one."""
 
 
 Operation = Generator[Ask, Rows, T]
@@ -50,12 +52,32 @@ def ask_many(name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> Ask:
     return Ask(name, {}, columns, rows)
 
 
-def drive(operation: Operation[T], execute: Execute) -> T:
-    """Carry *operation* out with *execute*, and return what it returns."""
+def ask_together(asked: Sequence[Ask]) -> Ask:
+    """Ask several things in one round trip, in this order; a list of their rows comes back."""
+    return Ask("", parts=asked)
+
+
+def drive(
+    operation: Operation[T],
+    execute: Execute,
+    together: Callable[[Sequence[Ask]], list[Rows]] | None = None,
+) -> T:
+    """Carry *operation* out with *execute*, and return what it returns.
+
+    *together* carries several statements out at once, where an engine has a way to do that.
+    """
     try:
         wanted = next(operation)
         while True:
-            wanted = operation.send(execute(wanted))
+            if not wanted.parts:
+                wanted = operation.send(execute(wanted))
+                continue
+            rows: Any = (
+                [execute(each) for each in wanted.parts]
+                if together is None
+                else together(wanted.parts)
+            )
+            wanted = operation.send(rows)
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
     finally:

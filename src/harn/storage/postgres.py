@@ -31,11 +31,13 @@ from harn.storage.handover import Handover, Request
 from harn.storage.listening import Listener, Notifier
 from harn.storage.log import TAKE_OFFSETS
 from harn.storage.operations import Ask, Recipe, Row, Rows, drive, nothing
+from harn.storage.pgarrays import array_types, register
 from harn.storage.places import Place, mask
 from harn.storage.queries import Query, load_queries, missing_steps
 
 try:
     import psycopg
+    import psycopg.types.numeric
     import psycopg_pool
 except ImportError as error:  # pragma: no cover - the extra is installed in tests
     raise StorageError("postgresql:// needs the extra: install harn[postgres]") from error
@@ -56,7 +58,11 @@ FORGET_MS = 7 * 86_400_000
 """Milliseconds after which a producer that writes no more is forgotten."""
 REACH = 0.5
 """Seconds to wait for a connection in one attempt; the pool stops trying by itself after one."""
-PREPARE_AFTER = 3
+PREPARE_AFTER = 2
+FEW = 1000
+"""So many rows fit into a statement that waits for others; more are sent in a stream."""
+CLAIM = 2
+"""Where in the opening of a transaction its number is claimed."""
 _NOT_PREPARED = ("26000", "42P05")
 """A prepared statement that is not there, or is there already: the connection is not our own."""
 PAUSE = 0.05
@@ -66,7 +72,7 @@ PAUSE = 0.05
 POOL = "harn-pg"
 CONNECT: dict[str, Any] = {
     "autocommit": True,
-    "prepare_threshold": None,  # see `_Server.prepares`
+    "prepare_threshold": None,  # see `_configure`
     "connect_timeout": 5,
     "application_name": "harn",
     "client_encoding": "utf8",
@@ -202,6 +208,8 @@ class _Lane:
         self._touched: set[str] = set()
         self._committing = False
         self._queued: list[tuple[str, dict[str, Any]]] = []
+        self._claims = False
+        """Whether the number of the transaction is still to be claimed."""
 
     def carry_out(self, request: Request) -> None:
         """Settle *request*, trying again while that can help and the patience lasts."""
@@ -211,6 +219,8 @@ class _Lane:
             self._committing = False
             try:
                 with self._server.use() as connection:
+                    if not self._server.prepares:
+                        connection.prepare_threshold = None
                     self._attempt(connection, request)
                 return
             except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected) as error:
@@ -234,14 +244,22 @@ class _Lane:
 
     def _attempt(self, connection: Connection[Any], request: Request) -> None:
         write = request.durability != "memory"
-        if not self._begin(connection, write):
-            connection.execute("ROLLBACK")
-            return  # the attempt before this one has landed; its result is in the request
+        self._touched = set()
+        self._begin(write)
         try:
-            self._touched = set()
-            self._queued = []
-            result = drive(request.recipe(), lambda asked: self._execute(connection, asked))
+            result = drive(
+                request.recipe(),
+                lambda asked: self._execute(connection, asked),
+                lambda asked: self._together(connection, asked),
+            )
+            if self._claims:
+                self._flush(connection)  # not with the commit: whether we may is not known yet
+            request.result, request.touched = result, self._touched
+            self._committing = write
+            self._queued.append(("COMMIT", {}))
             self._flush(connection)
+        except _Landed:
+            connection.execute("ROLLBACK")  # its result is in the request
         except BaseException as error:
             if connection.closed:
                 # Behind a pooler a connection may break with two errors, and what the library
@@ -249,39 +267,49 @@ class _Lane:
                 raise psycopg.OperationalError(f"the connection was lost: {error}") from error
             connection.execute("ROLLBACK")
             raise
-        request.result, request.touched = result, self._touched
-        self._committing = write
-        connection.execute("COMMIT")
 
-    def _begin(self, connection: Connection[Any], write: bool) -> bool:
+    def _begin(self, write: bool) -> None:
+        """Have the transaction opened along with the first statement of the operation."""
         clock = self._clock()
-        params = {
+        limits = {
             "path": f'"{self._server.schema}", pg_catalog',
             "statement_ms": str(STATEMENT_MS),
             "lock_ms": str(self._busy_ms),
-            "producer": self._producer,
-            "seq": self._seq,
-            "now": clock.now_ms() if clock.is_fake else None,
         }
-        text = self._queries["begin" if write else "begin_read"].text
-        cursor = psycopg.ClientCursor(connection)
-        cursor.execute(text, params)
-        if not write:
-            return True
-        while cursor.nextset():
-            pass
-        return cursor.rowcount == 1
+        self._claims = write
+        self._queued = [
+            ("BEGIN" if write else "BEGIN READ ONLY", {}),
+            (self._queries["set_limits"].text, limits),
+        ]
+        if write:
+            now = clock.now_ms() if clock.is_fake else None
+            claim = {"producer": self._producer, "seq": self._seq, "now": now}
+            self._queued.append((self._queries["claim_number"].text, claim))
 
     def _execute(self, connection: Connection[Any], asked: Ask) -> Rows:
         query = self._queries[asked.name]
-        params = dict(asked.params)
         if asked.rows is not None and query.types:
-            self._flush(connection)
-            return _copy(connection, query, asked.rows)
+            few = self._queries.get(f"{asked.name}_few")
+            if few is None or len(asked.rows) > FEW:
+                self._flush(connection)
+                return _copy(connection, query, asked.rows)
+            query = few
+        self._queue(query, asked)
+        return self._flush(connection)[0] if _gives_rows(query.text) else []
+
+    def _together(self, connection: Connection[Any], asked: Sequence[Ask]) -> list[Rows]:
+        for each in asked:
+            self._queue(self._queries[each.name], each)
+        return self._flush(connection, len(asked))
+
+    def _queue(self, query: Query, asked: Ask) -> None:
+        params = dict(asked.params)
         if asked.rows is not None:
             columns = zip(*asked.rows, strict=True) if asked.rows else [()] * len(asked.columns)
+            as_array = array_types(query.text)
             params = {
-                name: list(values) for name, values in zip(asked.columns, columns, strict=True)
+                name: as_array.get(name, list)(values)
+                for name, values in zip(asked.columns, columns, strict=True)
             }
         if query.wants_now:
             clock = self._clock()
@@ -289,24 +317,25 @@ class _Lane:
         if asked.name == TAKE_OFFSETS:
             self._touched.add(params["topic"])
         self._queued.append((query.text, params))
-        return self._flush(connection) if _gives_rows(query.text) else []
 
-    def _flush(self, connection: Connection[Any]) -> Rows:
-        """Send what has been asked for, in one round trip; return the rows of the last one.
+    def _flush(self, connection: Connection[Any], wanted: int = 1) -> list[Rows]:
+        """Send what has been asked for, in one round trip; return the rows of the last ones.
 
         A statement that gives no rows waits here for the next one that does.
         """
         queued, self._queued = self._queued, []
-        if len(queued) > 1:
+        if not queued:
+            return []
+        if len(queued) == 1:
+            cursors = [_sent(connection, *queued[0])]
+        else:
             with connection.pipeline():
-                for text, params in queued:
-                    cursor = connection.execute(text, params or None, binary=True)
-                return cursor.fetchall() if _gives_rows(queued[-1][0]) else []
-        rows: Rows = []
-        for text, params in queued:
-            cursor = connection.execute(text, params or None, binary=True)
-            rows = cursor.fetchall() if cursor.description else []
-        return rows
+                cursors = [_sent(connection, *each) for each in queued]
+        if self._claims:
+            self._claims = False
+            if cursors[CLAIM].rowcount != 1:
+                raise _Landed
+        return [each.fetchall() if each.description else [] for each in cursors[-wanted:]]
 
     def _out_of_reach(self, error: BaseException) -> StorageBusy:
         why = str(error).partition("\n")[0]
@@ -314,6 +343,10 @@ class _Lane:
         ours = StorageBusy(f"{self._server.where} is out of reach ({what}); try again")
         ours.__cause__ = error
         return ours
+
+
+class _Landed(Exception):
+    """The attempt before this one has landed."""
 
 
 class _Server:
@@ -349,10 +382,23 @@ class _Server:
                     num_workers=1,
                     reconnect_timeout=REACH,
                     kwargs=CONNECT,
+                    configure=self._configure,
                     open=True,
                 )
             pool = self._pool
         return _Borrowed(pool)
+
+    def _configure(self, connection: Connection[Any]) -> None:
+        register(connection.adapters)
+        # One type for all numbers: otherwise every size of number prepares anew.
+        connection.adapters.register_dumper(int, psycopg.types.numeric.Int8Dumper)
+        connection.adapters.register_dumper(int, psycopg.types.numeric.Int8BinaryDumper)
+        # A pooler lends us another backend each time, which knows nothing that we prepared, or
+        # knows something else by its name.
+        cursor = connection.execute("SELECT pg_backend_pid()")
+        row = cursor.fetchone()
+        if self.prepares and row is not None and row[0] == connection.info.backend_pid:
+            connection.prepare_threshold = PREPARE_AFTER
 
     def close(self) -> None:
         """Close every connection."""
@@ -415,6 +461,10 @@ def migrate(connection: Connection[Any], schema: str, busy_ms: int, where: str) 
         if not connection.closed:
             connection.execute("ROLLBACK")
         raise
+
+
+def _sent(connection: Connection[Any], text: str, params: dict[str, Any]) -> psycopg.Cursor[Any]:
+    return connection.execute(text, params or None, binary=True)
 
 
 def _copy(connection: Connection[Any], query: Query, rows: Sequence[Row]) -> Rows:

@@ -46,7 +46,7 @@ from harn.topics import queue_topics
 PURGE_BATCH = 2000
 
 
-DROP_EVERY = 64
+DROP_EVERY = 512
 """Idle keys are looked for when a job whose id divides by this is settled."""
 
 
@@ -65,7 +65,7 @@ def queue_headers(queue: str) -> bytes:
 def read_jobs(
     state: QueueState, topic: str, ids: Sequence[int]
 ) -> Operation[dict[int, tuple[int, int, bytes]]]:
-    """Read jobs with their records: attempts, their limit, and the record's payload."""
+    """Read jobs with their records: attempts so far, their limit, and the record's payload."""
     rows = yield ask(
         "claimed_rows", queue_id=state.queue_id, topic=topic, ids=_encode(ids).decode()
     )
@@ -130,9 +130,7 @@ def _bury(state: QueueState, rows: Sequence[tuple[Any, ...]], new_id: NewId) -> 
 def settle_all(
     state: QueueState, items: Sequence[Settlement], new_id: NewId
 ) -> Operation[list[SettlementResult]]:
-    ids = _encode(sorted({item.job_id for item in items})).decode()
-    rows = yield ask("jobs_by_id", queue_id=state.queue_id, ids=ids)
-    jobs = {row[0]: JobState(*row) for row in rows}
+    jobs = {row[0]: JobState(*row) for row in state.jobs}
     settling = Settling(state, new_id)
     results = []
     for item in items:

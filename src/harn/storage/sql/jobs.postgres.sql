@@ -15,6 +15,12 @@ FROM queues WHERE name = :queue;
 COPY jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, max_attempts, tenant_id, binding_key, trigger_id)
 FROM STDIN (FORMAT BINARY);
 
+-- name: insert_jobs_few
+-- Write a few new jobs, along with other statements.
+INSERT INTO jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, max_attempts, tenant_id, binding_key, trigger_id)
+SELECT * FROM unnest(:queue_id::bigint[], :id::bigint[], :key::text[], :priority::smallint[], :state::smallint[],
+    :enqueued_at::bigint[], :wake_at::bigint[], :max_attempts::bigint[], :tenant_id::text[], :binding_key::text[], :trigger_id::text[]);
+
 -- name: note_triggers
 -- Remember trigger ids seen in a queue.
 INSERT INTO queue_triggers (queue_id, trigger_id) SELECT * FROM unnest(:queue_id::bigint[], :trigger_id::text[])
@@ -76,9 +82,10 @@ WHERE jobs.queue_id = v.queue_id AND jobs.id = v.id;
 -- name: claimed_rows
 -- Read what a claim needs of the jobs it chose.
 SELECT j.id, j.attempts, j.max_attempts, e.payload
-FROM jobs j
-LEFT JOIN events e ON e.topic_id = (SELECT topic_id FROM topics WHERE name = :topic) AND e.id = j.id
-WHERE j.queue_id = :queue_id AND j.id = ANY (ARRAY(SELECT json_array_elements_text(:ids::json)::bigint));
+FROM json_array_elements_text(:ids::json) AS v(id)
+CROSS JOIN LATERAL (SELECT id, attempts, max_attempts FROM jobs WHERE queue_id = :queue_id AND id = v.id::bigint LIMIT 1) AS j
+LEFT JOIN LATERAL (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic)
+    AND id = v.id::bigint LIMIT 1) AS e ON true;
 
 -- name: serve_shares
 -- Write the shares that a claim has served.
@@ -147,13 +154,22 @@ WHERE queue_id = :queue_id;
 
 -- name: jobs_by_id
 -- Read the rows of some jobs.
-SELECT id, key, state, wake_at, attempts, max_attempts, claim_id, held, history, claim_round
-FROM jobs WHERE queue_id = :queue_id AND id = ANY (ARRAY(SELECT json_array_elements_text(:ids::json)::bigint));
+SELECT j.* FROM json_array_elements_text(:ids::json) AS v(id)
+CROSS JOIN LATERAL (SELECT id, key, state, wake_at, attempts, max_attempts, claim_id, held, history, claim_round
+    FROM jobs WHERE queue_id = :queue_id AND id = v.id::bigint LIMIT 1) AS j;
+
+-- name: jobs_of_queue_by_id
+-- Read the rows of some jobs of a queue known by its name.
+SELECT j.* FROM (SELECT queue_id FROM queues WHERE name = :queue) AS q
+CROSS JOIN json_array_elements_text(:ids::json) AS v(id)
+CROSS JOIN LATERAL (SELECT id, key, state, wake_at, attempts, max_attempts, claim_id, held, history, claim_round
+    FROM jobs WHERE queue_id = q.queue_id AND id = v.id::bigint LIMIT 1) AS j;
 
 -- name: due_by_id
 -- Read some jobs the way due_jobs does.
-SELECT id, key, state, attempts, max_attempts, held, claim_id, consumer, wake_at, history
-FROM jobs WHERE queue_id = :queue_id AND id = ANY (ARRAY(SELECT json_array_elements_text(:ids::json)::bigint));
+SELECT j.* FROM json_array_elements_text(:ids::json) AS v(id)
+CROSS JOIN LATERAL (SELECT id, key, state, attempts, max_attempts, held, claim_id, consumer, wake_at, history
+    FROM jobs WHERE queue_id = :queue_id AND id = v.id::bigint LIMIT 1) AS j;
 
 -- name: settle_jobs
 -- Move jobs to another state.

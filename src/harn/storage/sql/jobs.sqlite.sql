@@ -138,6 +138,13 @@ SELECT j.id, j.key, j.state, j.wake_at, j.attempts, j.max_attempts, j.claim_id, 
     j.claim_round
 FROM json_each(:ids) i CROSS JOIN jobs j ON j.queue_id = :queue_id AND j.id = i.value;
 
+-- name: jobs_of_queue_by_id
+-- Read the rows of some jobs of a queue known by its name.
+SELECT j.id, j.key, j.state, j.wake_at, j.attempts, j.max_attempts, j.claim_id, j.held, j.history,
+    j.claim_round
+FROM queues q CROSS JOIN json_each(:ids) i CROSS JOIN jobs j ON j.queue_id = q.queue_id AND j.id = i.value
+WHERE q.name = :queue;
+
 -- name: due_by_id
 -- Read some jobs the way due_jobs does.
 SELECT j.id, j.key, j.state, j.attempts, j.max_attempts, j.held, j.claim_id, j.consumer, j.wake_at, j.history

@@ -9,22 +9,23 @@ RETURNING topic_id, head, :now;
 -- types: int8 int8 text bytea bytea int8
 COPY events (topic_id, id, kind, payload, headers, occurred_at_ms) FROM STDIN (FORMAT BINARY);
 
--- name: begin
--- Open a writing transaction that cannot hang, and claim the producer's next number: nothing comes back if it has landed.
-BEGIN;
+-- name: insert_events_few
+-- Write a few records the same way, along with other statements.
+INSERT INTO events (topic_id, id, kind, payload, headers, occurred_at_ms)
+SELECT * FROM unnest(:topic_id::bigint[], :id::bigint[], :kind::text[], :payload::bytea[], :headers::bytea[], :at::bigint[]);
+
+-- name: set_limits
+-- Let nothing in this transaction hang.
 SELECT set_config('search_path', :path, true), set_config('statement_timeout', :statement_ms, true),
        set_config('lock_timeout', :lock_ms, true),
        set_config('idle_in_transaction_session_timeout', :statement_ms, true);
+
+-- name: claim_number
+-- Claim the producer's next number: nothing comes back if it has landed.
 INSERT INTO producers (producer, seq, seen_ms) VALUES (:producer, :seq, :now)
 ON CONFLICT (producer) DO UPDATE SET seq = excluded.seq, seen_ms = excluded.seen_ms
 WHERE producers.seq < excluded.seq
 RETURNING seq;
-
--- name: begin_read
--- Open a transaction that only reads and cannot hang.
-BEGIN READ ONLY;
-SELECT set_config('search_path', :path, true), set_config('statement_timeout', :statement_ms, true),
-       set_config('lock_timeout', :lock_ms, true);
 
 -- name: begin_migration
 -- Open the transaction in which one process at a time brings the tables up to date.
@@ -54,7 +55,8 @@ ON CONFLICT (concern) DO UPDATE SET version = excluded.version;
 -- name: notify
 -- Wake whoever listens, for each topic, in a short transaction of its own.
 BEGIN;
-SELECT set_config('statement_timeout', :statement_ms, true), set_config('lock_timeout', :statement_ms, true);
+SELECT set_config('statement_timeout', :statement_ms, true), set_config('lock_timeout', :statement_ms, true),
+       set_config('synchronous_commit', 'off', true);
 SELECT pg_notify(:channel, topic) FROM unnest(:topics::text[]) AS topic;
 COMMIT;
 

@@ -1,0 +1,115 @@
+"""Columns of values as PostgreSQL's binary arrays, for statements that `unnest` them.
+
+Written whole columns at a time: an adapter that looks at every value for itself costs more than
+the server needs to store it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from itertools import chain, repeat
+from struct import pack
+from typing import Any
+
+from psycopg.adapt import AdaptersMap, Buffer, Dumper
+from psycopg.pq import Format
+
+_TYPED = re.compile(r"%\((\w+)\)s::(\w+)\[\]")
+_NULL = b"\xff\xff\xff\xff"
+
+
+class Encoded:
+    """An array, ready to be sent."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+
+class _Bigints(Encoded):
+    __slots__ = ()
+
+
+class _Smallints(Encoded):
+    __slots__ = ()
+
+
+class _Texts(Encoded):
+    __slots__ = ()
+
+
+class _Bytes(Encoded):
+    __slots__ = ()
+
+
+class _Dumper(Dumper):
+    format = Format.BINARY
+
+    def dump(self, obj: Encoded) -> Buffer:
+        return obj.data
+
+
+def register(adapters: AdaptersMap) -> None:
+    """Let *adapters* send what `array_of` makes."""
+    for kind, oid in ((_Bigints, 1016), (_Smallints, 1005), (_Texts, 1009), (_Bytes, 1001)):
+        adapters.register_dumper(kind, type(f"{kind.__name__}Dumper", (_Dumper,), {"oid": oid}))
+
+
+@functools.cache
+def array_types(text: str) -> dict[str, Callable[[Sequence[Any]], Encoded]]:
+    """Return how the arrays among a statement's parameters are encoded, by their names."""
+    return {name: _ENCODERS[of] for name, of in _TYPED.findall(text) if of in _ENCODERS}
+
+
+def _header(values: Sequence[Any], oid: int, nulls: bool) -> bytes:
+    if not values:
+        return pack(">iii", 0, 0, oid)
+    return pack(">iiiii", 1, nulls, oid, len(values), 1)
+
+
+def _numbers(values: Sequence[Any], oid: int, size: int, code: str) -> bytes:
+    if None in values:
+        each = f">i{code}"
+        items = [_NULL if value is None else pack(each, size, value) for value in values]
+        return _header(values, oid, True) + b"".join(items)
+    flat = chain.from_iterable(zip(repeat(size), values, strict=False))
+    return _header(values, oid, False) + pack(">" + f"i{code}" * len(values), *flat)
+
+
+def _strings(values: Sequence[Any], oid: int) -> bytes:
+    nulls = None in values
+    parts = [_header(values, oid, nulls)]
+    for value in values:
+        if value is None:
+            parts.append(_NULL)
+        else:
+            parts.append(len(value).to_bytes(4, "big"))
+            parts.append(value)
+    return b"".join(parts)
+
+
+def _bigints(values: Sequence[Any]) -> Encoded:
+    return _Bigints(_numbers(values, 20, 8, "q"))
+
+
+def _smallints(values: Sequence[Any]) -> Encoded:
+    return _Smallints(_numbers(values, 21, 2, "h"))
+
+
+def _texts(values: Sequence[Any]) -> Encoded:
+    return _Texts(_strings([each if each is None else each.encode() for each in values], 25))
+
+
+def _blobs(values: Sequence[Any]) -> Encoded:
+    return _Bytes(_strings(values, 17))
+
+
+_ENCODERS: dict[str, Callable[[Sequence[Any]], Encoded]] = {
+    "bigint": _bigints,
+    "smallint": _smallints,
+    "text": _texts,
+    "bytea": _blobs,
+}
