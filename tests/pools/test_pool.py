@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import threading
 
@@ -1022,3 +1023,20 @@ async def test_metrics_tell_the_counts_of_each_pool(runtime) -> None:
 
     assert 'harn_pool_tasks_total{pool="review",status="completed"} 1.0' in text
     assert 'harn_pool_slots{pool="review"} 1.0' in text
+
+
+async def test_a_task_whose_worker_dies_before_it_began_runs_with_another(runtime) -> None:
+    pool = await pool_create()
+    colour = contextvars.ContextVar("colour", default="none")
+    colour.set("red")
+
+    async def look() -> str:
+        return colour.get()
+
+    task = await pool.submit(look)
+    colour.set("blue")
+    [worker] = pool.workers
+    worker.aio.cancel()
+
+    assert await task == "red"
+    assert worker not in pool.workers

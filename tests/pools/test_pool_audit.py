@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import harn
-from harn import backpressure_queue, event_log_read, pool_create, pool_wait
+from harn import backpressure_queue, event_log_read, event_log_subscribe, pool_create, pool_wait
 from harn.testing import FakeClock
 
 TOPIC = "lifecycle.pool.audit"
@@ -83,6 +83,18 @@ async def test_receipts_have_the_shapes_of_the_spec(runtime, clock) -> None:
         "queued_for_ms": 3000,
         "slot_index": 0,
     }
+
+
+async def test_a_subscriber_is_told_of_a_receipt_without_waiting_for_the_clock(runtime) -> None:
+    pool = await pool_create()
+    receipts = event_log_subscribe(TOPIC)
+    following = asyncio.ensure_future(anext(receipts))
+    while TOPIC not in runtime.event_log.store.awaited:
+        await asyncio.sleep(0)
+
+    task = await pool.submit(functools.partial(asyncio.sleep, 0))
+
+    assert (await following).payload["task_id"] == task.id
 
 
 async def test_a_receipt_does_not_keep_its_task_alive(runtime) -> None:

@@ -355,7 +355,6 @@ class Pool(Slots):
             self._running = self._stuck.running = self._running - 1
         task._finished_ms = task._submitted.at  # its worker, if it has one, passes it over
         task._end = "cancelled"
-        task._stopping = True
         self._memory.unbind(task)
         task._wake()
         self._settled()
