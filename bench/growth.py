@@ -1,0 +1,217 @@
+"""How the cost of one operation grows: with the backlog, with the keys, with live reservations.
+
+*Claim and ack* of one job, one by one (and one enqueued, so that the backlog stays), from a SQLite
+file that holds a backlog of 1,000 to
+1,000,000 jobs of ten tenants under fair share, and from one of 20,000 jobs with 10 to 10,000
+tenants. *Acquire* of one reservation while 10 to 100,000 count in the window. The unit is processor
+time of the process, its writer thread included: the disk costs the same at each size and would hide
+the curve in its moods. The bare loop (`bench/peer_scripts/queue_bare_sqlite.py` does the same) has
+one index on what is ready and neither tenants nor leases; pyrate-limiter runs in its own process.
+
+Files are filled once; what cannot be filled within a minute is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import shutil
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+
+import apsw
+
+from bench.harness import Contest, Contestant, Goal, LeftOut
+from bench.peers import PYRATE, contestant
+from harn import (
+    Bucket,
+    NewJob,
+    Runtime,
+    SchedulerPolicy,
+    durable_rate_limit_acquire,
+    worker_queue,
+)
+
+SUBJECT = "growth: backlog, keys, reservations"
+
+FAIR = SchedulerPolicy(strategy="drr")
+BACKLOG, KEYS, LIVE = "claim and ack, by backlog", "claim and ack, by keys", "acquire, by live"
+BACKLOGS = (1_000, 10_000, 100_000, 1_000_000)
+TENANTS = (10, 100, 1_000, 10_000)
+RESERVATIONS = (10, 1_000, 10_000, 100_000)
+N = 100
+FILL_SECONDS = 60
+HOUR_MS = 3_600_000
+
+
+def home() -> Path:
+    where = Path(tempfile.mkdtemp(prefix="harn-bench-"))
+    atexit.register(shutil.rmtree, where, ignore_errors=True)
+    return where
+
+
+@functools.cache
+def filled(backlog: int, keys: int) -> str | None:
+    """Make a file with so many jobs; return its URL, or None if that takes too long."""
+    url = f"sqlite:///{home()}/q.sqlite"
+
+    async def fill() -> bool:
+        until = time.perf_counter() + FILL_SECONDS
+        async with Runtime(storage=url):
+            queue = worker_queue("q", FAIR)
+            for start in range(0, backlog, 5000):
+                size = min(5000, backlog - start)
+                await queue.enqueue_many(
+                    [NewJob(i, tenant_id=f"t{(start + i) % keys}") for i in range(size)]
+                )
+                if time.perf_counter() > until:
+                    return False
+        return True
+
+    return url if asyncio.run(fill()) else None
+
+
+def claims(backlog: int, keys: int) -> float:
+    """Return the processor time of a claim and its ack, in microseconds."""
+    url = filled(backlog, keys)
+    if url is None:
+        raise LeftOut(f"{backlog:,} jobs could not be put in within {FILL_SECONDS} s")
+
+    async def some(n: int) -> None:
+        queue = worker_queue("q", FAIR)
+        for _ in range(n):
+            claim = await queue.claim_next("w")
+            assert claim is not None
+            await claim.ack()
+            await queue.enqueue(0, tenant_id="t0")
+
+    async def inside() -> float:
+        async with Runtime(storage=url):
+            return await _processor_time(some)
+
+    return asyncio.run(inside())
+
+
+async def _processor_time(some: Callable[[int], Awaitable[None]]) -> float:
+    await some(10)
+    began = time.process_time()
+    await some(N)
+    return (time.process_time() - began) / N * 1e6
+
+
+@functools.cache
+def bare_filled(backlog: int) -> apsw.Connection:
+    db = apsw.Connection(str(home() / "bare.sqlite"))
+    for pragma in ("journal_mode = WAL", "synchronous = FULL"):
+        db.execute(f"PRAGMA {pragma}").fetchall()
+    db.execute("CREATE TABLE j (id INTEGER PRIMARY KEY, state INT NOT NULL DEFAULT 0, body)")
+    with db:
+        db.executemany("INSERT INTO j (body) VALUES (?)", ((n,) for n in range(backlog)))
+    db.execute("CREATE INDEX ready ON j (id) WHERE state = 0")
+    return db
+
+
+def bare_claims(backlog: int) -> float:
+    db = bare_filled(backlog)
+    began = time.process_time()
+    for _ in range(N):
+        [(id,)] = db.execute(
+            "UPDATE j SET state = 1 WHERE id ="
+            " (SELECT id FROM j WHERE state = 0 ORDER BY id LIMIT 1) RETURNING id"
+        ).fetchall()
+        db.execute("UPDATE j SET state = 2 WHERE id = ?", (id,))
+        db.execute("INSERT INTO j (body) VALUES (0)")
+    return (time.process_time() - began) / N * 1e6
+
+
+@functools.cache
+def reserved(live: int) -> Path:
+    path = home() / "limits.sqlite"
+    bucket = Bucket("k", 10**9, window_ms=HOUR_MS)
+
+    async def fill() -> None:
+        async with Runtime():
+            for start in range(0, live, 500):
+                many = range(min(500, live - start))
+                await asyncio.gather(
+                    *(durable_rate_limit_acquire(buckets=[bucket], state_path=path) for _ in many)
+                )
+
+    asyncio.run(fill())
+    return path
+
+
+def acquires(live: int) -> float:
+    path = reserved(live)
+    bucket = Bucket("k", 10**9, window_ms=HOUR_MS)
+
+    async def some(n: int) -> None:
+        for _ in range(n):
+            await durable_rate_limit_acquire(buckets=[bucket], state_path=path)
+
+    async def inside() -> float:
+        async with Runtime():
+            return await _processor_time(some)
+
+    return asyncio.run(inside())
+
+
+def points(
+    series: str, sizes: Iterable[int], run: Callable[[int], float], unit: str
+) -> Iterable[Contestant]:
+    for size in sizes:
+        yield Contestant(
+            f"{series}, {size:,} {unit}", functools.partial(run, size), series=series, size=size
+        )
+
+
+def contests() -> Iterable[Contest]:
+    """Draw the three curves."""
+    yield Contest(
+        BACKLOG,
+        (
+            *points("bare apsw", BACKLOGS, bare_claims, "jobs"),
+            *points("harn", BACKLOGS, lambda size: claims(size, 10), "jobs"),
+        ),
+        "µs of processor time",
+    )
+    yield Contest(
+        KEYS,
+        tuple(points("harn", TENANTS, lambda size: claims(20_000, size), "tenants")),
+        "µs of processor time",
+    )
+    yield Contest(
+        LIVE,
+        (
+            *points("harn", RESERVATIONS, acquires, "live"),
+            *(
+                each
+                for size in RESERVATIONS
+                for each in contestant(
+                    PYRATE,
+                    "limit_contest",
+                    name=f"pyrate-limiter, {size:,} live",
+                    series="pyrate-limiter",
+                    size=size,
+                    contest="processor time",
+                    who="pyrate-limiter",
+                    n=50,
+                    full=size,
+                )
+            ),
+        ),
+        "µs of processor time",
+    )
+
+
+GOALS = [
+    Goal("a claim from 1,000,000 jobs, against 1,000", BACKLOG, "harn, 1,000,000 jobs",
+         "harn, 1,000 jobs", at_most=2.0),
+    Goal("a claim among 10,000 tenants, against 10", KEYS, "harn, 10,000 tenants",
+         "harn, 10 tenants", at_most=2.0),
+    Goal("an acquire among 100,000 live, against 10", LIVE, "harn, 100,000 live",
+         "harn, 10 live", at_most=1.2),
+]  # fmt: skip
