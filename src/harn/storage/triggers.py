@@ -18,6 +18,7 @@ import msgspec
 from harn import topics
 from harn.storage.codec import draft
 from harn.storage.contract import Draft
+from harn.storage.log import head
 from harn.storage.operations import Operation, ask
 from harn.storage.triggerfold import lock, write
 
@@ -305,6 +306,41 @@ class Pending(msgspec.Struct, frozen=True):
     attempt: int
     due_ms: int
     taken: int
+
+
+class Inbox(msgspec.Struct, frozen=True):
+    """How the inbox stands: what is under way, what waits, whose owner has gone."""
+
+    now_ms: int
+    unsettled: int
+    waiting: int
+    """Of the unsettled, those that wait for another attempt."""
+    claims: int
+    """Delivery claims ever written; `held` of them still hold, `expired` have run out."""
+    envelopes: int
+    held: int
+    expired: int
+    oldest: list[tuple[Pending, bool]]
+    """The oldest unsettled envelopes, and whether their owner is alive."""
+
+
+def inbox(limit: int = 100) -> Operation[Inbox]:
+    """Look at the whole inbox at one moment."""
+    [(unsettled, waiting, now)] = yield ask("trigger_inbox_tally")
+    [(held, expired)] = yield ask("trigger_dedupe_tally")
+    claims = yield from head(topics.TRIGGER_CLAIMS)
+    envelopes = yield from head(topics.TRIGGER_ENVELOPES)
+    rows = yield ask("trigger_inbox_states", limit=limit)
+    return Inbox(
+        now_ms=int(now),
+        unsettled=int(unsettled),
+        waiting=int(waiting),
+        claims=claims,
+        envelopes=envelopes,
+        held=int(held),
+        expired=int(expired),
+        oldest=[(Pending(*row[:7]), row[7] is not None and row[7] > now) for row in rows],
+    )
 
 
 def pending(limit: int = 100) -> Operation[tuple[int, list[Pending]]]:

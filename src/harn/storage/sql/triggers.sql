@@ -30,6 +30,21 @@ ORDER BY envelope LIMIT :limit;
 SELECT envelope, binding_id, event_id, owner, attempt, due_ms, taken FROM trigger_inbox
 ORDER BY envelope LIMIT :limit;
 
+-- name: trigger_inbox_states
+-- List envelopes that are not settled, oldest first, and until when their owner is heard of.
+SELECT i.envelope, i.binding_id, i.event_id, i.owner, i.attempt, i.due_ms, i.taken, o.until_ms
+FROM trigger_inbox i LEFT JOIN trigger_owners o ON o.owner = i.owner
+ORDER BY i.envelope LIMIT :limit;
+
+-- name: trigger_inbox_tally
+-- Count the envelopes that are not settled, and those of them that wait for another attempt.
+SELECT count(*), coalesce(sum(CASE WHEN due_ms > :now THEN 1 ELSE 0 END), 0), :now FROM trigger_inbox;
+
+-- name: trigger_dedupe_tally
+-- Count the claims on a delivery that still hold, and those that have run out.
+SELECT coalesce(sum(CASE WHEN until_ms > :now THEN 1 ELSE 0 END), 0),
+       coalesce(sum(CASE WHEN until_ms > :now THEN 0 ELSE 1 END), 0) FROM trigger_dedupe;
+
 -- name: trigger_inbox_counts
 -- Tell how many envelopes are not settled, and the oldest.
 SELECT count(*), min(envelope) FROM trigger_inbox;
