@@ -20,6 +20,7 @@ from harn.storage.indexes import INDEXES, Index, Table
 from harn.storage.log import PAGE, PAGE_BYTES
 from harn.storage.operations import Operation, Row, Rows, ask, ask_many
 from harn.storage.session import Session, migrate
+from harn.storage.trimmed import Trimmed, trimmed_queues
 
 Progress = Callable[[int], None]
 MOST_SHOWN = 20
@@ -37,13 +38,19 @@ class Difference:
 def compare(
     indexes: Sequence[Index] | None = None, progress: Progress | None = None
 ) -> Operation[list[Difference]]:
-    """Fold the log and compare it with the indexes; return where they differ."""
+    """Fold the log and compare it with the indexes; return where they differ.
+
+    What an index remembers of settled work whose records were trimmed is no difference.
+    """
     found: list[Difference] = []
     for index in INDEXES if indexes is None else indexes:
         scratch = yield from _folded(index, progress)
+        trimmed = Trimmed({})
         for table in index.tables:
             kept = yield ask(table.dump)
-            found += _differences(table, kept, scratch.execute(ask(table.dump)))
+            if table.name == "queues":
+                trimmed = yield from trimmed_queues(kept)
+            found += _differences(table, kept, scratch.execute(ask(table.dump)), trimmed)
         scratch.connection.close()
     return found
 
@@ -121,11 +128,19 @@ def _event(topic: str, row: Row) -> Event | None:
         return None  # reported by whoever reads the topic; it folds into nothing
 
 
-def _differences(table: Table, kept: Rows, folded: Rows) -> list[Difference]:
+def _differences(table: Table, kept: Rows, folded: Rows, trimmed: Trimmed) -> list[Difference]:
     there, given = set(map(tuple, kept)), set(map(tuple, folded))
-    missing = sorted(given - there, key=repr)[:MOST_SHOWN]
-    extra = sorted(there - given, key=repr)[:MOST_SHOWN]
+    missing, extra = given - there, there - given
+    by_missing, by_extra = ({row[:2]: row for row in rows} for rows in (missing, extra))
+    explained = {
+        row for row in extra if trimmed.explains(table.name, table.columns, row, by_missing)
+    }
+    missing -= {row for row in missing if by_extra.get(row[:2]) in explained}
     return [
-        *(Difference(table.name, "missing", row) for row in missing),
-        *(Difference(table.name, "extra", row) for row in extra),
+        *(Difference(table.name, "missing", row) for row in _some(missing)),
+        *(Difference(table.name, "extra", row) for row in _some(extra - explained)),
     ]
+
+
+def _some(rows: set[Row]) -> list[Row]:
+    return sorted(rows, key=repr)[:MOST_SHOWN]
