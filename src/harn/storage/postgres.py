@@ -188,9 +188,9 @@ class PostgresDriver:
         while (request := self._inbox.get()) is not None:
             if request.wanted:
                 work.carry_out(request)
-            self._handover.deliver([request])
             if request.touched and request.error is None:
                 self._notifier.tell(request.touched)
+            self._handover.deliver([request])
 
 
 class _Lane:
@@ -214,6 +214,7 @@ class _Lane:
     def carry_out(self, request: Request) -> None:
         """Settle *request*, trying again while that can help and the patience lasts."""
         self._seq += 1
+        attempts = 0
         started = SystemClock().monotonic()
         while True:
             self._committing = False
@@ -221,7 +222,8 @@ class _Lane:
                 with self._server.use() as connection:
                     if not self._server.prepares:
                         connection.prepare_threshold = None
-                    self._attempt(connection, request)
+                    attempts += 1
+                    self._attempt(connection, request, attempts > 1)
                 return
             except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected) as error:
                 lost: BaseException = error
@@ -242,11 +244,13 @@ class _Lane:
                 return
             threading.Event().wait(PAUSE)
 
-    def _attempt(self, connection: Connection[Any], request: Request) -> None:
+    def _attempt(self, connection: Connection[Any], request: Request, again: bool) -> None:
         write = request.durability != "memory"
         self._touched = set()
         self._begin(write)
         try:
+            if again:
+                self._flush(connection)  # by itself: nothing else may fail if it has landed
             result = drive(
                 request.recipe(),
                 lambda asked: self._execute(connection, asked),
@@ -326,16 +330,21 @@ class _Lane:
         queued, self._queued = self._queued, []
         if not queued:
             return []
+        cursors = _cursors(connection, len(queued))
         if len(queued) == 1:
-            cursors = [_sent(connection, *queued[0])]
+            cursors[0].execute(queued[0][0], queued[0][1] or None, binary=True)
         else:
             with connection.pipeline():
-                cursors = [_sent(connection, *each) for each in queued]
+                for cursor, (text, params) in zip(cursors, queued, strict=True):
+                    cursor.execute(text, params or None, binary=True)
         if self._claims:
             self._claims = False
             if cursors[CLAIM].rowcount != 1:
                 raise _Landed
-        return [each.fetchall() if each.description else [] for each in cursors[-wanted:]]
+        return [
+            cursor.fetchall() if _gives_rows(text) else []
+            for cursor, (text, _) in zip(cursors[-wanted:], queued[-wanted:], strict=True)
+        ]
 
     def _out_of_reach(self, error: BaseException) -> StorageBusy:
         why = str(error).partition("\n")[0]
@@ -381,6 +390,7 @@ class _Server:
                     name=POOL,
                     num_workers=1,
                     reconnect_timeout=REACH,
+                    connection_class=_Connection,
                     kwargs=CONNECT,
                     configure=self._configure,
                     open=True,
@@ -463,8 +473,18 @@ def migrate(connection: Connection[Any], schema: str, busy_ms: int, where: str) 
         raise
 
 
-def _sent(connection: Connection[Any], text: str, params: dict[str, Any]) -> psycopg.Cursor[Any]:
-    return connection.execute(text, params or None, binary=True)
+class _Connection(psycopg.Connection[Any]):
+    """A connection that keeps its cursors, which are dear to make."""
+
+    ready: tuple[psycopg.Cursor[Any], ...] = ()
+
+
+def _cursors(connection: Connection[Any], wanted: int) -> tuple[psycopg.Cursor[Any], ...]:
+    assert isinstance(connection, _Connection)
+    missing = wanted - len(connection.ready)
+    if missing > 0:
+        connection.ready += tuple([connection.cursor() for _ in range(missing)])
+    return connection.ready[:wanted]
 
 
 def _copy(connection: Connection[Any], query: Query, rows: Sequence[Row]) -> Rows:
