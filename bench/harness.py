@@ -253,7 +253,7 @@ def main(argv: list[str]) -> int:
         goals += [judge(goal, name, here) for goal in aims]
         outcomes += here
     _print(outcomes, goals)
-    _save(outcomes, goals, wanted, RESULTS / ("quick.json" if quick else "latest.json"))
+    _save(outcomes, goals, wanted, quick)
     return 0
 
 
@@ -289,14 +289,17 @@ def _print(outcomes: list[Outcome], goals: list[dict[str, object]]) -> None:
 
 
 def _save(
-    outcomes: list[Outcome], goals: list[dict[str, object]], ran: list[str], path: Path
+    outcomes: list[Outcome], goals: list[dict[str, object]], ran: list[str], quick: bool
 ) -> None:
     """Write the results; those of subjects that did not run now stay."""
     RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / ("quick.json" if quick else "latest.json")
     known = json.loads(path.read_text()) if path.exists() else {}
     document = {
         "machine": machine(),
         "ran": sorted({*ran, *known.get("ran", [])}),
+        "quick": sorted({*known.get("quick", [])} - {*ran} | {*(ran if quick else ())}),
+        "about": {**known.get("about", {}), **{name: _about(name) for name in ran}},
         "outcomes": _others(known, "outcomes", ran)
         + [{**asdict(each), "median": each.median, "spread": each.spread} for each in outcomes],
         "goals": _others(known, "goals", ran) + goals,
@@ -316,6 +319,10 @@ def machine() -> dict[str, object]:
         "measured": time.strftime("%Y-%m-%d"),
         "versions": {**found, "sqlite (standard library)": sqlite3.sqlite_version},
     }
+
+
+def _about(name: str) -> str:
+    return (importlib.import_module(f"bench.{name}").__doc__ or "").strip()
 
 
 def _version(name: str) -> str:

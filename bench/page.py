@@ -1,0 +1,138 @@
+"""The page of the docs about the bench, made from the results: `python -m bench --page`.
+
+`render` is a plain function of the document in `results/latest.json`; a test holds that the page
+in the docs is what it returns. The curves are drawn by matplotlib in an environment of its own;
+where that cannot be installed, the pictures that are there stay.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from bench.harness import RESULTS
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE = DOCS / "bench.md"
+PICTURES = DOCS / "bench"
+
+INTRODUCTION = """# The bench
+
+Made by `python -m bench --page` from `bench/results/latest.json`; do not edit it by hand.
+
+`make bench` compares harn with what one would pick instead and with the bare floor, in the same run
+on the same machine. Contestants take turns, the warm-up round does not count, and each figure is a
+median; ± is half of the distance between the best and the worst round. Smaller is better. Ratios
+are against the first line of each table. Peers run in environments and processes of their own.
+"""
+
+
+def render(results: dict[str, Any], pictures: set[str] | None = None) -> str:
+    """Return the page about *results*; *pictures* are the curves that there are."""
+    parts = [INTRODUCTION, _machine(results["machine"]), _quick(results.get("quick", []))]
+    parts.append(_goals(results["goals"]))
+    outcomes = results["outcomes"]
+    for subject in dict.fromkeys(each["subject"] for each in outcomes):
+        here = [each for each in outcomes if each["subject"] == subject]
+        parts.append(_subject(subject, results["about"].get(subject, ""), here, pictures))
+    parts.append(_left_out(results.get("left_out", [])))
+    return "\n".join(part for part in parts if part)
+
+
+def picture(contest: str) -> str:
+    """Name the file of a contest's curve."""
+    return re.sub(r"[^a-z0-9]+", "-", contest.lower()).strip("-") + ".png"
+
+
+def write() -> int:
+    """Draw the curves and write the page."""
+    latest = RESULTS / "latest.json"
+    results = json.loads(latest.read_text(encoding="utf-8"))
+    _draw(results, latest)
+    PICTURES.mkdir(exist_ok=True)
+    for drawn in RESULTS.glob("*.png"):
+        shutil.copy(drawn, PICTURES / drawn.name)
+    PAGE.write_text(render(results, known_pictures()), encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(DOCS.parent)}")
+    return 0
+
+
+def known_pictures() -> set[str]:
+    """List the curves that the docs have."""
+    return {each.name for each in PICTURES.glob("*.png")}
+
+
+def _draw(results: dict[str, Any], latest: Path) -> None:
+    from bench.peers import MATPLOTLIB, PeerMissing, play
+
+    contests = {each["contest"] for each in results["outcomes"] if each.get("series")}
+    names = {each: picture(each) for each in contests}
+    try:
+        what = {"results": str(latest), "into": str(RESULTS), "names": names}
+        play(MATPLOTLIB, "plot", what, timeout=120)
+    except PeerMissing as missing:
+        print(f"no curves: matplotlib could not be installed: {missing}", file=sys.stderr)
+
+
+def _machine(machine: dict[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    return (
+        f"Measured {machine['measured']} on {machine['system']}, {machine['cores']} cores, Python"
+        f" {machine['python']}, {versions}.\n"
+    )
+
+
+def _quick(subjects: list[str]) -> str:
+    if not subjects:
+        return ""
+    return (
+        f"**One round only, not to be quoted:** {', '.join(subjects)}. These were run with"
+        " `--quick`, to see that they run.\n"
+    )
+
+
+def _goals(goals: list[dict[str, Any]]) -> str:
+    met = sum(bool(each["met"]) for each in goals)
+    lines = [f"## Goals\n\n{met} of {len(goals)} met.\n", "| goal | measured | wanted | |"]
+    lines.append("|---|---:|---:|---|")
+    for each in goals:
+        ratio = "not measured" if each["measured"] is None else f"{each['measured']:g}x"
+        mark = "met" if each["met"] else "**not met**"
+        lines.append(f"| {each['subject']}: {each['name']} | {ratio} | {each['goal']} | {mark} |")
+    return "\n".join(lines) + "\n"
+
+
+def _subject(
+    name: str, about: str, outcomes: list[dict[str, Any]], pictures: set[str] | None
+) -> str:
+    parts = [f"## {name}\n", about]
+    for contest in dict.fromkeys(each["contest"] for each in outcomes):
+        here = [each for each in outcomes if each["contest"] == contest]
+        first = here[0]["median"]
+        parts.append(
+            f"\n### {contest}\n\n| | {here[0]['unit']} | ratio | | |\n|---|---:|---:|---|---|"
+        )
+        for each in here:
+            ratio = each["median"] / first if first else 0
+            parts.append(
+                f"| {each['contestant']} {each['version']} | {each['median']:,.2f} | {ratio:.2f}x"
+                f" | ±{each['spread'] * 50:.0f}%, {_rounds(each)} | {each['note']} |"
+            )
+        if picture(contest) in (pictures or set()):
+            parts.append(f"\n![{contest}](bench/{picture(contest)})")
+    return "\n".join(parts) + "\n"
+
+
+def _rounds(outcome: dict[str, Any]) -> str:
+    return "1 round" if len(outcome["samples"]) == 1 else f"{len(outcome['samples'])} rounds"
+
+
+def _left_out(told: list[dict[str, str]]) -> str:
+    if not told:
+        return ""
+    lines = [f"- {each['subject']}: {each['why']}" for each in told]
+    return "## What was left out\n\n" + "\n".join(lines) + "\n"

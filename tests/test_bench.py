@@ -1,0 +1,131 @@
+"""The bench's own promises: it ends in time, goes on without who fails, and its page is true."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from collections.abc import Iterator
+
+import pytest
+
+from bench import harness, page, peers
+from bench.harness import Contest, Contestant, Goal, LeftOut, judge, run_subject
+
+
+@pytest.fixture(autouse=True)
+def nobody_left_out() -> Iterator[None]:
+    before = list(harness.left_out)
+    yield
+    harness.left_out[:] = before
+
+
+def subject(monkeypatch: pytest.MonkeyPatch, *contests: Contest) -> str:
+    module = types.ModuleType("bench.imagined")
+    module.contests = lambda: contests  # type: ignore[attr-defined]
+    module.GOALS = []  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "bench.imagined", module)
+    return "imagined"
+
+
+def test_contestants_take_turns_and_the_first_round_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[str] = []
+
+    def player(name: str) -> Contestant:
+        def run() -> float:
+            calls.append(name)
+            return float(len(calls))
+
+        return Contestant(name, run)
+
+    name = subject(monkeypatch, Contest("c", (player("a"), player("b"))))
+
+    [a, b], _ = run_subject(name, 5, 60)
+
+    assert calls == ["a", "b"] * 6
+    assert (a.samples, b.samples) == ([3, 5, 7, 9, 11], [4, 6, 8, 10, 12])
+
+
+def test_whoever_fails_is_left_out_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> float:
+        raise LeftOut("no such thing")
+
+    name = subject(
+        monkeypatch, Contest("c", (Contestant("bad", fails), Contestant("good", lambda: 1.0)))
+    )
+
+    [good], _ = run_subject(name, 5, 60)
+
+    assert good.contestant == "good"
+    assert harness.left_out[-1]["why"] == "c: bad was left out: no such thing"
+
+
+def test_the_dearest_contest_gets_fewer_rounds_rather_than_no_end() -> None:
+    cheap, dear = (harness.Entry(Contest(name, ()), "s") for name in ("cheap", "dear"))
+    cheap.seconds, dear.seconds = 1.0, 10.0
+
+    harness._plan([cheap, dear], 5, 40)
+
+    assert (cheap.planned, dear.planned) == (5, 3)
+
+
+def test_out_of_time_the_warm_up_stands_and_what_was_not_begun_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(harness.time, "perf_counter", lambda: now[0])
+
+    def slow() -> float:
+        now[0] += 100
+        return 1.0
+
+    contests = [Contest(name, (Contestant("a", slow),)) for name in ("one", "two")]
+
+    [one], _ = run_subject(subject(monkeypatch, *contests), 5, 60)
+
+    assert one.samples == [1.0]
+    told = [each["why"] for each in harness.left_out]
+    assert "two: not begun, out of time" in told
+    assert "one: the warm-up round only instead of 5, to end in time" in told
+
+
+def test_a_goal_that_was_not_measured_is_not_met() -> None:
+    goal = Goal("ahead", "c", "harn", "peer", at_most=1.0)
+
+    assert judge(goal, "s", []) == {
+        "subject": "s", "name": "ahead", "goal": "<= 1x", "measured": None, "met": False,
+    }  # fmt: skip
+
+
+def test_a_peer_that_cannot_be_installed_is_left_out_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def offline(*_: object) -> None:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(peers, "_install", offline)
+    peer = peers.Peer("Nobody", ("nobody==0.0.0",))
+
+    assert peers.contestant(peer, "queue_harn") == []
+    assert peers.contestant(peer, "queue_harn") == []
+    assert "peer Nobody could not be installed: no route to host, left out" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_script_is_played_in_a_process_of_its_own() -> None:
+    cost = peers.play(
+        peers.HERE, "pool_contest", {"contest": "no-op", "who": "worker loop", "n": 10}
+    )
+
+    assert cost > 0
+
+
+def test_the_page_is_in_step_with_the_results() -> None:
+    results = json.loads((harness.RESULTS / "latest.json").read_text(encoding="utf-8"))
+
+    written = page.PAGE.read_text(encoding="utf-8")
+
+    assert written == page.render(results, page.known_pictures()), "run: python -m bench --page"
