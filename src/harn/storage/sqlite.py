@@ -180,9 +180,10 @@ class _Thread(StoreThread):
         make_private_file(self.path)
         connection = apsw.Connection(str(self.path), vfs=VFS, statementcachesize=200)
         try:
-            connection.set_busy_handler(_Patience(self._busy_ms))
+            patience = _Patience(self._busy_ms)
+            connection.set_busy_handler(patience)
+            _switch_to_wal(connection, patience)
             for pragma in (
-                "journal_mode = WAL",
                 "synchronous = FULL",
                 f"journal_size_limit = {WAL_BYTES}",
                 f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
@@ -230,6 +231,19 @@ class _Thread(StoreThread):
         if not isinstance(error, apsw.BusyError | apsw.LockedError | apsw.ConstraintError):
             self.let_go()
         return translated(error, str(self.path))
+
+
+def _switch_to_wal(connection: apsw.Connection, patience: _Patience) -> None:
+    """Turn WAL on, waiting for whoever does the same: here SQLite does not ask the handler."""
+    tries = 0
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+            return
+        except apsw.BusyError:
+            if not patience(tries):
+                raise
+            tries += 1
 
 
 class _Writer(_Thread):
