@@ -27,9 +27,7 @@ async def produce(*payloads: Any, **options: Any) -> list[Any]:
     return [(await channel_emit("x", payload)).dispatched[0] for payload in payloads]
 
 
-async def consume(
-    runtime: Runtime, handler: Any, workers: int = 1, **options: Any
-) -> DrainReport:
+async def consume(runtime: Runtime, handler: Any, workers: int = 1, **options: Any) -> DrainReport:
     """Drain the queue with what a consumer's own definition of the trigger says."""
     binding = check_binding(
         id="t",
