@@ -138,7 +138,7 @@ class Settings:
         "HARN_PROVIDERS",
         None,
         lambda text: Path(_text(text)),
-        "File with the limits of model providers, instead of `providers.toml` and `harn.toml`.",
+        "File that describes model providers, instead of `providers.toml` and `harn.toml`.",
     )
     llm_rate_limit_state_path: Path | None = _variable(
         "HARN_LLM_RATE_LIMIT_STATE_PATH",
@@ -297,12 +297,3 @@ def variables() -> list[Variable]:
         Variable(item.metadata["name"], str(item.default), item.metadata["meaning"])
         for item in fields(Settings)
     ]
-
-
-def secret(name: str, environ: Mapping[str, str] | None = None) -> str:
-    """Return the secret in the variable *name*, which a manifest named; empty when unset.
-
-    Whoever asks keeps it out of logs, spans, errors and `repr`.
-    """
-    environ = os.environ if environ is None else environ
-    return environ.get(name, "")

@@ -31,7 +31,7 @@ from harn.llm.messages import Usage
 from harn.llm.openai import OpenAICompatible
 from harn.llm.provider import Provider
 from harn.runtime import Runtime, current_runtime
-from harn.settings import secret
+from harn.settings import read_secret
 
 KINDS: dict[str, Callable[..., Provider]] = {
     "openai": OpenAICompatible,
@@ -144,7 +144,7 @@ class Models:
     def _client(self, name: str, entry: Entry | None) -> Provider:
         if name not in self._clients:
             assert entry is not None
-            key = Secret(secret(entry.api_key_env) if entry.api_key_env else "")
+            key = Secret((read_secret(entry.api_key_env) if entry.api_key_env else None) or "")
             made = KINDS[entry.kind](name, entry.base_url, key, timeout=entry.timeout)
             self._clients[name] = made
         return self._clients[name]
