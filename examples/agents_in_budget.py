@@ -81,6 +81,20 @@ def widest_gap(started: list[str]) -> int:
     return widest
 
 
+async def run_worker(command: list[str], environ: dict[str, str]) -> dict:
+    """One worker process, from its start to its report; cancelled, it takes the process along."""
+    worker = await asyncio.create_subprocess_exec(
+        *command, env=environ, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        output, _ = await worker.communicate()
+    finally:
+        if worker.returncode is None:
+            worker.terminate()
+            await worker.wait()
+    return json.loads(output)
+
+
 async def main(agents: int, rpm: int) -> int:
     """Start the provider and the processes, wait, and tell what the provider saw."""
     with tempfile.TemporaryDirectory() as state:
@@ -88,20 +102,11 @@ async def main(agents: int, rpm: int) -> int:
             environ = {**os.environ, "HARN_STATE_DIR": state}
             command = [sys.executable, __file__, "--worker", models.openai_url]
             numbers = ["--agents", str(agents // PROCESSES), "--rpm", str(rpm)]
-            workers = [
-                await asyncio.create_subprocess_exec(
-                    *command, *numbers, env=environ, stdout=asyncio.subprocess.PIPE
-                )
-                for _ in range(PROCESSES)
-            ]
-            try:
-                answers = await asyncio.gather(*(worker.communicate() for worker in workers))
-            finally:
-                for worker in workers:
-                    if worker.returncode is None:
-                        worker.terminate()
-                        await worker.wait()
-            reports = [json.loads(output) for output, _ in answers]
+
+            async def worker(_: int) -> dict:
+                return await run_worker([*command, *numbers], environ)
+
+            reports = await harn.parallel(PROCESSES, worker)
             requests, _ = models.busiest(59.5)  # half a second for the way to the provider
     summary = {
         "agents": sum(report["agents"] for report in reports),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -29,18 +31,23 @@ def test_two_processes_share_one_budget_and_tenants_take_turns() -> None:
     assert summary["widest_gap_between_tenants"] <= 1
 
 
-def test_ctrl_c_leaves_nothing_running() -> None:
-    process = subprocess.Popen(
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ctrl_c_leaves_nothing_running(workers: int) -> None:
+    with subprocess.Popen(
         [sys.executable, str(EXAMPLE), "--rpm", "30"],
-        stdout=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         start_new_session=True,
-    )
-    parent = psutil.Process(process.pid)
-    while len(children := parent.children(recursive=True)) < 2:
-        assert process.poll() is None, process.stderr.read()
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    ) as process:
+        parent = psutil.Process(process.pid)
+        try:
+            while len(children := parent.children(recursive=True)) < workers:
+                assert process.poll() is None, process.stderr.read()
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)  # every process of the example holds this pipe open
+        finally:
+            with suppress(ProcessLookupError):  # none left: as it should be
+                os.killpg(process.pid, signal.SIGKILL)
 
     _, alive = psutil.wait_procs(children, timeout=30)
     assert alive == []
