@@ -43,6 +43,7 @@ RESULTS = Path(__file__).parent / "results"
 ROUNDS = 5
 SUBJECT_SECONDS = 180.0
 ALL_SECONDS = 1200.0
+FLAGS = {"--quick", "--page"}
 NO_SUBJECTS = {"harness", "page", "peers", "__main__"}
 
 
@@ -237,6 +238,9 @@ def judge(goal: Goal, subject: str, outcomes: list[Outcome]) -> dict[str, object
 
 def main(argv: list[str]) -> int:
     """Run the named subjects (all of them without a name) and print what came out."""
+    if unknown := {each for each in argv if each.startswith("-")} - FLAGS:
+        print(__doc__)
+        return 0 if unknown <= {"-h", "--help"} else 2
     if "--page" in argv:
         from bench.page import write
 

@@ -91,6 +91,16 @@ def test_out_of_time_the_warm_up_stands_and_what_was_not_begun_is_told(
     assert "one: the warm-up round only instead of 5, to end in time" in told
 
 
+def test_asked_for_help_it_runs_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(harness, "run_subject", lambda *_: pytest.fail("it ran"))
+
+    assert harness.main(["--help"]) == 0
+    assert harness.main(["tasks", "--quik"]) == 2
+    assert "python -m bench pools" in capsys.readouterr().out
+
+
 def test_a_goal_that_was_not_measured_is_not_met() -> None:
     goal = Goal("ahead", "c", "harn", "peer", at_most=1.0)
 
