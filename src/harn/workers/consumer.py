@@ -20,7 +20,7 @@ from typing import Any
 from harn.clock import resolve
 from harn.duration import Duration
 from harn.errors import HarnError, InvalidOption
-from harn.runtime import Ambient, Runtime, Task, current_frame, current_runtime
+from harn.runtime import Ambient, Frame, Runtime, Task, current_frame, current_runtime
 from harn.settings import host_name
 from harn.storage import Claimed, Claiming, Settlement, SettlementResult, has_work
 from harn.tasks import (
@@ -72,6 +72,59 @@ class RetryLater(Exception):
         self.delay = delay
 
 
+class Working:
+    """A job at work: from the start of its handler until the store has answered for it.
+
+    It is the nursery of the handler's task, which tells it of a handler that was cancelled or never
+    began, and it takes the answer to the settlement.
+    """
+
+    __slots__ = ("claim", "consumer", "handle", "is_given_back", "is_lost", "outcome")
+
+    handle: TaskHandle[None]
+
+    def __init__(self, consumer: Consumer, claim: Claim) -> None:
+        self.consumer = consumer
+        self.claim = claim
+        self.outcome: Any = None
+        self.is_lost = False
+        self.is_given_back = False
+
+    def lose(self, note: str) -> None:
+        """Cancel the handler: somebody else holds the claim now."""
+        self.is_lost = True
+        self.handle.cancel()
+
+    def adopt(self, handle: TaskHandle[Any]) -> None:
+        """Let the consumer's scope own the task."""
+        self.consumer.nursery.adopt(handle)
+
+    def child_ended(self, handle: TaskHandle[Any], error: BaseException | None) -> None:
+        """Tell the consumer and its scope."""
+        self.consumer.stopped(self)
+        self.consumer.nursery.child_ended(handle, error)
+
+    def child_failed(self, error: BaseException) -> None:
+        """Tell the scope."""
+        self.consumer.nursery.child_failed(error)
+
+    def done(self) -> bool:
+        """The answer is always waited for."""
+        return False
+
+    def set_result(self, result: SettlementResult) -> None:
+        """Take the store's answer."""
+        self.consumer.settled(self, result)
+
+    def set_exception(self, error: BaseException) -> None:
+        """Take it that the store has no answer."""
+        self.consumer.settled(self, None, str(error))
+
+    def cancel(self) -> None:
+        """Take it that nobody will answer any more."""
+        self.consumer.settled(self, None, "the store was closed")
+
+
 class Consumer:
     """One consumer of one queue; `run` it once, `stop` it from anywhere on the loop."""
 
@@ -103,11 +156,9 @@ class Consumer:
         self._stop_when_empty = stop_when_empty
         self._call = _bound(queue.runtime, handler)
         self._renewals = queue.runtime.service(Renewals)
-        self._working: dict[str, tuple[Claim, TaskHandle[None]]] = {}
-        self._lost: dict[str, str] = {}
+        self._working: set[Working] = set()
         self._ambients: dict[tuple[str | None, ...], Ambient] = {}
-        self._busy = 0
-        self._answers: set[asyncio.Future[SettlementResult]] = set()
+        self._unanswered = 0
         self._asking: asyncio.Future[Claimed] | None = None
         self._is_empty = False
         self._stopping = False
@@ -124,7 +175,7 @@ class Consumer:
         """
         try:
             async with scope() as nursery:
-                self._nursery: Scope = nursery
+                self.nursery: Scope = nursery
                 self._context = contextvars.copy_context()
                 self._task = current_frame().task
                 try:
@@ -133,11 +184,15 @@ class Consumer:
                         await self._wait()
                 finally:
                     self._stopping = True
-                    if self._asking is not None:
-                        self._asking.cancel()
+                    asked = self._asking
+                    if asked is not None and not asked.cancel():
+                        # It has jobs for us that we have not heard of: the scope ends them all.
+                        asked.remove_done_callback(self._answered)
+                        self._answered(asked)
         finally:
-            while self._answers:
-                await asyncio.wait(tuple(self._answers))
+            while self._unanswered:
+                self._attention = asyncio.get_running_loop().create_future()
+                await self._attention
         if self._error is not None:
             raise self._error
         return await self._report()
@@ -150,25 +205,25 @@ class Consumer:
     def give_up(self) -> None:
         """Cancel the handlers and give their jobs back."""
         self._stopping = self._giving_up = True
-        for _, handle in list(self._working.values()):
-            handle.cancel()
+        for working in list(self._working):
+            working.handle.cancel()
         self._wake()
 
     @property
     def running(self) -> int:
         """How many handlers are at work."""
-        return self._busy
+        return len(self._working)
 
     # -- claiming ----------------------------------------------------------------------------
 
     def _is_done(self) -> bool:
-        if self._busy or self._answers or self._asking is not None:
+        if self._working or self._unanswered or self._asking is not None:
             return False
         return self._stopping or (self._is_empty and self._stop_when_empty)
 
     def _ask(self) -> None:
         """Ask for as many jobs as there are free slots, unless that is under way."""
-        if self._stopping or self._asking is not None or self._busy >= self.concurrency:
+        if self._stopping or self._asking is not None or len(self._working) >= self.concurrency:
             return
         if self._is_empty:
             return
@@ -177,7 +232,7 @@ class Consumer:
         self._asking.add_done_callback(self._answered, context=self._context)
 
     def _wanted(self) -> Claiming | None:
-        free = min(self.concurrency - self._busy, MOST_AT_ONCE)
+        free = min(self.concurrency - len(self._working), MOST_AT_ONCE)
         if self._stopping or free < 1:
             return None
         return self.queue.claiming(self.consumer_id, free, self.ttl_ms, self._triggers)
@@ -212,14 +267,14 @@ class Consumer:
         self._attention = asyncio.get_running_loop().create_future()
         if self._is_done():
             return
-        idle = self._is_empty and not self._stopping and self._busy < self.concurrency
-        if not idle or (self._stop_when_empty and (self._busy or self._answers)):
+        idle = self._is_empty and not self._stopping and len(self._working) < self.concurrency
+        if not idle or (self._stop_when_empty and (self._working or self._unanswered)):
             await self._attention
             return
         watching = launch(
             Task(self._runtime, self._task.child_id("watch"), "watch", self._task),
             self._watch,
-            nursery=self._nursery,
+            nursery=self.nursery,
         )
         try:
             await self._attention
@@ -255,21 +310,19 @@ class Consumer:
 
     def _start(self, claim: Claim) -> None:
         job = claim.job
-        ambient = self._ambient_of(job)
         task = Task(
             self._runtime,
             f"{self._task.id}:job:{job.id}",
             "job",
             self._task,
-            ambient=ambient,
+            ambient=self._ambient_of(job),
             cancel_from=self._task,
         )
-        self._busy += 1
-        handle = launch(task, self._work, (claim,), nursery=self._nursery)
-        self._working[claim.claim_id] = (claim, handle)
-        assert task.aio is not None
-        task.aio.add_done_callback(partial(self._ended, claim))
-        self._renewals.hold(claim, partial(self._lose, claim))
+        working = Working(self, claim)
+        self._working.add(working)
+        frame = Frame(task, self.nursery)
+        working.handle = launch(task, self._work, (working,), nursery=working, frame=frame)
+        self._renewals.hold(claim, working.lose)
 
     def _ambient_of(self, job: Job) -> Ambient:
         origin = (job.tenant_id, job.trigger_id, job.binding_key)
@@ -286,16 +339,17 @@ class Consumer:
                 self._ambients[origin] = known
         return known
 
-    async def _work(self, claim: Claim) -> None:
+    async def _work(self, working: Working) -> None:
         """Run the handler for one claim, then settle it."""
-        outcome: Any = None
+        claim = working.claim
         try:
             if self._giving_up:
                 raise asyncio.CancelledError
             outcome = await (self._traced(claim.job) if tracing() else self._call(claim.job))
+            working.outcome = outcome
             settlement = claim.acking(outcome)
         except asyncio.CancelledError:
-            raise  # `_ended` gives the job back; it also sees a task that never began
+            raise  # `stopped` gives the job back; it also sees a task that never began
         except GiveBack as wish:
             settlement = claim.asking(
                 "release",
@@ -308,8 +362,7 @@ class Consumer:
             settlement = claim.failing(wish.error, delay=wish.delay)
         except BaseException as error:
             settlement = claim.failing(error)
-        self._free(claim)
-        self._settle(settlement, partial(self._settled, claim, outcome))
+        self._settle(working, settlement)
         self._ask()
 
     async def _traced(self, job: Job) -> Any:
@@ -318,71 +371,55 @@ class Consumer:
         with span_after(f"worker.job {job.queue}", job.headers, about):
             return await self._call(job)
 
-    def _ended(self, claim: Claim, _: object) -> None:
+    def stopped(self, working: Working) -> None:
         """Give the job of a cancelled handler back, unless somebody else has it."""
-        if claim.claim_id not in self._working:
+        if working not in self._working:
             return
-        self._free(claim)
-        if self._lost.pop(claim.claim_id, None) is None:
+        if working.is_lost:
+            self.deferred += 1
+            self._free(working)
+        else:
             self.released += 1
-            self._settle(claim.asking("release", reason="consumer stopped"), _look_away)
+            working.is_given_back = True
+            self._settle(working, working.claim.asking("release", reason="consumer stopped"))
 
-    def _settle(
-        self, settlement: Settlement, then: Callable[[asyncio.Future[SettlementResult]], None]
-    ) -> None:
-        answer = self.queue.desk.settle(settlement)
-        self._answers.add(answer)
-        answer.add_done_callback(partial(self._answered_to, then))
+    def _settle(self, working: Working, settlement: Settlement) -> None:
+        self._free(working)
+        self._unanswered += 1
+        self.queue.desk.settle_into(settlement, working)
 
-    def _answered_to(
-        self,
-        then: Callable[[asyncio.Future[SettlementResult]], None],
-        answer: asyncio.Future[SettlementResult],
-    ) -> None:
-        then(answer)
-        self._answers.discard(answer)
-        if not self._answers:
+    def _free(self, working: Working) -> None:
+        self._renewals.let_go(working.claim)
+        self._working.discard(working)
+        self._is_empty = False  # what has just ended may have made something ready
+        self._wake()
+
+    def settled(self, working: Working, result: SettlementResult | None, error: str = "") -> None:
+        """Note what became of a job, or why that is not known."""
+        self._unanswered -= 1
+        if not self._unanswered:
             self._wake()
-
-    def _settled(
-        self, claim: Claim, outcome: Any, answer: asyncio.Future[SettlementResult]
-    ) -> None:
+        if working.is_given_back:
+            return
         self.drained += 1
-        try:
-            result = answer.result()
-        except (HarnError, asyncio.CancelledError) as error:
+        if result is None:
             # The store is out of reach: the claim will expire and the job will be done again.
             self.deferred += 1
-            self.responses.append(
-                {"queue": self.queue.name, "job_event_id": claim.job.id, "error": str(error)}
-            )
+            job_id = working.claim.job.id
+            told = {"queue": self.queue.name, "job_event_id": job_id, "error": error}
+            self.responses.append(told)
             return
-        if result.response is not None and result.settled == "done":
-            if "outcome" in result.response:
-                result.response["outcome"] = outcome
-            self.responses.append(result.response)
-        acked = result.settled == "done" and result.response and not result.response["error"]
-        if acked:
+        response = result.response if result.settled == "done" else None
+        if response is not None:
+            if "outcome" in response:
+                response["outcome"] = working.outcome
+            self.responses.append(response)
+        if response is not None and not response["error"]:
             self.acked += 1
         else:
             self.deferred += 1
         if self._progress is not None:
-            self._progress(self)
-
-    def _free(self, claim: Claim) -> None:
-        self._renewals.let_go(claim)
-        self._working.pop(claim.claim_id, None)
-        self._busy -= 1
-        self._is_empty = False  # what has just ended may have made something ready
-        self._wake()
-
-    def _lose(self, claim: Claim, note: str) -> None:
-        """Cancel the handler of a claim that somebody else holds now."""
-        found = self._working.get(claim.claim_id)
-        if found is not None:
-            self._lost[claim.claim_id] = note
-            self.deferred += 1
-            found[1].cancel()
+            self._runtime.loop.call_soon(self._progress, self)
 
     async def _report(self) -> DrainReport:
         return DrainReport(
@@ -443,8 +480,3 @@ def default_consumer_id(runtime: Runtime) -> str:
 def _bound(runtime: Runtime, handler: Handler) -> Callable[[Job], Any]:
     check_callable(handler)
     return handler if is_async_callable(handler) else runner_for(runtime, "auto").bind(handler)
-
-
-def _look_away(answer: asyncio.Future[SettlementResult]) -> None:
-    if not answer.cancelled():
-        answer.exception()

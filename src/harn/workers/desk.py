@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -36,11 +36,27 @@ Wanted = Callable[[], Claiming | None]
 """Tells what is to be claimed, asked when the operation begins; None for nothing after all."""
 
 
+class Answer(Protocol):
+    """Where what became of a settlement goes: a future, or whoever needs none to be told."""
+
+    def done(self) -> bool:
+        """Whether nobody waits any more."""
+
+    def set_result(self, result: SettlementResult, /) -> None:
+        """Take the answer; called on the loop, and must not raise."""
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """Take it that there is none, and why."""
+
+    def cancel(self) -> object:
+        """Take it that there will be none."""
+
+
 class _Order(msgspec.Struct, eq=False):
     """Something asked for, and whoever waits for it."""
 
     wanted: Any
-    answer: asyncio.Future[Any]
+    answer: Answer | asyncio.Future[Any]
 
 
 class Desk:
@@ -64,18 +80,25 @@ class Desk:
         """Ask for something to be done with a claim."""
         return self._ask(self._settlements, settlement)
 
+    def settle_into(self, settlement: Settlement, answer: Answer) -> None:
+        """Ask the same, without a future: what became of it goes to *answer*."""
+        self._put(self._settlements, _Order(settlement, answer))
+
     def claim(self, wanted: Wanted) -> asyncio.Future[Claimed]:
         """Ask for jobs. Cancelling the answer gives back what was claimed for it."""
         return self._ask(self._claims, wanted)
 
     def _ask(self, orders: list[_Order], wanted: Any) -> asyncio.Future[Any]:
         answer: asyncio.Future[Any] = self._runtime.loop.create_future()
-        orders.append(_Order(wanted, answer))
+        self._put(orders, _Order(wanted, answer))
+        return answer
+
+    def _put(self, orders: list[_Order], order: _Order) -> None:
+        orders.append(order)
         if not self._busy and not self._scheduled:
             # Not at once: whoever runs in the same turn of the loop shares the operation.
             self._scheduled = True
             self._runtime.loop.call_soon(self._begin)
-        return answer
 
     def _begin(self) -> None:
         self._scheduled = False
@@ -121,7 +144,7 @@ class Desk:
         for order, settled in zip(settlements, result.settled, strict=True):
             _answer(order, settled)
         for order, claimed in zip(claims, result.claimed, strict=True):
-            if order.answer.cancelled():
+            if order.answer.done():
                 self._give_back(claimed)
             _answer(order, claimed)
         self._go_on()
