@@ -158,6 +158,12 @@ class Settings:
         _milliseconds,
         "How long a model call may wait for its quota before it fails; without it, for ever.",
     )
+    llm_rate_limit_travel_ms: int | None = _variable(
+        "HARN_LLM_RATE_LIMIT_TRAVEL_MS",
+        None,
+        _milliseconds,
+        "How long a model call may travel: its reservation counts that much longer than a minute.",
+    )
 
     scheduler_strategy: str = _variable(
         "HARN_SCHEDULER_STRATEGY",

@@ -27,11 +27,13 @@ from harn import (
     scope,
     spawn,
 )
+from harn.clock import sleep_until
 from harn.llm.anthropic import AnthropicMessages
 from harn.llm.http import Secret
 from harn.llm.messages import Delta, Message, ModelReply, ModelRequest, ToolCall, Usage
 from harn.llm.openai import OpenAICompatible
 from harn.telemetry.metrics import Metrics
+from harn.testing import FakeClock, fresh_runtime
 from harn.testing.models import CutShort, Fail, FakeModels, Garbage, Say, Slow
 from tests.sweep import sweep
 
@@ -406,3 +408,51 @@ print("ok")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
     assert done.stdout.strip() == "ok", done.stderr
+
+
+class Dawdling:
+    """A provider that waits for its connection, in the clock's time, and then is sent to."""
+
+    def __init__(self, clock: FakeClock, waits: float) -> None:
+        self.clock, self.waits, self.sent = clock, waits, 0
+
+    async def _send(self, request: ModelRequest) -> None:
+        await sleep_until(self.clock, self.clock.monotonic() + self.waits)
+        assert request.sending is not None
+        await request.sending()
+        self.sent += 1
+
+    async def complete(self, request: ModelRequest) -> ModelReply:
+        await self._send(request)
+        return ModelReply("x", Usage(1, 1), "m")
+
+    async def stream(self, request: ModelRequest):
+        await self._send(request)
+        yield Delta(text="x")
+
+    def count_tokens(self, request: ModelRequest) -> int:
+        return 1
+
+
+async def one_call() -> None:
+    await llm_call("hello")
+
+
+async def one_stream() -> None:
+    async for _ in llm_stream("hello"):
+        pass
+
+
+@pytest.mark.parametrize("call", [one_call, one_stream])
+async def test_a_call_that_waits_for_its_connection_counts_from_its_sending(call) -> None:
+    clock = FakeClock(0, autojump=True)
+    async with fresh_runtime(clock=clock):
+        slow = Dawdling(clock, 50.0)
+        llm_provider("slow", slow, default_model="m")
+        llm_rate_limit("slow", rpm=1)
+
+        await call()
+        await call()
+
+    assert slow.sent == 2
+    assert clock.monotonic() >= 50 + 60 + 50

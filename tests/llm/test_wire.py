@@ -63,6 +63,23 @@ async def test_a_streamed_answer(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", FORMATS)
+async def test_sending_is_told_just_before_the_request_goes_out(kind: str) -> None:
+    async with talking(kind, [Say("one"), Say("two")]) as (provider, models):
+        seen: list[int] = []
+
+        async def sending() -> None:
+            await asyncio.sleep(0)
+            seen.append(len(models.received))
+
+        await provider.complete(request(sending=sending))
+        async with contextlib.aclosing(provider.stream(request(sending=sending))) as deltas:
+            async for _ in deltas:
+                pass
+
+    assert seen == [0, 1]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
 async def test_tools_and_their_results_go_both_ways(kind: str) -> None:
     add = ToolSpec("add", "Add.", {"type": "object", "properties": {"a": {"type": "integer"}}})
     talk = (

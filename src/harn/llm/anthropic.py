@@ -26,7 +26,7 @@ class AnthropicMessages:
 
     async def complete(self, request: ModelRequest) -> ModelReply:
         """Call the model and return its whole answer. Cancelling closes the connection."""
-        answer, headers = await self._wire.post(PATH, self._body(request))
+        answer, headers = await self._wire.post(PATH, self._body(request), request.sending)
         try:
             blocks = answer["content"]
             calls = tuple(_tool_call(each) for each in blocks if each["type"] == "tool_use")
@@ -52,7 +52,8 @@ class AnthropicMessages:
         """Yield the answer piece by piece; closing the iterator closes the connection."""
         used = Usage()
         first = True
-        async for headers, data in self._wire.events(PATH, {**self._body(request), "stream": True}):
+        body = {**self._body(request), "stream": True}
+        async for headers, data in self._wire.events(PATH, body, request.sending):
             if first:
                 first = False
                 yield Delta(headers=headers)

@@ -124,7 +124,7 @@ async def _attempt(route: Route, request: ModelRequest) -> ModelReply:
     ) as slot:
         with observed(route, request) as seen:
             try:
-                reply = await route.client.complete(request)
+                reply = await route.client.complete(replace(request, sending=slot.sending))
             except ModelError as error:
                 await slot.feedback(error.headers, status=error.status_code)
                 if error.status_code is not None:

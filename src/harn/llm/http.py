@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -12,6 +12,7 @@ from harn.errors import HarnError, ModelError
 
 RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 """Status codes after which the same call may succeed."""
+Sending = Callable[[], Awaitable[None]]
 LARGEST_BODY = 64 * 1024 * 1024
 
 
@@ -54,28 +55,38 @@ class Wire:
             follow_redirects=False,
         )
 
-    async def post(self, path: str, body: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
+    async def post(
+        self, path: str, body: Mapping[str, Any], sending: Sending | None = None
+    ) -> tuple[Any, dict[str, str]]:
         """Post *body* and return the decoded answer with its headers.
 
+        *sending* is awaited once there is a connection, just before the request goes out.
         Cancelling closes the connection.
         """
         with self._failures():
-            response = await self._client.post(path, content=_encode(body), headers=_JSON)
+            response = await self._client.post(
+                path, content=_encode(body), headers=_JSON, extensions=_before_sending(sending)
+            )
         self._check(response.status_code, response.headers, response.content)
         return self._decoded(response.content), dict(response.headers)
 
     async def events(
-        self, path: str, body: Mapping[str, Any]
+        self, path: str, body: Mapping[str, Any], sending: Sending | None = None
     ) -> AsyncIterator[tuple[dict[str, str], str]]:
         """Post *body* and yield the data of each server-sent event, with the headers.
 
+        *sending* is awaited once there is a connection, just before the request goes out.
         Closing the iterator closes the connection.
         """
         import httpx2
 
         with self._failures():
             async with self._client.stream(
-                "POST", path, content=_encode(body), headers=_JSON
+                "POST",
+                path,
+                content=_encode(body),
+                headers=_JSON,
+                extensions=_before_sending(sending),
             ) as response:
                 if response.status_code >= 400:
                     self._check(response.status_code, response.headers, await response.aread())
@@ -141,6 +152,18 @@ class Wire:
 
 
 _JSON = {"content-type": "application/json"}
+
+
+def _before_sending(sending: Sending | None) -> dict[str, Any] | None:
+    """Make the extension that tells us when a request has its connection."""
+    if sending is None:
+        return None
+
+    async def trace(event: str, _: Mapping[str, Any]) -> None:
+        if event.endswith("send_request_headers.started"):
+            await sending()
+
+    return {"trace": trace}
 
 
 def _encode(body: Mapping[str, Any]) -> bytes:

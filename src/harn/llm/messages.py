@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -73,6 +73,8 @@ class ModelRequest:
     schema: Mapping[str, Any] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Fields passed on to the provider as they are."""
+    sending: Callable[[], Awaitable[None]] | None = field(default=None, repr=False, compare=False)
+    """Awaited by the provider just before the request goes out; see `LlmSlot.sending`."""
 
 
 @dataclass(frozen=True, slots=True)

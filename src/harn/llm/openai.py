@@ -24,7 +24,7 @@ class OpenAICompatible:
 
     async def complete(self, request: ModelRequest) -> ModelReply:
         """Call the model and return its whole answer. Cancelling closes the connection."""
-        answer, headers = await self._wire.post(PATH, self._body(request))
+        answer, headers = await self._wire.post(PATH, self._body(request), request.sending)
         try:
             choice = answer["choices"][0]
             message = choice["message"]
@@ -44,7 +44,7 @@ class OpenAICompatible:
         """Yield the answer piece by piece; closing the iterator closes the connection."""
         body = {**self._body(request), "stream": True, "stream_options": {"include_usage": True}}
         first = True
-        async for headers, data in self._wire.events(PATH, body):
+        async for headers, data in self._wire.events(PATH, body, request.sending):
             if first:
                 first = False
                 yield Delta(headers=headers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from harn.errors import ChannelClosed
@@ -108,7 +109,8 @@ async def _fill(route: Route, request: ModelRequest, pieces: LlmStream) -> None:
         made = 0
         try:
             with observed(route, request) as seen:
-                deltas = cast("AsyncGenerator[Delta, None]", route.client.stream(request))
+                sent = replace(request, sending=slot.sending)
+                deltas = cast("AsyncGenerator[Delta, None]", route.client.stream(sent))
                 async with contextlib.aclosing(deltas):
                     async for delta in deltas:
                         if delta.headers is not None:

@@ -140,6 +140,9 @@ class Reservation(Protocol):
     async def settle(self, actual: Mapping[str, int]) -> bool:
         """Correct what was charged."""
 
+    async def renew(self) -> bool:
+        """Count from now on what was charged before."""
+
 
 @dataclass(frozen=True, slots=True)
 class RateLimitGrant:

@@ -168,8 +168,7 @@ class Held:
                 continue
             units = min(actual[want.key], want.limit)
             bucket, seq = row[:2] if row is not None else (0, None)
-            passed = (self._line.clock.monotonic() - self._began) * 1e6 >= want.span
-            if seq is not None or (units and not passed):
+            if seq is not None or (units and not self._has_passed(want)):
                 corrections[number] = Correction(want, bucket, seq, self._at, units)
         if not corrections:
             return False
@@ -181,6 +180,31 @@ class Held:
                 self._limiter.counts.settled(correction.want.key)
         self._rows = tuple(rows)
         return any(found is not None for found in landed)
+
+    async def renew(self) -> bool:
+        """Count from now on what was charged before; false when it no longer counts.
+
+        It never stops counting in between. Cancelling may leave it counted twice for a window.
+        """
+        held = [(number, row) for number, row in enumerate(self._rows) if row is not None]
+        if not held:
+            return True
+        if any(self._has_passed(self._wants[number]) for number, _ in held):
+            return False
+        corrections: list[Correction] = []
+        for number, (bucket, seq, units) in held:
+            want = self._wants[number]
+            corrections.append(Correction(want, bucket, seq, self._at, 0))
+            corrections.append(Correction(want, bucket, None, -1, units))
+        landed = await self._line.correct(corrections)
+        rows = list(self._rows)
+        for (number, (_, _, units)), found in zip(held, landed[1::2], strict=True):
+            rows[number] = None if found is None else (*found, units)
+        self._rows, self._at, self._began = tuple(rows), -1, self._line.clock.monotonic()
+        return None not in landed
+
+    def _has_passed(self, want: Want) -> bool:
+        return (self._line.clock.monotonic() - self._began) * 1e6 >= want.span
 
 
 async def durable_rate_limit_acquire(

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 CATALOGUES = ("providers.toml", "harn.toml")
 MINUTE_MS = 60_000
+TRAVEL_MS = 1000
+"""How long a request may be under way to its provider, unless the settings say otherwise."""
 
 Limits = dict[str, int | None]
 """What one source says, by field; None clears the field."""
@@ -131,17 +133,31 @@ def prefix_of(provider: str, model: str | None) -> str:
     return f"llm:provider:{provider}" if model is None else f"llm:model:{provider}:{model}"
 
 
+def travel_ms(runtime: Runtime) -> int:
+    """Return how long a request may be under way: its provider counts it when it arrives.
+
+    Under a fake clock nothing travels, unless the settings say so.
+    """
+    given = runtime.settings.llm_rate_limit_travel_ms
+    if given is not None:
+        return given
+    return 0 if runtime.clock.is_fake else TRAVEL_MS
+
+
 def buckets_of(
-    limits: ProviderLimits, prefix: str, input_tokens: int, output_tokens: int
+    limits: ProviderLimits, prefix: str, input_tokens: int, output_tokens: int, travel_ms: int = 0
 ) -> list[Bucket]:
     """Return the buckets that a call charges under *limits*.
+
+    A charge is dated before the provider dates the call, by up to *travel_ms*, so it counts that
+    much longer than a minute.
 
     >>> [each.key for each in buckets_of(ProviderLimits(rpm=5, tpm=9), "llm:provider:x", 1, 1)]
     ['llm:provider:x:rpm', 'llm:provider:x:tpm']
     """
     units = units_of(prefix, input_tokens, output_tokens)
     return [
-        Bucket(key, limit, units[key], MINUTE_MS)
+        Bucket(key, limit, units[key], MINUTE_MS + travel_ms)
         for name in FIELDS[:4]
         if (limit := getattr(limits, name)) is not None and (key := f"{prefix}:{name}")
     ]

@@ -24,6 +24,7 @@ from harn.ratelimit.providers import (
     buckets_of,
     check_route,
     prefix_of,
+    travel_ms,
     units_of,
 )
 from harn.ratelimit.window import LONGEST_PAUSE
@@ -55,6 +56,7 @@ class LlmSlot:
         self._seats: list[Seats] = []
         self._line: Line | None = None
         self._grant: RateLimitGrant | None = None
+        self._dated = 0.0
         self._runtime: Runtime | None = None
         self._told = False
 
@@ -81,6 +83,27 @@ class LlmSlot:
                 await self._learn_from(error)
         finally:
             self._stand_up()
+
+    async def sending(self) -> None:
+        """Say that the request goes out now: a reservation that has grown old is dated anew.
+
+        Call it where your client may have waited since the block was entered, for a connection or
+        a lock; `llm_call` and `llm_stream` do. A request may be under way to its provider for
+        `HARN_LLM_RATE_LIMIT_TRAVEL_MS`: when half of it has passed, the reservation counts from
+        now on; when it no longer counts at all, this waits for a new one.
+
+        Cancelling leaves the quota used, for a window perhaps twice.
+        """
+        if self._grant is None or self._runtime is None:
+            raise HarnError("this slot has not been entered; use `async with llm_slot(...)`")
+        runtime, held = self._runtime, self._grant._held
+        now = runtime.clock.monotonic()
+        if (now - self._dated) * 2000 <= travel_ms(runtime):
+            return
+        if held is not None and await held.renew():
+            self._dated = now
+        else:
+            await self._reserve(runtime)
 
     async def settle(
         self, *, input_tokens: int | None = None, output_tokens: int | None = None
@@ -162,7 +185,7 @@ class LlmSlot:
         for number, prefix in enumerate(self._prefixes):
             limits = providers.limits(self.provider, self.model if number else None)
             if limits is not None:
-                buckets += buckets_of(limits, prefix, *self._tokens)
+                buckets += buckets_of(limits, prefix, *self._tokens, travel_ms(runtime))
         gates = tuple(f"{prefix}:cooldown" for prefix in self._prefixes)
         wait_ms = settings.llm_rate_limit_max_wait_ms
         timeout = None if wait_ms is None else wait_ms / 1000
@@ -173,8 +196,9 @@ class LlmSlot:
                 f"no quota for {route} within {grant.waited_ms} ms; try again in "
                 f"{grant.retry_after_ms} ms, or raise HARN_LLM_RATE_LIMIT_MAX_WAIT_MS"
             )
-        self.waited_ms = grant.waited_ms
+        self.waited_ms += grant.waited_ms
         self._grant = grant
+        self._dated = runtime.clock.monotonic()
 
     async def _learn_from(self, error: Exception) -> None:
         if status_of(error) not in TOO_MANY:
