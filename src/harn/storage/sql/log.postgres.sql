@@ -15,10 +15,12 @@ INSERT INTO events (topic_id, id, kind, payload, headers, occurred_at_ms)
 SELECT * FROM unnest(:topic_id::bigint[], :id::bigint[], :kind::text[], :payload::bytea[], :headers::bytea[], :at::bigint[]);
 
 -- name: set_limits
--- Let nothing in this transaction hang.
+-- Let nothing in this transaction hang, and plan by the indexes, whatever is known of the tables' sizes.
 SELECT set_config('search_path', :path, true), set_config('statement_timeout', :statement_ms, true),
        set_config('lock_timeout', :lock_ms, true),
-       set_config('idle_in_transaction_session_timeout', :statement_ms, true);
+       set_config('idle_in_transaction_session_timeout', :statement_ms, true),
+       set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
+       set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true);
 
 -- name: claim_number
 -- Claim the producer's next number: nothing comes back if it has landed.
