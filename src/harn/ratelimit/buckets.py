@@ -140,6 +140,10 @@ class Reservation(Protocol):
     async def settle(self, actual: Mapping[str, int]) -> bool:
         """Correct what was charged."""
 
+    @property
+    def age(self) -> float:
+        """Seconds since it was charged."""
+
     async def renew(self) -> bool:
         """Count from now on what was charged before."""
 

@@ -157,6 +157,8 @@ class Held:
         self._line = line
         self._at = got.at
         self._began = line.clock.monotonic()
+        if line._read_now is not None and got.at >= 0:  # it may have taken a while to hear of it
+            self._began -= (line._read_now() - got.at) / 1e6
         self._wants = wants
         self._rows = got.rows
 
@@ -196,15 +198,21 @@ class Held:
             want = self._wants[number]
             corrections.append(Correction(want, bucket, seq, self._at, 0))
             corrections.append(Correction(want, bucket, None, -1, units))
+        began = self._line.clock.monotonic()
         landed = await self._line.correct(corrections)
         rows = list(self._rows)
         for (number, (_, _, units)), found in zip(held, landed[1::2], strict=True):
             rows[number] = None if found is None else (*found, units)
-        self._rows, self._at, self._began = tuple(rows), -1, self._line.clock.monotonic()
+        self._rows, self._at, self._began = tuple(rows), -1, began
         return None not in landed
 
+    @property
+    def age(self) -> float:
+        """Seconds since it was charged, as far as our clock can tell."""
+        return self._line.clock.monotonic() - self._began
+
     def _has_passed(self, want: Want) -> bool:
-        return (self._line.clock.monotonic() - self._began) * 1e6 >= want.span
+        return self.age * 1e6 >= want.span
 
 
 async def durable_rate_limit_acquire(

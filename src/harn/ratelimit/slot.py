@@ -56,7 +56,6 @@ class LlmSlot:
         self._seats: list[Seats] = []
         self._line: Line | None = None
         self._grant: RateLimitGrant | None = None
-        self._dated = 0.0
         self._runtime: Runtime | None = None
         self._told = False
 
@@ -96,14 +95,11 @@ class LlmSlot:
         """
         if self._grant is None or self._runtime is None:
             raise HarnError("this slot has not been entered; use `async with llm_slot(...)`")
-        runtime, held = self._runtime, self._grant._held
-        now = runtime.clock.monotonic()
-        if (now - self._dated) * 2000 <= travel_ms(runtime):
+        held = self._grant._held
+        if held is None or held.age * 2000 <= travel_ms(self._runtime):
             return
-        if held is not None and await held.renew():
-            self._dated = now
-        else:
-            await self._reserve(runtime)
+        if not await held.renew():
+            await self._reserve(self._runtime)
 
     async def settle(
         self, *, input_tokens: int | None = None, output_tokens: int | None = None
@@ -198,7 +194,6 @@ class LlmSlot:
             )
         self.waited_ms += grant.waited_ms
         self._grant = grant
-        self._dated = runtime.clock.monotonic()
 
     async def _learn_from(self, error: Exception) -> None:
         if status_of(error) not in TOO_MANY:
