@@ -2,10 +2,11 @@
 
     python examples/agents_in_budget.py
 
-Look at the last lines: the provider itself counts what arrives in any minute, and never sees more
-than its limit although two processes share it; nearly all of the budget is used; and in each
-process the tenants take turns, whoever submitted first. It takes a little over a minute, because
-that is how long a minute's budget lasts. Ctrl-C at any time leaves nothing running.
+Look at the last lines: the provider itself counts the requests that arrive in any sixty seconds,
+and their tokens, and never sees more than its limits although two processes share them; in its
+busiest minute nearly all of both is used; and in each process the tenants take turns, whoever
+submitted first. It takes a little over a minute, because that is how long a minute's budget
+lasts. Ctrl-C at any time leaves nothing running.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from harn.testing.models import FakeModels, Say
 
 TENANTS = ("ash", "birch", "cedar", "dogwood", "elm")
 PROCESSES = 2
-USED = (24, 8)  # tokens that the provider counts for each call
+ASKED, ANSWERED = (24, 8), (36, 12)  # tokens that the provider counts for an agent's two calls
+TOKENS = (sum(ASKED) + sum(ANSWERED)) // 2  # of a call: both limits are reached together
 
 
 def lookup(word: str) -> str:
@@ -37,15 +39,15 @@ def lookup(word: str) -> str:
 def answer(body: dict) -> Say:
     """What the provider says: first a tool call, then the answer."""
     if any(message["role"] == "tool" for message in body["messages"]):
-        return Say("It is a tree.", usage=USED)
-    return Say(tool_calls=[("lookup", {"word": "ash"})], usage=USED)
+        return Say("It is a tree.", usage=ANSWERED)
+    return Say(tool_calls=[("lookup", {"word": "ash"})], usage=ASKED)
 
 
 async def work(url: str, agents: int, rpm: int) -> None:
     """One process: a pool, and the agents of every tenant in it."""
     client = OpenAICompatible("fake", url, Secret("not-a-real-key"))
     llm_provider("fake", client, default_model="small")
-    llm_rate_limit("fake", rpm=rpm, tpm=rpm * sum(USED) * 2)
+    llm_rate_limit("fake", rpm=rpm, tpm=rpm * TOKENS)
     harn.defer(client.aclose)
     started: list[str] = []
 
@@ -107,19 +109,33 @@ async def main(agents: int, rpm: int) -> int:
                 return await run_worker([*command, *numbers], environ)
 
             reports = await harn.parallel(PROCESSES, worker)
-            requests, _ = models.busiest(59.5)  # half a second for the way to the provider
     summary = {
         "agents": sum(report["agents"] for report in reports),
         "failed": [error for report in reports for error in report["failed"]],
-        "calls": len(models.received),
-        "rpm": rpm,
-        "busiest_minute": requests,
-        "used": round(min(requests, rpm) / min(rpm, len(models.received)), 3),
-        "over_limit": requests > rpm,
+        **what_arrived(models, {"requests": rpm, "tokens": rpm * TOKENS}),
         "widest_gap_between_tenants": max(report["gap"] for report in reports),
     }
     print(json.dumps(summary, indent=2))
     return 1 if summary["over_limit"] or summary["failed"] else 0
+
+
+def what_arrived(models: FakeModels, limits: dict[str, int]) -> dict:
+    """Hold what the provider saw against its limits: no sixty seconds may have more."""
+    total = {
+        "requests": len(models.received),
+        "tokens": sum(each.tokens for each in models.received),
+    }
+    busiest = dict(zip(limits, models.busiest(60.0), strict=True))
+    return {
+        "arrived": total,
+        "limits": limits,
+        "busiest_minute": busiest,
+        "used": {  # of what that minute could have had
+            name: round(busiest[name] / max(1, min(limit, total[name])), 3)
+            for name, limit in limits.items()
+        },
+        "over_limit": any(busiest[name] > limit for name, limit in limits.items()),
+    }
 
 
 if __name__ == "__main__":

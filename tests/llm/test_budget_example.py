@@ -26,8 +26,10 @@ def test_two_processes_share_one_budget_and_tenants_take_turns() -> None:
     assert done.returncode == 0, done.stderr
     assert summary["agents"] == 200
     assert summary["failed"] == []
-    assert summary["over_limit"] is False
-    assert summary["used"] >= 0.95
+    for name, limit in summary["limits"].items():
+        assert summary["arrived"][name] > limit  # one minute is not enough
+    assert summary["over_limit"] is False, summary
+    assert min(summary["used"].values()) >= 0.95, summary
     assert summary["widest_gap_between_tenants"] <= 1
 
 

@@ -68,7 +68,10 @@ Step = Say | Fail | Slow | CutShort | Garbage
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One request as the server saw it; *at* is its monotonic time, *tokens* what it charged."""
+    """One request as the server saw it: *at* is when all of it had arrived (monotonic seconds).
+
+    *tokens* is what it charged, in and out together, as of that moment.
+    """
 
     path: str
     body: dict[str, Any]
@@ -135,7 +138,7 @@ class FakeModels:
             await asyncio.wait(self._handlers)
 
     def busiest(self, seconds: float = 60.0) -> tuple[int, int]:
-        """Return the most requests and the most tokens of any window of *seconds*."""
+        """Return the most requests and the most tokens that arrived in any *seconds*."""
         ordered = sorted(self.received, key=lambda each: each.at)
         requests = tokens = held = 0
         first = 0
@@ -171,18 +174,18 @@ class FakeModels:
             for name, _, value in (line.partition(":") for line in lines if line)
         }
         content = await reader.readexactly(int(headers.get("content-length", "0")))
+        at = self._clock.monotonic()
         path = first.split(" ")[1]
         body = json.loads(content) if content else {}
         self.open_now += 1
         self.most_open = max(self.most_open, self.open_now)
         try:
-            return await self._answer(_Exchange(path, body, headers, writer))
+            return await self._answer(_Exchange(path, body, headers, writer), at)
         finally:
             self.open_now -= 1
 
-    async def _answer(self, exchange: _Exchange) -> bool:
+    async def _answer(self, exchange: _Exchange, at: float) -> bool:
         step = self._next(exchange.body)
-        at = self._clock.monotonic()
         charged = step.then if isinstance(step, Slow) else step
         usage = _usage(charged, exchange.body) if isinstance(charged, Say) else (0, 0)
         self.received.append(
