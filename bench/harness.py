@@ -10,14 +10,15 @@ spread. A `Goal` compares two contestants of one contest, or one contestant at t
 ratio; it is met or not, by how much. Contestants with a *series* and a *size* are points of a
 curve, which is drawn. Someone who cannot take part raises `LeftOut`: the contest goes on without.
 
-    python -m bench                 every subject
+    python -m bench                 every subject, each in a process of its own
     python -m bench pools           one of them
     python -m bench pools --quick   the warm-up round only, to see that it runs
     python -m bench --page          draw the curves and write docs/bench.md from the last results
 
-A subject ends within three minutes and the whole within twenty. After the warm-up round it is known
-what a round costs; where five of each would not fit, the dearest contests get fewer, and the output
-says so. Results go to the terminal and to `bench/results/latest.json` (`--quick`: `quick.json`).
+A subject ends within three minutes and the whole within twenty. The first counted round tells what
+a round costs; where five of each would not fit, the dearest contests get fewer, and the output says
+so. A subject that does not end is ended. Results go to the terminal and, after each subject, to
+`bench/results/latest.json` (`--quick`: `quick.json`).
 """
 
 from __future__ import annotations
@@ -30,19 +31,27 @@ import json
 import os
 import pkgutil
 import platform
+import signal
 import sqlite3
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 ROUNDS = 5
-SUBJECT_SECONDS = 180.0
-ALL_SECONDS = 1200.0
+SUBJECT_SECONDS = 160.0
+ALL_SECONDS = 1100.0
+GRACE_SECONDS = 20.0
+"""A round that began in time may end later by so much; then the subject is ended."""
+
+USUAL_SECONDS = {}
+"""What a subject takes with all its rounds on two cores: how the whole time is shared out."""
+
 FLAGS = {"--quick", "--page"}
 NO_SUBJECTS = {"harness", "page", "peers", "__main__"}
 
@@ -66,6 +75,8 @@ class Contest:
     name: str
     contestants: tuple[Contestant, ...]
     unit: str = "µs/op"
+    rounds: int = ROUNDS
+    """Fewer where a figure hardly varies and a round is long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +132,11 @@ def leave_out(why: str) -> None:
         print(why, file=sys.stderr)
 
 
+def budget(amount: float) -> Contestant:
+    """Return a line to stay below, for goals that are no ratio."""
+    return Contestant("the budget", lambda: amount)
+
+
 def timed(operation: Callable[[int], object], n: int) -> Callable[[], float]:
     """Time `operation(n)`, which does it *n* times."""
 
@@ -159,7 +175,13 @@ class Entry:
         }  # fmt: skip
         self.seconds = 0.0
         self.rounds = 0
+        self.wanted = 0
         self.planned = 0
+
+    @property
+    def left(self) -> float:
+        """Return the seconds that the planned rounds will still take."""
+        return max(0, self.planned - self.rounds) * self.seconds
 
     def round(self) -> None:
         """Let everyone do it once, in turn."""
@@ -177,7 +199,6 @@ class Entry:
     def forget_the_warm_up(self) -> None:
         for each in self.outcomes.values():
             each.samples.clear()
-        self.rounds = 0
 
 
 def run_subject(name: str, rounds: int, seconds: float) -> tuple[list[Outcome], list[Goal]]:
@@ -186,38 +207,50 @@ def run_subject(name: str, rounds: int, seconds: float) -> tuple[list[Outcome], 
     _running = name
     until = time.perf_counter() + seconds
     subject = importlib.import_module(f"bench.{name}")
-    entries: list[Entry] = []
-    for contest in subject.contests():
-        if time.perf_counter() > until:
-            leave_out(f"{contest.name}: not begun, out of time")
-            continue
-        entries.append(Entry(contest, name))
-        _progress(f"{contest.name}: warm-up")
-        entries[-1].round()
-    _plan(entries, rounds, until - time.perf_counter())
+    entries = _warm_up(subject.contests(), name, until)
     for entry in entries:
-        if entry.planned:
-            entry.forget_the_warm_up()
-        while entry.rounds < entry.planned and time.perf_counter() < until:
-            _progress(f"{entry.contest.name}: round {entry.rounds + 1} of {entry.planned}")
-            entry.round()
-        if not entry.rounds:
-            entry.round()
-        if entry.rounds < rounds:
-            kind = "the warm-up round only" if not entry.planned else f"{entry.rounds} rounds"
-            leave_out(f"{entry.contest.name}: {kind} instead of {rounds}, to end in time")
+        entry.wanted = min(rounds, entry.contest.rounds)
+        _go_on(entry, min(1, entry.wanted), until)
+    _plan(entries, until - time.perf_counter())
+    for entry in entries:
+        _go_on(entry, entry.planned, until)
+        if entry.rounds < entry.wanted:
+            kind = f"{entry.rounds} rounds" if entry.rounds else "the warm-up round only"
+            leave_out(f"{entry.contest.name}: {kind} instead of {entry.wanted}, to end in time")
     return [each for entry in entries for each in entry.outcomes.values()], subject.GOALS
 
 
-def _plan(entries: list[Entry], rounds: int, seconds: float) -> None:
-    """Give everyone *rounds*, then take from whoever would spend most until it fits."""
+def _warm_up(contests: Iterable[Contest], subject: str, until: float) -> list[Entry]:
+    """Let everyone do it once; it counts only if no other round follows."""
+    entries = []
+    for contest in contests:
+        if time.perf_counter() > until:
+            leave_out(f"{contest.name}: not begun, out of time")
+            continue
+        entries.append(Entry(contest, subject))
+        _progress(f"{contest.name}: warm-up")
+        entries[-1].round()
+        entries[-1].rounds = 0
+    return entries
+
+
+def _go_on(entry: Entry, rounds: int, until: float) -> None:
+    while entry.rounds < rounds and time.perf_counter() < until:
+        if not entry.rounds:
+            entry.forget_the_warm_up()
+        _progress(f"{entry.contest.name}: round {entry.rounds + 1} of {rounds}")
+        entry.round()
+
+
+def _plan(entries: list[Entry], seconds: float) -> None:
+    """Plan all the rounds that are wanted, then take from whoever would spend most until it fits.
+
+    The first counted round is known by then: files are filled and caches warm.
+    """
     for entry in entries:
-        entry.planned = rounds
-    while entries and sum(each.planned * each.seconds for each in entries) > seconds:
-        dearest = max(entries, key=lambda each: each.planned * each.seconds)
-        if dearest.planned == 0:
-            return
-        dearest.planned -= 1
+        entry.planned = entry.wanted
+    while sum(each.left for each in entries) > max(0.0, seconds):
+        max(entries, key=lambda each: each.left).planned -= 1
 
 
 def judge(goal: Goal, subject: str, outcomes: list[Outcome]) -> dict[str, object]:
@@ -227,7 +260,7 @@ def judge(goal: Goal, subject: str, outcomes: list[Outcome]) -> dict[str, object
     medians = {(each.contest, each.contestant): each.median for each in outcomes}
     mine = medians.get((goal.contest, goal.contestant))
     other = medians.get((goal.against_contest or goal.contest, goal.against))
-    if not mine or not other:
+    if mine is None or not other:
         return {**told, "measured": None, "met": False}
     ratio = mine / other
     met = (goal.at_most is None or ratio <= goal.at_most) and (
@@ -247,18 +280,68 @@ def main(argv: list[str]) -> int:
         return write()
     quick = "--quick" in argv
     wanted = [each for each in argv if not each.startswith("-")] or subjects()
-    outcomes: list[Outcome] = []
-    goals: list[dict[str, object]] = []
-    until = time.perf_counter() + ALL_SECONDS
-    for done, name in enumerate(wanted):
-        _progress(f"== {name}\n")
-        share = (until - time.perf_counter()) / (len(wanted) - done)
-        here, aims = run_subject(name, 0 if quick else ROUNDS, min(SUBJECT_SECONDS, share))
-        goals += [judge(goal, name, here) for goal in aims]
-        outcomes += here
-    _print(outcomes, goals)
-    _save(outcomes, goals, wanted, quick)
+    if len(wanted) == 1:
+        run_here(wanted[0], quick)
+    else:
+        run_apart(wanted, quick)
     return 0
+
+
+def run_here(name: str, quick: bool) -> None:
+    """Measure one subject in this process; print and save what came out."""
+    seconds = float(os.environ.get("BENCH_SECONDS", SUBJECT_SECONDS))
+    began = time.perf_counter()
+    outcomes, aims = run_subject(name, 0 if quick else ROUNDS, seconds)
+    goals = [judge(goal, name, outcomes) for goal in aims]
+    _print(outcomes, goals)
+    _save(name, outcomes, goals, time.perf_counter() - began, quick)
+
+
+def run_apart(names: list[str], quick: bool) -> None:
+    """Measure each subject in a process of its own, so that none inherits another's heap."""
+    until = time.perf_counter() + ALL_SECONDS
+    took: dict[str, float] = {}
+    for done, name in enumerate(names):
+        print(f"\n== {name}", flush=True)
+        began = time.perf_counter()
+        seconds = share(name, names[done:], until - began)
+        if not _in_a_process(name, seconds, quick):
+            _tell_failure(name, quick)
+        took[name] = time.perf_counter() - began
+    print("\ntook", f"{sum(took.values()):.0f} s:", end=" ")
+    print(", ".join(f"{name} {seconds:.0f}" for name, seconds in took.items()))
+
+
+def share(name: str, left: list[str], seconds: float) -> float:
+    """Return *name*'s part of the *seconds* that those *left* have, by what they usually take."""
+    usual = {each: USUAL_SECONDS.get(each, 60) for each in left}
+    return max(1.0, min(SUBJECT_SECONDS, seconds * usual[name] / sum(usual.values())))
+
+
+def _in_a_process(name: str, seconds: float, quick: bool) -> bool:
+    """Say whether the subject ended well; one that does not end is interrupted, then killed."""
+    command = [sys.executable, "-m", "bench", name, *(["--quick"] if quick else [])]
+    environment = {**os.environ, "BENCH_SECONDS": str(seconds)}
+    with subprocess.Popen(command, cwd=RESULTS.parent.parent, env=environment) as process:
+        try:
+            return process.wait(seconds + GRACE_SECONDS) == 0
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+        try:
+            process.wait(GRACE_SECONDS / 2)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    return False
+
+
+def _tell_failure(name: str, quick: bool) -> None:
+    """Save that *name* gave no results, so that none of an earlier run stay."""
+    global _running
+    _running = name
+    leave_out(f"{name}: it failed or did not end, nothing was measured")
+    aims = importlib.import_module(f"bench.{name}").GOALS
+    _save(name, [], [judge(goal, name, []) for goal in aims], 0.0, quick)
+    left_out.clear()
 
 
 def subjects() -> list[str]:
@@ -293,22 +376,29 @@ def _print(outcomes: list[Outcome], goals: list[dict[str, object]]) -> None:
 
 
 def _save(
-    outcomes: list[Outcome], goals: list[dict[str, object]], ran: list[str], quick: bool
+    name: str,
+    outcomes: list[Outcome],
+    goals: list[dict[str, object]],
+    seconds: float,
+    quick: bool,
 ) -> None:
-    """Write the results; those of subjects that did not run now stay."""
+    """Write the results of one subject; those of the others stay."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / ("quick.json" if quick else "latest.json")
     known = json.loads(path.read_text()) if path.exists() else {}
     document = {
         "machine": machine(),
-        "ran": sorted({*ran, *known.get("ran", [])}),
-        "quick": sorted({*known.get("quick", [])} - {*ran} | {*(ran if quick else ())}),
-        "about": {**known.get("about", {}), **{name: _about(name) for name in ran}},
-        "outcomes": _others(known, "outcomes", ran)
-        + [{**asdict(each), "median": each.median, "spread": each.spread} for each in outcomes],
-        "goals": _others(known, "goals", ran) + goals,
-        "left_out": [*_others(known, "left_out", ran), *left_out],
-    }
+        "ran": sorted({name, *known.get("ran", [])}),
+        "quick": sorted({*known.get("quick", [])} - {name} | ({name} if quick else set())),
+        "seconds": {**known.get("seconds", {}), name: round(seconds, 1)},
+        "about": {**known.get("about", {}), name: _about(name)},
+        "outcomes": _with_others(
+            known, "outcomes", name,
+            [{**asdict(each), "median": each.median, "spread": each.spread} for each in outcomes],
+        ),
+        "goals": _with_others(known, "goals", name, goals),
+        "left_out": _with_others(known, "left_out", name, left_out),
+    }  # fmt: skip
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -336,8 +426,9 @@ def _version(name: str) -> str:
         return "not installed"
 
 
-def _others(known: dict[str, Any], kind: str, ran: list[str]) -> list[Any]:
-    return [each for each in known.get(kind, []) if each.get("subject") not in {None, *ran}]
+def _with_others(known: dict[str, Any], kind: str, name: str, mine: Iterable[Any]) -> list[Any]:
+    others = [each for each in known.get(kind, []) if each.get("subject") not in {None, name}]
+    return sorted([*others, *mine], key=lambda each: str(each["subject"]))
 
 
 def _progress(text: str) -> None:

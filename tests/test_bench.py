@@ -6,6 +6,7 @@ import json
 import sys
 import types
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -65,10 +66,68 @@ def test_whoever_fails_is_left_out_and_the_others_go_on(monkeypatch: pytest.Monk
 def test_the_dearest_contest_gets_fewer_rounds_rather_than_no_end() -> None:
     cheap, dear = (harness.Entry(Contest(name, ()), "s") for name in ("cheap", "dear"))
     cheap.seconds, dear.seconds = 1.0, 10.0
+    for entry in (cheap, dear):
+        entry.rounds, entry.wanted = 1, 5
 
-    harness._plan([cheap, dear], 5, 40)
+    harness._plan([cheap, dear], 30)
 
     assert (cheap.planned, dear.planned) == (5, 3)
+
+
+def test_a_warm_up_that_fills_a_file_does_not_cost_the_rounds_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(harness.time, "perf_counter", lambda: now[0])
+    costs = iter([50.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+
+    def run() -> float:
+        cost = next(costs)
+        now[0] += cost
+        return cost
+
+    [one], _ = run_subject(subject(monkeypatch, Contest("c", (Contestant("a", run),))), 5, 60)
+
+    assert one.samples == [1.0] * 5
+
+
+def test_a_contest_may_want_fewer_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    contest = Contest("c", (Contestant("a", lambda: 1.0),), rounds=2)
+
+    [one], _ = run_subject(subject(monkeypatch, contest), 5, 60)
+
+    assert one.samples == [1.0] * 2
+    assert not harness.left_out
+
+
+def test_the_time_is_shared_by_what_subjects_usually_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "USUAL_SECONDS", {"long": 120, "short": 30})
+
+    assert harness.share("long", ["long", "short"], 100) == 80
+    assert harness.share("short", ["short"], 100) == 100
+    assert harness.share("short", ["short"], 1000) == harness.SUBJECT_SECONDS
+
+
+@pytest.mark.parametrize("code", ["raise SystemExit(1)", "import time; time.sleep(600)"])
+def test_a_subject_that_fails_or_hangs_leaves_no_older_results_behind(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str
+) -> None:
+    name = subject(monkeypatch)
+    monkeypatch.setattr(sys.modules["bench.imagined"], "GOALS", [Goal("g", "c", "a", "b", 1.0)])
+    monkeypatch.setattr(harness, "RESULTS", tmp_path / "bench" / "results")
+    monkeypatch.setattr(harness, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(harness, "share", lambda *_: 0.5)
+    old = [{"subject": name, "median": 1}, {"subject": "other", "median": 2}]
+    harness.RESULTS.mkdir(parents=True)
+    (tmp_path / "bench" / "__main__.py").write_text(code)
+    (harness.RESULTS / "latest.json").write_text(json.dumps({"outcomes": old}))
+
+    harness.run_apart([name], quick=False)
+
+    saved = json.loads((harness.RESULTS / "latest.json").read_text())
+    assert saved["outcomes"] == old[1:]
+    assert [goal["met"] for goal in saved["goals"]] == [False]
+    assert "nothing was measured" in saved["left_out"][0]["why"]
 
 
 def test_out_of_time_the_warm_up_stands_and_what_was_not_begun_is_told(
@@ -130,7 +189,7 @@ def test_a_script_is_played_in_a_process_of_its_own() -> None:
         peers.HERE, "pool_contest", {"contest": "no-op", "who": "worker loop", "n": 10}
     )
 
-    assert cost > 0
+    assert cost["us"] > 0
 
 
 def test_the_page_is_in_step_with_the_results() -> None:

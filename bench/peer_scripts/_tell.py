@@ -8,6 +8,7 @@ With *processes* it is done by so many at once, each *n* times, all let go toget
 import asyncio
 import gc
 import json
+import os
 import subprocess
 import sys
 import time
@@ -23,6 +24,12 @@ def began():
         print("ready", flush=True)
         sys.stdin.readline()
     _began = time.perf_counter()
+
+
+def tell(cost):
+    """Print the figure and end at once: tearing a million things down is not measured."""
+    print(json.dumps({"us": cost}), flush=True)
+    os._exit(0)
 
 
 def rss():
