@@ -1,32 +1,70 @@
 """Idle pick-up: from the call that enqueues one job to its handler, the worker being idle.
 
 Median of five jobs in each play, enqueued at random moments by another process, each on disk before
-the worker may see it. Whoever can be woken is woken: harn on SQLite by its own hint between
-processes, on PostgreSQL by NOTIFY, as PgQueuer, procrastinate, SAQ and the bare loop. huey and DBOS
-poll as they do by default; litequeue, persist-queue and the bare loop on SQLite know no worker and
-look every 50 ms. See `queue_sqlite.py` and `queue_postgres.py` for what each promises.
+the worker may see it; then the processor time that the worker's process takes while it waits, in
+percent of one core. Whoever can be woken is woken: harn on SQLite by its own hint between
+processes, on PostgreSQL by NOTIFY, as PgQueuer, procrastinate, SAQ and the bare loop. The bare loop
+on SQLite asks for `data_version` every millisecond. huey and DBOS poll as they do by default;
+litequeue and persist-queue know no worker and look every 50 ms. See `queue_sqlite.py` and
+`queue_postgres.py` for what each promises.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Iterable
+from dataclasses import replace
 
 from bench import queue_postgres, queue_sqlite
-from bench.harness import Contest, Goal
+from bench.harness import Contest, Contestant, Goal, budget
+from bench.peers import Hear
 
 SUBJECT = "idle pick-up"
 
-SQLITE = "idle pick-up, SQLite"
-POSTGRES = "idle pick-up, PostgreSQL"
+SQLITE, POSTGRES = "idle pick-up, SQLite", "idle pick-up, PostgreSQL"
+SQLITE_CPU = "processor of an idle worker, SQLite"
+POSTGRES_CPU = "processor of an idle worker, PostgreSQL"
+
+PICK_UP_US = 3000.0
+IDLE_PERCENT = 2.0
+
+
+class Idle:
+    """What was heard of each contestant while it idled, in the order of the plays."""
+
+    def __init__(self) -> None:
+        self.heard: defaultdict[str, deque[float]] = defaultdict(deque)
+
+    def hear(self, name: str) -> Hear:
+        return lambda told: self.heard[name].append(told["percent"])
+
+    def of(self, contestant: Contestant) -> Contestant:
+        """Return who tells it, without playing again; the last one stays."""
+
+        def tell() -> float:
+            heard = self.heard[contestant.name]
+            return heard.popleft() if len(heard) > 1 else heard[0]
+
+        return replace(contestant, run=tell)
 
 
 def contests() -> Iterable[Contest]:
-    """Compare waking up on both."""
-    yield Contest(SQLITE, queue_sqlite.everybody("latency"), "µs")
-    yield Contest(POSTGRES, queue_postgres.everybody("latency"), "µs")
+    """Compare waking up on both, and what waiting costs."""
+    idle = Idle()
+    players = queue_sqlite.everybody("idle", idle=idle.hear)
+    yield Contest(SQLITE, (budget(PICK_UP_US), *players), "µs")
+    yield Contest(SQLITE_CPU, (budget(IDLE_PERCENT), *map(idle.of, players)), "%")
+    idle = Idle()
+    players = queue_postgres.everybody("idle", idle=idle.hear)
+    yield Contest(POSTGRES, (budget(PICK_UP_US), *players), "µs")
+    yield Contest(POSTGRES_CPU, (budget(IDLE_PERCENT), *map(idle.of, players)), "%")
 
 
 GOALS = [
+    Goal("picked up within 3 ms (SQLite)", SQLITE, "harn", "the budget", at_most=1.0),
+    Goal("under 2 % of a core (SQLite)", SQLITE_CPU, "harn", "the budget", at_most=1.0),
+    Goal("picked up within 3 ms (PostgreSQL)", POSTGRES, "harn", "the budget", at_most=1.0),
+    Goal("under 2 % of a core (PostgreSQL)", POSTGRES_CPU, "harn", "the budget", at_most=1.0),
     *(
         Goal(f"wakes before {peer} (SQLite)", SQLITE, "harn", peer, at_most=1.0)
         for peer in queue_sqlite.PEERS

@@ -1,8 +1,8 @@
 """A queue in PostgreSQL: harn, what users would pick instead, and bare psycopg with SKIP LOCKED.
 
-The same protocol and the same contests as on SQLite (`queue_sqlite.py`). A server of our own with
-`fsync=on` and `synchronous_commit=on`, a fresh database for each play, each contestant's own worker
-with a concurrency of ten and its own driver.
+The same protocol as on SQLite (`queue_sqlite.py`). A server of our own with `fsync=on` and
+`synchronous_commit=on`, a fresh database for each play, each contestant's own worker and its own
+driver; claim to ack with a concurrency of one, ten and a hundred, and of ten in four processes.
 
 | contestant | killed worker | attempts, results, log | fair share |
 |---|---|---|---|
@@ -13,45 +13,71 @@ with a concurrency of ten and its own driver.
 | SAQ | swept | result | no |
 | DBOS | recovered | all | no |
 
-PgQueuer holds up to twenty jobs (it wants twice its batch), so it may have claimed twice as many as
-others before the clock runs: at most 80 of 600. DBOS looks every millisecond.
+PgQueuer wants room for two batches: its batch is half of its concurrency. With twice the
+concurrency that others have it is quicker, and has a line of its own. DBOS looks every millisecond.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from bench.harness import Contest, Contestant, Goal
-from bench.peers import DBOS, HERE, PGQUEUER, PROCRASTINATE, SAQ, Postgres, contestant
+from bench.peers import DBOS, HERE, PGQUEUER, PROCRASTINATE, SAQ, Hear, Peer, Postgres, contestant
 
 SUBJECT = "queue on PostgreSQL, against peers"
 
 ENQUEUE = "queue on PostgreSQL: enqueue one at a time"
 MANY = "queue on PostgreSQL: enqueue by hundreds"
-ONE = "queue on PostgreSQL: claim to ack, one process"
+SINGLE = "queue on PostgreSQL: claim to ack, one by one"
+TEN = "queue on PostgreSQL: claim to ack, ten at once"
+HUNDRED = "queue on PostgreSQL: claim to ack, a hundred at once"
 FOUR = "queue on PostgreSQL: claim to ack, four processes"
 PEERS = ("PgQueuer", "procrastinate", "SAQ", "DBOS")
+SLOW = {SAQ, DBOS, PROCRASTINATE}
 
 
-def everybody(operation: str, n: int = 0, workers: int = 1) -> tuple[Contestant, ...]:
-    what = {"operation": operation, "n": n, "workers": workers, "at": Postgres.database}
+def everybody(
+    operation: str,
+    n: int = 0,
+    few: int = 0,
+    *,
+    concurrency: int = 10,
+    workers: int = 1,
+    idle: Callable[[str], Hear] | None = None,
+) -> tuple[Contestant, ...]:
+    """Return all who can do it: *n* jobs, *few* for those who are slow."""
+
+    def play(peer: Peer, script: str, name: str, note: str = "", **more: int) -> list[Contestant]:
+        what = {"operation": operation, "workers": workers, "concurrency": concurrency, **more}
+        what |= {"at": Postgres.database, "n": few if peer in SLOW else n}
+        hear = idle(name) if idle else None
+        return contestant(peer, script, name=name, note=note, hear=hear, **what)
+
+    twice = operation == "drain" and concurrency > 1
     bulk = operation == "enqueue many"
     return (
-        *contestant(HERE, "queue_bare_postgres", name="bare psycopg", **what),
-        *contestant(HERE, "queue_harn", name="harn", note="lease, log, results, fair", **what),
-        *contestant(PGQUEUER, "queue_pgqueuer", note="late acks", **what),
-        *contestant(PROCRASTINATE, "queue_procrastinate", note="no lease", **what),
-        *(contestant(SAQ, "queue_saq", **what) if not bulk else ()),
-        *(contestant(DBOS, "queue_dbos", note="workflow status kept", **what) if not bulk else ()),
+        *play(HERE, "queue_bare_postgres", "bare psycopg"),
+        *play(HERE, "queue_harn", "harn", "lease, log, results, fair"),
+        *play(PGQUEUER, "queue_pgqueuer", "PgQueuer", "late acks"),
+        *(
+            play(PGQUEUER, "queue_pgqueuer", "PgQueuer, twice the cap", most=2 * concurrency)
+            if twice
+            else ()
+        ),
+        *play(PROCRASTINATE, "queue_procrastinate", "procrastinate", "no lease"),
+        *(play(SAQ, "queue_saq", "SAQ") if not bulk else ()),
+        *(play(DBOS, "queue_dbos", "DBOS", "workflow status kept") if not bulk else ()),
     )
 
 
 def contests() -> Iterable[Contest]:
-    """Compare enqueue, claim to ack in one process and in four."""
-    yield Contest(ENQUEUE, everybody("enqueue", 100), "µs/job")
-    yield Contest(MANY, everybody("enqueue many", 1000), "µs/job")
-    yield Contest(ONE, everybody("drain", 400), "µs/job")
-    yield Contest(FOUR, everybody("drain", 600, workers=4), "µs/job")
+    """Compare enqueue, and claim to ack at several widths."""
+    yield Contest(ENQUEUE, everybody("enqueue", 100, 100), "µs/job")
+    yield Contest(MANY, everybody("enqueue many", 1000, 1000), "µs/job")
+    yield Contest(SINGLE, everybody("drain", 150, 50, concurrency=1), "µs/job")
+    yield Contest(TEN, everybody("drain", 600, 300), "µs/job")
+    yield Contest(HUNDRED, everybody("drain", 2000, 600, concurrency=100), "µs/job")
+    yield Contest(FOUR, everybody("drain", 800, 400, workers=4), "µs/job")
 
 
 GOALS = [
@@ -59,10 +85,18 @@ GOALS = [
         Goal(f"ahead of {peer} ({short})", contest, "harn", peer, at_most=1.0)
         for contest, short in (
             (ENQUEUE, "PostgreSQL, enqueue"),
-            (ONE, "PostgreSQL, one process"),
+            (SINGLE, "PostgreSQL, one by one"),
             (FOUR, "PostgreSQL, four processes"),
         )
         for peer in PEERS
     ),
-    Goal("1.5 times PgQueuer's rate (PostgreSQL)", ONE, "harn", "PgQueuer", at_most=1 / 1.5),
+    *(
+        Goal(f"{times:g} times {peer}'s rate ({short})", contest, "harn", peer, at_most=1 / times)
+        for contest, short in (
+            (TEN, "PostgreSQL, ten at once"),
+            (HUNDRED, "PostgreSQL, a hundred at once"),
+        )
+        for peer, times in (("PgQueuer", 1.5), ("procrastinate", 5), ("SAQ", 5), ("DBOS", 5))
+    ),
+    Goal("1.5 times bare executemany's cost (PostgreSQL)", MANY, "harn", "bare psycopg", 1.5),
 ]

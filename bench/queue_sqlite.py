@@ -3,8 +3,11 @@
 Everybody is played by a process of its own through the same protocol (`peer_scripts/_play.py`).
 
 - *enqueue*: one job at a time, each on disk when the call returns.
-- *claim to ack*: jobs that do nothing, a worker with a concurrency of ten; in one process, and in
-  four on one file. From the moment that all workers are running to the end of the last handler.
+- *claim to ack*: jobs that do nothing, their own worker; one by one, with a concurrency of ten, and
+  with ten in each of four processes on one file. What a worker may have claimed before the clock
+  runs does not count.
+- *a job's life*: enqueued by hundreds, in one call where there is one, then claimed and acked with
+  a hundred in flight; the sum of both.
 
 Durability: everybody syncs each commit (WAL with `synchronous=FULL`; DBOS and persist-queue leave
 SQLite's own FULL, DBOS with the rollback journal). What else each keeps for that:
@@ -18,59 +21,83 @@ SQLite's own FULL, DBOS with the rollback journal). What else each keeps for tha
 | persist-queue | resumed when reopened | status | no; not for several processes |
 | DBOS | recovered | all | no |
 
-litequeue and persist-queue have no worker: one plain loop each. DBOS has fewer jobs to
-do (60 and 150). What a worker holds when the gate opens, at most ten of 400 or forty of 600, it has
-claimed before the clock runs; with DBOS's few jobs that helps it by up to a quarter.
+litequeue and persist-queue have no worker and know no concurrency: one plain loop each, so they
+have one line for one by one and for ten. A job's life with huey has one thread: it was quicker so
+than with ten or a hundred. DBOS has fewer jobs to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from bench.harness import Contest, Contestant, Goal
-from bench.peers import DBOS, HERE, HUEY, LITEQUEUE, PERSIST_QUEUE, contestant
+from bench.peers import DBOS, HERE, HUEY, LITEQUEUE, PERSIST_QUEUE, Hear, Peer, contestant
 
 SUBJECT = "queue on SQLite, against peers"
 
 ENQUEUE = "queue on SQLite: enqueue one at a time"
-ONE = "queue on SQLite: claim to ack, one process"
+SINGLE = "queue on SQLite: claim to ack, one by one"
+ONE = "queue on SQLite: claim to ack, ten at once"
 FOUR = "queue on SQLite: claim to ack, four processes"
+LIFE = "queue on SQLite: a job's life, 100 in flight"
 PEERS = ("huey", "litequeue", "persist-queue", "DBOS")
 
 
 def everybody(
-    operation: str, n: int = 0, workers: int = 1, slow: int = 0
+    operation: str,
+    n: int = 0,
+    few: int = 0,
+    *,
+    concurrency: int = 10,
+    workers: int = 1,
+    idle: Callable[[str], Hear] | None = None,
 ) -> tuple[Contestant, ...]:
-    what = {"operation": operation, "n": n, "workers": workers}
-    few = {**what, "n": slow or n}
+    """Return all who can do it: *n* jobs, *few* for DBOS."""
+    life = operation == "life"
+
+    def play(peer: Peer, script: str, name: str, note: str, at_once: int) -> list[Contestant]:
+        hear = idle(name) if idle else None
+        what = {"operation": operation, "workers": workers, "concurrency": at_once}
+        jobs = few if peer is DBOS else n // 5 if life and peer is not HERE else n
+        return contestant(peer, script, name=name, note=note, hear=hear, n=jobs, **what)
+
+    plain = concurrency == 10 and workers == 1 and operation == "drain"
     return (
-        *contestant(HERE, "queue_bare_sqlite", name="bare apsw", **what),
-        *contestant(HERE, "queue_harn", name="harn", note="lease, log, results, fair", **what),
-        *contestant(HUEY, "queue_huey", note="no ack", **what),
-        *contestant(LITEQUEUE, "queue_litequeue", note="no lease", **what),
+        *play(HERE, "queue_bare_sqlite", "bare apsw", "", concurrency),
+        *play(HERE, "queue_harn", "harn", "lease, log, results, fair", concurrency),
+        *play(HUEY, "queue_huey", "huey", "no ack", 1 if life else concurrency),
+        *(() if plain else play(LITEQUEUE, "queue_litequeue", "litequeue", "no lease", 1)),
         *(
-            contestant(PERSIST_QUEUE, "queue_persist", note="one process only", **what)
-            if workers == 1
-            else ()
+            ()
+            if plain or workers > 1
+            else play(PERSIST_QUEUE, "queue_persist", "persist-queue", "one process only", 1)
         ),
-        *contestant(DBOS, "queue_dbos", note="workflow status kept", **few),
+        *play(DBOS, "queue_dbos", "DBOS", "workflow status kept", concurrency),
     )
 
 
 def contests() -> Iterable[Contest]:
-    """Compare enqueue, claim to ack in one process and in four."""
-    yield Contest(ENQUEUE, everybody("enqueue", 100), "µs/job")
-    yield Contest(ONE, everybody("drain", 400, slow=60), "µs/job")
-    yield Contest(FOUR, everybody("drain", 600, workers=4, slow=150), "µs/job")
+    """Compare enqueue, claim to ack alone, by ten and in four processes, and whole lives."""
+    yield Contest(ENQUEUE, everybody("enqueue", 100, 50), "µs/job")
+    yield Contest(SINGLE, everybody("drain", 200, 20, concurrency=1), "µs/job")
+    yield Contest(ONE, everybody("drain", 400, 60), "µs/job")
+    yield Contest(FOUR, everybody("drain", 600, 200, workers=4), "µs/job")
+    yield Contest(LIFE, everybody("life", 2000, 400, concurrency=100), "µs/job")
 
 
 GOALS = [
-    Goal(f"ahead of {peer} ({short})", contest, "harn", peer, at_most=1.0)
-    for contest, short in (
-        (ENQUEUE, "SQLite, enqueue"),
-        (ONE, "SQLite, one process"),
-        (FOUR, "SQLite, four processes"),
-    )
-    for peer in PEERS
-    if (contest, peer) != (FOUR, "persist-queue")
+    *(
+        Goal(f"ahead of {peer} ({short})", contest, "harn", peer, at_most=1.0)
+        for contest, short, peers in (
+            (ENQUEUE, "SQLite, enqueue", PEERS),
+            (SINGLE, "SQLite, one by one", PEERS),
+            (ONE, "SQLite, ten at once", ("huey", "DBOS")),
+            (FOUR, "SQLite, four processes", ("huey", "litequeue", "DBOS")),
+        )
+        for peer in peers
+    ),
+    *(
+        Goal(f"8 times {peer}'s rate (SQLite, a job's life)", LIFE, "harn", peer, at_most=1 / 8)
+        for peer in PEERS
+    ),
 ]

@@ -7,9 +7,12 @@ argument and prints one JSON line, `{"us": ...}`.
 - *enqueue*: *n* jobs one at a time on an open connection, each durable when its call returns.
 - *enqueue many*: *n* jobs by hundreds, each hundred durable when its call returns.
 - *drain*: *n* jobs wait; *workers* processes are started. The first jobs that each of them takes
-  are held at a gate until all processes are there; the clock runs from the opening of the gate to
-  the end of the last handler. Starting, connecting and importing do not count.
-- *latency*: a worker is idle; the median, from the call that enqueues a job to its handler.
+  are held at a gate until all processes are there. What they may have claimed by then does not
+  count: the clock runs from the end of job 2 x *concurrency* x *workers* to the end of the last.
+- *life*: a drain, and before it the enqueueing by hundreds (in one call where there is one), which
+  is timed too; the sum.
+- *idle*: a worker is idle; the median, from the call that enqueues a job to its handler. Then, for
+  a second without a job, the processor time of the worker's process, in percent of one core.
 
 The handler appends a line to a file: that is how the end is seen from outside, for everybody alike.
 """
@@ -31,6 +34,7 @@ HOME = Path(WHAT.get("home", "."))
 AT = WHAT.get("at") or str(HOME / "queue.sqlite")
 CONCURRENCY = WHAT.get("concurrency", 10)
 IDLE_SAMPLES = 5
+IDLE_SECONDS = 1.0
 
 _marks = -1
 _is_open = False
@@ -80,19 +84,19 @@ def main(make, putter, work, filler=None) -> None:
     if operation == "enqueue":
         put = putter(AT)
         put(0)
-        cost = _timed(lambda: [put(value) for value in range(n)], n)
+        told = {"us": _timed(lambda: [put(value) for value in range(n)], n)}
     elif operation == "enqueue many":
-        fill = filler(AT)
-        fill([0])
-        hundreds = [list(range(first, first + 100)) for first in range(0, n, 100)]
-        cost = _timed(lambda: [fill(values) for values in hundreds], n)
+        told = {"us": _filled(n, putter, filler)}
     elif operation == "drain":
-        cost = _drain(n, putter, filler)
-    elif operation == "latency":
-        cost = _latency(putter)
+        _filled(n, putter, filler)
+        told = {"us": _drained(n)}
+    elif operation == "life":
+        told = {"us": _filled(n, putter, filler) + _drained(n)}
+    elif operation == "idle":
+        told = _idle(putter)
     else:
         raise ValueError(operation)
-    print(json.dumps({"us": cost}), flush=True)
+    print(json.dumps(told), flush=True)
     os._exit(0)
 
 
@@ -102,31 +106,35 @@ def _timed(do, n: int) -> float:
     return (time.perf_counter() - began) / n * 1e6
 
 
-def _drain(n: int, putter, filler) -> float:
-    values = list(range(n))
-    if filler is not None:
-        fill = filler(AT)
-        for first in range(0, n, 100):
-            fill(values[first : first + 100])
-    else:
+def _filled(n: int, putter, filler) -> float:
+    """Enqueue *n* by hundreds; return what one cost."""
+    if filler is None:
         put = putter(AT)
-        for value in values:
-            put(value)
+        return _timed(lambda: [put(value) for value in range(n)], n)
+    fill = filler(AT)
+    hundreds = [list(range(first, min(n, first + 100))) for first in range(0, n, 100)]
+    fill(hundreds[0])
+    return _timed(lambda: [fill(values) for values in hundreds[1:]], max(1, n - 100))
+
+
+def _drained(n: int) -> float:
     wanted = WHAT.get("workers", 1)
     workers = [_worker() for _ in range(wanted)]
     _until(lambda: len(list(HOME.glob("here-*"))) >= wanted, workers)
-    began = time.monotonic_ns()
     (HOME / "gate").touch()
     _until(lambda: len(_lines()) >= n, workers)
     lines = _lines()
-    seen = {line.split()[0] for line in lines}
-    assert len(seen) == n, f"{n - len(seen)} of {n} jobs were not done"
     for worker in workers:
         worker.kill()
-    return (max(int(line.split()[1]) for line in lines) - began) / n / 1000
+    seen = {line.split()[0] for line in lines}
+    assert len(seen) == n, f"{n - len(seen)} of {n} jobs were not done"
+    ends = sorted(int(line.split()[1]) for line in lines)
+    held = 2 * CONCURRENCY * wanted
+    assert n >= 2 * held, f"{n} jobs are too few for {held} that may be held"
+    return (ends[-1] - ends[held - 1]) / (len(ends) - held) / 1000
 
 
-def _latency(putter) -> float:
+def _idle(putter) -> dict[str, float]:
     (HOME / "gate").touch()
     put = putter(AT)
     worker = _worker()
@@ -134,13 +142,23 @@ def _latency(putter) -> float:
     _until(lambda: len(_lines()) >= 1, [worker])
     waits = []
     for number in range(IDLE_SAMPLES):
-        time.sleep(random.uniform(0.1, 0.4))
+        time.sleep(random.uniform(0.05, 0.25))
         began = time.monotonic_ns()
         put(number)
         _until(lambda: len(_lines()) >= len(waits) + 2, [worker])
         waits.append((int(_lines()[-1].split()[1]) - began) / 1000)
+    time.sleep(0.2)
+    began, before = time.monotonic_ns(), _processor_ns(worker)
+    time.sleep(IDLE_SECONDS)
+    used, passed = _processor_ns(worker) - before, time.monotonic_ns() - began
     worker.kill()
-    return statistics.median(waits)
+    return {"us": statistics.median(waits), "percent": 100 * used / passed}
+
+
+def _processor_ns(worker) -> int:
+    """Return the processor time of the process so far, all its threads together."""
+    threads = Path(f"/proc/{worker.pid}/task").glob("*/schedstat")
+    return sum(int(each.read_text().split()[0]) for each in threads)
 
 
 def _worker() -> subprocess.Popen:
@@ -160,7 +178,7 @@ def _until(condition, workers) -> None:
     while not condition():
         for worker in workers:
             assert worker.poll() is None, "a worker ended"
-        time.sleep(0.01)
+        time.sleep(0.005)
 
 
 class Loop:

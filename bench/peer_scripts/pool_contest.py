@@ -7,7 +7,7 @@ from functools import partial
 from threading import Event
 from time import sleep
 
-from _tell import began, main, rss
+from _tell import began, main, rss, tell
 
 CAP = 10
 
@@ -94,11 +94,29 @@ def threads(closure, n):
 
 # -- bytes of one that waits -----------------------------------------------------------------------
 
+KEYS = 100_000
+
 
 async def queued_bare(n):
+    """A deque for each key, and a ring of those that are not empty."""
+    names = [f"key-{number}" for number in range(KEYS)]
     before = rss()
-    queue = deque(partial(noop) for _ in range(n))
-    return (rss() - before) / len(queue)
+    ring = {}
+    for number in range(n):
+        ring.setdefault(names[number % KEYS], deque()).append(partial(noop))
+    tell((rss() - before) / n)
+
+
+async def queued_harn(n):
+    from harn import Runtime, pool_create
+
+    names = [f"key-{number}" for number in range(KEYS)]
+    async with Runtime():
+        pool = await pool_create(max_concurrent=1, queue="fair_round_robin")
+        await pool.submit(asyncio.Event().wait)
+        before = rss()
+        tasks = [await pool.submit(noop, key=names[number % KEYS]) for number in range(n)]
+        tell((rss() - before) / len(tasks))
 
 
 async def queued_group(n):
@@ -112,21 +130,7 @@ async def queued_group(n):
     before = rss()
     tasks = [asyncio.create_task(one()) for _ in range(n)]
     await asyncio.sleep(0)
-    told = (rss() - before) / n
-    for task in tasks:
-        task.cancel()
-    return told
-
-
-async def queued_harn(n):
-    from harn import Runtime, pool_create
-
-    async with Runtime():
-        pool = await pool_create(max_concurrent=1)
-        await pool.submit(asyncio.Event().wait)
-        before = rss()
-        tasks = [await pool.submit(noop) for _ in range(n)]
-        return (rss() - before) / len(tasks)
+    tell((rss() - before) / len(tasks))
 
 
 async def queued_anyio(n):
@@ -144,9 +148,7 @@ async def queued_anyio(n):
         for _ in range(n):
             group.start_soon(one)
         await asyncio.sleep(0)
-        told = (rss() - before) / n
-        group.cancel_scope.cancel()
-    return told
+        tell((rss() - before) / n)
 
 
 async def queued_aiojobs(n):
@@ -156,20 +158,15 @@ async def queued_aiojobs(n):
     await scheduler.spawn(asyncio.Event().wait())
     before = rss()
     jobs = [await scheduler.spawn(noop()) for _ in range(n)]
-    told = (rss() - before) / len(jobs)
-    await scheduler.close()
-    return told
+    tell((rss() - before) / len(jobs))
 
 
 def queued_threads(n):
-    done = Event()
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(done.wait)
-        before = rss()
-        futures = [pool.submit(int) for _ in range(n)]
-        told = (rss() - before) / len(futures)
-        done.set()
-    return told
+    pool = ThreadPoolExecutor(1)
+    pool.submit(Event().wait)
+    before = rss()
+    futures = [pool.submit(int) for _ in range(n)]
+    tell((rss() - before) / len(futures))
 
 
 def both(do):

@@ -106,6 +106,34 @@ def locking_harn(tasks):
     return do
 
 
+def asyncio_semaphore():
+    return asyncio.Semaphore(4)
+
+
+def anyio_semaphore():
+    from anyio import Semaphore
+
+    return Semaphore(4)
+
+
+def aiologic_semaphore():
+    from aiologic import Semaphore
+
+    return Semaphore(4)
+
+
+async def semaphore_harn(n):
+    from harn import sync_semaphore_acquire
+
+    async def some():
+        for _ in range(n // 10):
+            with await sync_semaphore_acquire("bench", 4):
+                await asyncio.sleep(0)
+
+    began()
+    await asyncio.gather(*(some() for _ in range(10)))
+
+
 # -- select: two sources, a value in either -------------------------------------------------------
 
 
@@ -154,6 +182,27 @@ async def select_anyio(n):
         group.cancel_scope.cancel()
 
 
+async def select_aiologic(n):
+    """The same with its queues."""
+    from aiologic import Queue
+
+    sources = [Queue(CAPACITY) for _ in range(2)]
+    out = Queue(1)
+
+    async def pass_on(source):
+        while True:
+            await out.async_put(await source.async_get())
+
+    began()
+    async with asyncio.TaskGroup() as group:
+        passing = [group.create_task(pass_on(source)) for source in sources]
+        group.create_task(feed([source.async_put for source in sources], n))
+        for _ in range(n):
+            await out.async_get()
+        for task in passing:
+            task.cancel()
+
+
 async def select_harn(n):
     from harn import channel, channel_select
 
@@ -186,6 +235,11 @@ LOCKS = {
     "anyio, fast_acquire": anyio_fast_lock,
     "aiologic": aiologic_lock,
 }
+SEMAPHORES = {
+    "asyncio.Semaphore": asyncio_semaphore,
+    "anyio": anyio_semaphore,
+    "aiologic": aiologic_semaphore,
+}
 
 main(
     {
@@ -203,9 +257,14 @@ main(
             }
             for tasks in (1, 10)
         },
+        "semaphore": {
+            **{name: locking(make, 10) for name, make in SEMAPHORES.items()},
+            "harn": in_a_runtime(semaphore_harn),
+        },
         "select": {
             "asyncio": select_asyncio,
             "anyio": select_anyio,
+            "aiologic": select_aiologic,
             "harn": in_a_runtime(select_harn),
         },
     }

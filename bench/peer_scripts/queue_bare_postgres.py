@@ -1,7 +1,7 @@
 """The floor on PostgreSQL: a table, SKIP LOCKED, one commit to claim, one to mark done.
 
-The worker takes ten at a time. It has no lease, no retry, no result. It waits for NOTIFY, which
-the one at a time insert sends.
+The worker takes as many as its concurrency says. It has no lease, no retry, no result. It waits for
+NOTIFY, which the one at a time insert sends.
 """
 
 import psycopg

@@ -1,8 +1,11 @@
 """The floor: a table, an index on what is ready, one commit for each step. WAL, FULL.
 
-The worker takes ten at a time, calls the handler, and marks them done together: what a loop
-written for the one purpose would do. It has no lease, no retry, no result.
+The worker takes as many as its concurrency says, calls the handler, and marks them done together:
+what a loop written for the one purpose would do. It has no lease, no retry, no result. When there
+is nothing it asks once a millisecond whether another process has committed (`data_version`).
 """
+
+import time
 
 import apsw
 from _play import did, main
@@ -38,9 +41,14 @@ def filler(at):
     return fill
 
 
-def work(at, concurrency):
-    import time
+def until_somebody_commits(db):
+    seen = db.pragma("data_version")
+    ready = db.execute("SELECT 1 FROM j WHERE state = 0").fetchone()
+    while ready is None and db.pragma("data_version") == seen:
+        time.sleep(0.001)
 
+
+def work(at, concurrency):
     db = connect(at)
     while True:
         db.execute("BEGIN IMMEDIATE")
@@ -56,7 +64,7 @@ def work(at, concurrency):
             with db:
                 db.executemany("UPDATE j SET state = 2 WHERE id = ?", [(id,) for id, _ in rows])
         else:
-            time.sleep(0.05)
+            until_somebody_commits(db)
 
 
 main(make, putter, work, filler)

@@ -2,19 +2,18 @@
 
 It keeps status, input and output of each. On SQLite it leaves the rollback journal and FULL as
 they are. Its queue looks once a second by default and starts no more than its concurrency each
-time, which would make ten a second. In a drain it may therefore look every millisecond (the least
-that it allows) on PostgreSQL and every ten on SQLite, where it was quickest with that; idle latency
-is measured with the default.
+time. In a drain it may therefore look every millisecond (the least that it allows) on PostgreSQL
+and every ten on SQLite, where it was quickest with that; idle latency is measured with the default.
 """
 
 import os
 
-from _play import AT, WHAT, did, main
-from dbos import DBOS, DBOSClient
+from _play import AT, CONCURRENCY, WHAT, did, main
+from dbos import DBOS, DBOSClient, run_dbos_database_migrations
 
-WHAT["idle"] = WHAT.get("idle") or WHAT["operation"] == "latency"
+WHAT["idle"] = WHAT.get("idle") or WHAT["operation"] == "idle"
 LOOK = 0.001 if "://" in AT else 0.01
-OPTIONS = {} if WHAT["idle"] else {"worker_concurrency": 10, "polling_interval_sec": LOOK}
+OPTIONS = {} if WHAT["idle"] else {"worker_concurrency": CONCURRENCY, "polling_interval_sec": LOOK}
 
 
 def url(at):
@@ -41,10 +40,7 @@ def handler(value):
 
 
 def make(at):
-    launch(at)
-    DBOS.launch()
-    DBOS.register_queue("q", **OPTIONS)
-    DBOS.destroy()
+    run_dbos_database_migrations(url(at))
 
 
 def putter(at):

@@ -1,11 +1,12 @@
-"""PgQueuer on PostgreSQL with asyncpg, its own worker: batches of ten, NOTIFY, log kept.
+"""PgQueuer on PostgreSQL with asyncpg, its own worker: NOTIFY, log kept.
 
-At least once. Its completions are buffered: they are written up to a batch later than the handler
-ended, so a killed worker does again what others have committed by then.
+It wants room for two batches, so a batch is half of its concurrency. At least once. Its completions
+are buffered: they are written up to a batch later than the handler ended, so a killed worker does
+again what others have committed by then.
 """
 
 import asyncpg
-from _play import Loop, did_async, main
+from _play import WHAT, Loop, did_async, main
 from pgqueuer import AsyncpgDriver, PgQueuer, Queries
 
 
@@ -47,7 +48,8 @@ def work(at, concurrency):
         async def handler(job):
             await did_async(job.payload.decode())
 
-        await pgq.run(batch_size=concurrency, max_concurrent_tasks=2 * concurrency)
+        most = WHAT.get("most", concurrency)
+        await pgq.run(batch_size=max(1, most // 2), max_concurrent_tasks=max(2, most))
 
     Loop()(run())
 

@@ -1,5 +1,7 @@
 """SAQ on PostgreSQL, its own worker: NOTIFY, results kept for ten minutes (its default)."""
 
+import asyncio
+
 from _play import Loop, did_async, main
 from saq import Queue, Worker
 
@@ -24,6 +26,18 @@ def putter(at):
     return lambda value: loop(queue.enqueue("handler", value=value))
 
 
+def filler(at):
+    """It has no call for many: a hundred calls at once."""
+    loop = Loop()
+    queue = Queue.from_url(at, name="q")
+    loop(queue.connect())
+
+    async def fill(values):
+        await asyncio.gather(*(queue.enqueue("handler", value=value) for value in values))
+
+    return lambda values: loop(fill(values))
+
+
 def work(at, concurrency):
     async def run():
         queue = Queue.from_url(at, name="q")
@@ -34,4 +48,4 @@ def work(at, concurrency):
     Loop()(run())
 
 
-main(make, putter, work)
+main(make, putter, work, filler)
