@@ -1,11 +1,12 @@
 """Channels, locks and select: harn beside asyncio, anyio and aiologic. Nothing here is durable.
 
 *1:1* and *4:4* pass messages between so many producers and consumers at capacity 256. *A lock* is
-taken and given back: alone, and by ten tasks that hold it for one turn of the loop. anyio's usual
-lock passes through the loop each time; the quicker `fast_acquire` stands beside it. *Select* takes
-from two channels whichever has something: asyncio by `wait` on two gets that stay under way (a
-cancelled one could lose a value), anyio by two tasks that pass on to a third stream, aiologic not
-at all, harn by `channel_select`, which takes nothing from the others.
+taken and given back: alone, and by ten tasks that hold it for one turn of the loop; *a semaphore*
+of four likewise by ten tasks. anyio's usual lock passes through the loop each time; the quicker
+`fast_acquire` stands beside it. *Select* takes from two channels whichever has something: asyncio
+by `wait` on two gets that stay under way (a cancelled one could lose a value), anyio and aiologic,
+which have no select, by two tasks that pass on to a third stream or queue, harn by
+`channel_select`, which takes nothing from the others.
 
 harn's channel may also be used from threads, as aiologic's queue; asyncio's and anyio's may not.
 harn counts metrics and watches for deadlocks; nobody else does. Everybody runs in a process of its
@@ -23,6 +24,7 @@ SUBJECT = "primitives, against peers"
 
 CHANNELS = {"1:1": "channel, 1:1", "4:4": "channel, 4:4"}
 LOCKS = {"lock, 1": "a lock nobody else wants", "lock, 10": "a lock ten tasks want"}
+SEMAPHORE = "a semaphore of four ten tasks want"
 SELECT = "select from two channels"
 
 
@@ -55,11 +57,21 @@ def contests() -> Iterable[Contest]:
             ),
         )
     yield Contest(
+        SEMAPHORE,
+        (
+            *play(HERE, "semaphore", "asyncio.Semaphore", 20_000),
+            *play(HERE, "semaphore", "harn", 20_000, "by name, watched"),
+            *play(ANYIO, "semaphore", "anyio", 20_000),
+            *play(AIOLOGIC, "semaphore", "aiologic", 20_000),
+        ),
+    )
+    yield Contest(
         SELECT,
         (
             *play(HERE, "select", "asyncio", 10_000, "wait on two gets"),
             *play(HERE, "select", "harn", 10_000),
             *play(ANYIO, "select", "anyio", 10_000, "two tasks and a third stream"),
+            *play(AIOLOGIC, "select", "aiologic", 10_000, "two tasks and a third queue"),
         ),
     )
 
@@ -76,7 +88,11 @@ GOALS = [
         for peer in ("anyio", "aiologic")
     ),
     *(
+        Goal(f"ahead of {peer} ({SEMAPHORE})", SEMAPHORE, "harn", peer, at_most=1.0)
+        for peer in ("anyio", "aiologic")
+    ),
+    *(
         Goal(f"ahead of {peer} ({SELECT})", SELECT, "harn", peer, at_most=1.0)
-        for peer in ("asyncio", "anyio")
+        for peer in ("asyncio", "anyio", "aiologic")
     ),
 ]
