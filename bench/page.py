@@ -40,6 +40,7 @@ def render(results: dict[str, Any], pictures: set[str] | None = None) -> str:
         here = [each for each in outcomes if each["subject"] == subject]
         parts.append(_subject(subject, results["about"].get(subject, ""), here, pictures))
     parts.append(_left_out(results.get("left_out", [])))
+    parts.append(_seconds(results.get("seconds", {})))
     return "\n".join(part for part in parts if part)
 
 
@@ -129,6 +130,13 @@ def _subject(
 
 def _rounds(outcome: dict[str, Any]) -> str:
     return "1 round" if len(outcome["samples"]) == 1 else f"{len(outcome['samples'])} rounds"
+
+
+def _seconds(seconds: dict[str, float]) -> str:
+    if not seconds:
+        return ""
+    each = ", ".join(f"{name} {took:.0f} s" for name, took in sorted(seconds.items()))
+    return f"## What it took\n\n{sum(seconds.values()) / 60:.0f} minutes: {each}.\n"
 
 
 def _left_out(told: list[dict[str, str]]) -> str:
