@@ -147,15 +147,15 @@ async def test_C6_a_handler_whose_claim_is_lost_is_cancelled(
 async def steal(queue: Any, clock: FakeClock) -> None:
     """Take the held job over, as if its claim had expired."""
     from harn.storage import Operation, Store, ask
+    from harn.storage.jobindex import look_by, open_queue, save_queue, settle_jobs
 
     def expire() -> Operation[None]:
-        yield ask("set_alarm", queue_id=1, alarm=0)
+        state = yield from open_queue("q")
+        assert state is not None
+        look_by(state, 0)
+        yield from save_queue(state)
         rows = yield ask("one_job", queue_id=1, id=1)
-        row = (1, 1, 2, 1, 1, rows[0][5], None, None)
-        from harn.storage import ask_many
-        from harn.storage.jobindex import SETTLE_COLUMNS
-
-        yield ask_many("settle_jobs", SETTLE_COLUMNS, [row])
+        yield from settle_jobs(state, [(1, 2, 1, 1, rows[0][5], None, None)])
 
     await harn.current_runtime().service(Store).run(expire)
     assert await queue.claim_next("thief", ttl="1h") is not None

@@ -10,23 +10,25 @@ import msgspec
 from harn.storage.contract import Event
 from harn.storage.indexes import INDEXES, Table
 from harn.storage.jobindex import (
+    Change,
+    Changes,
     JobState,
     QueueState,
     Shifts,
     acked,
     add_jobs,
-    apply_changes,
     buried,
     change_cap,
     change_keys,
     dedupe_tenant,
     failed,
     hold_jobs,
+    look_by,
     open_queue,
     purged,
     released,
+    save_queue,
     serve_shares,
-    settle_jobs,
     wake_jobs,
     without_expiry,
 )
@@ -106,6 +108,7 @@ class JobIndex:
         assert state is not None
         state.now = event.occurred_at_ms
         yield from folds[event.kind](state, event)
+        yield from save_queue(state)
 
     def held(self, topic: str) -> Operation[int | None]:
         """Return the oldest offset of *topic* that an unsettled job still needs."""
@@ -169,21 +172,15 @@ def _fold_claim(state: QueueState, event: Event) -> Operation[None]:
     yield from hold_jobs(state, [(id, *claim, scheduling.get("round"), enqueued_at)])
     if scheduling["strategy"] == "drr":
         yield from _fold_turn(state, key, scheduling)
+        state.round, state.last_key = scheduling["round"], key
+        state.promoted = int(scheduling.get("promoted", False))
+        state.promotions += state.promoted
     else:
         shifts = Shifts()
         shifts.add(key, ready=-1, in_flight=1, selected=1)
         yield from shifts.apply(state)
-    promoted = scheduling.get("promoted", False)
-    yield ask(
-        "note_claims",
-        queue_id=state.queue_id,
-        round=scheduling.get("round", state.round),
-        last_key=key if scheduling["strategy"] == "drr" else state.last_key,
-        promoted=int(promoted) if scheduling["strategy"] == "drr" else state.promoted,
-        promotions=int(promoted),
-        wake_at=record["expires_at_ms"],
-        ages=state.ages,
-    )
+    look_by(state, record["expires_at_ms"])
+    state.is_changed = True
 
 
 def _fold_turn(state: QueueState, key: str, scheduling: dict[str, Any]) -> Operation[None]:
@@ -206,11 +203,9 @@ def _fold_renewal(state: QueueState, event: Event) -> Operation[None]:
         return
     until = event.payload["expires_at_ms"]
     history = without_expiry(job.history) if job.state == READY else job.history
-    shifts = Shifts()
-    shifts.leave(job.key, job.state)
-    shifts.add(job.key, in_flight=1)
-    yield from settle_jobs(state, [(job.id, CLAIMED, until, 1, job.attempts, None, history)])
-    yield from shifts.apply(state)
+    changes = Changes(state)
+    changes.add(job, Change(CLAIMED, until, 1, job.attempts, None, history))
+    yield from changes.apply()
 
 
 def _job_of(state: QueueState, event: Event) -> Operation[JobState | None]:
@@ -224,17 +219,13 @@ def _fold_settled(state: QueueState, event: Event) -> Operation[None]:
     if job is None:
         return
     change = SETTLED[event.kind](job, event.payload, state.now)
-    yield from apply_changes(state, [(job, change)])
-    kind = event.kind
-    yield ask(
-        "add_totals",
-        queue_id=state.queue_id,
-        acked=int(kind == "job_acked"),
-        purged=int(kind == "job_purged"),
-        dead=int(kind == "job_dead"),
-        responses=0,
-        wake_at=change.wake_at,
-    )
+    changes = Changes(state)
+    changes.add(job, change)
+    yield from changes.apply()
+    state.tally.acked += event.kind == "job_acked"
+    state.tally.purged += event.kind == "job_purged"
+    state.tally.dead += event.kind == "job_dead"
+    state.is_changed = True
 
 
 SETTLED = {
@@ -247,8 +238,9 @@ SETTLED = {
 
 
 def _fold_response(state: QueueState, event: Event) -> Operation[None]:
-    totals = {"acked": 0, "purged": 0, "dead": 0, "responses": 1, "wake_at": None}
-    yield ask("add_totals", queue_id=state.queue_id, **totals)
+    state.tally.responses += 1
+    state.is_changed = True
+    yield from ()
 
 
 def _fold_woken(state: QueueState, event: Event) -> Operation[None]:

@@ -45,7 +45,10 @@ CLAIM_COLUMNS = (
     *("queue_id", "id", "claim_id", "consumer", "wake_at", "claimed_at", "claim_round"),
 )
 REFUND_COLUMNS = ("queue_id", "key", "count", "round")
-SERVE_COLUMNS = ("queue_id", "key", "served", "promoted", "turn", "round", "credit", "deferrals")
+SERVE_COLUMNS = (
+    *("queue_id", "key", "served", "promoted", "turn", "round", "credit", "deferrals"),
+    *("oldest_at", "known"),
+)
 SHIFT_COLUMNS = (
     *("queue_id", "key", "ready", "scheduled", "in_flight", "selected"),
     *("round", "cap", "at", "deferrals"),
@@ -56,8 +59,17 @@ SETTLE_COLUMNS = (
 )
 
 
+class Tally(msgspec.Struct):
+    """What an operation has settled."""
+
+    acked: int = 0
+    purged: int = 0
+    dead: int = 0
+    responses: int = 0
+
+
 class QueueState(msgspec.Struct):
-    """A queue's row, as an operation holds it."""
+    """A queue's row, as an operation holds it; `save_queue` writes it back."""
 
     name: str
     queue_id: int
@@ -73,6 +85,8 @@ class QueueState(msgspec.Struct):
     deferrals: int
     promotions: int
     is_new: bool = False
+    is_changed: bool = False
+    tally: Tally = msgspec.field(default_factory=Tally)
     drafts: list[Draft] = []
     """Records to append when the operation is through."""
     jobs: list[Row] = []
@@ -121,6 +135,34 @@ def open_queue(
         is_new = True
 
 
+def save_queue(state: QueueState) -> Operation[None]:
+    """Write back what an operation has changed of the queue's row."""
+    if state.is_changed:
+        yield ask(
+            "save_queue",
+            queue_id=state.queue_id,
+            round=state.round,
+            last_key=state.last_key,
+            promoted=int(state.promoted),
+            promotions=state.promotions,
+            alarm=state.alarm,
+            ages=state.ages,
+            acked=state.tally.acked,
+            purged=state.tally.purged,
+            dead=state.tally.dead,
+            responses=state.tally.responses,
+        )
+        state.is_changed = False
+        state.tally = Tally()
+
+
+def look_by(state: QueueState, at: int) -> None:
+    """Have somebody look at the queue again at *at*, if not before."""
+    if state.alarm is None or at < state.alarm:
+        state.alarm = at
+        state.is_changed = True
+
+
 # -- changes, many at a time ---------------------------------------------------------------------
 
 
@@ -161,9 +203,8 @@ def add_jobs(state: QueueState, jobs: Sequence[tuple[int, int, JobDraft]]) -> Op
     yield ask_many(
         "note_triggers", ("queue_id", "trigger_id"), [(queue_id, each) for each in triggers]
     )
-    if soonest is not None and (state.alarm is None or soonest < state.alarm):
-        state.alarm = soonest
-        yield ask("set_alarm", queue_id=queue_id, alarm=soonest)
+    if soonest is not None:
+        look_by(state, soonest)
 
 
 def hold_jobs(
@@ -182,9 +223,17 @@ def serve_shares(
     rows: list[Row] = []
     for share in shares:
         key = share.key
-        place = (share.turn, share.round, share.credit)
-        rows.append((state.queue_id, key, served[key], promoted[key], *place, state.deferrals))
+        rows.append(
+            (
+                *(state.queue_id, key, served[key], promoted[key], share.turn, share.round),
+                *(share.credit, state.deferrals, share.oldest_at, int(share.knows_oldest)),
+            )
+        )
     yield ask_many("serve_shares", SERVE_COLUMNS, rows)
+
+
+_PLACES = (0, 1, 2, 2, None, None, None)
+"""Which of a share's sums counts a job, by its state."""
 
 
 class Shifts:
@@ -203,14 +252,14 @@ class Shifts:
         sums[2] += in_flight
         sums[3] += selected
 
-    def leave(self, key: str, state: int) -> None:
-        """Note that a job of *key* leaves *state*."""
-        self.add(
-            key,
-            ready=-(state == READY),
-            scheduled=-(state == SCHEDULED),
-            in_flight=-(state in (CLAIMED, FAILED)),
-        )
+    def move(self, key: str, was: int, to: int) -> None:
+        """Note that a job of *key* goes from one state to another."""
+        sums = self._by_key.setdefault(key, [0, 0, 0, 0])
+        before, after = _PLACES[was], _PLACES[to]
+        if before is not None:
+            sums[before] -= 1
+        if after is not None:
+            sums[after] += 1
 
     def apply(self, state: QueueState) -> Operation[None]:
         """Write the sums."""
@@ -254,8 +303,7 @@ def wake_jobs(state: QueueState, rows: Sequence[Row]) -> Operation[None]:
         if was == CLAIMED:
             history = add_history(history, attempts, wake_at, "expired", EXPIRED)
         settled.append((id, READY, None, held, attempts, None, history))
-        shifts.leave(key, was)
-        shifts.add(key, ready=1)
+        shifts.move(key, was, READY)
     yield from settle_jobs(state, settled)
     yield from shifts.apply(state)
 
@@ -310,29 +358,44 @@ class Change(msgspec.Struct, frozen=True):
     history: str | None
 
 
-def apply_changes(state: QueueState, changes: Sequence[tuple[JobState, Change]]) -> Operation[None]:
-    """Write jobs' new rows and move their work between the counters of their shares."""
-    shifts = Shifts()
-    rows: list[Row] = []
-    refunds: Counter[str] = Counter()
-    for job, to in changes:
-        shifts.leave(job.key, job.state)
-        shifts.add(
-            job.key,
-            ready=int(to.state == READY),
-            scheduled=int(to.state == SCHEDULED),
-            in_flight=int(to.state in (CLAIMED, FAILED)),
+class Changes:
+    """Jobs that are settled, failed or released together, and what that does to their shares."""
+
+    def __init__(self, state: QueueState) -> None:
+        self._state = state
+        self._rows: dict[int, Row] = {}
+        self._shifts = Shifts()
+        self._refunds: Counter[str] = Counter()
+
+    def add(self, job: JobState, to: Change) -> None:
+        """Change *job*; a job may change more than once."""
+        self._shifts.move(job.key, job.state, to.state)
+        if to.attempts < job.attempts and job.claim_round == self._state.round:
+            self._refunds[job.key] += 1  # given back: its turn of this round does not count
+        self._rows[job.id] = (
+            *(job.id, to.state, to.wake_at, to.held, to.attempts, to.settled_at, to.history),
         )
-        if to.attempts < job.attempts and job.claim_round == state.round:
-            refunds[job.key] += 1  # given back: the turn it took in this round does not count
-        rows.append((job.id, to.state, to.wake_at, to.held, to.attempts, to.settled_at, to.history))
-    yield from settle_jobs(state, rows)
-    yield from shifts.apply(state)
-    if refunds:
-        back: list[Row] = [
-            (state.queue_id, key, count, state.round) for key, count in sorted(refunds.items())
-        ]
-        yield ask_many("refund_shares", REFUND_COLUMNS, back)
+        job.state, job.wake_at, job.held = to.state, to.wake_at, to.held
+        job.attempts, job.history = to.attempts, to.history
+        if to.wake_at is not None:
+            look_by(self._state, to.wake_at)
+
+    @property
+    def ids(self) -> Iterable[int]:
+        """The jobs that change."""
+        return self._rows.keys()
+
+    def apply(self) -> Operation[None]:
+        """Write jobs' new rows and move their work between the counters of their shares."""
+        state = self._state
+        yield from settle_jobs(state, tuple(self._rows.values()))
+        yield from self._shifts.apply(state)
+        if self._refunds:
+            back: list[Row] = [
+                (state.queue_id, key, count, state.round)
+                for key, count in sorted(self._refunds.items())
+            ]
+            yield ask_many("refund_shares", REFUND_COLUMNS, back)
 
 
 def acked(job: JobState, record: dict[str, Any], now: int) -> Change:

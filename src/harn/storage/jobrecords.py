@@ -77,7 +77,7 @@ class JobDraft(msgspec.Struct, frozen=True):
         return self.not_before_ms
 
 
-class ClaimedJob(msgspec.Struct, frozen=True):
+class ClaimedJob(msgspec.Struct):
     """A job and the claim on it, as a claim operation returns them."""
 
     id: int
@@ -133,6 +133,8 @@ class Share(msgspec.Struct):
     round: int
     credit: int
     oldest_at: int | None
+    knows_oldest: bool = False
+    """Whether *oldest_at* is what it is after the share was served."""
 
 
 class Board(msgspec.Struct, frozen=True):
@@ -156,6 +158,8 @@ class Pick(msgspec.Struct, frozen=True):
     id: int
     key: str
     enqueued_at: int
+    attempts: int
+    max_attempts: int
     round: int
     credit: int
     promoted: bool = False

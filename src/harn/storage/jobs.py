@@ -23,6 +23,7 @@ from harn.storage.jobindex import (
     change_keys,
     dedupe_tenant,
     hold_jobs,
+    look_by,
     open_queue,
     serve_shares,
 )
@@ -40,12 +41,12 @@ from harn.storage.log import append
 from harn.storage.operations import Operation, ask
 from harn.storage.settling import (
     NewId,
-    append_drafts,
     lapse_and_bury,
     note,
     queue_headers,
-    read_jobs,
+    read_bodies,
     settle_all,
+    write_back,
 )
 from harn.topics import WORKER_QUEUES, QueueTopics, queue_topics
 
@@ -109,7 +110,9 @@ def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
         settled = yield from settle_all(state, work.settlements, new_id)
     for claiming in work.claims:
         claimed.append((yield from _claim(state, claiming, new_id)))
-    yield from append_drafts(state)
+    yield from write_back(state)
+    for each in claimed:
+        yield from _fill(state, each)
     return WorkDone(entered, settled, claimed)
 
 
@@ -268,34 +271,38 @@ def _foreign(state: QueueState, triggers: frozenset[str] | None) -> Operation[st
 
 
 def _hold(state: QueueState, claiming: Claiming, choice: Choice) -> Operation[list[ClaimedJob]]:
-    picks = choice.picks
-    topics = queue_topics(state.name)
-    expires = state.now + claiming.ttl_ms
+    topic, headers = queue_topics(state.name).claims, queue_headers(state.name)
+    now, expires = state.now, state.now + claiming.ttl_ms
     yield from _write_claims(state, claiming, choice, expires)
-    found = yield from read_jobs(state, topics.jobs, [pick.id for pick in picks])
-    headers = queue_headers(state.name)
     jobs: list[ClaimedJob] = []
-    drafts: list[Draft] = []
-    for pick, claim_id in zip(picks, claiming.claim_ids, strict=False):
-        attempts, most, body = found[pick.id]
+    for pick, claim_id in zip(choice.picks, claiming.claim_ids, strict=False):
+        attempt = pick.attempts + 1
         jobs.append(
             ClaimedJob(
-                *(pick.id, body, pick.enqueued_at, attempts, most),
-                *(claim_id, expires, state.now),
+                *(pick.id, b"", pick.enqueued_at, attempt, pick.max_attempts),
+                *(claim_id, expires, now),
             )
         )
         record = {
             "job_event_id": pick.id,
             "claim_id": claim_id,
             "consumer_id": claiming.consumer,
-            "claimed_at_ms": state.now,
+            "claimed_at_ms": now,
             "expires_at_ms": expires,
-            "attempt": attempts,
+            "attempt": attempt,
             "scheduling": _scheduling(state, claiming, pick),
         }
-        drafts.append(Draft(topics.claims, "job_claimed", _encode(record), headers, state.now))
-    state.drafts += drafts
+        state.drafts.append(Draft(topic, "job_claimed", _encode(record), headers, now))
     return jobs
+
+
+def _fill(state: QueueState, claimed: Claimed) -> Operation[None]:
+    """Read the records of claimed jobs into them."""
+    if claimed.jobs:
+        ids = [job.id for job in claimed.jobs]
+        found = yield from read_bodies(queue_topics(state.name).jobs, ids)
+        for job in claimed.jobs:
+            job.body = found[job.id]
 
 
 def _write_claims(
@@ -312,19 +319,10 @@ def _write_claims(
     ]
     yield from hold_jobs(state, rows)
     yield from _serve(state, claiming, choice)
-    if state.alarm is None or expires < state.alarm:
-        state.alarm = expires
-    yield ask(
-        "note_claims",
-        queue_id=state.queue_id,
-        round=choice.round,
-        last_key=choice.last_key,
-        promoted=int(choice.promoted),
-        promotions=sum(pick.promoted for pick in picks),
-        wake_at=expires,
-        ages=state.ages,
-    )
+    look_by(state, expires)
     state.round, state.last_key, state.promoted = choice.round, choice.last_key, choice.promoted
+    state.promotions += sum(pick.promoted for pick in picks)
+    state.is_changed = True
 
 
 def _scheduling(state: QueueState, claiming: Claiming, pick: Any) -> dict[str, Any]:

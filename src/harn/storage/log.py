@@ -9,48 +9,79 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
 
 from harn.storage.codec import decode
 from harn.storage.contract import Damaged, Draft, Event
-from harn.storage.operations import Operation, Row, ask, ask_many, ask_together
+from harn.storage.operations import Ask, Operation, Row, Rows, ask, ask_many, ask_together
 
 PAGE = 500
 """Records in a page, at most."""
 PAGE_BYTES = 16 * 1024 * 1024
 """Roughly what a page may weigh; one record always fits."""
+APPEND = "append_events"
+"""A whole append, for an engine that can do it at one go."""
 TAKE_OFFSETS = "take_offsets"
 """The statement by which engines see that a topic grows."""
 COLUMNS = ("topic_id", "id", "kind", "payload", "headers", "at")
 
 
-def append(drafts: Sequence[Draft]) -> Operation[list[tuple[int, int]]]:
+def append(drafts: Sequence[Draft], *, places: bool = True) -> Operation[list[tuple[int, int]]]:
     """Append *drafts*, to several topics if need be, all or none; return (id, time) of each.
 
     Records of one topic keep their order. Topics are locked in the order of their names, so
-    that two such operations cannot block each other.
+    that two such operations cannot block each other. Without *places* nothing comes back, and an
+    engine need not wait for it.
     """
-    if len(drafts) == 1:
-        return (yield from _append_one(drafts[0]))
+    params = {"drafts": drafts, "places": places}
+    placed: Any = yield Ask(APPEND, params, steps=partial(_in_steps, drafts))
+    return placed  # type: ignore[no-any-return]
+
+
+def topics_of(drafts: Sequence[Draft]) -> list[tuple[str, int, int]]:
+    """Return the topics of *drafts* by name: how many records each gets, and the largest one."""
     counts = Counter([item.topic for item in drafts])
     largest = max([len(item.payload) for item in drafts])
-    taken: dict[str, tuple[int, Iterator[int], int]] = {}
-    wanted = sorted(counts.items())
-    asked = [
-        ask(TAKE_OFFSETS, topic=topic, count=count, largest=largest) for topic, count in wanted
-    ]
-    places = yield ask_together(asked)
-    for (topic, count), [(topic_id, head, now)] in zip(wanted, places, strict=True):
-        taken[topic] = topic_id, iter(range(head - count + 1, head + 1)), now
-    rows: list[Row] = []
+    return [(topic, count, largest) for topic, count in sorted(counts.items())]
+
+
+def placed(
+    drafts: Sequence[Draft],
+    topics: Sequence[tuple[str, int, int]],
+    heads: Sequence[tuple[int, int]],
+) -> list[tuple[int, int]]:
+    """Return (id, time) of each of *drafts*, given (head, time) of each of *topics* afterwards."""
+    taken: dict[str, tuple[Iterator[int], int]] = {}
+    for (topic, count, _), (head, now) in zip(topics, heads, strict=True):
+        taken[topic] = iter(range(head - count + 1, head + 1)), now
+    found: list[tuple[int, int]] = []
     for item in drafts:
-        topic_id, offsets, now = taken[item.topic]
-        at = now if item.at_ms is None else item.at_ms
-        rows.append((topic_id, next(offsets), item.kind, item.payload, item.headers, at))
+        offsets, now = taken[item.topic]
+        found.append((next(offsets), now if item.at_ms is None else item.at_ms))
+    return found
+
+
+def _in_steps(drafts: Sequence[Draft]) -> Operation[Rows]:
+    if len(drafts) == 1:
+        return (yield from _append_one(drafts[0]))
+    topics = topics_of(drafts)
+    asked = [
+        ask(TAKE_OFFSETS, topic=topic, count=count, largest=largest)
+        for topic, count, largest in topics
+    ]
+    taken = yield ask_together(asked)
+    ids = {topic: rows[0][0] for (topic, _, _), rows in zip(topics, taken, strict=True)}
+    places = placed(drafts, topics, [rows[0][1:] for rows in taken])
+    rows: list[Row] = [
+        (ids[item.topic], id, item.kind, item.payload, item.headers, at)
+        for item, (id, at) in zip(drafts, places, strict=True)
+    ]
     yield ask_many("insert_events", COLUMNS, rows)
-    return [(row[1], row[5]) for row in rows]
+    return places
 
 
-def _append_one(item: Draft) -> Operation[list[tuple[int, int]]]:
+def _append_one(item: Draft) -> Operation[Rows]:
     rows = yield ask(TAKE_OFFSETS, topic=item.topic, count=1, largest=len(item.payload))
     topic_id, id, now = rows[0]
     at = now if item.at_ms is None else item.at_ms

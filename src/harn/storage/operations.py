@@ -35,6 +35,8 @@ class Ask:
     rows: Sequence[Row] | None = None
     parts: Sequence[Ask] = ()
     """Several questions that do not need each other's answers, instead of one."""
+    steps: Callable[[], Operation[Rows]] | None = None
+    """How to get the same answer by smaller questions, for an engine without this statement."""
 
 
 Operation = Generator[Ask, Rows, T]
@@ -61,14 +63,22 @@ def drive(
     operation: Operation[T],
     execute: Execute,
     together: Callable[[Sequence[Ask]], list[Rows]] | None = None,
+    whole: Callable[[Ask], Rows | None] | None = None,
 ) -> T:
     """Carry *operation* out with *execute*, and return what it returns.
 
-    *together* carries several statements out at once, where an engine has a way to do that.
+    *together* carries several statements out at once, and *whole* does what others do in steps,
+    where an engine has a way to do that; None from *whole* means that steps are better.
     """
     try:
         wanted = next(operation)
         while True:
+            if wanted.steps is not None:
+                answer = None if whole is None else whole(wanted)
+                if answer is None:
+                    answer = drive(wanted.steps(), execute, together)
+                wanted = operation.send(answer)
+                continue
             if not wanted.parts:
                 wanted = operation.send(execute(wanted))
                 continue

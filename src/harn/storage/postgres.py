@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from harn.clock import Clock, SystemClock
 from harn.errors import HarnError, StorageBusy, StorageCorrupt, StorageError
-from harn.storage.contract import Durability, Hooks
+from harn.storage.contract import Draft, Durability, Hooks
 from harn.storage.handover import Handover, Request
 from harn.storage.listening import Listener, Notifier
-from harn.storage.log import TAKE_OFFSETS
+from harn.storage.log import APPEND, TAKE_OFFSETS, placed, topics_of
 from harn.storage.operations import Ask, Recipe, Row, Rows, drive, nothing
 from harn.storage.pgarrays import array_types, register
 from harn.storage.places import Place, mask
@@ -140,6 +140,10 @@ class PostgresDriver:
             self._add_lane()
         self._inbox.put(request)
         return request.future
+
+    def try_now(self, recipe: Recipe[T]) -> T | None:
+        """Carry nothing out: every statement waits for the server."""
+        return None
 
     def watch(self, wanted: bool) -> None:
         """Listen on a connection of its own; where that is impossible, polling has to do."""
@@ -255,6 +259,7 @@ class _Lane:
                 request.recipe(),
                 lambda asked: self._execute(connection, asked),
                 lambda asked: self._together(connection, asked),
+                lambda asked: self._whole(connection, asked),
             )
             if self._claims:
                 self._flush(connection)  # not with the commit: whether we may is not known yet
@@ -306,15 +311,28 @@ class _Lane:
             self._queue(self._queries[each.name], each)
         return self._flush(connection, len(asked))
 
+    def _whole(self, connection: Connection[Any], asked: Ask) -> Rows | None:
+        """Append records in one statement, and wait for their places only if they are wanted."""
+        assert asked.name == APPEND
+        drafts: Sequence[Draft] = asked.params["drafts"]
+        if len(drafts) > FEW:
+            return None  # a stream is faster
+        topics = topics_of(drafts)
+        self._touched.update([topic for topic, _, _ in topics])
+        query = self._queries[APPEND]
+        self._queue(query, Ask(APPEND, _appending(drafts, topics)))
+        if not asked.params["places"]:
+            return []
+        heads: Any = self._flush(connection)[0]
+        return placed(drafts, topics, heads)
+
     def _queue(self, query: Query, asked: Ask) -> None:
         params = dict(asked.params)
         if asked.rows is not None:
             columns = zip(*asked.rows, strict=True) if asked.rows else [()] * len(asked.columns)
-            as_array = array_types(query.text)
-            params = {
-                name: as_array.get(name, list)(values)
-                for name, values in zip(asked.columns, columns, strict=True)
-            }
+            params = dict(zip(asked.columns, columns, strict=True))
+        for name, as_array in array_types(query.text).items():
+            params[name] = as_array(params[name])
         if query.wants_now:
             clock = self._clock()
             params["now"] = clock.now_ms() if clock.is_fake else None
@@ -352,6 +370,29 @@ class _Lane:
         ours = StorageBusy(f"{self._server.where} is out of reach ({what}); try again")
         ours.__cause__ = error
         return ours
+
+
+def _appending(
+    drafts: Sequence[Draft], topics: Sequence[tuple[str, int, int]]
+) -> dict[str, Sequence[Any]]:
+    """Return the columns of an append: first the topics', then the records'."""
+    names, counts, largest = zip(*topics, strict=True)
+    left = dict(zip(names, counts, strict=True))
+    back: list[int] = []
+    for item in drafts:
+        left[item.topic] -= 1
+        back.append(left[item.topic])
+    return {
+        "topics": names,
+        "counts": counts,
+        "largest": largest,
+        "topic": [item.topic for item in drafts],
+        "back": back,
+        "kind": [item.kind for item in drafts],
+        "payload": [item.payload for item in drafts],
+        "headers": [item.headers for item in drafts],
+        "at": [item.at_ms for item in drafts],
+    }
 
 
 class _Landed(Exception):

@@ -14,17 +14,18 @@ from harn.storage.jobindex import (
     BATCH,
     EXPIRED,
     Change,
+    Changes,
     JobState,
     QueueState,
     acked,
     add_history,
-    apply_changes,
     buried,
     drop_idle,
     failed,
     open_queue,
     purged,
     released,
+    save_queue,
     wake_jobs,
     without_expiry,
 )
@@ -62,18 +63,13 @@ def queue_headers(queue: str) -> bytes:
     return _encode({"queue": queue})
 
 
-def read_jobs(
-    state: QueueState, topic: str, ids: Sequence[int]
-) -> Operation[dict[int, tuple[int, int, bytes]]]:
-    """Read jobs with their records: attempts so far, their limit, and the record's payload."""
-    rows = yield ask(
-        "claimed_rows", queue_id=state.queue_id, topic=topic, ids=_encode(ids).decode()
-    )
-    found: dict[int, tuple[int, int, bytes]] = {}
-    for id, attempts, most, body in rows:
-        if body is None:  # an engine that keeps its records elsewhere
-            body = yield from _record(topic, id)
-        found[id] = (attempts, most, bytes(body))
+def read_bodies(topic: str, ids: Sequence[int]) -> Operation[dict[int, bytes]]:
+    """Read the records of some jobs, encoded as they are."""
+    rows = yield ask("job_bodies", topic=topic, ids=_encode(ids).decode())
+    found = {id: bytes(body) for id, body in rows}
+    for id in ids:
+        if id not in found:  # an engine that keeps its records elsewhere
+            found[id] = yield from _record(topic, id)
     return found
 
 
@@ -85,13 +81,15 @@ def _record(topic: str, id: int) -> Operation[bytes]:
 def settle_due(state: QueueState, new_id: NewId) -> Operation[None]:
     """Let lapse what has expired and bury what has no attempt left."""
     yield from lapse_and_bury(state, new_id)
-    yield from append_drafts(state)
+    yield from write_back(state)
 
 
-def append_drafts(state: QueueState) -> Operation[None]:
+def write_back(state: QueueState) -> Operation[None]:
+    """Write the queue's row and the records that an operation has gathered."""
+    yield from save_queue(state)
     drafts, state.drafts = state.drafts, []
     if drafts:
-        yield from write(drafts)  # a dead letter is also listed with the triggers
+        yield from write(drafts, places=False)  # a dead letter is also listed with the triggers
 
 
 def lapse_and_bury(state: QueueState, new_id: NewId) -> Operation[None]:
@@ -108,7 +106,7 @@ def lapse_and_bury(state: QueueState, new_id: NewId) -> Operation[None]:
         yield from _bury(state, exhausted, new_id)
     [(alarm,)] = yield ask("next_due", queue_id=state.queue_id)
     state.alarm = alarm
-    yield ask("set_alarm", queue_id=state.queue_id, alarm=alarm)
+    state.is_changed = True
 
 
 def note(state: QueueState, kind: str, record: dict[str, Any]) -> None:
@@ -140,7 +138,10 @@ def settle_all(
             results.append(verdict)
             continue
         assert job is not None
-        results.append((yield from settling.carry_out(job, item)))
+        if item.action == "ack":
+            results.append(settling.ack(job, item))
+        else:
+            results.append((yield from settling.carry_out(job, item)))
     yield from settling.write()
     return results
 
@@ -164,26 +165,22 @@ class Settling:
         self._new_id = new_id
         self._topics = queue_topics(state.name)
         self._headers = queue_headers(state.name)
-        self._before: dict[int, JobState] = {}
-        self._after: dict[int, Change] = {}
-        self._drafts: list[Draft] = []
-        self._totals = {"acked": 0, "purged": 0, "dead": 0, "responses": 0}
-        self._wake_at: int | None = None
+        self._changes = Changes(state)
 
     def carry_out(self, job: JobState, item: Settlement) -> Operation[SettlementResult]:
-        """Do what *item* asks for; its claim is the current one."""
+        """Do what *item* asks for, unless it is to ack; its claim is the current one."""
         if item.action == "renew":
             return (yield from self._renew(job, item))
-        if item.action == "ack":
-            return self._ack(job, item)
         if item.action == "release":
             return self._release(job, item)
         return (yield from self._fail(job, item))
 
-    def _ack(self, job: JobState, item: Settlement) -> SettlementResult:
-        self._change(job, acked(job, {}, self._state.now))
-        self._claims("job_acked", job, item.consumer, {"acked_at_ms": self._state.now})
-        self._totals["acked"] += 1
+    def ack(self, job: JobState, item: Settlement) -> SettlementResult:
+        """Settle *job* as done, with its response."""
+        now = self._state.now
+        self._changes.add(job, acked(job, {}, now))
+        self._claims("job_acked", job, item.consumer, {"acked_at_ms": now})
+        self._state.tally.acked += 1
         return SettlementResult("done", response=self._respond(job, item))
 
     def _release(self, job: JobState, item: Settlement) -> SettlementResult:
@@ -192,7 +189,7 @@ class Settling:
             record["reason"] = item.reason
         if item.delay_ms:
             record["not_before_ms"] = self._state.now + item.delay_ms
-        self._change(job, released(job, record, self._state.now))
+        self._changes.add(job, released(job, record, self._state.now))
         self._claims("job_released", job, item.consumer, record)
         return SettlementResult("done")
 
@@ -205,7 +202,7 @@ class Settling:
         record: dict[str, Any] = {"failed_at_ms": self._state.now, "error": error}
         if item.delay_ms is not None:
             record["not_before_ms"] = self._state.now + item.delay_ms
-        self._change(job, failed(job, record, self._state.now))
+        self._changes.add(job, failed(job, record, self._state.now))
         self._claims("job_failed", job, item.consumer, record)
         return SettlementResult("done", response=response)
 
@@ -218,7 +215,7 @@ class Settling:
                 note = "it expired, and its key has as many claims as the cap allows"
                 return SettlementResult("lost", note=note)
             history = without_expiry(history)
-        self._change(job, Change(CLAIMED, until, 1, job.attempts, None, history))
+        self._changes.add(job, Change(CLAIMED, until, 1, job.attempts, None, history))
         record = {"renewed_at_ms": self._state.now, "expires_at_ms": until}
         self._claims("claim_renewed", job, item.consumer, record)
         return SettlementResult("done", expires_at=until)
@@ -234,16 +231,16 @@ class Settling:
             history = add_history(history, job.attempts, now, status, error)
         attempts = decode(history.encode()) if history else []
         record = {"dead_at_ms": now, "error": error, "attempts": attempts}
-        self._change(job, buried(job, record, now))
+        self._changes.add(job, buried(job, record, now))
         self._claims("job_dead", job, consumer, record)
-        self._totals["dead"] += 1
-        found = yield from read_jobs(self._state, self._topics.jobs, [job.id])
+        self._state.tally.dead += 1
+        found = yield from read_bodies(self._topics.jobs, [job.id])
         try:
-            told = decode(found[job.id][2])
+            told = decode(found[job.id])
         except ValueError:
             told = {"event": None}
         entry = self._new_id("dlq")
-        self._drafts += dead_letters(entry, self._state.name, job.id, told, attempts, error)
+        self._state.drafts += dead_letters(entry, self._state.name, job.id, told, attempts, error)
 
     def purge(self, job: JobState, by: str, reason: str | None) -> None:
         """Take *job* away."""
@@ -254,9 +251,9 @@ class Settling:
         }
         if reason is not None:
             record["reason"] = reason
-        self._change(job, purged(job, record, self._state.now))
+        self._changes.add(job, purged(job, record, self._state.now))
         self._add(self._topics.claims, "job_purged", record)
-        self._totals["purged"] += 1
+        self._state.tally.purged += 1
 
     def _respond(self, job: JobState, item: Settlement) -> dict[str, Any]:
         response: dict[str, Any] = {
@@ -271,7 +268,7 @@ class Settling:
         if item.outcome_omitted:
             response["outcome_omitted"] = True
         self._add(self._topics.responses, "job_response", response)
-        self._totals["responses"] += 1
+        self._state.tally.responses += 1
         return response
 
     def _claims(self, kind: str, job: JobState, consumer: str, more: dict[str, Any]) -> None:
@@ -279,41 +276,17 @@ class Settling:
         self._add(self._topics.claims, kind, record)
 
     def _add(self, topic: str, kind: str, record: dict[str, Any]) -> None:
-        now = self._state.now
-        self._drafts.append(Draft(topic, kind, _encode(record), self._headers, now))
-
-    def _change(self, job: JobState, to: Change) -> None:
-        if job.id not in self._before:
-            self._before[job.id] = JobState(
-                *(job.id, job.key, job.state, job.wake_at, job.attempts),
-                *(job.max_attempts, job.claim_id, job.held, job.history, job.claim_round),
-            )
-        self._after[job.id] = to
-        job.state, job.wake_at, job.held = to.state, to.wake_at, to.held
-        job.attempts, job.history = to.attempts, to.history
-        if to.wake_at is not None:
-            self._wake_at = min(self._wake_at or to.wake_at, to.wake_at)
+        state = self._state
+        state.drafts.append(Draft(topic, kind, _encode(record), self._headers, state.now))
 
     def write(self) -> Operation[None]:
-        """Write everything that was gathered."""
-        if not self._after:
+        """Write every change that was gathered."""
+        if not self._changes.ids:
             return
-        changes = [(self._before[id], to) for id, to in self._after.items()]
-        yield from apply_changes(self._state, changes)
-        if any(self._totals.values()) or self._wake_at is not None:
-            yield ask(
-                "add_totals",
-                queue_id=self._state.queue_id,
-                wake_at=self._wake_at,
-                **self._totals,
-            )
-        if self._wake_at is not None and self._state.alarm is not None:
-            self._state.alarm = min(self._state.alarm, self._wake_at)
-        elif self._wake_at is not None:
-            self._state.alarm = self._wake_at
-        if any(id % DROP_EVERY == 0 for id in self._after):
+        self._state.is_changed = True
+        yield from self._changes.apply()
+        if any(id % DROP_EVERY == 0 for id in self._changes.ids):
             yield from drop_idle(self._state)
-        self._state.drafts += self._drafts
 
 
 def purge_jobs(
@@ -340,5 +313,5 @@ def purge_jobs(
     for row in (yield ask("jobs_by_id", queue_id=state.queue_id, ids=ids)):
         settling.purge(JobState(*row), by, reason)
     yield from settling.write()
-    yield from append_drafts(state)
+    yield from write_back(state)
     return len(rows), rows[-1][0], until

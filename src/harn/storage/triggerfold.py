@@ -24,9 +24,12 @@ def lock(topic: str) -> Operation[None]:
     yield ask(TAKE_OFFSETS, topic=topic, count=0, largest=0)
 
 
-def write(drafts: Sequence[Draft]) -> Operation[list[int]]:
-    """Append *drafts* and apply them to the tables; return their offsets."""
+def write(drafts: Sequence[Draft], *, places: bool = True) -> Operation[list[int]]:
+    """Append *drafts* and apply them to the tables; return their offsets if they are wanted."""
     if not drafts:
+        return []
+    if not places and not any(item.topic in _FOLDED for item in drafts):
+        yield from append(drafts, places=False)
         return []
     placed = yield from append(drafts)
     for item, (id, at) in zip(drafts, placed, strict=True):

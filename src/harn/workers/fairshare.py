@@ -39,8 +39,8 @@ CHUNK = 100
 FEW = 32
 """So many keys that could be served are looked at all at once."""
 
-Head = tuple[int, int]
-"""A job as the scheduler sees it: its id and when it was enqueued."""
+Head = tuple[int, int, int, int]
+"""A job as the scheduler sees it: its id, when it was enqueued, its attempts and their limit."""
 
 
 def rank(priority: int, age_ms: int) -> int:
@@ -63,7 +63,10 @@ def _fifo(policy: SchedulerPolicy, board: Board, wanted: int) -> Operation[Choic
     rows = yield ask("queue_heads", queue_id=board.queue_id, depth=wanted, triggers=board.triggers)
     now = board.now
     rows.sort(key=lambda row: (rank(row[0], now - row[2]), row[1]))
-    picks = [Pick(id, key, at, board.round, 0) for _, id, at, key in rows[:wanted]]
+    picks = [
+        Pick(id, key, at, attempts, most, board.round, 0)
+        for _, id, at, key, attempts, most in rows[:wanted]
+    ]
     return Choice(picks, board.round, board.last_key, board.promoted, [])
 
 
@@ -113,7 +116,7 @@ class _Lane:
 
     def oldest(self) -> Head:
         """Return the job that has waited longest, whatever its priority."""
-        return min((heads[0] for heads in self.heads if heads), key=lambda head: head[::-1])
+        return min((heads[0] for heads in self.heads if heads), key=_by_age)
 
     def best(self, now: int) -> Head:
         """Return the job that is next by rank, then age."""
@@ -136,6 +139,10 @@ class _Lane:
                 self.last_taken[priority] = head[0]
                 return
         raise AssertionError("not at the head")
+
+
+def _by_age(head: Head) -> tuple[int, int]:
+    return head[1], head[0]
 
 
 class _Table:
@@ -167,6 +174,9 @@ class _Table:
                 shares.append(share)
             elif lane.served:
                 shares.append(share)
+            if lane.served and self._board.triggers is None and lane.lacks is None:
+                share.oldest_at = min([heads[0][1] for heads in lane.heads if heads], default=None)
+                share.knows_oldest = True
         return Choice(self._picks, self._round, self._last, self._promoted, shares)
 
     def look_around(self) -> Operation[None]:
@@ -293,7 +303,8 @@ class _Table:
         self._set_turn(share, credit)
         if not credit or not lane.is_open:
             self._leave_ring(share.key)
-        self._picks.append(Pick(head[0], share.key, head[1], self._round, credit, promoted))
+        id, at, attempts, most = head
+        self._picks.append(Pick(id, share.key, at, attempts, most, self._round, credit, promoted))
         self._last = share.key
         self._promoted = promoted
         if promoted and not self._seen_all and self._place_of(share.key) > self._frontier:
@@ -362,7 +373,7 @@ class _Table:
             yield from self._load_more(lane)
             return
         lanes = [lane, *(each for each in self._coming_up() if each is not lane)][: self.left]
-        depth = max(1, -(-self.left // len(lanes)))
+        depth = 1 + max(1, -(-self.left // len(lanes)))  # one more: how old the next one is
         rows: list[Row] = yield ask(
             "ready_heads",
             queue_id=self._board.queue_id,
@@ -370,8 +381,8 @@ class _Table:
             depth=depth,
             triggers=self._board.triggers,
         )
-        for key, priority, id, at in rows:
-            self._lanes[key].heads[priority].append((id, at))
+        for key, priority, id, at, attempts, most in rows:
+            self._lanes[key].heads[priority].append((id, at, attempts, most))
         for each in lanes:
             each.is_loaded = True
             each.more = [len(heads) == depth for heads in each.heads]
@@ -383,7 +394,7 @@ class _Table:
 
     def _load_more(self, lane: _Lane) -> Operation[None]:
         while (priority := lane.lacks) is not None:
-            depth = min(CHUNK, max(1, self.left))
+            depth = min(CHUNK, 1 + max(1, self.left))
             rows = yield ask(
                 "ready_after",
                 queue_id=self._board.queue_id,
@@ -393,5 +404,5 @@ class _Table:
                 depth=depth,
                 triggers=self._board.triggers,
             )
-            lane.heads[priority].extend((id, at) for id, at in rows)
+            lane.heads[priority].extend(rows)
             lane.more[priority] = len(rows) == depth

@@ -46,10 +46,10 @@ ON CONFLICT (queue_id, key) DO UPDATE SET
 
 -- name: ready_heads
 -- List the first ready jobs of some keys, for each priority so many.
-SELECT j.key, j.priority, j.id, j.enqueued_at
+SELECT j.key, j.priority, j.id, j.enqueued_at, j.attempts, j.max_attempts
 FROM json_array_elements_text(:keys::json) AS k(key)
 CROSS JOIN (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
-CROSS JOIN LATERAL (SELECT key, priority, id, enqueued_at FROM jobs
+CROSS JOIN LATERAL (SELECT key, priority, id, enqueued_at, attempts, max_attempts FROM jobs
     WHERE queue_id = :queue_id AND key = k.key COLLATE "C" AND priority = p.priority AND state = 0
     AND (:triggers::text IS NULL OR trigger_id IN (SELECT json_array_elements_text(:triggers::json)))
     ORDER BY id LIMIT :depth) AS j
@@ -57,16 +57,16 @@ ORDER BY j.key, j.priority, j.id;
 
 -- name: ready_after
 -- List the ready jobs of a key and priority after an id.
-SELECT id, enqueued_at FROM jobs
+SELECT id, enqueued_at, attempts, max_attempts FROM jobs
 WHERE queue_id = :queue_id AND key = :key AND priority = :priority AND state = 0 AND id > :after
 AND (:triggers::text IS NULL OR trigger_id IN (SELECT json_array_elements_text(:triggers::json)))
 ORDER BY id LIMIT :depth;
 
 -- name: queue_heads
 -- List the first ready jobs of a queue, for each priority so many.
-SELECT j.priority, j.id, j.enqueued_at, j.key
+SELECT j.priority, j.id, j.enqueued_at, j.key, j.attempts, j.max_attempts
 FROM (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
-CROSS JOIN LATERAL (SELECT priority, id, enqueued_at, key FROM jobs
+CROSS JOIN LATERAL (SELECT priority, id, enqueued_at, key, attempts, max_attempts FROM jobs
     WHERE queue_id = :queue_id AND priority = p.priority AND state = 0
     AND (:triggers::text IS NULL OR trigger_id IN (SELECT json_array_elements_text(:triggers::json)))
     ORDER BY id LIMIT :depth) AS j;
@@ -79,23 +79,22 @@ FROM unnest(:queue_id::bigint[], :id::bigint[], :claim_id::text[], :consumer::te
     :claim_round::bigint[]) AS v(queue_id, id, claim_id, consumer, wake_at, claimed_at, claim_round)
 WHERE jobs.queue_id = v.queue_id AND jobs.id = v.id;
 
--- name: claimed_rows
--- Read what a claim needs of the jobs it chose.
-SELECT j.id, j.attempts, j.max_attempts, e.payload
-FROM json_array_elements_text(:ids::json) AS v(id)
-CROSS JOIN LATERAL (SELECT id, attempts, max_attempts FROM jobs WHERE queue_id = :queue_id AND id = v.id::bigint LIMIT 1) AS j
-LEFT JOIN LATERAL (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic)
-    AND id = v.id::bigint LIMIT 1) AS e ON true;
+-- name: job_bodies
+-- Read the records of some jobs.
+SELECT e.id, e.payload FROM json_array_elements_text(:ids::json) AS v(id)
+CROSS JOIN LATERAL (SELECT id, payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic)
+    AND id = v.id::bigint LIMIT 1) AS e;
 
 -- name: serve_shares
 -- Write the shares that a claim has served.
 UPDATE shares SET ready = ready - v.served, in_flight = in_flight + v.served, selected = selected + v.served,
     promoted = shares.promoted + v.promoted, turn = v.turn, round = v.round, credit = v.credit, deferred_from = v.deferrals,
-    oldest_at = (SELECT min(h.enqueued_at) FROM (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
+    oldest_at = CASE WHEN v.known = 1 THEN v.oldest_at ELSE (SELECT min(h.enqueued_at) FROM (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
         CROSS JOIN LATERAL (SELECT enqueued_at FROM jobs WHERE queue_id = v.queue_id AND key = v.key COLLATE "C"
-            AND priority = p.priority AND state = 0 ORDER BY id LIMIT 1) AS h)
+            AND priority = p.priority AND state = 0 ORDER BY id LIMIT 1) AS h) END
 FROM unnest(:queue_id::bigint[], :key::text[], :served::bigint[], :promoted::bigint[], :turn::bigint[], :round::bigint[],
-    :credit::bigint[], :deferrals::bigint[]) AS v(queue_id, key, served, promoted, turn, round, credit, deferrals)
+    :credit::bigint[], :deferrals::bigint[], :oldest_at::bigint[], :known::bigint[])
+    AS v(queue_id, key, served, promoted, turn, round, credit, deferrals, oldest_at, known)
 WHERE shares.queue_id = v.queue_id AND shares.key = v.key COLLATE "C";
 
 -- name: shift_shares
@@ -139,18 +138,6 @@ WHERE shares.queue_id = v.queue_id AND shares.key = v.key COLLATE "C";
 UPDATE shares SET credit = credit + v.count, turn = CASE WHEN turn IS NULL THEN NULL ELSE v.round END
 FROM unnest(:queue_id::bigint[], :key::text[], :count::bigint[], :round::bigint[]) AS v(queue_id, key, count, round)
 WHERE shares.queue_id = v.queue_id AND shares.key = v.key COLLATE "C" AND ready > 0 AND shares.round = v.round;
-
--- name: note_claims
--- Write the scheduler's state after a claim.
-UPDATE queues SET round = :round, last_key = :last_key, promoted = :promoted, promotions = promotions + :promotions,
-    alarm = least(alarm, :wake_at::bigint), ages = :ages
-WHERE queue_id = :queue_id;
-
--- name: add_totals
--- Count what was settled, and look again no later than a time.
-UPDATE queues SET acked = acked + :acked, purged = purged + :purged, dead = dead + :dead, responses = responses + :responses,
-    alarm = least(alarm, :wake_at::bigint)
-WHERE queue_id = :queue_id;
 
 -- name: jobs_by_id
 -- Read the rows of some jobs.

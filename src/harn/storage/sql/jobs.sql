@@ -81,9 +81,11 @@ WHERE queue_id = :queue_id AND wake_at <= :until ORDER BY wake_at LIMIT :limit;
 -- Tell when the next claim expires or scheduled job comes due.
 SELECT min(wake_at) FROM jobs WHERE queue_id = :queue_id AND wake_at IS NOT NULL;
 
--- name: set_alarm
--- Note when something is due next.
-UPDATE queues SET alarm = :alarm WHERE queue_id = :queue_id;
+-- name: save_queue
+-- Write what an operation has changed of a queue's row.
+UPDATE queues SET round = :round, last_key = :last_key, promoted = :promoted, promotions = :promotions, alarm = :alarm,
+    ages = :ages, acked = acked + :acked, purged = purged + :purged, dead = dead + :dead, responses = responses + :responses
+WHERE queue_id = :queue_id;
 
 -- name: one_job
 -- Read a job's row.

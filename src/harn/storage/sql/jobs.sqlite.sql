@@ -33,7 +33,7 @@ ON CONFLICT (queue_id, key) DO UPDATE SET
 
 -- name: ready_heads
 -- List the first ready jobs of some keys, for each priority so many.
-SELECT j.key, j.priority, j.id, j.enqueued_at
+SELECT j.key, j.priority, j.id, j.enqueued_at, j.attempts, j.max_attempts
 FROM json_each(:keys) k CROSS JOIN json_each('[0,1,2]') p CROSS JOIN jobs j INDEXED BY jobs_of_key
 WHERE j.queue_id = :queue_id AND j.key = k.value AND j.priority = p.value AND j.state = 0
 AND j.id IN (SELECT id FROM jobs INDEXED BY jobs_of_key
@@ -44,22 +44,22 @@ ORDER BY j.key, j.priority, j.id;
 
 -- name: ready_after
 -- List the ready jobs of a key and priority after an id.
-SELECT id, enqueued_at FROM jobs INDEXED BY jobs_of_key
+SELECT id, enqueued_at, attempts, max_attempts FROM jobs INDEXED BY jobs_of_key
 WHERE queue_id = :queue_id AND key = :key AND priority = :priority AND state = 0 AND id > :after
 AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers)))
 ORDER BY id LIMIT :depth;
 
 -- name: queue_heads
 -- List the first ready jobs of a queue, for each priority so many.
-SELECT * FROM (SELECT priority, id, enqueued_at, key FROM jobs INDEXED BY jobs_ready
+SELECT * FROM (SELECT priority, id, enqueued_at, key, attempts, max_attempts FROM jobs INDEXED BY jobs_ready
     WHERE queue_id = :queue_id AND priority = 0 AND state = 0
     AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :depth)
 UNION ALL
-SELECT * FROM (SELECT priority, id, enqueued_at, key FROM jobs INDEXED BY jobs_ready
+SELECT * FROM (SELECT priority, id, enqueued_at, key, attempts, max_attempts FROM jobs INDEXED BY jobs_ready
     WHERE queue_id = :queue_id AND priority = 1 AND state = 0
     AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :depth)
 UNION ALL
-SELECT * FROM (SELECT priority, id, enqueued_at, key FROM jobs INDEXED BY jobs_ready
+SELECT * FROM (SELECT priority, id, enqueued_at, key, attempts, max_attempts FROM jobs INDEXED BY jobs_ready
     WHERE queue_id = :queue_id AND priority = 2 AND state = 0
     AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :depth);
 
@@ -69,20 +69,19 @@ UPDATE jobs SET state = 2, wake_at = ?5, attempts = attempts + 1, epoch = epoch 
     consumer = ?4, claimed_at = ?6, claim_round = ?7
 WHERE queue_id = ?1 AND id = ?2;
 
--- name: claimed_rows
--- Read what a claim needs of the jobs it chose.
-SELECT j.id, j.attempts, j.max_attempts, e.payload
-FROM json_each(:ids) i CROSS JOIN jobs j ON j.queue_id = :queue_id AND j.id = i.value
-LEFT JOIN events e ON e.topic_id = (SELECT topic_id FROM topics WHERE name = :topic) AND e.id = j.id;
+-- name: job_bodies
+-- Read the records of some jobs.
+SELECT e.id, e.payload FROM json_each(:ids) i
+CROSS JOIN events e ON e.topic_id = (SELECT topic_id FROM topics WHERE name = :topic) AND e.id = i.value;
 
 -- name: serve_shares
 -- Write the shares that a claim has served.
 UPDATE shares SET ready = ready - ?3, in_flight = in_flight + ?3, selected = selected + ?3, promoted = promoted + ?4,
     turn = ?5, round = ?6, credit = ?7, deferred_from = ?8,
-    oldest_at = (SELECT min(at) FROM (
+    oldest_at = CASE WHEN ?10 THEN ?9 ELSE (SELECT min(at) FROM (
         SELECT * FROM (SELECT enqueued_at AS at FROM jobs INDEXED BY jobs_of_key WHERE queue_id = ?1 AND key = ?2 AND priority = 0 AND state = 0 ORDER BY id LIMIT 1)
         UNION ALL SELECT * FROM (SELECT enqueued_at FROM jobs INDEXED BY jobs_of_key WHERE queue_id = ?1 AND key = ?2 AND priority = 1 AND state = 0 ORDER BY id LIMIT 1)
-        UNION ALL SELECT * FROM (SELECT enqueued_at FROM jobs INDEXED BY jobs_of_key WHERE queue_id = ?1 AND key = ?2 AND priority = 2 AND state = 0 ORDER BY id LIMIT 1)))
+        UNION ALL SELECT * FROM (SELECT enqueued_at FROM jobs INDEXED BY jobs_of_key WHERE queue_id = ?1 AND key = ?2 AND priority = 2 AND state = 0 ORDER BY id LIMIT 1))) END
 WHERE queue_id = ?1 AND key = ?2;
 
 -- name: shift_shares
@@ -119,18 +118,6 @@ WHERE queue_id = ?1 AND key = ?2;
 -- Give credit back for turns of this round that came to nothing.
 UPDATE shares SET credit = credit + ?3, turn = CASE WHEN turn IS NULL THEN NULL ELSE ?4 END
 WHERE queue_id = ?1 AND key = ?2 AND ready > 0 AND round = ?4;
-
--- name: note_claims
--- Write the scheduler's state after a claim.
-UPDATE queues SET round = :round, last_key = :last_key, promoted = :promoted, promotions = promotions + :promotions,
-    alarm = CASE WHEN alarm IS NULL OR alarm > :wake_at THEN :wake_at ELSE alarm END, ages = :ages
-WHERE queue_id = :queue_id;
-
--- name: add_totals
--- Count what was settled, and look again no later than a time.
-UPDATE queues SET acked = acked + :acked, purged = purged + :purged, dead = dead + :dead, responses = responses + :responses,
-    alarm = CASE WHEN :wake_at IS NULL OR alarm < :wake_at THEN alarm ELSE :wake_at END
-WHERE queue_id = :queue_id;
 
 -- name: jobs_by_id
 -- Read the rows of some jobs.

@@ -9,10 +9,20 @@ RETURNING topic_id, head, :now;
 -- types: int8 int8 text bytea bytea int8
 COPY events (topic_id, id, kind, payload, headers, occurred_at_ms) FROM STDIN (FORMAT BINARY);
 
--- name: insert_events_few
--- Write a few records the same way, along with other statements.
-INSERT INTO events (topic_id, id, kind, payload, headers, occurred_at_ms)
-SELECT * FROM unnest(:topic_id::bigint[], :id::bigint[], :kind::text[], :payload::bytea[], :headers::bytea[], :at::bigint[]);
+-- name: append_events
+-- Take offsets of some topics and write the records that they are for; `back` counts from a topic's new head.
+WITH t AS (
+    INSERT INTO topics (name, head, largest) SELECT * FROM unnest(:topics::text[], :counts::bigint[], :largest::bigint[])
+    ON CONFLICT (name) DO UPDATE SET head = topics.head + excluded.head, largest = greatest(topics.largest, excluded.largest)
+    RETURNING topic_id, name, head, :now AS at
+), e AS (
+    INSERT INTO events (topic_id, id, kind, payload, headers, occurred_at_ms)
+    SELECT t.topic_id, t.head - v.back, v.kind, v.payload, v.headers, coalesce(v.at, t.at)
+    FROM unnest(:topic::text[], :back::bigint[], :kind::text[], :payload::bytea[], :headers::bytea[], :at::bigint[])
+        AS v(topic, back, kind, payload, headers, at)
+    JOIN t ON t.name = v.topic
+)
+SELECT head, at FROM t ORDER BY name;
 
 -- name: set_limits
 -- Let nothing in this transaction hang, and plan by the indexes, whatever is known of the tables' sizes.
