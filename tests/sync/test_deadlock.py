@@ -151,6 +151,19 @@ async def both_ends_full() -> None:
         s.spawn(forward, b, a)
 
 
+async def holding_a_permit_that_the_sender_needs() -> None:
+    ch = channel("c")
+
+    async def sender() -> None:
+        with await sync_mutex_acquire("m"):  # type: ignore[union-attr]
+            await ch.send(1)
+
+    with await sync_mutex_acquire("m"):  # type: ignore[union-attr]
+        async with scope() as s:
+            s.spawn(sender)
+            await ch.receive()
+
+
 async def holding_a_mutex_that_the_sender_needs() -> None:
     ch = channel("c")
 
@@ -224,6 +237,7 @@ TRUE_DEADLOCKS: list[Case] = [
     a_pipeline_whose_head_forgot_to_close,
     both_ends_full,
     holding_a_mutex_that_the_sender_needs,
+    holding_a_permit_that_the_sender_needs,
     holding_permits_that_the_sender_needs,
     a_grandchild_is_awaited,
     after_a_deadline_that_was_not_needed,

@@ -398,6 +398,27 @@ async def test_Y8_the_counters_add_up(runtime: Runtime, clock: FakeClock) -> Non
     assert metrics("mutex").total_held_ms == 5000
 
 
+async def test_Y8_the_counters_add_up_without_a_timeout(runtime: Runtime, clock: FakeClock) -> None:
+    held = await sync_mutex_acquire("k")
+    doomed = asyncio.ensure_future(sync_mutex_acquire("k"))
+    served = asyncio.ensure_future(sync_mutex_acquire("k"))
+    await settle()
+    await clock.advance("1s")
+    doomed.cancel()
+    await settle()
+    await clock.advance("1s")
+    assert held is not None
+    held.release()
+    last = await served
+
+    found = metrics("mutex")
+
+    assert last is not None
+    assert (found.acquisition_count, found.release_count, found.cancellation_count) == (2, 1, 1)
+    assert (found.current_held, found.current_queue_depth, found.max_queue_depth) == (1, 0, 2)
+    assert (found.total_wait_ms, found.total_held_ms) == (1000 + 2000, 2000)
+
+
 async def test_metrics_by_kind_by_key_and_of_nothing(runtime: Runtime) -> None:
     await sync_mutex_acquire("a")
     await sync_gate_acquire("a", 2)

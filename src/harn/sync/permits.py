@@ -7,6 +7,7 @@ counters, among the last `MOST_IDLE` of its kind.
 
 from __future__ import annotations
 
+from asyncio import Future
 from types import TracebackType
 from typing import Literal, Self, get_args
 
@@ -14,7 +15,7 @@ from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption, did_you_mean
 from harn.runtime import Frame, Runtime, current_frame, current_frame_var
 from harn.sync.turnstile import Turn, Turnstile
-from harn.sync.waiters import GONE, GRANTED, guard, task_running_on
+from harn.sync.waiters import GONE, GRANTED, WAITING, guard, task_running_on
 
 Kind = Literal["mutex", "rwlock", "semaphore", "gate"]
 Mode = Literal["read", "write"]
@@ -25,42 +26,16 @@ MOST_READERS = 1 << 40
 """A read-write lock's permits: a reader takes one, a writer all of them."""
 
 _acquire, _release = guard.acquire, guard.release  # `with` costs twice as much
+_frame_here = current_frame_var.get  # saves binding it anew each time
 
 
 class Permit(Turn):
     """Something held; `release()` gives it back, as do `with`, `async with` and the scope's end."""
 
+    # Filled in by whoever makes it: an `__init__` would cost more than what it does.
+    _frame: Frame
+    _since: float
     _patience = 0.0
-
-    def __init__(
-        self, turnstile: Turnstile, permits: int, frame: Frame, timeout: Duration | None
-    ) -> None:
-        """Take *permits* at once, or else stand in line; made by `sync_*_acquire` only."""
-        self.on = turnstile
-        if permits != 1:
-            self.want = permits
-        self._frame = frame
-        self.holder = task_running_on(turnstile.loop)
-        self._since = turnstile.monotonic()
-        if timeout is not None:
-            self.timed = True
-            self._patience = to_seconds(timeout, "timeout")
-        _acquire()
-        try:
-            if turnstile.holder is None and turnstile.free >= permits and not turnstile.queued:
-                # Nobody holds it: what `enter` does, without the call.
-                turnstile.free -= permits
-                turnstile.acquisitions += 1
-                turnstile.holder = self.holder
-                turnstile.held = permits
-                self.state = GRANTED
-            elif not turnstile.enter(self, timeout is None or self._patience > 0):
-                return
-        finally:
-            _release()
-        if frame.cleanups is None:
-            frame.cleanups = {}
-        frame.cleanups[self] = self
 
     async def _granted(self) -> Self | None:
         """Wait in line; None when the time is up, and then nothing is held."""
@@ -85,9 +60,7 @@ class Permit(Turn):
         began, self._since = self._since, turnstile.monotonic()
         turnstile.wait_seconds += self._since - began
         if self.state == GRANTED:
-            if (frame := self._frame).cleanups is None:
-                frame.cleanups = {}
-            frame.cleanups[self] = self
+            _own(self._frame, self)
             return self
         turnstile.timeouts += 1
         turnstile.leave(self)
@@ -130,7 +103,8 @@ class Permit(Turn):
             if self.state != GRANTED:
                 return False
             self.state = GONE
-            turnstile.held_seconds += turnstile.monotonic() - self._since
+            monotonic = turnstile.monotonic  # calling it from the slot costs twice as much
+            turnstile.held_seconds += monotonic() - self._since
             turnstile.releases += 1
             if turnstile.capacity == 1:
                 turnstile.hand_over()
@@ -171,6 +145,34 @@ class Permit(Turn):
     def __repr__(self) -> str:
         state = "released" if self.released else "held"
         return f"<Permit {self.kind} {self.key!r} {state}>"
+
+
+def _ask(turnstile: Turnstile, permits: int, frame: Frame, timeout: Duration | None) -> Permit:
+    """Take *permits* at once, or else stand in line; the state of what is returned says which."""
+    permit = Permit()
+    permit.on = turnstile
+    permit.state = WAITING
+    permit.want = permits
+    permit.timed = timeout is not None
+    permit._frame = frame
+    permit.holder = task_running_on(turnstile.loop)
+    permit._since = turnstile.monotonic()
+    if timeout is not None:
+        permit._patience = to_seconds(timeout, "timeout")
+    _acquire()
+    try:
+        granted = turnstile.enter(permit, timeout is None or permit._patience > 0)
+    finally:
+        _release()
+    if granted:
+        _own(frame, permit)
+    return permit
+
+
+def _own(frame: Frame, permit: Permit) -> None:
+    if frame.cleanups is None:
+        frame.cleanups = {}
+    frame.cleanups[permit] = permit
 
 
 class Permits:
@@ -220,32 +222,56 @@ async def sync_mutex_acquire(key: str, timeout: Duration | None = None) -> Permi
     >>> asyncio.run(main())
     (True, False)
     """
-    frame = current_frame_var.get(None) or current_frame()
-    runtime = frame.task.runtime
-    permits = runtime._services.get(Permits) or runtime.service(Permits)  # saves a call
-    try:
-        turnstile = permits.mutexes.get(key) or permits.open("mutex", key, 1)
-    except TypeError:
-        turnstile = permits.open("mutex", key, 1)  # unhashable: refused there
-    permit = Permit(turnstile, 1, frame, timeout)
-    if permit.state == GRANTED:
-        return permit
-    if timeout is not None:
-        return await permit._granted()
-    # What `_granted` does without a timeout, without a coroutine of its own.
+    frame = _frame_here(None) or current_frame()
     task = frame.task
-    if task.aio is permit.holder:
-        task.waiting = permit
+    runtime = task.runtime
     try:
-        await permit.future
-    except BaseException:
-        permit._gave_up()
-        raise
+        turnstile = runtime._services[Permits].mutexes[key]  # saves two calls
+    except (KeyError, TypeError):
+        turnstile = runtime.service(Permits).open("mutex", key, 1)
+    if timeout is not None:
+        permit = _ask(turnstile, 1, frame, timeout)
+        return permit if permit.state == GRANTED else await permit._granted()
+    # What `_ask` and `_granted` do without a timeout, in one piece: the hot one.
+    permit = Permit()
+    permit.on = turnstile
+    permit.state = WAITING
+    permit._frame = frame
+    permit.holder = holder = task_running_on(turnstile.loop)
+    monotonic = turnstile.monotonic
+    permit._since = monotonic()
+    _acquire()
+    try:
+        if turnstile.free:  # nobody holds it, so nobody waits
+            turnstile.free = 0
+            turnstile.acquisitions += 1
+            turnstile.holder = holder
+            turnstile.held = 1
+            permit.state = GRANTED
+        else:
+            if turnstile.holder is holder:
+                turnstile.enter(permit)  # which refuses
+            future: Future[None] = Future(loop=turnstile.loop)  # `create_future` is one call more
+            permit.future = future
+            turnstile.line.append(permit)
+            turnstile.queued = queued = turnstile.queued + 1
+            if queued > turnstile.longest_line:
+                turnstile.longest_line = queued
     finally:
-        task.waiting = None
-    began = permit._since
-    permit._since = now = turnstile.monotonic()
-    turnstile.wait_seconds += now - began
+        _release()
+    if permit.state == WAITING:
+        if task.aio is holder:
+            task.waiting = permit
+        try:
+            await future
+        except BaseException:
+            permit._gave_up()
+            raise
+        finally:
+            task.waiting = None
+        began = permit._since
+        permit._since = now = monotonic()
+        turnstile.wait_seconds += now - began
     if frame.cleanups is None:
         frame.cleanups = {}
     frame.cleanups[permit] = permit
@@ -274,7 +300,7 @@ async def sync_rwlock_acquire(
     frame = current_frame()
     turnstile = frame.task.runtime.service(Permits).open("rwlock", key, MOST_READERS)
     want = MOST_READERS if mode == "write" else 1
-    permit = Permit(turnstile, want, frame, timeout)
+    permit = _ask(turnstile, want, frame, timeout)
     return permit if permit.state == GRANTED else await permit._granted()
 
 
@@ -298,7 +324,7 @@ async def sync_semaphore_acquire(
         raise InvalidOption("permits", permits, f"at most the capacity, {capacity}")
     frame = current_frame()
     turnstile = frame.task.runtime.service(Permits).open("semaphore", key, capacity)
-    permit = Permit(turnstile, permits, frame, timeout)
+    permit = _ask(turnstile, permits, frame, timeout)
     return permit if permit.state == GRANTED else await permit._granted()
 
 
@@ -317,7 +343,7 @@ async def sync_gate_acquire(key: str, limit: int, timeout: Duration | None = Non
     _positive("limit", limit)
     frame = current_frame()
     turnstile = frame.task.runtime.service(Permits).open("gate", key, limit)
-    permit = Permit(turnstile, 1, frame, timeout)
+    permit = _ask(turnstile, 1, frame, timeout)
     return permit if permit.state == GRANTED else await permit._granted()
 
 
