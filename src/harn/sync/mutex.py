@@ -7,19 +7,19 @@ a key of `sync_mutex_acquire`.
 
 from __future__ import annotations
 
+from asyncio import Future
 from sys import _getframe
 from types import TracebackType
 from typing import Any
-
-import msgspec
 
 from harn.errors import HarnError
 from harn.runtime import Runtime, current_frame, current_frame_var, current_runtime
 from harn.sync.keys import SameObject, structural
 from harn.sync.turnstile import Turn, Turnstile
-from harn.sync.waiters import guard, task_running_on
+from harn.sync.waiters import WAITING, guard, task_running_on
 
 _acquire, _release = guard.acquire, guard.release  # `with` costs twice as much
+_frame_here = current_frame_var.get  # saves binding it anew each time
 
 
 MOST_IDLE = 1024
@@ -49,18 +49,22 @@ class Mutexes:
             del self.sections[key]
 
 
-class Mutex(msgspec.Struct, eq=False, repr_omit_defaults=True):
+class Mutex:
     """A critical section for `async with`, made by `mutex()`; many tasks may use the same one."""
 
-    # A struct, because making one is a good part of the cost of entering a section.
+    # Filled in by `mutex()`: an `__init__` would be a good part of the cost of entering a section.
+    __slots__ = ("_key", "_section", "_shown")
     _key: Any
     _shown: Any
-    _section: Turnstile | None = None
+    _section: Turnstile | None
 
     async def __aenter__(self) -> None:
-        task = (current_frame_var.get(None) or current_frame()).task
+        task = (_frame_here(None) or current_frame()).task
         runtime = task.runtime
-        mutexes = runtime._services.get(Mutexes) or runtime.service(Mutexes)  # saves a call
+        try:
+            mutexes = runtime._services[Mutexes]  # saves a call
+        except KeyError:
+            mutexes = runtime.service(Mutexes)
         holder = task_running_on(mutexes.loop)
         _acquire()
         try:
@@ -78,10 +82,12 @@ class Mutex(msgspec.Struct, eq=False, repr_omit_defaults=True):
             section.key = self._shown
             waiter = Turn()
             waiter.on = section
+            waiter.state = WAITING
             waiter.holder = holder
             if section.holder is holder:
                 section.enter(waiter)  # which refuses
-            waiter.future = future = mutexes.loop.create_future()
+            future: Future[None] = Future(loop=mutexes.loop)  # `create_future` is one call more
+            waiter.future = future
             section.line.append(waiter)
             section.queued += 1
         finally:
@@ -126,6 +132,8 @@ class Mutex(msgspec.Struct, eq=False, repr_omit_defaults=True):
 class ObjectMutex(Mutex):
     """A section keyed by an object's identity; the key is forgotten when nobody is inside."""
 
+    __slots__ = ()
+
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
@@ -159,6 +167,13 @@ def mutex(resource: Any = _NO_RESOURCE) -> Mutex:
         code = frame.f_code
         # A code object is slow to hash; the mutex and the caller keep it alive as long as it
         # matters, so that its id is its own.
-        return Mutex((id(code), frame.f_lasti), code)
-    key = structural(resource)
-    return (ObjectMutex if isinstance(key, SameObject) else Mutex)(key, resource)
+        made = Mutex()
+        made._key = (id(code), frame.f_lasti)
+        made._shown = code
+    else:
+        key = structural(resource)
+        made = ObjectMutex() if isinstance(key, SameObject) else Mutex()
+        made._key = key
+        made._shown = resource
+    made._section = None
+    return made
