@@ -13,9 +13,6 @@ from itertools import chain, repeat
 from struct import pack
 from typing import Any
 
-from psycopg.adapt import AdaptersMap, Buffer, Dumper
-from psycopg.pq import Format
-
 _TYPED = re.compile(r"%\((\w+)\)s::(\w+)\[\]")
 _NULL = b"\xff\xff\xff\xff"
 
@@ -24,6 +21,7 @@ class Encoded:
     """An array, ready to be sent."""
 
     __slots__ = ("data",)
+    oid = 0
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -31,31 +29,22 @@ class Encoded:
 
 class _Bigints(Encoded):
     __slots__ = ()
+    oid = 1016
 
 
 class _Smallints(Encoded):
     __slots__ = ()
+    oid = 1005
 
 
 class _Texts(Encoded):
     __slots__ = ()
+    oid = 1009
 
 
 class _Bytes(Encoded):
     __slots__ = ()
-
-
-class _Dumper(Dumper):
-    format = Format.BINARY
-
-    def dump(self, obj: Encoded) -> Buffer:
-        return obj.data
-
-
-def register(adapters: AdaptersMap) -> None:
-    """Let *adapters* send what `array_of` makes."""
-    for kind, oid in ((_Bigints, 1016), (_Smallints, 1005), (_Texts, 1009), (_Bytes, 1001)):
-        adapters.register_dumper(kind, type(f"{kind.__name__}Dumper", (_Dumper,), {"oid": oid}))
+    oid = 1001
 
 
 @functools.cache

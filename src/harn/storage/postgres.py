@@ -31,13 +31,13 @@ from harn.storage.handover import Handover, Request
 from harn.storage.listening import Listener, Notifier
 from harn.storage.log import APPEND, TAKE_OFFSETS, placed, topics_of
 from harn.storage.operations import Ask, Recipe, Row, Rows, drive, nothing
-from harn.storage.pgarrays import array_types, register
+from harn.storage.pgarrays import array_types
+from harn.storage.pgpipeline import Pipeline
 from harn.storage.places import Place, mask
 from harn.storage.queries import Query, load_queries, missing_steps
 
 try:
     import psycopg
-    import psycopg.types.numeric
     import psycopg_pool
 except ImportError as error:  # pragma: no cover - the extra is installed in tests
     raise StorageError("postgresql:// needs the extra: install harn[postgres]") from error
@@ -58,7 +58,6 @@ FORGET_MS = 7 * 86_400_000
 """Milliseconds after which a producer that writes no more is forgotten."""
 REACH = 0.5
 """Seconds to wait for a connection in one attempt; the pool stops trying by itself after one."""
-PREPARE_AFTER = 2
 FEW = 1000
 """So many rows fit into a statement that waits for others; more are sent in a stream."""
 CLAIM = 2
@@ -72,7 +71,7 @@ PAUSE = 0.05
 POOL = "harn-pg"
 CONNECT: dict[str, Any] = {
     "autocommit": True,
-    "prepare_threshold": None,  # see `_configure`
+    "prepare_threshold": None,  # see `Pipeline`
     "connect_timeout": 5,
     "application_name": "harn",
     "client_encoding": "utf8",
@@ -224,8 +223,7 @@ class _Lane:
             self._committing = False
             try:
                 with self._server.use() as connection:
-                    if not self._server.prepares:
-                        connection.prepare_threshold = None
+                    _pipeline(connection).prepares &= self._server.prepares
                     attempts += 1
                     self._attempt(connection, request, attempts > 1)
                 return
@@ -348,21 +346,13 @@ class _Lane:
         queued, self._queued = self._queued, []
         if not queued:
             return []
-        cursors = _cursors(connection, len(queued))
-        if len(queued) == 1:
-            cursors[0].execute(queued[0][0], queued[0][1] or None, binary=True)
-        else:
-            with connection.pipeline():
-                for cursor, (text, params) in zip(cursors, queued, strict=True):
-                    cursor.execute(text, params or None, binary=True)
+        pipeline = _pipeline(connection)
+        results = pipeline.run(queued)
         if self._claims:
             self._claims = False
-            if cursors[CLAIM].rowcount != 1:
+            if results[CLAIM].ntuples != 1:
                 raise _Landed
-        return [
-            cursor.fetchall() if _gives_rows(text) else []
-            for cursor, (text, _) in zip(cursors[-wanted:], queued[-wanted:], strict=True)
-        ]
+        return [pipeline.rows(result) for result in results[-wanted:]]
 
     def _out_of_reach(self, error: BaseException) -> StorageBusy:
         why = str(error).partition("\n")[0]
@@ -440,16 +430,13 @@ class _Server:
         return _Borrowed(pool)
 
     def _configure(self, connection: Connection[Any]) -> None:
-        register(connection.adapters)
-        # One type for all numbers: otherwise every size of number prepares anew.
-        connection.adapters.register_dumper(int, psycopg.types.numeric.Int8Dumper)
-        connection.adapters.register_dumper(int, psycopg.types.numeric.Int8BinaryDumper)
         # A pooler lends us another backend each time, which knows nothing that we prepared, or
         # knows something else by its name.
         cursor = connection.execute("SELECT pg_backend_pid()")
         row = cursor.fetchone()
-        if self.prepares and row is not None and row[0] == connection.info.backend_pid:
-            connection.prepare_threshold = PREPARE_AFTER
+        own = row is not None and row[0] == connection.info.backend_pid
+        assert isinstance(connection, _Connection)
+        connection.statements = Pipeline(connection, prepares=self.prepares and own)
 
     def close(self) -> None:
         """Close every connection."""
@@ -515,17 +502,15 @@ def migrate(connection: Connection[Any], schema: str, busy_ms: int, where: str) 
 
 
 class _Connection(psycopg.Connection[Any]):
-    """A connection that keeps its cursors, which are dear to make."""
+    """A connection that keeps what is prepared on it."""
 
-    ready: tuple[psycopg.Cursor[Any], ...] = ()
+    statements: Pipeline | None = None
 
 
-def _cursors(connection: Connection[Any], wanted: int) -> tuple[psycopg.Cursor[Any], ...]:
+def _pipeline(connection: Connection[Any]) -> Pipeline:
     assert isinstance(connection, _Connection)
-    missing = wanted - len(connection.ready)
-    if missing > 0:
-        connection.ready += tuple([connection.cursor() for _ in range(missing)])
-    return connection.ready[:wanted]
+    assert connection.statements is not None
+    return connection.statements
 
 
 def _copy(connection: Connection[Any], query: Query, rows: Sequence[Row]) -> Rows:
