@@ -46,10 +46,29 @@ RESULTS = Path(__file__).parent / "results"
 ROUNDS = 5
 SUBJECT_SECONDS = 160.0
 ALL_SECONDS = 1100.0
+INSTALL_SECONDS = 150.0
 GRACE_SECONDS = 20.0
 """A round that began in time may end later by so much; then the subject is ended."""
 
-USUAL_SECONDS = {}
+USUAL_SECONDS = {
+    "growth": 40,
+    "pools": 110,
+    "pools_peers": 80,
+    "primitives": 10,
+    "primitives_peers": 50,
+    "queue": 25,
+    "queue_idle": 140,
+    "queue_postgres": 70,
+    "queue_postgres_wide": 130,
+    "queue_redis": 50,
+    "queue_sqlite": 110,
+    "ratelimit": 50,
+    "ratelimit_peers": 35,
+    "storage": 55,
+    "storage_peers": 35,
+    "tasks": 10,
+    "triggers": 20,
+}
 """What a subject takes with all its rounds on two cores: how the whole time is shared out."""
 
 FLAGS = {"--quick", "--page"}
@@ -66,6 +85,8 @@ class Contestant:
     version: str = ""
     series: str = ""
     size: float | None = None
+    rounds: int = ROUNDS
+    """Fewer for whoever is slow and far away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +98,8 @@ class Contest:
     unit: str = "µs/op"
     rounds: int = ROUNDS
     """Fewer where a figure hardly varies and a round is long."""
+    warm_up: bool = True
+    """False where each contestant is a process that warms up by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +210,10 @@ class Entry:
         """Let everyone do it once, in turn."""
         began = time.perf_counter()
         for each in self.contest.contestants:
-            if each.name in self.outcomes:
+            mine = self.outcomes.get(each.name)
+            if mine is not None and len(mine.samples) < each.rounds:
                 try:
-                    self.outcomes[each.name].samples.append(each.run())
+                    mine.samples.append(each.run())
                 except LeftOut as why:
                     del self.outcomes[each.name]
                     leave_out(f"{self.contest.name}: {each.name} was left out: {why}")
@@ -221,7 +245,7 @@ def run_subject(name: str, rounds: int, seconds: float) -> tuple[list[Outcome], 
 
 
 def _warm_up(contests: Iterable[Contest], subject: str, until: float) -> list[Entry]:
-    """Let everyone do it once; it counts only if no other round follows."""
+    """Let everyone do it once; a warm-up counts only if no other round follows."""
     entries = []
     for contest in contests:
         if time.perf_counter() > until:
@@ -230,7 +254,8 @@ def _warm_up(contests: Iterable[Contest], subject: str, until: float) -> list[En
         entries.append(Entry(contest, subject))
         _progress(f"{contest.name}: warm-up")
         entries[-1].round()
-        entries[-1].rounds = 0
+        if contest.warm_up:
+            entries[-1].rounds = 0
     return entries
 
 
@@ -299,7 +324,10 @@ def run_here(name: str, quick: bool) -> None:
 
 def run_apart(names: list[str], quick: bool) -> None:
     """Measure each subject in a process of its own, so that none inherits another's heap."""
+    from bench.peers import install_all
+
     until = time.perf_counter() + ALL_SECONDS
+    install_all(INSTALL_SECONDS)
     took: dict[str, float] = {}
     for done, name in enumerate(names):
         print(f"\n== {name}", flush=True)

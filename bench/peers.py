@@ -25,12 +25,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.harness import Contestant, LeftOut, leave_out
+from bench.harness import ROUNDS, Contestant, LeftOut, leave_out
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = Path(__file__).parent / "peer_scripts"
@@ -108,8 +108,20 @@ def python_of(peer: Peer) -> Path:
     return python
 
 
+def install_all(seconds: float) -> None:
+    """Make the environments that are missing, so that no subject's time goes on them.
+
+    Whoever is still missing after *seconds* is left to the subject that wants it.
+    """
+    until = time.monotonic() + seconds
+    for peer in [each for each in globals().values() if isinstance(each, Peer)]:
+        with suppress(PeerMissing):
+            if time.monotonic() < until:
+                python_of(peer)
+
+
 def _install(peer: Peer, home: Path, python: Path) -> None:
-    uv = shutil.which("uv")
+    uv = os.environ.get("UV") or shutil.which("uv")
     if uv:
         make = [uv, "venv", "-q", "--python", sys.executable, str(home)]
         fill = [uv, "pip", "install", "-q", "--no-config", "--python", str(python)]
@@ -168,7 +180,8 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 def contestant(
     peer: Peer, script: str, *, name: str = "", note: str = "", timeout: float = PLAY_SECONDS,
-    series: str = "", size: float | None = None, hear: Hear | None = None, **what: Any,
+    series: str = "", size: float | None = None, rounds: int = ROUNDS,
+    hear: Hear | None = None, **what: Any,
 ) -> list[Contestant]:  # fmt: skip
     """Return the one who plays *script*, or nobody if the peer cannot be installed.
 
@@ -186,7 +199,7 @@ def contestant(
             hear(told)
         return told["us"]
 
-    return [Contestant(name or peer.name, run, note, peer.version, series, size)]
+    return [Contestant(name or peer.name, run, note, peer.version, series, size, rounds)]
 
 
 class Postgres:

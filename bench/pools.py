@@ -8,7 +8,8 @@ task group) and `ThreadPoolExecutor` stand beside them. With 10,000 at a time th
 has little to do, which spares the bare tasks more than the pool's; that is shown, and no goal.
 
 **A queued task** is the memory of one million of them, traced by `tracemalloc` around the submits,
-so the closure (one shared function) is not counted and the handle is.
+so the closure (one shared function) is not counted and the handle is. It does not vary and takes
+long: one round.
 
 **A dequeue** takes the next of the queue at two sizes: 1,000 tasks in 10 partitions and 1,000,000
 in 100,000. `priority` knows no partitions: it has ten priorities at both sizes; with 100,000
@@ -33,7 +34,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from bench.harness import Contest, Contestant, Goal, timed, timed_async
+from bench.harness import Contest, Contestant, Goal, budget, timed, timed_async
 from harn import Runtime, durable, pool_create, pool_wait
 from harn.ids import pool_id
 from harn.pools.audit import Submitted
@@ -113,9 +114,7 @@ def pooled(n: int, collect: Collect = snapshots, **options: object) -> Callable[
     return lambda: asyncio.run(inside())
 
 
-@functools.cache
 def bytes_each() -> float:
-    """Measured once: it does not vary, and tracing a million allocations is slow."""
 
     async def inside() -> float:
         async with Runtime():
@@ -144,7 +143,7 @@ def dequeues(kind: str, tasks: int, keys: int) -> Callable[[], float]:
     names = [f"key-{number}" for number in range(keys)]
 
     def run() -> float:
-        rounds, spent = max(1, 100_000 // tasks), 0.0
+        rounds, spent = max(1, 40_000 // tasks), 0.0
         taken = min(tasks, 100_000)
         for _ in range(rounds):
             queue, handles = strategy.queue(), []
@@ -244,7 +243,13 @@ def contests() -> Iterable[Contest]:
             Contestant("harn pool", pooled(N // 10), "cap, handle, snapshot, audit"),
         ),
     )
-    yield Contest(MEMORY, (Contestant("harn pool", bytes_each), _budget(600)), "bytes")
+    yield Contest(
+        MEMORY,
+        (Contestant("harn pool", bytes_each), budget(600)),
+        "bytes",
+        rounds=1,
+        warm_up=False,
+    )
     for kind in KINDS:
         yield Contest(f"{FEW}, {kind}", (Contestant("harn pool", dequeues(kind, 1_000, 10)),))
         yield Contest(
@@ -257,11 +262,7 @@ def contests() -> Iterable[Contest]:
             Contestant("1,000 under way", durable_submits(1000, 5000)),
         ),
     )
-    yield Contest(OPEN, (Contestant("harn pool", opening), _budget(5)), "s")
-
-
-def _budget(amount: float) -> Contestant:
-    return Contestant("the budget", lambda: amount)
+    yield Contest(OPEN, (Contestant("harn pool", opening), budget(5)), "s")
 
 
 GOALS = [

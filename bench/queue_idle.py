@@ -1,12 +1,12 @@
 """Idle pick-up: from the call that enqueues one job to its handler, the worker being idle.
 
-Median of five jobs in each play, enqueued at random moments by another process, each on disk before
-the worker may see it; then the processor time that the worker's process takes while it waits, in
-percent of one core. Whoever can be woken is woken: harn on SQLite by its own hint between
-processes, on PostgreSQL by NOTIFY, as PgQueuer, procrastinate, SAQ and the bare loop. The bare loop
-on SQLite asks for `data_version` every millisecond. huey and DBOS poll as they do by default;
-litequeue and persist-queue know no worker and look every 50 ms. See `queue_sqlite.py` and
-`queue_postgres.py` for what each promises.
+Median of five jobs in each play (DBOS: three, and fewer rounds), enqueued at random moments by
+another process, each on disk before the worker may see it; then the processor time that the
+worker's process takes while it waits, in percent of one core. Whoever can be woken is woken: harn
+on SQLite by its own hint between processes, on PostgreSQL by NOTIFY, as PgQueuer, procrastinate,
+SAQ and the bare loop. The bare loop on SQLite asks for `data_version` every millisecond. huey and
+DBOS poll as they do by default; litequeue and persist-queue know no worker and look every 50 ms.
+See `queue_sqlite.py` and `queue_postgres.py` for what each promises.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def contests() -> Iterable[Contest]:
     """Compare waking up on both, and what waiting costs."""
     idle = Idle()
     players = queue_sqlite.everybody("idle", idle=idle.hear)
-    yield Contest(SQLITE, (budget(PICK_UP_US), *players), "µs")
-    yield Contest(SQLITE_CPU, (budget(IDLE_PERCENT), *map(idle.of, players)), "%")
+    yield Contest(SQLITE, (budget(PICK_UP_US), *players), "µs", warm_up=False)
+    yield Contest(SQLITE_CPU, (budget(IDLE_PERCENT), *map(idle.of, players)), "%", warm_up=False)
     idle = Idle()
     players = queue_postgres.everybody("idle", idle=idle.hear)
-    yield Contest(POSTGRES, (budget(PICK_UP_US), *players), "µs")
-    yield Contest(POSTGRES_CPU, (budget(IDLE_PERCENT), *map(idle.of, players)), "%")
+    yield Contest(POSTGRES, (budget(PICK_UP_US), *players), "µs", warm_up=False)
+    yield Contest(POSTGRES_CPU, (budget(IDLE_PERCENT), *map(idle.of, players)), "%", warm_up=False)
 
 
 GOALS = [

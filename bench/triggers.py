@@ -19,7 +19,7 @@ from harn import Runtime, TriggerEvent, channel_emit, trigger_register
 from harn.triggers import sign, verify
 
 SUBJECT = "triggers: emit, dispatch, verify"
-N = 2000
+N = 1000
 SECRET = b"a secret for the benchmark"
 GOALS: tuple[()] = ()
 

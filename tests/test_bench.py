@@ -100,6 +100,26 @@ def test_a_contest_may_want_fewer_rounds(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not harness.left_out
 
 
+def test_whoever_is_slow_plays_fewer_rounds_and_one_that_warms_up_by_itself_counts_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[str] = []
+
+    def player(name: str, rounds: int) -> Contestant:
+        def run() -> float:
+            calls.append(name)
+            return float(len(calls))
+
+        return Contestant(name, run, rounds=rounds)
+
+    contest = Contest("c", (player("a", 5), player("slow", 2)), warm_up=False)
+
+    [a, slow], _ = run_subject(subject(monkeypatch, contest), 5, 60)
+
+    assert calls == ["a", "slow", "a", "slow", "a", "a", "a"]
+    assert (len(a.samples), len(slow.samples)) == (5, 2)
+
+
 def test_the_time_is_shared_by_what_subjects_usually_take(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(harness, "USUAL_SECONDS", {"long": 120, "short": 30})
 
@@ -116,6 +136,7 @@ def test_a_subject_that_fails_or_hangs_leaves_no_older_results_behind(
     monkeypatch.setattr(sys.modules["bench.imagined"], "GOALS", [Goal("g", "c", "a", "b", 1.0)])
     monkeypatch.setattr(harness, "RESULTS", tmp_path / "bench" / "results")
     monkeypatch.setattr(harness, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(peers, "install_all", lambda seconds: None)
     monkeypatch.setattr(harness, "share", lambda *_: 0.5)
     old = [{"subject": name, "median": 1}, {"subject": "other", "median": 2}]
     harness.RESULTS.mkdir(parents=True)
@@ -182,6 +203,10 @@ def test_a_peer_that_cannot_be_installed_is_left_out_in_one_line(
     assert "peer Nobody could not be installed: no route to host, left out" in (
         capsys.readouterr().err
     )
+
+
+def test_every_subject_has_a_share_of_the_time() -> None:
+    assert set(harness.subjects()) == set(harness.USUAL_SECONDS)
 
 
 def test_a_script_is_played_in_a_process_of_its_own() -> None:

@@ -141,13 +141,13 @@ def _idle(putter) -> dict[str, float]:
     put(-1)
     _until(lambda: len(_lines()) >= 1, [worker])
     waits = []
-    for number in range(IDLE_SAMPLES):
-        time.sleep(random.uniform(0.05, 0.25))
+    for number in range(WHAT.get("samples", IDLE_SAMPLES)):
+        time.sleep(random.uniform(0.05, 0.2))
         began = time.monotonic_ns()
         put(number)
         _until(lambda: len(_lines()) >= len(waits) + 2, [worker])
         waits.append((int(_lines()[-1].split()[1]) - began) / 1000)
-    time.sleep(0.2)
+    time.sleep(0.1)
     began, before = time.monotonic_ns(), _processor_ns(worker)
     time.sleep(IDLE_SECONDS)
     used, passed = _processor_ns(worker) - before, time.monotonic_ns() - began

@@ -12,6 +12,8 @@ from _play import AT, CONCURRENCY, WHAT, did, main
 from dbos import DBOS, DBOSClient, run_dbos_database_migrations
 
 WHAT["idle"] = WHAT.get("idle") or WHAT["operation"] == "idle"
+if WHAT["idle"]:
+    WHAT["samples"] = 3  # it takes half a second for each
 LOOK = 0.001 if "://" in AT else 0.01
 OPTIONS = {} if WHAT["idle"] else {"worker_concurrency": CONCURRENCY, "polling_interval_sec": LOOK}
 
