@@ -196,7 +196,7 @@ class Entry:
             )
             for each in contest.contestants
         }  # fmt: skip
-        self.seconds = 0.0
+        self.seconds: dict[str, float] = {}
         self.rounds = 0
         self.wanted = 0
         self.planned = 0
@@ -204,20 +204,24 @@ class Entry:
     @property
     def left(self) -> float:
         """Return the seconds that the planned rounds will still take."""
-        return max(0, self.planned - self.rounds) * self.seconds
+        return sum(
+            max(0, min(self.planned, each.rounds) - self.rounds) * self.seconds.get(each.name, 0.0)
+            for each in self.contest.contestants
+            if each.name in self.outcomes
+        )
 
     def round(self) -> None:
         """Let everyone do it once, in turn."""
-        began = time.perf_counter()
         for each in self.contest.contestants:
             mine = self.outcomes.get(each.name)
             if mine is not None and len(mine.samples) < each.rounds:
+                began = time.perf_counter()
                 try:
                     mine.samples.append(each.run())
                 except LeftOut as why:
                     del self.outcomes[each.name]
                     leave_out(f"{self.contest.name}: {each.name} was left out: {why}")
-        self.seconds = time.perf_counter() - began
+                self.seconds[each.name] = time.perf_counter() - began
         self.rounds += 1
 
     def forget_the_warm_up(self) -> None:

@@ -64,14 +64,17 @@ def test_whoever_fails_is_left_out_and_the_others_go_on(monkeypatch: pytest.Monk
 
 
 def test_the_dearest_contest_gets_fewer_rounds_rather_than_no_end() -> None:
-    cheap, dear = (harness.Entry(Contest(name, ()), "s") for name in ("cheap", "dear"))
-    cheap.seconds, dear.seconds = 1.0, 10.0
-    for entry in (cheap, dear):
-        entry.rounds, entry.wanted = 1, 5
+    def entry(seconds: float, rounds: int = 5) -> harness.Entry:
+        player = Contestant("a", lambda: 1.0, rounds=rounds)
+        made = harness.Entry(Contest("c", (player,)), "s")
+        made.seconds, made.rounds, made.wanted = {"a": seconds}, 1, 5
+        return made
 
-    harness._plan([cheap, dear], 30)
+    entries = cheap, dear, slow = entry(1.0), entry(10.0), entry(10.0, rounds=2)
 
-    assert (cheap.planned, dear.planned) == (5, 3)
+    harness._plan([*entries], 40)
+
+    assert (cheap.planned, dear.planned, slow.planned) == (5, 3, 5)
 
 
 def test_a_warm_up_that_fills_a_file_does_not_cost_the_rounds_after_it(
