@@ -51,23 +51,23 @@ GRACE_SECONDS = 20.0
 """A round that began in time may end later by so much; then the subject is ended."""
 
 USUAL_SECONDS = {
-    "growth": 40,
-    "pools": 110,
-    "pools_peers": 80,
+    "growth": 35,
+    "pools": 105,
+    "pools_peers": 75,
     "primitives": 10,
     "primitives_peers": 50,
     "queue": 25,
-    "queue_idle": 140,
-    "queue_postgres": 70,
-    "queue_postgres_wide": 130,
+    "queue_idle": 145,
+    "queue_postgres": 135,
+    "queue_postgres_wide": 120,
     "queue_redis": 50,
     "queue_sqlite": 110,
-    "ratelimit": 50,
-    "ratelimit_peers": 35,
-    "storage": 55,
+    "ratelimit": 40,
+    "ratelimit_peers": 30,
+    "storage": 40,
     "storage_peers": 35,
     "tasks": 10,
-    "triggers": 20,
+    "triggers": 15,
 }
 """What a subject takes with all its rounds on two cores: how the whole time is shared out."""
 

@@ -2,8 +2,8 @@
 
 The same protocol as on SQLite (`queue_sqlite.py`). A server of our own with `fsync=on` and
 `synchronous_commit=on`, a fresh database for each play, each contestant's own worker and its own
-driver. Here: enqueue, and claim to ack one by one; `queue_postgres_wide.py` has ten and a hundred
-at once, and four processes.
+driver. Here: enqueue, and claim to ack one by one and with ten at once in each of four processes;
+`queue_postgres_wide.py` has ten and a hundred at once in one.
 
 | contestant | killed worker | attempts, results, log | fair share |
 |---|---|---|---|
@@ -31,6 +31,7 @@ SUBJECT = "queue on PostgreSQL, against peers"
 ENQUEUE = "queue on PostgreSQL: enqueue one at a time"
 MANY = "queue on PostgreSQL: enqueue by hundreds"
 SINGLE = "queue on PostgreSQL: claim to ack, one by one"
+FOUR = "queue on PostgreSQL: claim to ack, four processes"
 DBOS_ROUNDS = 3
 PEERS = ("PgQueuer", "procrastinate", "SAQ", "DBOS")
 SLOW = {SAQ, DBOS, PROCRASTINATE}
@@ -66,13 +67,14 @@ def everybody(
 
 
 def contests() -> Iterable[Contest]:
-    """Compare enqueue, and claim to ack one by one."""
+    """Compare enqueue, and claim to ack one by one and in four processes."""
     yield from (
         Contest(name, players, "µs/job", warm_up=False)
         for name, players in (
             (ENQUEUE, everybody("enqueue", 100, 100)),
             (MANY, everybody("enqueue many", 1000, 1000)),
             (SINGLE, everybody("drain", 150, 50, concurrency=1)),
+            (FOUR, everybody("drain", 800, 300, workers=4)),
         )
     )
 
@@ -83,6 +85,7 @@ GOALS = [
         for contest, short in (
             (ENQUEUE, "PostgreSQL, enqueue"),
             (SINGLE, "PostgreSQL, one by one"),
+            (FOUR, "PostgreSQL, four processes"),
         )
         for peer in PEERS
     ),

@@ -1,4 +1,4 @@
-"""Claim to ack on PostgreSQL with many jobs in flight: ten and a hundred at once, four processes.
+"""Claim to ack on PostgreSQL with many jobs in flight: ten and a hundred at once.
 
 The same contestants and the same terms as in `queue_postgres.py`. PgQueuer, whose batch is half of
 its concurrency, also has a line with twice the concurrency that the others have. Jobs do nothing,
@@ -11,13 +11,12 @@ from collections.abc import Iterable
 
 from bench.harness import Contest, Contestant, Goal
 from bench.peers import PGQUEUER, Postgres, contestant
-from bench.queue_postgres import PEERS, everybody
+from bench.queue_postgres import everybody
 
 SUBJECT = "queue on PostgreSQL, many in flight, against peers"
 
 TEN = "queue on PostgreSQL: claim to ack, ten at once"
 HUNDRED = "queue on PostgreSQL: claim to ack, a hundred at once"
-FOUR = "queue on PostgreSQL: claim to ack, four processes"
 
 
 def twice_the_cap(n: int, concurrency: int) -> list[Contestant]:
@@ -27,28 +26,21 @@ def twice_the_cap(n: int, concurrency: int) -> list[Contestant]:
 
 
 def contests() -> Iterable[Contest]:
-    """Compare claim to ack at three widths."""
+    """Compare claim to ack at two widths."""
     yield from (
-        Contest(name, (*players,), "µs/job", warm_up=False)
+        Contest(name, players, "µs/job", warm_up=False)
         for name, players in (
             (TEN, (*everybody("drain", 600, 200), *twice_the_cap(600, 10))),
             (HUNDRED, (*everybody("drain", 2000, 600, concurrency=100), *twice_the_cap(2000, 100))),
-            (FOUR, everybody("drain", 800, 300, workers=4)),
         )
     )
 
 
 GOALS = [
-    *(
-        Goal(f"{times:g} times {peer}'s rate ({short})", contest, "harn", peer, at_most=1 / times)
-        for contest, short in (
-            (TEN, "PostgreSQL, ten at once"),
-            (HUNDRED, "PostgreSQL, a hundred at once"),
-        )
-        for peer, times in (("PgQueuer", 1.5), ("procrastinate", 5), ("SAQ", 5), ("DBOS", 5))
-    ),
-    *(
-        Goal(f"ahead of {peer} (PostgreSQL, four processes)", FOUR, "harn", peer, at_most=1.0)
-        for peer in PEERS
-    ),
+    Goal(f"{times:g} times {peer}'s rate ({short})", contest, "harn", peer, at_most=1 / times)
+    for contest, short in (
+        (TEN, "PostgreSQL, ten at once"),
+        (HUNDRED, "PostgreSQL, a hundred at once"),
+    )
+    for peer, times in (("PgQueuer", 1.5), ("procrastinate", 5), ("SAQ", 5), ("DBOS", 5))
 ]

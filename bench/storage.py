@@ -357,6 +357,8 @@ def contests() -> Iterable[Contest]:
             Contestant("after 1,000,000", memory_of_reading(1)),
         ),
         unit="MB",
+        rounds=2,
+        warm_up=False,
     )
     yield Contest(
         "open, emit once and read the end",

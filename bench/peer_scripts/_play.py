@@ -12,7 +12,7 @@ argument and prints one JSON line, `{"us": ...}`.
 - *life*: a drain, and before it the enqueueing by hundreds (in one call where there is one), which
   is timed too; the sum.
 - *idle*: a worker is idle; the median, from the call that enqueues a job to its handler. Then, for
-  a second without a job, the processor time of the worker's process, in percent of one core.
+  a while without a job, the processor time of the worker's process, in percent of one core.
 
 The handler appends a line to a file: that is how the end is seen from outside, for everybody alike.
 """
@@ -34,7 +34,7 @@ HOME = Path(WHAT.get("home", "."))
 AT = WHAT.get("at") or str(HOME / "queue.sqlite")
 CONCURRENCY = WHAT.get("concurrency", 10)
 IDLE_SAMPLES = 5
-IDLE_SECONDS = 1.0
+IDLE_SECONDS = 0.8
 
 _marks = -1
 _is_open = False
