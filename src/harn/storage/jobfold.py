@@ -15,7 +15,6 @@ from harn.storage.jobindex import (
     JobState,
     QueueState,
     Shifts,
-    acked,
     add_jobs,
     buried,
     change_cap,
@@ -218,9 +217,11 @@ def _fold_settled(state: QueueState, event: Event) -> Operation[None]:
     job = yield from _job_of(state, event)
     if job is None:
         return
-    change = SETTLED[event.kind](job, event.payload, state.now)
     changes = Changes(state)
-    changes.add(job, change)
+    if event.kind == "job_acked":
+        changes.ack(job)
+    else:
+        changes.add(job, SETTLED[event.kind](job, event.payload, state.now))
     yield from changes.apply()
     state.tally.acked += event.kind == "job_acked"
     state.tally.purged += event.kind == "job_purged"
@@ -229,7 +230,6 @@ def _fold_settled(state: QueueState, event: Event) -> Operation[None]:
 
 
 SETTLED = {
-    "job_acked": acked,
     "job_failed": failed,
     "job_dead": buried,
     "job_released": released,

@@ -364,6 +364,7 @@ class Changes:
     def __init__(self, state: QueueState) -> None:
         self._state = state
         self._rows: dict[int, Row] = {}
+        self._acked: list[int] = []
         self._shifts = Shifts()
         self._refunds: Counter[str] = Counter()
 
@@ -380,15 +381,24 @@ class Changes:
         if to.wake_at is not None:
             look_by(self._state, to.wake_at)
 
+    def ack(self, job: JobState) -> None:
+        """Settle *job* as done: what most jobs come to, and all of them alike."""
+        self._shifts.move(job.key, job.state, ACKED)
+        self._acked.append(job.id)
+        job.state, job.wake_at, job.held = ACKED, None, 0
+
     @property
-    def ids(self) -> Iterable[int]:
+    def ids(self) -> list[int]:
         """The jobs that change."""
-        return self._rows.keys()
+        return [*self._acked, *self._rows]
 
     def apply(self) -> Operation[None]:
         """Write jobs' new rows and move their work between the counters of their shares."""
         state = self._state
         yield from settle_jobs(state, tuple(self._rows.values()))
+        if self._acked:
+            ids = msgspec.json.encode(sorted(self._acked)).decode()
+            yield ask("ack_jobs", queue_id=state.queue_id, ids=ids, at=state.now)
         yield from self._shifts.apply(state)
         if self._refunds:
             back: list[Row] = [
@@ -396,11 +406,6 @@ class Changes:
                 for key, count in sorted(self._refunds.items())
             ]
             yield ask_many("refund_shares", REFUND_COLUMNS, back)
-
-
-def acked(job: JobState, record: dict[str, Any], now: int) -> Change:
-    """Settle *job* as done."""
-    return Change(ACKED, None, 0, job.attempts, now, job.history)
 
 
 def failed(job: JobState, record: dict[str, Any], now: int) -> Change:

@@ -23,6 +23,7 @@ from harn.storage.queries import load_queries
 
 logger = logging.getLogger("harn.storage")
 
+GAP = 0.01
 NOTIFY_MS = 2000
 """Milliseconds after which a notification is given up."""
 PAUSE = 0.5
@@ -35,7 +36,11 @@ def channel_of(schema: str) -> str:
 
 
 class Notifier:
-    """Tells which topics have grown, after their commit; topics that meet are told together."""
+    """Tells which topics have grown, after their commit.
+
+    The first news goes out at once; what comes within `GAP` seconds of it is told together, so
+    that a busy writer does not spend its time on telling.
+    """
 
     def __init__(
         self, use: Callable[[], AbstractContextManager[psycopg.Connection[Any]]], schema: str
@@ -44,6 +49,7 @@ class Notifier:
         self._channel = channel_of(schema)
         self._inbox: queue.SimpleQueue[set[str] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
 
     def tell(self, topics: set[str]) -> None:
         """Have *topics* told soon."""
@@ -57,6 +63,7 @@ class Notifier:
     def stop(self) -> None:
         """Tell what is left, then end."""
         if self._thread is not None:
+            self._stopping.set()
             self._inbox.put(None)
             self._thread.join()
 
@@ -79,6 +86,7 @@ class Notifier:
                     psycopg.ClientCursor(connection).execute(text, params)
             except psycopg.Error as error:
                 logger.debug("no notification: %s", error)
+            self._stopping.wait(GAP)
 
 
 class Listener:

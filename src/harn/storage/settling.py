@@ -17,7 +17,6 @@ from harn.storage.jobindex import (
     Changes,
     JobState,
     QueueState,
-    acked,
     add_history,
     buried,
     drop_idle,
@@ -178,7 +177,7 @@ class Settling:
     def ack(self, job: JobState, item: Settlement) -> SettlementResult:
         """Settle *job* as done, with its response."""
         now = self._state.now
-        self._changes.add(job, acked(job, {}, now))
+        self._changes.ack(job)
         self._claims("job_acked", job, item.consumer, {"acked_at_ms": now})
         self._state.tally.acked += 1
         return SettlementResult("done", response=self._respond(job, item))

@@ -158,6 +158,13 @@ SELECT j.* FROM json_array_elements_text(:ids::json) AS v(id)
 CROSS JOIN LATERAL (SELECT id, key, state, attempts, max_attempts, held, claim_id, consumer, wake_at, history
     FROM jobs WHERE queue_id = :queue_id AND id = v.id::bigint LIMIT 1) AS j;
 
+-- name: ack_jobs
+-- Move claimed jobs to the acked ones.
+-- The queue's id stands in the list: seen as a constant it tempts the planner to look at the whole queue.
+UPDATE jobs SET state = 4, wake_at = NULL, held = 0, settled_at = :at
+FROM (SELECT :queue_id::bigint AS queue_id, v.id::bigint AS id FROM json_array_elements_text(:ids::json) AS v(id) OFFSET 0) AS v
+WHERE jobs.queue_id = v.queue_id AND jobs.id = v.id;
+
 -- name: settle_jobs
 -- Move jobs to another state.
 UPDATE jobs SET state = v.state, wake_at = v.wake_at, held = v.held, attempts = v.attempts, settled_at = v.settled_at,

@@ -137,6 +137,11 @@ WHERE q.name = :queue;
 SELECT j.id, j.key, j.state, j.attempts, j.max_attempts, j.held, j.claim_id, j.consumer, j.wake_at, j.history
 FROM json_each(:ids) i CROSS JOIN jobs j ON j.queue_id = :queue_id AND j.id = i.value;
 
+-- name: ack_jobs
+-- Move claimed jobs to the acked ones.
+UPDATE jobs SET state = 4, wake_at = NULL, held = 0, settled_at = :at
+WHERE queue_id = :queue_id AND id IN (SELECT value FROM json_each(:ids));
+
 -- name: settle_jobs
 -- Move jobs to another state.
 UPDATE jobs SET state = ?3, wake_at = ?4, held = ?5, attempts = ?6, settled_at = ?7, history = ?8
