@@ -239,9 +239,11 @@ def run_subject(name: str, rounds: int, seconds: float) -> tuple[list[Outcome], 
     for entry in entries:
         entry.wanted = min(rounds, entry.contest.rounds)
         _go_on(entry, min(1, entry.wanted), until)
-    _plan(entries, until - time.perf_counter())
     for entry in entries:
-        _go_on(entry, entry.planned, until)
+        _plan(entries, until - time.perf_counter())
+        while entry.rounds < entry.planned and time.perf_counter() < until:
+            _go_on(entry, entry.rounds + 1, until)
+            _plan(entries, until - time.perf_counter())
         if entry.rounds < entry.wanted:
             kind = f"{entry.rounds} rounds" if entry.rounds else "the warm-up round only"
             leave_out(f"{entry.contest.name}: {kind} instead of {entry.wanted}, to end in time")
@@ -267,14 +269,14 @@ def _go_on(entry: Entry, rounds: int, until: float) -> None:
     while entry.rounds < rounds and time.perf_counter() < until:
         if not entry.rounds:
             entry.forget_the_warm_up()
-        _progress(f"{entry.contest.name}: round {entry.rounds + 1} of {rounds}")
+        _progress(f"{entry.contest.name}: round {entry.rounds + 1} of {entry.wanted}")
         entry.round()
 
 
 def _plan(entries: list[Entry], seconds: float) -> None:
     """Plan all the rounds that are wanted, then take from whoever would spend most until it fits.
 
-    The first counted round is known by then: files are filled and caches warm.
+    It is planned again after each round: the first one may have filled files and warmed caches.
     """
     for entry in entries:
         entry.planned = entry.wanted

@@ -94,6 +94,22 @@ def test_a_warm_up_that_fills_a_file_does_not_cost_the_rounds_after_it(
     assert one.samples == [1.0] * 5
 
 
+def test_a_first_round_that_was_slow_by_chance_does_not_cost_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(harness.time, "perf_counter", lambda: now[0])
+    costs = iter([1.0, 20.0, 1.0, 1.0, 1.0, 1.0])
+
+    def run() -> float:
+        now[0] += next(costs)
+        return 1.0
+
+    [one], _ = run_subject(subject(monkeypatch, Contest("c", (Contestant("a", run),))), 5, 60)
+
+    assert len(one.samples) == 5
+
+
 def test_a_contest_may_want_fewer_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     contest = Contest("c", (Contestant("a", lambda: 1.0),), rounds=2)
 
