@@ -310,8 +310,13 @@ class _Lane:
         return self._flush(connection, len(asked))
 
     def _whole(self, connection: Connection[Any], asked: Ask) -> Rows | None:
-        """Append records in one statement, and wait for their places only if they are wanted."""
-        assert asked.name == APPEND
+        """Do in one statement what other engines do in steps."""
+        if asked.name != APPEND:
+            return self._execute(connection, asked)
+        return self._append(connection, asked)
+
+    def _append(self, connection: Connection[Any], asked: Ask) -> Rows | None:
+        """Append records, and wait for their places only if they are wanted."""
         drafts: Sequence[Draft] = asked.params["drafts"]
         if len(drafts) > FEW:
             return None  # a stream is faster

@@ -26,10 +26,11 @@ from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 
-from harn.storage import Board, Choice, Choose, Operation, Pick, Row, Share, ask
+from harn.storage import Ask, Board, Choice, Choose, Operation, Pick, Row, Share, ask
 from harn.workers.policy import SchedulerPolicy
 
 QUARTER_HOUR_MS = 15 * 60 * 1000
@@ -139,6 +140,15 @@ class _Lane:
                 self.last_taken[priority] = head[0]
                 return
         raise AssertionError("not at the head")
+
+
+def _heads_by_key(keys: Sequence[str], about: dict[str, Any]) -> Operation[list[Row]]:
+    """List the first ready jobs of *keys*, one key after the other."""
+    rows: list[Row] = []
+    for key in keys:
+        found = yield ask("key_heads", key=key, **about)
+        rows += [(key, *row) for row in found]
+    return rows
 
 
 def _by_age(head: Head) -> tuple[int, int]:
@@ -374,12 +384,16 @@ class _Table:
             return
         lanes = [lane, *(each for each in self._coming_up() if each is not lane)][: self.left]
         depth = 1 + max(1, -(-self.left // len(lanes)))  # one more: how old the next one is
-        rows: list[Row] = yield ask(
+        keys = [each.share.key for each in lanes]
+        about = {
+            "queue_id": self._board.queue_id,
+            "depth": depth,
+            "triggers": self._board.triggers,
+        }
+        rows: list[Row] = yield Ask(
             "ready_heads",
-            queue_id=self._board.queue_id,
-            keys=msgspec.json.encode([each.share.key for each in lanes]).decode(),
-            depth=depth,
-            triggers=self._board.triggers,
+            {**about, "keys": msgspec.json.encode(keys).decode()},
+            steps=partial(_heads_by_key, keys, about),
         )
         for key, priority, id, at, attempts, most in rows:
             self._lanes[key].heads[priority].append((id, at, attempts, most))

@@ -31,16 +31,19 @@ ON CONFLICT (queue_id, key) DO UPDATE SET
     oldest_at = CASE WHEN ?3 = 0 THEN oldest_at ELSE coalesce(oldest_at, ?6) END,
     ready = ready + ?3, scheduled = scheduled + ?4, idle_at = NULL;
 
--- name: ready_heads
--- List the first ready jobs of some keys, for each priority so many.
-SELECT j.key, j.priority, j.id, j.enqueued_at, j.attempts, j.max_attempts
-FROM json_each(:keys) k CROSS JOIN json_each('[0,1,2]') p CROSS JOIN jobs j INDEXED BY jobs_of_key
-WHERE j.queue_id = :queue_id AND j.key = k.value AND j.priority = p.value AND j.state = 0
-AND j.id IN (SELECT id FROM jobs INDEXED BY jobs_of_key
-             WHERE queue_id = :queue_id AND key = k.value AND priority = p.value AND state = 0
-             AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers)))
-             ORDER BY id LIMIT :depth)
-ORDER BY j.key, j.priority, j.id;
+-- name: key_heads
+-- List the first ready jobs of a key, for each priority so many.
+SELECT * FROM (SELECT priority, id, enqueued_at, attempts, max_attempts FROM jobs INDEXED BY jobs_of_key
+    WHERE queue_id = :queue_id AND key = :key AND priority = 0 AND state = 0
+    AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :depth)
+UNION ALL
+SELECT * FROM (SELECT priority, id, enqueued_at, attempts, max_attempts FROM jobs INDEXED BY jobs_of_key
+    WHERE queue_id = :queue_id AND key = :key AND priority = 1 AND state = 0
+    AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :depth)
+UNION ALL
+SELECT * FROM (SELECT priority, id, enqueued_at, attempts, max_attempts FROM jobs INDEXED BY jobs_of_key
+    WHERE queue_id = :queue_id AND key = :key AND priority = 2 AND state = 0
+    AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :depth);
 
 -- name: ready_after
 -- List the ready jobs of a key and priority after an id.
