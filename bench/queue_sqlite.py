@@ -41,7 +41,7 @@ SINGLE = "queue on SQLite: claim to ack, one by one"
 ONE = "queue on SQLite: claim to ack, ten at once"
 FOUR = "queue on SQLite: claim to ack, four processes"
 LIFE = "queue on SQLite: a job's life, 100 in flight"
-DBOS_ROUNDS = 3
+DBOS_ROUNDS = 2
 PEERS = ("huey", "litequeue", "persist-queue", "DBOS")
 
 
@@ -61,7 +61,7 @@ def everybody(
         hear = idle(name) if idle else None
         what = {"operation": operation, "workers": workers, "concurrency": at_once}
         jobs = few if peer is DBOS else n // 5 if life and peer is not HERE else n
-        rounds = ROUNDS if peer is not DBOS else DBOS_ROUNDS - 1 if idle else DBOS_ROUNDS
+        rounds = DBOS_ROUNDS if peer is DBOS else ROUNDS
         return contestant(
             peer, script, name=name, note=note, rounds=rounds, hear=hear, n=jobs, **what
         )
