@@ -17,7 +17,7 @@ from harn.clock import Clock, Timer
 
 IN_MODIFY = 0x2
 IN_CREATE = 0x100
-LOOK_AGAIN = (0.001, 0.004, 0.015)
+LOOK_AGAIN = (0.0003, 0.0007, 0.0012, 0.002, 0.004, 0.015)
 """Seconds after a hint at which to look once more."""
 
 
