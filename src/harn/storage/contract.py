@@ -101,6 +101,13 @@ class Driver(Protocol):
         runs to its end and only the answer is lost.
         """
 
+    def try_now(self, recipe: Recipe[T]) -> T | None:
+        """Carry a brief operation that grows no topic out on this thread, if nothing is slow now.
+
+        None means that nothing has happened, and that `submit` is the way. It may overtake what
+        was handed over before.
+        """
+
     def watch(self, wanted: bool) -> None:
         """Begin, or stop, hinting at what other processes write."""
 

@@ -69,6 +69,10 @@ class FileDriver:
         self._worker.put(request)
         return request.future
 
+    def try_now(self, recipe: Recipe[T]) -> T | None:
+        """Carry nothing out: every commit is written to a file and synced."""
+        return None
+
     def watch(self, wanted: bool) -> None:
         """Hint when the commit journal changes."""
         self._watch.switch(wanted)

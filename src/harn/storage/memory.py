@@ -57,6 +57,10 @@ class MemoryDriver:
             self._hooks.appended(frozenset(touched))
         return result
 
+    def try_now(self, recipe: Recipe[T]) -> T | None:
+        """Carry the operation out at once, as always."""
+        return self.run_now(recipe)
+
     def run_apart(self, recipe: Recipe[T]) -> T:
         """Carry the operation out on another thread than the loop's; nobody is told."""
         return self._run(recipe)[0]

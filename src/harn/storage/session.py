@@ -18,6 +18,10 @@ MOST_TOPICS = 1000
 """Topics whose place is remembered."""
 
 
+class TooLong(Exception):
+    """An operation was not as brief as it had to be; what it did must be undone."""
+
+
 class Session:
     """A connection, the statements by name, and the store's time inside a transaction."""
 
@@ -55,6 +59,20 @@ class Session:
         """Carry *operation* out inside the open transaction."""
         self.touched = set()
         return drive(operation, self.execute)
+
+    def drive_briefly(self, operation: Operation[T], most: int) -> T:
+        """Carry *operation* out unless it wants more than *most* statements (`TooLong`)."""
+        self.touched = set()
+        left = most
+
+        def execute(asked: Ask) -> Rows:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise TooLong
+            return self.execute(asked)
+
+        return drive(operation, execute)
 
     def execute(self, asked: Ask) -> Rows:
         """Carry one statement out."""

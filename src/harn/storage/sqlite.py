@@ -5,6 +5,10 @@ savepoint: one that fails fails alone, a COMMIT that fails fails all of them. Re
 and a connection of their own, so that a long page does not hold up a commit. WAL mode with
 `synchronous=FULL`: what has been answered has been fsynced.
 
+A brief operation whose commit is not synced may use the writer's connection on the loop's own
+thread (`try_now`), while nothing is in its way. Everything slow stays with the writer: opening,
+syncing, moving the WAL into the database, waiting for another process.
+
 The thread opens the file when the first operation comes and again whenever something went wrong,
 so a store heals by itself once the cause is gone.
 """
@@ -35,6 +39,10 @@ T = TypeVar("T")
 BUSY_MS = 5000
 """How long a writer waits for another process before it says `StorageBusy`."""
 CHECKPOINT_PAGES = 1000
+BRIEF = 8
+"""Statements of an operation that may run on the loop's thread; a longer one starts over."""
+GLANCES = 20
+"""Looks at another process's lock before the loop's thread leaves it to the writer's."""
 RESERVE = 1024 * 1024
 """Bytes by which the WAL is lengthened once SQLite has come to its end."""
 RESERVE_AFTER = 8
@@ -110,6 +118,11 @@ class SqliteDriver:
         (self._writer if write else self._reader).put(request)
         return request.future
 
+    def try_now(self, recipe: Recipe[T]) -> T | None:
+        """Carry the operation out on this thread, if its commit needs no sync and nobody writes."""
+        self._check_open()
+        return self._writer.try_now(recipe) if self.durability == "normal" else None
+
     def watch(self, wanted: bool) -> None:
         """Hint when the WAL file changes under us."""
         self._watch.switch(wanted)
@@ -154,39 +167,37 @@ class _Thread(StoreThread):
         self.path = path
         self.session: Session | None = None
         self._clock = clock
-        self._busy_ms = busy_ms
+        self._patience = _Patience(busy_ms)
         self._files: list[tuple[int, int]] = []
         self._wal = f"{path}-wal"
         self._look_at = 0.0
 
     def _ready(self) -> Session:
         """Return the session, opened anew if files were moved away under it."""
-        if self.session is not None and (
-            SystemClock.monotonic() >= self._look_at or not os.access(self._wal, os.F_OK)
-        ):
-            self._look()
+        if self.session is not None and not self._is_in_place():
+            self._rescue()
         if self.session is None:
             self.session = self._open()
             self._files = self._identity()
         return self.session
 
-    def _look(self) -> None:
-        """Look whether the files are still in place."""
-        self._look_at = SystemClock.monotonic() + self.look_every
-        if self.session is not None and self._files != self._identity():
-            self._rescue()
+    def _is_in_place(self) -> bool:
+        """Tell whether the files are still those that we opened; now and then, look closely."""
+        now = SystemClock.monotonic()
+        if now < self._look_at and os.access(self._wal, os.F_OK):
+            return True
+        self._look_at = now + self.look_every
+        return self._files == self._identity()
 
     def _open(self) -> Session:
         make_private_file(self.path)
         connection = apsw.Connection(str(self.path), vfs=VFS, statementcachesize=200)
         try:
-            patience = _Patience(self._busy_ms)
-            connection.set_busy_handler(patience)
-            _switch_to_wal(connection, patience)
+            connection.set_busy_handler(self._patience)
+            _switch_to_wal(connection, self._patience)
             for pragma in (
                 "synchronous = FULL",
                 f"journal_size_limit = {WAL_BYTES}",
-                f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
                 "cache_size = -16000",
                 "temp_store = MEMORY",
             ):
@@ -247,42 +258,121 @@ def _switch_to_wal(connection: apsw.Connection, patience: _Patience) -> None:
 
 
 class _Writer(_Thread):
+    """The one connection that writes, used by its thread or, for what is brief, by the loop's."""
+
     look_every = LOOK_AGAIN
     _unsynced = False
+    _sync_by = 0.0
     _full = True
     _commits = 0
     _reserved = 0
+    _wal_pages = 0
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._turn = threading.Lock()
+        """Held by the thread that uses the connection."""
 
     def _open(self) -> Session:
         self._full = True
-        self._commits = self._reserved = 0
-        return super()._open()
+        self._commits = self._reserved = self._wal_pages = 0
+        session = super()._open()
+        session.connection.set_wal_hook(self._note_length)  # in place of SQLite's own checkpoints
+        return session
+
+    def _note_length(self, connection: apsw.Connection, name: str, pages: int) -> int:
+        self._wal_pages = pages
+        return apsw.SQLITE_OK
 
     def patience(self) -> float | None:
         """Sync commits of the weaker class before a second has passed."""
-        return SYNC_WITHIN if self._unsynced else None
+        return max(0.0, self._sync_by - SystemClock.monotonic()) if self._unsynced else None
+
+    def try_now(self, recipe: Recipe[T]) -> T | None:
+        """Carry the operation out on the caller's thread, unless something slow is in the way.
+
+        None means that nothing has happened; the writer's own thread may wait, and heal, and say
+        what is wrong.
+        """
+        if not self._turn.acquire(blocking=False):
+            return None
+        try:
+            return self._commit_now(recipe) if self._would_not_wait() else None
+        finally:
+            self._turn.release()
+
+    def _would_not_wait(self) -> bool:
+        """Tell whether the next commit meets no opening, no sync, no checkpoint and no queue."""
+        return (
+            self.session is not None
+            and self._unsynced  # so the thread has been told to wake and sync
+            and not self._full
+            and self._sync_by > SystemClock.monotonic()
+            and self._wal_pages < CHECKPOINT_PAGES
+            and self._inbox.empty()
+            and self._is_in_place()
+        )
+
+    def _commit_now(self, recipe: Recipe[T]) -> T | None:
+        session = self.session
+        assert session is not None
+        self._patience.waits = False
+        try:
+            session.begin()
+            result = session.drive_briefly(recipe(), BRIEF)
+            session.commit()
+            return result
+        except Exception:
+            self._undo()
+            return None
+        except BaseException:
+            self._undo()
+            raise
+        finally:
+            self._patience.waits = True
 
     def carry_out(self, batch: list[Request]) -> None:
         """Carry *batch* out in one transaction."""
+        with self._turn:
+            self._carry_out(batch)
+
+    def _carry_out(self, batch: list[Request]) -> None:
         wanted = [request for request in batch if request.wanted]
         if not wanted:
             return
         try:
             session = self._ready()
-            full = any(request.durability == "full" for request in wanted)
+            self._checkpoint(session)
+            full = self._is_due() or any(request.durability == "full" for request in wanted)
             self._choose_class(session, full)
             session.begin()
             self._reserve()
             for request in wanted:
                 self._carry_out_one(session, request, alone=len(wanted) == 1)
             session.commit()
-            self._unsynced = not full
+            self._note_unsynced(not full)
         except BaseException as error:
             self._undo()
             ours = self._failed(error)
             for request in wanted:
                 if request.error is None:
                     request.error = ours
+
+    def _checkpoint(self, session: Session) -> None:
+        """Move a long WAL into the database, so that the next transaction begins it anew."""
+        if self._wal_pages >= CHECKPOINT_PAGES:
+            try:
+                session.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            except apsw.Error:
+                pass  # the WAL is as good as before, and the next transaction tries again
+
+    def _is_due(self) -> bool:
+        return self._unsynced and self._sync_by <= SystemClock.monotonic()
+
+    def _note_unsynced(self, unsynced: bool) -> None:
+        if unsynced and not self._unsynced:
+            self._sync_by = SystemClock.monotonic() + SYNC_WITHIN
+        self._unsynced = unsynced
 
     def _reserve(self) -> None:
         """Keep the WAL's blocks allocated ahead of its end; call with the write lock held.
@@ -336,6 +426,10 @@ class _Writer(_Thread):
 
     def idle(self) -> None:
         """Commit something tiny the strong way, which syncs all that came before it."""
+        with self._turn:
+            self._sync()
+
+    def _sync(self) -> None:
         if self._unsynced and self.session is not None:
             try:
                 self._choose_class(self.session, True)
@@ -394,12 +488,18 @@ def _broken_pages(session: Session) -> list[str]:
 class _Patience:
     """A busy handler that looks again soon, then less often, then gives up."""
 
+    waits = True
+    """Whether to sleep. If not, only look a few times: most transactions end in microseconds."""
+
     def __init__(self, busy_ms: int) -> None:
         self._busy_ms = busy_ms
         self._pause = threading.Event()
         self._waited = 0.0
 
     def __call__(self, tries: int) -> bool:
+        if not self.waits:
+            _let_others_run()
+            return tries < GLANCES
         if tries == 0:
             self._waited = 0.0
         pause = min(0.5 + tries * 0.5, 20.0)
@@ -410,6 +510,7 @@ class _Patience:
         return True
 
 
+_let_others_run = getattr(os, "sched_yield", lambda: None)
 _drivers: weakref.WeakSet[SqliteDriver] = weakref.WeakSet()
 _left_behind: list[object] = []
 
