@@ -4,6 +4,10 @@ Callers come and wait on a future. Everything they want between two operations i
 the next one (`admission.py`), so sixty-four acquires cost one transaction. There is no task
 here: an operation's answer, a timer or a new caller sets the next operation off.
 
+A caller who is alone is served at once, on the loop's own thread, if the store has a way that
+cannot take long (`try_now`). It asks as one who would not wait; if there is no room, it joins the
+others on the way above.
+
 Of those who wait in this process only the first in every line is asked for, at the instant the
 last answer gave, and at least every `POLL` seconds where other processes share the store: one of
 them may have given units back. Nothing is held while anybody sleeps.
@@ -48,6 +52,8 @@ RENEW = 1.0
 BATCH = 512
 TOGETHER = 64
 """How many that wait in one line are asked for at once."""
+FEW = 16
+"""Buckets of a request that may be served on the loop's thread."""
 SWEEP = 60.0
 FORGET_US = 3_600_000_000
 SOONEST, LATEST = 0.001, 0.032
@@ -138,8 +144,8 @@ class Line:
         self._suspicious = False
         """Whether an operation has failed: it may have left tickets that we do not know of."""
         self._swept = clock.monotonic()
-        self._alone = True
-        """Whether the last operation served one caller: then the next does not wait for more."""
+        self._crowded = False
+        """Whether the last operation served several: then others are likely to come again."""
         self._busy = False
         self._kicked = False
         self._closed = False
@@ -151,10 +157,17 @@ class Line:
         """
         self._check_open()
         deadline = None if timeout is None else self.clock.monotonic() + timeout
+        place = len(self._arrived)
+        if alone := await self._is_alone(len(wants)):
+            done = self._at_once(asking=(Asking(wants, None, False),))
+            if done is not None:
+                [verdict] = done.verdicts
+                if timeout == 0 or isinstance(verdict, Granted):
+                    return verdict  # type: ignore[return-value]
         pending = Pending(wants, deadline, timeout != 0)
-        self._arrived.append(pending)
-        if self._alone and not self._busy and not self._kicked:
-            self._begin()  # nobody else is likely to come in this turn of the loop
+        self._arrived.insert(place, pending)
+        if alone:
+            self._begin()
         else:
             self._kick()
         try:
@@ -168,6 +181,10 @@ class Line:
     async def correct(self, corrections: Sequence[Correction]) -> list[tuple[int, int] | None]:
         """Carry *corrections* out together; each answers its row, None when it came too late."""
         self._check_open()
+        if await self._is_alone(len(corrections)):
+            done = self._at_once(corrections=corrections)
+            if done is not None:
+                return done.corrected
         loop = asyncio.get_running_loop()
         answers = [loop.create_future() for _ in corrections]
         self._next.corrections += zip(corrections, answers, strict=True)
@@ -209,6 +226,36 @@ class Line:
         if self._closed:
             raise HarnError("this Runtime has been left; open a new one")
 
+    # -- nobody else: at once, on this thread
+
+    async def _is_alone(self, buckets: int) -> bool:
+        """Tell, a turn of the loop later, whether nobody else of this process wants anything.
+
+        Whoever comes in that turn stands behind. Cancelling leaves nothing behind.
+        """
+        if self._crowded or self._busy or self._kicked or self._waiting or buckets > FEW:
+            return False
+        self._kicked = True
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self._kicked = False
+            if self._arrived or self._next:
+                self._kick()
+        self._check_open()
+        return not (self._busy or self._kicked or self._waiting)
+
+    def _at_once(
+        self, asking: Sequence[Asking] = (), corrections: Sequence[Correction] = ()
+    ) -> Done | None:
+        """Carry it out between two awaits; None, and nothing was done, if that may take long."""
+        work = Work(self.owner, asking, corrections, known=self._known())
+        read_now = self._read_now
+        done = self.store.driver.try_now(lambda: carry_out(work, read_now, is_gone))
+        if done is not None:
+            self._note(done, self.clock.monotonic())
+        return done
+
     # -- one operation after the other
 
     def _kick(self) -> None:
@@ -243,12 +290,10 @@ class Line:
             if rejoins
             else (),
             renews,
-            frozenset(each.ticket for each in self._waiting if each.ticket is not None)
-            if self._suspicious
-            else None,
+            self._known(),
         )
         self._rejoin = False
-        self._alone = len(batch.asked) == 1 and not self._arrived
+        self._crowded = len(batch.asked) > 1 or bool(self._arrived)
         self._busy = True
         if renews:
             self._renewed = now
@@ -263,6 +308,12 @@ class Line:
             self._finish(batch, answer)
         else:
             answer.add_done_callback(lambda answer: self._finish(batch, answer))
+
+    def _known(self) -> frozenset[int] | None:
+        """Return our tickets, if the store may hold others of ours."""
+        if not self._suspicious:
+            return None
+        return frozenset(each.ticket for each in self._waiting if each.ticket is not None)
 
     def _asking(self, pending: Pending, now: float) -> Asking:
         stays = pending.stays and (pending.deadline is None or now + EPSILON < pending.deadline)
@@ -307,12 +358,15 @@ class Line:
         for pending in batch.asked:
             if pending.state == WAITING and pending.wake is None and self._is_front(pending):
                 self._plan(pending, Waits(0, 0, True), now)  # who came first has left meanwhile
+        self._note(done, now)
+        self._rejoin = done.forgotten
+        self._go_on()
+
+    def _note(self, done: Done, now: float) -> None:
         for key, live, tail in done.use:
             if key in self.use or len(self.use) < MOST_SHOWN:
                 self.use[key] = (live, now + (tail - done.now) / 1e6)
-        self._rejoin = done.forgotten
         self._sweep(now, done.now)
-        self._go_on()
 
     def _settle(self, pending: Pending, verdict: Granted | Waits | Refused, now: float) -> None:
         if isinstance(verdict, Waits):

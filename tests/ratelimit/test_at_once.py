@@ -1,0 +1,146 @@
+"""A lone caller on a file is served on the loop's own thread; everybody else as ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from harn import Bucket, RateLimitGrant, Runtime, durable_rate_limit_acquire
+from harn.ratelimit import Limiter
+from harn.storage.sqlite import SqliteDriver
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "limits.sqlite"
+
+
+class Watched:
+    """A runtime's limiter on a file, and how often each of the two ways was taken."""
+
+    def __init__(self, runtime: Runtime, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.path = path
+        self.line = runtime.service(Limiter).line(path)[0]
+        self.at_once = self.handed_over = 0
+        driver = self.line.store.driver
+        assert isinstance(driver, SqliteDriver)
+        now, later = driver.try_now, driver.submit
+
+        def try_now(recipe):
+            found = now(recipe)
+            self.at_once += found is not None
+            return found
+
+        def submit(*args, **options):
+            self.handed_over += 1
+            return later(*args, **options)
+
+        monkeypatch.setattr(driver, "try_now", try_now)
+        monkeypatch.setattr(driver, "submit", submit)
+
+    async def take(self, key: str = "k", limit: int = 100, **options) -> RateLimitGrant:
+        return await durable_rate_limit_acquire(
+            key=key, limit=limit, state_path=self.path, window_ms=60_000, **options
+        )
+
+
+@pytest.fixture
+async def limiter(path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watched]:
+    """Opened by a first acquire, which the writer's thread carries out."""
+    async with Runtime() as runtime:
+        watched = Watched(runtime, path, monkeypatch)
+        await watched.take("other")
+        watched.at_once = watched.handed_over = 0
+        yield watched
+
+
+async def test_a_lone_caller_needs_no_thread(limiter: Watched) -> None:
+    grant = await limiter.take(units=3)
+    await grant.settle({"k": 1})
+    refused = await limiter.take(units=100, timeout_ms=0)
+
+    assert (limiter.at_once, limiter.handed_over) == (3, 0)
+    assert refused.timed_out
+    assert refused.retry_after_ms > 50_000
+
+
+async def test_those_who_come_together_share_a_transaction(limiter: Watched) -> None:
+    grants = await asyncio.gather(*(limiter.take() for _ in range(64)))
+
+    assert all(grant.ok for grant in grants)
+    assert (limiter.at_once, limiter.handed_over) == (0, 1)
+
+
+async def test_whoever_comes_in_the_same_turn_stands_behind(limiter: Watched) -> None:
+    first, *rest = await asyncio.gather(
+        *(limiter.take(limit=5, timeout_ms=0, units=units) for units in (5, 1, 1))
+    )
+
+    assert first.ok
+    assert [grant.timed_out for grant in rest] == [True, True]
+
+
+async def test_others_run_between_the_acquires_of_a_loop(limiter: Watched) -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.ensure_future(count())
+    for _ in range(10):
+        await limiter.take()
+    counting.cancel()
+
+    assert turns >= 10
+
+
+async def test_a_cancelled_caller_charges_nothing_and_holds_nobody_up(limiter: Watched) -> None:
+    leaving = asyncio.ensure_future(limiter.take(limit=5, units=5))
+    behind = asyncio.ensure_future(limiter.take(limit=5, units=5))
+    await asyncio.sleep(0)
+    leaving.cancel()
+
+    assert (await behind).ok
+    assert leaving.cancelled()
+
+
+async def test_the_loop_runs_on_while_another_process_holds_the_lock(limiter: Watched) -> None:
+    other = apsw.Connection(str(limiter.path))
+    other.execute("BEGIN IMMEDIATE")
+
+    waiting = asyncio.ensure_future(limiter.take())
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    other.execute("COMMIT")
+
+    assert (await waiting).ok
+    assert (limiter.at_once, limiter.handed_over) == (0, 1)
+
+
+async def test_a_request_for_many_buckets_goes_to_the_writer(limiter: Watched) -> None:
+    buckets = [Bucket(f"b{number}", limit=1) for number in range(17)]
+
+    grant = await durable_rate_limit_acquire(buckets=buckets, state_path=limiter.path)
+
+    assert grant.ok
+    assert (limiter.at_once, limiter.handed_over) == (0, 1)
+
+
+async def test_whoever_finds_no_room_waits_in_line(limiter: Watched) -> None:
+    full = await limiter.take(units=100)
+    waiting = asyncio.ensure_future(limiter.take())
+    while not limiter.line.waiting:
+        await asyncio.sleep(0)
+
+    assert (await limiter.take(timeout_ms=0)).timed_out  # nobody overtakes
+
+    await full.settle({"k": 99})
+    assert (await waiting).ok
