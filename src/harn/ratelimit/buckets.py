@@ -87,14 +87,13 @@ def read_buckets(
         raise InvalidOption("buckets", buckets, f"either buckets or {given}, not both")
     if isinstance(buckets, Mapping | str | bytes) or not isinstance(buckets, Iterable):
         raise InvalidOption("buckets", buckets, "a list of buckets")
-    found = tuple(_bucket(each) for each in buckets)
+    found = tuple([each if type(each) is Bucket else _bucket(each) for each in buckets])
     if not found:
         raise InvalidOption("buckets", buckets, "at least one bucket")
-    seen: set[str] = set()
-    for bucket in found:
-        if bucket.key in seen:
-            raise InvalidOption("buckets", bucket.key, f"each key once; {bucket.key!r} comes twice")
-        seen.add(bucket.key)
+    keys = [bucket.key for bucket in found]
+    if len(set(keys)) < len(keys):
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise InvalidOption("buckets", twice, f"each key once; {twice!r} comes twice")
     return found
 
 

@@ -199,11 +199,11 @@ class Window:
 
     def strictest(self, limit: int, span: int) -> tuple[int, int]:
         """Return the limit and the span that count for somebody who asks for these."""
-        for rule in self.rules:
-            if rule.limit < limit:
-                limit = rule.limit
-            if rule.span > span:
-                span = rule.span
+        for granted, longest, _ in self.rules:
+            if granted < limit:
+                limit = granted
+            if longest > span:
+                span = longest
         return limit, span
 
     def lacking(self, charge: int, limit: int, span: int) -> int:
@@ -211,36 +211,30 @@ class Window:
 
         A charge of the whole limit or more waits for an empty window.
         """
-        live = self.live
-        if not live:
-            return 0
-        limit, span = self.strictest(limit, span)
-        return min(live, max(0, live + charge - limit))
+        over = self.live + charge - self.strictest(limit, span)[0]
+        return min(self.live, over) if over > 0 else 0
 
     def take(self, charge: int, limit: int, span: int, now: int) -> Row:
         """Charge a row now, at most one full window; the caller has seen that it fits."""
-        most, longest = self.strictest(limit, span) if self.rules else (limit, span)
-        charge = min(charge, most)
+        most, longest = self.strictest(limit, span)
+        if charge > most:
+            charge = most
         expires = now + longest
-        if self.head == self.next:
+        number = self.next
+        if self.head == number:
             self.head_us = expires
         self.tail_us = expires
-        self._note_rule(limit, span, now + span)
-        number = self.next
+        rules = self.rules
+        if len(rules) != 1 or rules[0][:2] != (limit, span):
+            rules = [rule for rule in rules if rule[:2] != (limit, span)]
+            rules.append(NO_RULE)
+            self.rules = rules
+        rules[-1] = Rule(limit, span, now + span)
         self.next = number + 1
-        self.recent.append(expires)
-        self.recent.append(charge)
+        self.recent.extend((expires, charge))
         self.live += charge
         self.changed = True
         return number, expires, charge
-
-    def _note_rule(self, limit: int, span: int, until: int) -> None:
-        rules = self.rules
-        if len(rules) == 1 and rules[0][0] == limit and rules[0][1] == span:
-            rules[0] = Rule(limit, span, until)
-            return
-        self.rules = [rule for rule in rules if rule[:2] != (limit, span)]
-        self.rules.append(Rule(limit, span, until))
 
     def own_rows(self, first: int, count: int) -> list[Row]:
         """Return at most *count* rows that the bucket holds itself, from number *first* on."""
