@@ -24,23 +24,25 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import psycopg
+
 from harn.clock import Clock, SystemClock
-from harn.errors import HarnError, StorageBusy, StorageCorrupt, StorageError
+from harn.errors import StorageBusy, StorageError
 from harn.storage.contract import Draft, Durability, Hooks
 from harn.storage.handover import Handover, Request
 from harn.storage.listening import Listener, Notifier
 from harn.storage.log import APPEND, TAKE_OFFSETS, placed, topics_of
 from harn.storage.operations import Ask, Recipe, Row, Rows, drive, nothing
 from harn.storage.pgarrays import array_types
-from harn.storage.pgpipeline import Pipeline
+from harn.storage.pgserver import (
+    STATEMENT_MS,
+    Server,
+    connection_lost,
+    pipeline_of,
+    translated,
+)
 from harn.storage.places import Place, mask
-from harn.storage.queries import Query, load_queries, missing_steps
-
-try:
-    import psycopg
-    import psycopg_pool
-except ImportError as error:  # pragma: no cover - the extra is installed in tests
-    raise StorageError("postgresql:// needs the extra: install harn[postgres]") from error
+from harn.storage.queries import Query, load_queries
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -52,12 +54,7 @@ logger = logging.getLogger("harn.storage")
 BUSY_MS = 5000
 FIRST_MS = 3000
 """Milliseconds after which a server that has never been reached is given up."""
-STATEMENT_MS = 30_000
 POOL_SIZE = 4
-FORGET_MS = 7 * 86_400_000
-"""Milliseconds after which a producer that writes no more is forgotten."""
-REACH = 0.5
-"""Seconds to wait for a connection in one attempt; the pool stops trying by itself after one."""
 FEW = 1000
 """So many rows fit into a statement that waits for others; more are sent in a stream."""
 CLAIM = 2
@@ -66,34 +63,6 @@ _NOT_PREPARED = ("26000", "42P05")
 """A prepared statement that is not there, or is there already: the connection is not our own."""
 PAUSE = 0.05
 """Seconds between two attempts to reach a server that is away."""
-
-
-POOL = "harn-pg"
-CONNECT: dict[str, Any] = {
-    "autocommit": True,
-    "prepare_threshold": None,  # see `Pipeline`
-    "connect_timeout": 5,
-    "application_name": "harn",
-    "client_encoding": "utf8",
-}
-
-
-class _ToOurLog(logging.Filter):
-    """Keeps what the pool says about our connections out of everybody's terminal.
-
-    Whoever waits for a connection gets an error that says the same. Other pools of the process
-    are none of our business.
-    """
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Drop *record* if it comes from a thread of ours; our own log has it, for debugging."""
-        if not (record.threadName or "").startswith(POOL):
-            return True
-        logger.debug(record.getMessage())
-        return False
-
-
-logging.getLogger("psycopg.pool").addFilter(_ToOurLog())
 
 
 class PostgresDriver:
@@ -109,7 +78,7 @@ class PostgresDriver:
         self._size = int(place.options.get("pool_size", POOL_SIZE))
         self._clock = clock
         self._handover = Handover(clock, hooks)
-        self._server = _Server(place.rest, self.where, self.schema, self._size + 1, self._busy_ms)
+        self._server = Server(place.rest, self.where, self.schema, self._size + 1, self._busy_ms)
         self._inbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._lanes: list[threading.Thread] = []
         self._under_way = 0
@@ -200,7 +169,7 @@ class _Lane:
     """One thread's way of carrying out an operation, attempts and all."""
 
     def __init__(
-        self, server: _Server, clock: Callable[[], Clock], producer: str, busy_ms: int
+        self, server: Server, clock: Callable[[], Clock], producer: str, busy_ms: int
     ) -> None:
         self._server = server
         self._clock = clock
@@ -223,7 +192,7 @@ class _Lane:
             self._committing = False
             try:
                 with self._server.use() as connection:
-                    _pipeline(connection).prepares &= self._server.prepares
+                    pipeline_of(connection).prepares &= self._server.prepares
                     attempts += 1
                     self._attempt(connection, request, attempts > 1)
                 return
@@ -233,8 +202,8 @@ class _Lane:
                 if error.sqlstate in _NOT_PREPARED and self._server.prepares:
                     self._server.prepares = False  # a pooler between us does not keep them
                     continue
-                if not _connection_lost(error):
-                    request.error = _translated(error, self._server.where)
+                if not connection_lost(error):
+                    request.error = translated(error, self._server.where)
                     return
                 lost = error
             except BaseException as error:
@@ -351,7 +320,7 @@ class _Lane:
         queued, self._queued = self._queued, []
         if not queued:
             return []
-        pipeline = _pipeline(connection)
+        pipeline = pipeline_of(connection)
         results = pipeline.run(queued)
         if self._claims:
             self._claims = False
@@ -394,130 +363,6 @@ class _Landed(Exception):
     """The attempt before this one has landed."""
 
 
-class _Server:
-    """The pool of connections, opened and migrated when first used."""
-
-    def __init__(self, dsn: str, where: str, schema: str, size: int, busy_ms: int) -> None:
-        self.where = where
-        self.schema = schema
-        self._dsn = dsn
-        self._size = size
-        self._busy_ms = busy_ms
-        self._lock = threading.Lock()
-        self._pool: psycopg_pool.ConnectionPool[Any] | None = None
-        self.reached = False
-        """Whether it was ever there and its tables are up to date."""
-        self.prepares = True
-        """Whether statements are prepared on the server; not behind every pooler."""
-
-    def use(self) -> _Borrowed:
-        """Lend a connection for one `with` block; a broken one is replaced afterwards."""
-        with self._lock:
-            if not self.reached:
-                # Not through the pool, which would keep to itself why there is no connection.
-                with psycopg.connect(self._dsn, **{**CONNECT, "connect_timeout": 2}) as connection:
-                    migrate(connection, self.schema, self._busy_ms, self.where)
-                self.reached = True
-            if self._pool is None:
-                self._pool = psycopg_pool.ConnectionPool(
-                    self._dsn,
-                    min_size=0,
-                    max_size=self._size,
-                    name=POOL,
-                    num_workers=1,
-                    reconnect_timeout=REACH,
-                    connection_class=_Connection,
-                    kwargs=CONNECT,
-                    configure=self._configure,
-                    open=True,
-                )
-            pool = self._pool
-        return _Borrowed(pool)
-
-    def _configure(self, connection: Connection[Any]) -> None:
-        # A pooler lends us another backend each time, which knows nothing that we prepared, or
-        # knows something else by its name.
-        cursor = connection.execute("SELECT pg_backend_pid()")
-        row = cursor.fetchone()
-        own = row is not None and row[0] == connection.info.backend_pid
-        assert isinstance(connection, _Connection)
-        connection.statements = Pipeline(connection, prepares=self.prepares and own)
-
-    def close(self) -> None:
-        """Close every connection."""
-        if self._pool is not None:
-            self._pool.close(timeout=2)
-            self._pool = None
-
-
-class _Borrowed:
-    """A connection of the pool, given back at the end of the block."""
-
-    def __init__(self, pool: psycopg_pool.ConnectionPool[Any]) -> None:
-        self._pool = pool
-
-    def __enter__(self) -> Connection[Any]:
-        connection: Connection[Any] = self._pool.getconn(timeout=REACH)
-        self._connection = connection
-        return connection
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.putconn(self._connection)
-
-
-def migrate(connection: Connection[Any], schema: str, busy_ms: int, where: str) -> None:
-    """Bring every concern's tables up to date, in one transaction under an advisory lock."""
-    queries = load_queries("postgres")
-
-    def run(name: str, **params: Any) -> list[Any]:
-        cursor = psycopg.ClientCursor(connection)
-        cursor.execute(queries[name].text, params)
-        while cursor.nextset():
-            pass
-        return cursor.fetchall() if cursor.description else []
-
-    def applied() -> dict[str, int]:
-        [(_, listed)] = run("has_schema", schema=f'"{schema}"', versions=f'"{schema}".harn_schema')
-        return dict(run("versions")) if listed else {}
-
-    path = f'"{schema}", pg_catalog'
-    try:
-        run(
-            "begin_migration",
-            path=path,
-            lock_ms=str(busy_ms),
-            statement_ms=str(STATEMENT_MS),
-            lock=f"harn:{schema}",
-        )
-        steps = missing_steps(applied(), "postgres", where)
-        if steps:
-            [(exists, _)] = run("has_schema", schema=f'"{schema}"', versions="none")
-            if not exists:
-                connection.execute(f'CREATE SCHEMA "{schema}"')
-            run("make_versions")
-            for step in steps:
-                connection.execute(step.script)
-                run("note_version", concern=step.concern, version=step.version)
-        run("forget_producers", before=SystemClock().now_ms() - FORGET_MS)
-        connection.execute("COMMIT")
-    except BaseException:
-        if not connection.closed:
-            connection.execute("ROLLBACK")
-        raise
-
-
-class _Connection(psycopg.Connection[Any]):
-    """A connection that keeps what is prepared on it."""
-
-    statements: Pipeline | None = None
-
-
-def _pipeline(connection: Connection[Any]) -> Pipeline:
-    assert isinstance(connection, _Connection)
-    assert connection.statements is not None
-    return connection.statements
-
-
 def _copy(connection: Connection[Any], query: Query, rows: Sequence[Row]) -> Rows:
     """Send *rows* in one stream; many times faster than a statement for each."""
     with connection.cursor() as cursor, cursor.copy(query.text) as copy:
@@ -530,26 +375,6 @@ def _copy(connection: Connection[Any], query: Query, rows: Sequence[Row]) -> Row
 @functools.cache
 def _gives_rows(text: str) -> bool:
     return text.lstrip().upper().startswith(("SELECT", "WITH", "VALUES")) or "RETURNING" in text
-
-
-def _connection_lost(error: psycopg.Error) -> bool:
-    if isinstance(error, psycopg_pool.PoolTimeout | psycopg.InterfaceError):
-        return True
-    lost = error.sqlstate is None or error.sqlstate.startswith(("08", "57P", "53"))
-    return isinstance(error, psycopg.OperationalError) and lost
-
-
-def _translated(error: psycopg.Error, where: str) -> HarnError:
-    state = error.sqlstate or ""
-    ours: HarnError
-    if isinstance(error, psycopg.errors.LockNotAvailable | psycopg.errors.QueryCanceled):
-        ours = StorageBusy(f"{where} is held by someone else ({error}); try again")
-    elif state.startswith("XX"):
-        ours = StorageCorrupt(f"{where}: {error}")
-    else:
-        ours = StorageError(f"{where}: {error}")
-    ours.__cause__ = error
-    return ours
 
 
 _drivers: weakref.WeakSet[PostgresDriver] = weakref.WeakSet()

@@ -1,0 +1,65 @@
+"""One job at work, between whoever runs its handler and whoever answers for its claim."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from harn.storage import SettlementResult
+from harn.tasks import TaskHandle
+from harn.workers.queue import Claim
+
+if TYPE_CHECKING:
+    from harn.workers.consumer import Consumer
+
+
+class Working:
+    """A job at work: from the start of its handler until the store has answered for it.
+
+    It is the nursery of the handler's task, which tells it of a handler that was cancelled or never
+    began, and it takes the answer to the settlement.
+    """
+
+    __slots__ = ("claim", "consumer", "handle", "is_given_back", "is_lost", "outcome")
+
+    handle: TaskHandle[None]
+
+    def __init__(self, consumer: Consumer, claim: Claim) -> None:
+        self.consumer = consumer
+        self.claim = claim
+        self.outcome: Any = None
+        self.is_lost = False
+        self.is_given_back = False
+
+    def lose(self, note: str) -> None:
+        """Cancel the handler: somebody else holds the claim now."""
+        self.is_lost = True
+        self.handle.cancel()
+
+    def adopt(self, handle: TaskHandle[Any]) -> None:
+        """Let the consumer's scope own the task."""
+        self.consumer.nursery.adopt(handle)
+
+    def child_ended(self, handle: TaskHandle[Any], error: BaseException | None) -> None:
+        """Tell the consumer and its scope."""
+        self.consumer.stopped(self)
+        self.consumer.nursery.child_ended(handle, error)
+
+    def child_failed(self, error: BaseException) -> None:
+        """Tell the scope."""
+        self.consumer.nursery.child_failed(error)
+
+    def done(self) -> bool:
+        """The answer is always waited for."""
+        return False
+
+    def set_result(self, result: SettlementResult) -> None:
+        """Take the store's answer."""
+        self.consumer.settled(self, result)
+
+    def set_exception(self, error: BaseException) -> None:
+        """Take it that the store has no answer."""
+        self.consumer.settled(self, None, str(error))
+
+    def cancel(self) -> None:
+        """Take it that nobody will answer any more."""
+        self.consumer.settled(self, None, "the store was closed")
