@@ -70,3 +70,20 @@ def to_text(seconds: float) -> str:
         if ms and ms % size == 0:
             return f"{ms // size}{unit}"
     return f"{ms}ms"
+
+
+def roughly(ms: float) -> str:
+    """Write *ms* the way people say it: its two largest units, the rest cut off.
+
+    >>> roughly(250), roughly(5_000), roughly(299_049), roughly(7_265_000), roughly(172_800_000)
+    ('250ms', '5s', '4m59s', '2h1m', '2d')
+    """
+    units = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1))
+    left = max(0, int(ms))
+    for place, (unit, size) in enumerate(units):
+        if left >= size:
+            whole, left = divmod(left, size)
+            smaller = units[place + 1 : place + 2] if unit not in ("s", "ms") else ()
+            rest = "".join(f"{left // each}{name}" for name, each in smaller if left >= each)
+            return f"{whole}{unit}{rest}"
+    return "0ms"

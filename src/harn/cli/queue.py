@@ -9,7 +9,7 @@ import click
 
 from harn.cli.output import DURATION, emit, on_terminal, one_line, table
 from harn.cli.where import Where, common
-from harn.duration import to_text
+from harn.duration import roughly, to_text
 from harn.errors import HarnError
 from harn.orchestrator import explain as explain_job, manifest_consumer, queues_view
 from harn.runtime import Runtime
@@ -80,7 +80,7 @@ def _shown(document: dict[str, Any]) -> str:
 def _age(ms: int | None) -> str:
     if ms is None:
         return "-"
-    return f"{ms}ms" if ms < 1000 else to_text(ms // 1000)
+    return roughly(ms)
 
 
 @queue.command()

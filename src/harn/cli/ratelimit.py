@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from harn.cli.output import emit, json_flag, table
-from harn.duration import to_text
+from harn.duration import roughly, to_text
 from harn.ratelimit import BucketStatus, list_status
 from harn.runtime import Runtime
 from harn.settings import Settings
@@ -77,7 +77,7 @@ def _render(buckets: list[BucketStatus]) -> str:
             "" if bucket.limit is None else str(bucket.limit),
             "" if bucket.window_ms is None else to_text(bucket.window_ms / 1000),
             bucket.waiting,
-            "" if bucket.frees_in_ms is None else f"in {to_text(bucket.frees_in_ms / 1000)}",
+            "" if bucket.frees_in_ms is None else f"in {roughly(bucket.frees_in_ms)}",
             bucket.paused_until or "",
         )
         for bucket in buckets

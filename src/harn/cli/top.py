@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harn.cli.output import DURATION, emit, one_line
-from harn.duration import to_text
+from harn.duration import roughly
 from harn.errors import HarnError
 from harn.orchestrator import overview, shares_of
 from harn.runtime import Runtime, sleep
@@ -284,4 +284,4 @@ def _failures(found: dict[str, Any]) -> Section:
 def _duration(ms: int | None) -> str:
     if ms is None:
         return "-"
-    return f"{ms}ms" if ms < 1000 else to_text(ms // 1000)
+    return roughly(ms)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from harn.clock import iso
-from harn.duration import to_text
+from harn.duration import roughly
 from harn.errors import HarnError
 from harn.runtime import Runtime
 from harn.storage import (
@@ -354,10 +354,10 @@ def _verdict(
     state = document["state"]
     claim = document.get("claim")
     if state == "claimed" and claim:
-        left = to_text(max(0, claim["expires_in_ms"]) / 1000)
+        left = roughly(claim["expires_in_ms"])
         return f"it is running: {claim['consumer_id']} holds it for another {left}"
     if state == "failed":
-        left = to_text(max(0, (view.wake_at or counts.now) - counts.now) / 1000)
+        left = roughly((view.wake_at or counts.now) - counts.now)
         return f"its last attempt failed; it can be claimed again in {left}"
     if state in ("acked", "purged", "dead"):
         words = {
@@ -367,7 +367,7 @@ def _verdict(
         }
         return words[state]
     if state == "scheduled":
-        return f"it waits for its time, in {to_text(document['not_before_in_ms'] / 1000)}"
+        return f"it waits for its time, in {roughly(document['not_before_in_ms'])}"
     standing = document["scheduling"]
     if standing.get("is_capped"):
         limit = standing["cap"]
