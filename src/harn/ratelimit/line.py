@@ -144,8 +144,8 @@ class Line:
         self._suspicious = False
         """Whether an operation has failed: it may have left tickets that we do not know of."""
         self._swept = clock.monotonic()
-        self._crowded = False
-        """Whether the last operation served several: then others are likely to come again."""
+        self._alone = True
+        """Whether the last operation served one caller: then the next does not wait for more."""
         self._busy = False
         self._kicked = False
         self._closed = False
@@ -158,7 +158,7 @@ class Line:
         self._check_open()
         deadline = None if timeout is None else self.clock.monotonic() + timeout
         place = len(self._arrived)
-        if alone := await self._is_alone(len(wants)):
+        if await self._is_alone(len(wants)):
             done = self._at_once(asking=(Asking(wants, None, False),))
             if done is not None:
                 [verdict] = done.verdicts
@@ -166,8 +166,8 @@ class Line:
                     return verdict  # type: ignore[return-value]
         pending = Pending(wants, deadline, timeout != 0)
         self._arrived.insert(place, pending)
-        if alone:
-            self._begin()
+        if self._is_free():
+            self._begin()  # nobody else is likely to come in this turn of the loop
         else:
             self._kick()
         try:
@@ -233,7 +233,8 @@ class Line:
 
         Whoever comes in that turn stands behind. Cancelling leaves nothing behind.
         """
-        if self._crowded or self._busy or self._kicked or self._waiting or buckets > FEW:
+        is_quick = self.store.driver.runs_here and buckets <= FEW
+        if not is_quick or not self._is_free() or self._waiting:
             return False
         self._kicked = True
         try:
@@ -243,7 +244,10 @@ class Line:
             if self._arrived or self._next:
                 self._kick()
         self._check_open()
-        return not (self._busy or self._kicked or self._waiting)
+        return self._is_free() and not self._waiting
+
+    def _is_free(self) -> bool:
+        return self._alone and not self._busy and not self._kicked
 
     def _at_once(
         self, asking: Sequence[Asking] = (), corrections: Sequence[Correction] = ()
@@ -293,7 +297,7 @@ class Line:
             self._known(),
         )
         self._rejoin = False
-        self._crowded = len(batch.asked) > 1 or bool(self._arrived)
+        self._alone = len(batch.asked) == 1 and not self._arrived
         self._busy = True
         if renews:
             self._renewed = now

@@ -85,6 +85,8 @@ class Driver(Protocol):
     durability: Durability
     at_once: int
     """How many writing transactions can be under way together."""
+    runs_here: bool
+    """Whether `try_now` can do anything."""
 
     def submit(
         self,

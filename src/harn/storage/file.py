@@ -38,6 +38,7 @@ class FileDriver:
     """A directory of topic files, shared with whoever else opens it."""
 
     at_once = 1
+    runs_here = False
 
     def __init__(self, place: Place, clock: Callable[[], Clock], hooks: Hooks) -> None:
         self.path = place.path

@@ -26,6 +26,7 @@ class MemoryDriver:
 
     durability: Durability = "memory"
     at_once = 1
+    runs_here = True
 
     def __init__(self, clock: Callable[[], Clock], hooks: Hooks) -> None:
         self._hooks = hooks

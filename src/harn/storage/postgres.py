@@ -70,6 +70,7 @@ class PostgresDriver:
 
     durability: Durability = "full"
     at_once = 3
+    runs_here = False
 
     def __init__(self, place: Place, clock: Callable[[], Clock], hooks: Hooks) -> None:
         self.where = mask(place.rest)

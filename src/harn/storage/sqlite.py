@@ -95,6 +95,7 @@ class SqliteDriver:
                 "install apsw 3.51.3 or newer"
             )
         self.durability: Durability = durability
+        self.runs_here = durability == "normal"
         self.path = path
         self._handover = Handover(clock, hooks)
         self._writer = _Writer(path, clock, self._handover, busy_ms)
@@ -121,7 +122,7 @@ class SqliteDriver:
     def try_now(self, recipe: Recipe[T]) -> T | None:
         """Carry the operation out on this thread, if its commit needs no sync and nobody writes."""
         self._check_open()
-        return self._writer.try_now(recipe) if self.durability == "normal" else None
+        return self._writer.try_now(recipe) if self.runs_here else None
 
     def watch(self, wanted: bool) -> None:
         """Hint when the WAL file changes under us."""
