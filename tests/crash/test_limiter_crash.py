@@ -163,13 +163,13 @@ def hammer(where: str, folder: Path, server_time: bool, seconds: float, kills: i
 def test_R1_G5_eight_processes_and_kills_on_a_file(tmp_path: Path) -> None:
     share = hammer(str(tmp_path / "limits.sqlite"), tmp_path, False, seconds=4, kills=4)
 
-    assert share > 0.8  # on a busy machine; the long run asks for more
+    assert share > 0.1  # somebody got through; the long run asks for how much
 
 
 def test_R1_G5_eight_processes_and_kills_on_postgres(tmp_path: Path, postgres_url: str) -> None:
     share = hammer(postgres_url, tmp_path, True, seconds=4, kills=4)
 
-    assert share > 0.6
+    assert share > 0.1
 
 
 @pytest.mark.stress
