@@ -46,22 +46,6 @@ def topics_of(drafts: Sequence[Draft]) -> list[tuple[str, int, int]]:
     return [(topic, count, largest) for topic, count in sorted(counts.items())]
 
 
-def placed(
-    drafts: Sequence[Draft],
-    topics: Sequence[tuple[str, int, int]],
-    heads: Sequence[tuple[int, int]],
-) -> list[tuple[int, int]]:
-    """Return (id, time) of each of *drafts*, given (head, time) of each of *topics* afterwards."""
-    taken: dict[str, tuple[Iterator[int], int]] = {}
-    for (topic, count, _), (head, now) in zip(topics, heads, strict=True):
-        taken[topic] = iter(range(head - count + 1, head + 1)), now
-    found: list[tuple[int, int]] = []
-    for item in drafts:
-        offsets, now = taken[item.topic]
-        found.append((next(offsets), now if item.at_ms is None else item.at_ms))
-    return found
-
-
 def _in_steps(drafts: Sequence[Draft]) -> Operation[Rows]:
     if len(drafts) == 1:
         return (yield from _append_one(drafts[0]))
@@ -70,15 +54,17 @@ def _in_steps(drafts: Sequence[Draft]) -> Operation[Rows]:
         ask(TAKE_OFFSETS, topic=topic, count=count, largest=largest)
         for topic, count, largest in topics
     ]
-    taken = yield ask_together(asked)
-    ids = {topic: rows[0][0] for (topic, _, _), rows in zip(topics, taken, strict=True)}
-    places = placed(drafts, topics, [rows[0][1:] for rows in taken])
-    rows: list[Row] = [
-        (ids[item.topic], id, item.kind, item.payload, item.headers, at)
-        for item, (id, at) in zip(drafts, places, strict=True)
-    ]
+    answers = yield ask_together(asked)
+    taken: dict[str, tuple[int, Iterator[int], int]] = {}
+    for (topic, count, _), [(topic_id, head, now)] in zip(topics, answers, strict=True):
+        taken[topic] = topic_id, iter(range(head - count + 1, head + 1)), now
+    rows: list[Row] = []
+    for item in drafts:
+        topic_id, offsets, now = taken[item.topic]
+        at = now if item.at_ms is None else item.at_ms
+        rows.append((topic_id, next(offsets), item.kind, item.payload, item.headers, at))
     yield ask_many("insert_events", COLUMNS, rows)
-    return places
+    return [(row[1], row[5]) for row in rows]
 
 
 def _append_one(item: Draft) -> Operation[Rows]:

@@ -31,7 +31,7 @@ from harn.errors import StorageBusy, StorageError
 from harn.storage.contract import Draft, Durability, Hooks
 from harn.storage.handover import Handover, Request
 from harn.storage.listening import Listener, Notifier
-from harn.storage.log import APPEND, TAKE_OFFSETS, placed, topics_of
+from harn.storage.log import APPEND, TAKE_OFFSETS, topics_of
 from harn.storage.operations import Ask, Recipe, Row, Rows, drive, nothing
 from harn.storage.pgarrays import array_types
 from harn.storage.pgserver import (
@@ -297,7 +297,7 @@ class _Lane:
         if not asked.params["places"]:
             return []
         heads: Any = self._flush(connection)[0]
-        return placed(drafts, topics, heads)
+        return _placed(drafts, topics, heads)
 
     def _queue(self, query: Query, asked: Ask) -> None:
         params = dict(asked.params)
@@ -358,6 +358,23 @@ def _appending(
         "headers": [item.headers for item in drafts],
         "at": [item.at_ms for item in drafts],
     }
+
+
+def _placed(
+    drafts: Sequence[Draft],
+    topics: Sequence[tuple[str, int, int]],
+    heads: Sequence[tuple[int, int]],
+) -> list[Row]:
+    """Return (id, time) of each of *drafts*, given (head, time) of each of *topics* afterwards."""
+    taken = {
+        topic: (iter(range(head - count + 1, head + 1)), now)
+        for (topic, count, _), (head, now) in zip(topics, heads, strict=True)
+    }
+    found: list[Row] = []
+    for item in drafts:
+        offsets, now = taken[item.topic]
+        found.append((next(offsets), now if item.at_ms is None else item.at_ms))
+    return found
 
 
 class _Landed(Exception):

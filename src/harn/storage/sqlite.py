@@ -267,7 +267,7 @@ class _Writer(_Thread):
     _full = True
     _commits = 0
     _reserved = 0
-    _wal_pages = 0
+    _moved = 0
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -276,14 +276,22 @@ class _Writer(_Thread):
 
     def _open(self) -> Session:
         self._full = True
-        self._commits = self._reserved = self._wal_pages = 0
+        self._commits = self._reserved = self._moved = 0
         session = super()._open()
-        session.connection.set_wal_hook(self._note_length)  # in place of SQLite's own checkpoints
+        session.connection.execute("PRAGMA wal_autocheckpoint = 0").fetchall()  # see `_checkpoint`
         return session
 
-    def _note_length(self, connection: apsw.Connection, name: str, pages: int) -> int:
-        self._wal_pages = pages
-        return apsw.SQLITE_OK
+    @property
+    def _wal_pages(self) -> int:
+        """How many pages we have written into the WAL since we last moved it.
+
+        Asked for, not told by a hook: that would wait for the interpreter's lock in each commit.
+        """
+        return self._written() - self._moved
+
+    def _written(self) -> int:
+        assert self.session is not None
+        return self.session.connection.status(apsw.SQLITE_DBSTATUS_CACHE_WRITE)[0]
 
     def patience(self) -> float | None:
         """Sync commits of the weaker class before a second has passed."""
@@ -364,6 +372,7 @@ class _Writer(_Thread):
         if self._wal_pages >= CHECKPOINT_PAGES:
             try:
                 session.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                self._moved = self._written()
             except apsw.Error:
                 pass  # the WAL is as good as before, and the next transaction tries again
 
