@@ -190,8 +190,10 @@ class Turn:
             yield from self._flush_places()
             yield from self._look_at_lines()
         for number, asking in enumerate(work.asking):
-            left = len(work.asking) - number
-            done.verdicts.append((yield from self._decide(asking, left)))
+            verdict: Granted | Waits | Refused | None = self._grant_freely(asking)
+            if verdict is None:
+                verdict = yield from self._decide(asking, len(work.asking) - number)
+            done.verdicts.append(verdict)
         yield from self._write(done)
         if work.renews or self.joined:
             known = yield from limits.renew_owner(self.owner, self.now + LEASE_US)
@@ -236,6 +238,14 @@ class Turn:
             if rows:
                 return rows
         return window.own_rows(max(first, window.spilled), count)
+
+    def _grant_freely(self, asking: Asking) -> Granted | None:
+        """Grant *asking* if there is room and nobody stands in any line: the usual case."""
+        wants, ticket, _ = asking
+        if self.blocked or self.heads or ticket is not None:
+            return None
+        windows = [self.windows[want.key] for want in wants]
+        return self._charge(windows, wants) if self._fits(windows, wants) else None
 
     def _decide(self, asking: Asking, left: int) -> Operation[Granted | Waits | Refused]:
         wants, ticket, stays = asking
@@ -377,6 +387,12 @@ class Turn:
     def _grant(
         self, windows: Sequence[Window], wants: Sequence[Want], ticket: int | None
     ) -> Operation[Granted]:
+        granted = self._charge(windows, wants)
+        if ticket is not None:
+            yield from self._leave(windows, wants, ticket)
+        return granted
+
+    def _charge(self, windows: Sequence[Window], wants: Sequence[Want]) -> Granted:
         held: list[tuple[int, int, int] | None] = []
         for window, (_, limit, span, charge) in zip(windows, wants, strict=True):
             if not charge:
@@ -384,8 +400,6 @@ class Turn:
                 continue
             number, _, units = window.take(charge, limit, span, self.now)
             held.append((window.id, number, units))
-        if ticket is not None:
-            yield from self._leave(windows, wants, ticket)
         return Granted(self.now, tuple(held))
 
     def _leave(

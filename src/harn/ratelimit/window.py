@@ -225,7 +225,8 @@ class Window:
             self.head_us = expires
         self.tail_us = expires
         rules = self.rules
-        if len(rules) != 1 or rules[0][:2] != (limit, span):
+        last = rules[0] if len(rules) == 1 else NO_RULE
+        if last.limit != limit or last.span != span:
             rules = [rule for rule in rules if rule[:2] != (limit, span)]
             rules.append(NO_RULE)
             self.rules = rules
