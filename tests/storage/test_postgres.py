@@ -16,7 +16,7 @@ import pytest
 from proxy import Cut, CuttingProxy
 
 from harn import Event, Runtime, StorageBusy, StorageError
-from harn.storage import Operation, Store, append, ask, draft, mask
+from harn.storage import Operation, Rows, Store, append, ask, draft, mask
 from harn.storage.postgres import PostgresDriver
 from postgres import Server
 
@@ -282,3 +282,24 @@ def test_G11_many_server_crashes_under_load(own_server: Server, at_least) -> Non
 
     assert set(acknowledged) <= set(found)
     assert len(found) == len(set(found))
+
+
+async def test_an_operation_that_only_reads_sees_one_moment(postgres_url: str) -> None:
+    read, written = threading.Event(), threading.Event()
+
+    def look() -> Operation[tuple[Rows, Rows]]:
+        before = yield ask("topic_head", topic="a")
+        read.set()
+        written.wait(20)
+        after = yield ask("topic_head", topic="a")
+        return before, after
+
+    async with Runtime(storage=postgres_url) as runtime:
+        await runtime.event_log.emit("a", "k", 1)
+        looking = asyncio.ensure_future(runtime.service(Store).run(look, write=False))
+        await asyncio.to_thread(read.wait, 20)
+        await runtime.event_log.emit("a", "k", 2)
+        written.set()
+        before, after = await looking
+
+    assert before == after == [(1,)]

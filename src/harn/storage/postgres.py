@@ -255,7 +255,7 @@ class _Lane:
         }
         self._claims = write
         self._queued = [
-            ("BEGIN" if write else "BEGIN READ ONLY", {}),
+            ("BEGIN" if write else "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY", {}),
             (self._queries["set_limits"].text, limits),
         ]
         if write:
