@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -96,6 +97,13 @@ def test_text_is_refused_rather_than_cut_at_a_nul(pipeline: Pipeline) -> None:
     with pytest.raises(psycopg.DataError):
         ask(pipeline, "SELECT %(a)s::text", a="a\0b")
     assert ask(pipeline, "SELECT %(a)s::text", a="ab") == [("ab",)]
+
+
+def test_a_value_that_cannot_be_sent_leaves_no_trace(pipeline: Pipeline) -> None:
+    burst = [("SELECT %(a)s::bigint", {"a": 1}), ("SELECT %(a)s::bigint", {"a": 2**63})]
+    with pytest.raises(struct.error):
+        pipeline.run(burst)
+    assert ask(pipeline, "SELECT %(a)s::bigint", a=3) == [(3,)]
 
 
 def test_a_burst_that_fills_both_directions_does_not_block(pipeline: Pipeline) -> None:

@@ -111,7 +111,7 @@ def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
     for claiming in work.claims:
         claimed.append((yield from _claim(state, claiming, new_id)))
     yield from write_back(state)
-    for each in claimed:
+    for each in claimed:  # last, so that all of the writing above goes out with this question
         yield from _fill(state, each)
     return WorkDone(entered, settled, claimed)
 

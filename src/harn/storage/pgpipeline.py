@@ -15,8 +15,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from psycopg.adapt import Transformer
-from psycopg.errors import error_from_result
-from psycopg.pq import ExecStatus, Format
+from psycopg.errors import OperationalError, error_from_result
+from psycopg.pq import ConnStatus, ExecStatus, Format
 
 from harn.storage.operations import Rows
 from harn.storage.pgarrays import Encoded
@@ -51,12 +51,14 @@ class Pipeline:
 
     def run(self, statements: Sequence[Statement]) -> list[PGresult]:
         """Send *statements* and return their results; the first error ends them all."""
+        # All of them are encoded before the first is sent: a value that cannot be leaves no trace.
+        encoded = [_encoded(text, params) for text, params in statements]
         pgconn = self._pgconn
         pgconn.enter_pipeline_mode()
         fresh: dict[_Key, bytes] = {}
         answers: list[bool] = []
-        for text, params in statements:
-            if self._send(text, params, fresh):
+        for each in encoded:
+            if self._send(*each, fresh):
                 answers.append(False)
             answers.append(True)
         pgconn.pipeline_sync()
@@ -76,24 +78,21 @@ class Pipeline:
         self._reader.set_pgresult(result, set_loaders=True, format=Format.BINARY)
         return self._reader.load_rows(0, result.ntuples, tuple)
 
-    def _send(self, text: str, params: Mapping[str, Any], fresh: dict[_Key, bytes]) -> bool:
+    def _send(
+        self, command: bytes, key: _Key, data: list[bytes | None], fresh: dict[_Key, bytes]
+    ) -> bool:
         """Hand one statement to libpq; tell whether it had to be prepared first."""
-        command, names = numbered(text)
-        values = [params[name] for name in names]
-        kinds = tuple(map(type, values))
-        data = [_encoded(value) for value in values]
         formats = (Format.BINARY,) * len(data)
-        if not self.prepares or not names:  # a bare COMMIT is not worth it
-            types = [_oid(kind) for kind in kinds]
+        if not self.prepares or not data:  # a bare COMMIT is not worth it
+            types = [_oid(kind) for kind in key[1]]
             self._pgconn.send_query_params(command, data, types, formats, Format.BINARY)
             return False
-        key = (text, kinds)
         name = self._known.get(key) or fresh.get(key)
         is_new = name is None
         if name is None:
             self._made += 1
             name = fresh[key] = b"harn_%d" % self._made
-            self._pgconn.send_prepare(name, command, [_oid(kind) for kind in kinds])
+            self._pgconn.send_prepare(name, command, [_oid(kind) for kind in key[1]])
         self._pgconn.send_query_prepared(name, data, formats, Format.BINARY)
         return is_new
 
@@ -112,8 +111,10 @@ class Pipeline:
         results: list[PGresult] = []
         while True:
             result = self._next()
-            if result is None:
-                continue  # between two statements
+            if result is None:  # between two statements, or nothing will come any more
+                if self._pgconn.status != ConnStatus.OK:
+                    raise OperationalError("the connection was lost")
+                continue
             if result.status == ExecStatus.PIPELINE_SYNC:
                 return results
             results.append(result)
@@ -143,7 +144,14 @@ def numbered(text: str) -> tuple[bytes, tuple[str, ...]]:
     return _PARAM.sub(number, text).encode(), tuple(names)
 
 
-def _encoded(value: Any) -> bytes | None:
+def _encoded(text: str, params: Mapping[str, Any]) -> tuple[bytes, _Key, list[bytes | None]]:
+    """Return the command as the server takes it, what it is known by, and its values."""
+    command, names = numbered(text)
+    values = [params[name] for name in names]
+    return command, (text, tuple(map(type, values))), [_value(each) for each in values]
+
+
+def _value(value: Any) -> bytes | None:
     if value is None:
         return None
     if isinstance(value, Encoded):
