@@ -6,7 +6,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 from model import Model, Waiting
 
 import harn
@@ -177,6 +177,19 @@ STEPS = st.lists(
 )
 
 
+@example(
+    steps=[
+        ("enqueue", [("a", 0), ("a", 0), *[("b", 1)] * 3, ("c", 0), ("d", 0), ("e", 0)]),
+        ("advance", 6),
+        ("claim", 5),
+    ],
+    weights={},
+    quantum=2,
+    cap=0,
+    starvation=5 * MINUTE,
+    few=0,
+    chunk=100,
+)
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     steps=STEPS,

@@ -112,8 +112,12 @@ class _Lane:
         return None
 
     def age(self) -> tuple[int, str]:
-        """Return what promotions go by: the oldest job's time, then the key."""
-        return self.oldest()[1] if self.is_loaded else self.share.oldest_at or 0, self.share.key
+        """Return what promotions go by: the oldest job's time, then the key.
+
+        Until every priority has been looked at it is the earliest time possible.
+        """
+        known = self.is_loaded and self.lacks is None
+        return self.oldest()[1] if known else self.share.oldest_at or 0, self.share.key
 
     def oldest(self) -> Head:
         """Return the job that has waited longest, whatever its priority."""
