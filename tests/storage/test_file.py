@@ -16,7 +16,7 @@ import pytest
 from faults import Disk
 
 from harn import Runtime, StorageBusy, StorageCorrupt, StorageError, StorageVersion
-from harn.storage import draft, file, filelog, journal, places
+from harn.storage import Store, append, draft, file, filelog, journal, places
 from harn.storage.lines import is_sealed, read_line, seal, write_line
 
 
@@ -431,3 +431,78 @@ async def test_two_processes_worth_of_drivers_take_turns(home: Path) -> None:
     assert [event.id for event in found] == list(range(1, 91))
     for name in range(3):
         assert [e.payload[1] for e in found if e.payload[0] == name] == list(range(30))
+
+
+def unsynced(runtime: Runtime) -> bool:
+    driver = runtime.service(Store).driver
+    assert isinstance(driver, file.FileDriver)
+    return driver._worker._unsynced
+
+
+async def test_47_the_weaker_class_is_synced_under_traffic_that_never_pauses(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file._Worker, "idle", lambda self: None)
+    monkeypatch.setattr(file, "SYNC_WITHIN", 0.0)
+    async with Runtime(storage=f"{url_of(home)}?durability=normal") as runtime:
+        await runtime.event_log.emit("a", "k", 1)
+        assert unsynced(runtime)
+
+        await runtime.event_log.emit("a", "k", 2)
+
+        assert not unsynced(runtime)
+
+
+async def test_47_the_second_counts_from_the_first_commit_that_is_not_synced(home: Path) -> None:
+    async with Runtime(storage=f"{url_of(home)}?durability=normal") as runtime:
+        await runtime.event_log.emit("a", "k", 1)
+        worker = runtime.service(Store).driver._worker  # type: ignore[attr-defined]
+        due = worker._sync_by
+
+        await runtime.event_log.emit("a", "k", 2)
+
+        assert worker._sync_by == due
+
+
+async def test_47_an_operation_that_writes_nothing_syncs_what_was_written_before(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Runtime(storage=url_of(home)) as runtime:
+        store = runtime.service(Store)
+        await store.run(lambda: append([draft("a", "k", 1)]), durability="normal")
+        counted = Counting()
+        monkeypatch.setattr(journal, "os", counted)
+
+        await runtime.event_log.read("a")
+
+        assert counted.syncs == 1
+        assert not unsynced(runtime)
+
+
+class Counting:
+    syncs = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def fdatasync(self, fd: int) -> None:
+        self.syncs += 1
+        os.fdatasync(fd)
+
+
+async def test_J9_a_sync_that_fails_later_is_made_good_by_the_next_commit(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Runtime(storage=f"{url_of(home)}?durability=normal") as runtime:
+        worker = runtime.service(Store).driver._worker  # type: ignore[attr-defined]
+        await runtime.event_log.emit("a", "k", 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(journal, "os", Failing(fdatasync=(0, 1)))
+            worker.idle()
+        assert "could not be synced" in caplog.text
+        first = (home / "commits.jsonl").stat().st_ino
+
+        await runtime.event_log.emit("a", "k", 2)
+
+        assert (home / "commits.jsonl").stat().st_ino != first, "the journal is begun anew"
+        assert [event.payload for event in await runtime.event_log.read("a")] == [1, 2]

@@ -25,6 +25,7 @@ from harn.storage.sqlite import (
     sqlite_version,
     wal_is_safe,
 )
+from harn.testing import FakeClock
 
 
 @pytest.fixture
@@ -301,6 +302,25 @@ async def test_the_weaker_class_is_named_and_synced_soon(path: Path) -> None:
         assert driver._writer._unsynced
         await store.run(lambda: append([draft("a", "k", 2)]), durability="full")
         assert not driver._writer._unsynced
+
+
+@pytest.mark.parametrize("clock", [None, FakeClock()], ids=["real time", "a fake clock"])
+async def test_47_an_operation_that_writes_nothing_syncs_what_was_written_before(
+    path: Path, weather: Weather, clock: FakeClock | None
+) -> None:
+    async with Runtime(storage=f"sqlite:///{path}", clock=clock) as runtime:
+        store = runtime.service(Store)
+        for _ in range(2):
+            await store.run(lambda: append([draft("a", "k", 1)]), durability="normal")
+            before = weather.calls["xSync"]
+
+            await store.run(nothing, durability="full")
+
+            assert weather.calls["xSync"] > before
+
+
+def nothing() -> Operation[None]:
+    yield from ()
 
 
 FORK = """

@@ -8,6 +8,7 @@ One thread does all of it; operations that meet share one commit, one sync, one 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import weakref
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 
 import apsw
 
-from harn.clock import Clock
+from harn.clock import Clock, SystemClock
 from harn.errors import StorageError
 from harn.storage.codec import decode
 from harn.storage.contract import Durability, Event, Hooks
@@ -27,6 +28,8 @@ from harn.storage.operations import Ask, Recipe, Rows, drive
 from harn.storage.places import Place
 from harn.storage.session import Session, migrate, translated
 from harn.storage.watching import FileWatch
+
+logger = logging.getLogger("harn.storage")
 
 T = TypeVar("T")
 
@@ -101,6 +104,7 @@ class _Worker(StoreThread):
         self._folded: dict[str, int] = {}
         self._in_private = False
         self._unsynced = False
+        self._sync_by = 0.0
         self._touched: set[str] = set()
         self._rewriting: list[Request] = []
 
@@ -115,10 +119,8 @@ class _Worker(StoreThread):
             try:
                 for request in wanted:
                     self._carry_out_one(request)
-                full = any(request.durability == "full" for request in wanted)
-                self._log.commit(sync=full)
+                self._commit(wanted)
                 self._settle_private(wanted)
-                self._unsynced = not full
                 self._trim()
             finally:
                 self._log.release()
@@ -127,6 +129,15 @@ class _Worker(StoreThread):
             ours = translated(error, str(self._log.directory))
             for request in wanted:
                 request.error = request.error or ours
+
+    def _commit(self, wanted: list[Request]) -> None:
+        full = self._is_due() or any(request.durability == "full" for request in wanted)
+        wrote = self._log.commit(sync=full)
+        if full and self._unsynced and not wrote:
+            self._log.sync()
+        if not full and not self._unsynced:
+            self._sync_by = SystemClock.monotonic() + SYNC_WITHIN
+        self._unsynced = not full
 
     def _trim(self) -> None:
         rewriting, self._rewriting = self._rewriting, []
@@ -137,15 +148,21 @@ class _Worker(StoreThread):
             for request in rewriting:
                 request.error = translated(error, str(self._log.directory))
 
+    def _is_due(self) -> bool:
+        return self._unsynced and self._sync_by <= SystemClock.monotonic()
+
     def patience(self) -> float | None:
-        """Sync commits of the weaker class before a second has passed."""
-        return SYNC_WITHIN if self._unsynced else None
+        """Sync commits of the weaker class before a second has passed, pause or none."""
+        return max(0.0, self._sync_by - SystemClock.monotonic()) if self._unsynced else None
 
     def idle(self) -> None:
         """Sync them."""
         if self._unsynced:
             self._unsynced = False
-            self._log.sync()
+            try:
+                self._log.sync()
+            except OSError as error:
+                logger.warning("%s: could not be synced: %s", self._log.directory, error)
 
     def let_go(self) -> None:
         """Close the files."""

@@ -14,6 +14,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,7 @@ class FileLog:
         self._places: dict[str, tuple[int, int, int]] = {}
         self._cursors: dict[tuple[str, str], int] = {}
         self._unsynced: set[str] = set()
+        self._doubtful = False
         self.grown: set[str] | None = None
         """Topics that others wrote to since this was last emptied; None: any of them."""
         self._statements: dict[str, Callable[..., Rows]] = {
@@ -105,16 +107,19 @@ class FileLog:
             raise
         self.staged = Staged()
 
-    def commit(self, *, sync: bool) -> None:
-        """Make what was staged true, then carry it over to the topics' files.
+    def commit(self, *, sync: bool) -> bool:
+        """Make what was staged true, then carry it over; False if nothing was staged.
 
         Once the journal has it nothing can fail any more: what could not be carried over now is
         repeated from the journal before anybody looks.
         """
         commit = self._prepared()
         if commit is None:
-            return
-        self._journal.add(commit, sync=sync)
+            return False
+        with self._in_doubt_if_it_fails():
+            if self._doubtful:
+                self.checkpoint()
+            self._journal.add(commit, sync=sync)
         try:
             self._apply(commit, again=False)
             for topic, id, *_ in self.staged.rows:
@@ -124,6 +129,7 @@ class FileLog:
         except OSError as error:
             logger.warning("%s: to be repeated from the journal: %s", self.directory, error)
             self._journal.close()
+        return True
 
     def commit_trims(self) -> None:
         """Write anew the files of topics that were trimmed, or whose offsets were skipped."""
@@ -155,7 +161,20 @@ class FileLog:
 
     def sync(self) -> None:
         """Sync commits of the weaker class."""
-        self._journal.sync()
+        with self._in_doubt_if_it_fails():
+            self._journal.sync()
+
+    @contextmanager
+    def _in_doubt_if_it_fails(self) -> Iterator[None]:
+        """After a failed sync, believe no other of this journal: a commit of the weaker class may
+        be a hole in it. The next commit writes it all once more, and starts another journal.
+        """
+        try:
+            yield
+        except OSError:
+            self._doubtful = True
+            self._journal.close()
+            raise
 
     def checkpoint(self) -> None:
         """Sync the topics' files and start the journal anew.
@@ -169,6 +188,7 @@ class FileLog:
         _write_whole(self.directory / "cursors.json", _cursors_as_json(self._cursors))
         self._journal.replace()
         self._unsynced.clear()
+        self._doubtful = False
 
     def now(self) -> int:
         """Return the store's time, never behind what any commit has said."""

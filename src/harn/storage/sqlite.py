@@ -56,6 +56,8 @@ LOOK_AGAIN = 0.01
 """Seconds after which a writer looks which files are in place, not only whether there are any."""
 SYNC_WITHIN = 1.0
 """Seconds after which commits of the weaker class are synced too."""
+TOUCH = "PRAGMA user_version = 0"
+"""Writes a page, changing nothing: a commit without one, or of equal rows, syncs nothing."""
 
 
 def wal_is_safe(version: tuple[int, int, int]) -> bool:
@@ -358,6 +360,8 @@ class _Writer(_Thread):
             self._reserve()
             for request in wanted:
                 self._carry_out_one(session, request, alone=len(wanted) == 1)
+            if full and self._unsynced:
+                session.connection.execute(TOUCH)
             session.commit()
             self._note_unsynced(not full)
         except BaseException as error:
@@ -445,7 +449,7 @@ class _Writer(_Thread):
                 self._choose_class(self.session, True)
                 self.session.begin()
                 self.session.now()
-                self.session.connection.execute("UPDATE store_clock SET ms = ms")
+                self.session.connection.execute(TOUCH)
                 self.session.commit()
             except apsw.Error as error:
                 self._undo()
