@@ -145,6 +145,8 @@ def crowd(kind: str, each: int) -> Callable[[], float]:
         where = home()
         try:
             path = str(where / "x.sqlite")
+            if kind == "bare":
+                bare(Path(path), 1)  # the file's mode cannot be changed by two at once
             workers = [
                 subprocess.Popen(
                     [sys.executable, "-m", "bench.ratelimit", kind, path, str(each)],
@@ -159,8 +161,13 @@ def crowd(kind: str, each: int) -> Callable[[], float]:
                 worker.stdout.readline()
             began = time.perf_counter()
             for worker in workers:
-                worker.communicate(b"go\n")
-            return (time.perf_counter() - began) / (each * CROWD) * 1e6
+                assert worker.stdin is not None
+                worker.stdin.write(b"go\n")
+                worker.stdin.flush()
+            ended = [worker.wait() for worker in workers]
+            took = time.perf_counter() - began
+            assert not any(ended), f"not all of the crowd came through: {ended}"
+            return took / (each * CROWD) * 1e6
         finally:
             shutil.rmtree(where)
 
