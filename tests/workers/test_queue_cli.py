@@ -222,12 +222,66 @@ def test_metrics_has_every_family_and_at_most_200_keys(place: Path) -> None:
 def test_errors_are_one_line_with_an_exit_code(
     place: Path, argv: list[str], code: int, said: str
 ) -> None:
+    seed(place, [NewJob(1)], SchedulerPolicy(), 0)
     done = harn_command(place, *argv, "--state-dir", "state", check=False)
 
     assert done.returncode == code
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("queue",),
+        ("queue", "ls"),
+        ("queue", "purge", "triage", "--confirm"),
+        ("dlq",),
+        ("inspect", "--config", "producer/harn.toml"),
+        ("metrics",),
+    ],
+)
+def test_looking_where_there_is_no_store_says_so_and_makes_nothing(
+    place: Path, argv: tuple[str, ...]
+) -> None:
+    there = sorted(place.rglob("*"))
+
+    text = harn_command(place, *argv, "--state-dir", "state")
+    document = harn_command(place, *argv, "--storage", "file:///state", "--json")
+
+    assert f"there is no store at {place}/state/events.sqlite" in text.stdout
+    assert "there is no store" in json.loads(document.stdout)["note"]
+    assert text.stderr == document.stderr == ""
+    assert sorted(place.rglob("*")) == there
+
+
+def test_an_empty_listing_has_the_scheduler_block_all_the_same(place: Path) -> None:
+    found = harn_command(place, "queue", "ls", "--json", HARN_SCHEDULER_STRATEGY="drr").stdout
+
+    document = json.loads(found)
+    assert document["worker_queues"] == []
+    assert document["scheduler"]["policy"]["strategy"]["kind"] == "deficit-round-robin"
+    assert document["scheduler"]["per_queue"] == []
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("queue", "explain", "triage", "1"),
+        ("dlq", "--discard", "dlq_1"),
+        ("dlq", "--replay", "dlq_1", "--config", "producer/harn.toml"),
+        ("replay", "evt_1", "--config", "producer/harn.toml"),
+    ],
+)
+def test_what_is_asked_for_cannot_be_in_a_store_that_is_not_there(
+    place: Path, argv: tuple[str, ...]
+) -> None:
+    done = harn_command(place, *argv, "--state-dir", "state", check=False)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: there is no store at ")
+    assert not (place / "state").exists()
 
 
 @pytest.mark.parametrize(

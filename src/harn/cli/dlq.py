@@ -31,27 +31,36 @@ def dlq(
     if replay_id is not None:
         return _replay(where, ("letter", replay_id, None))
 
+    if discard_id is not None:
+        return _discard(where, discard_id)
+
     async def work(runtime: Runtime) -> dict[str, Any]:
         from harn.triggers import DeadLetters
 
-        letters = runtime.service(DeadLetters)
-        if discard_id is not None:
-            return {"discarded": await letters.discard(discard_id)}
-        found = await letters.listed(limit=limit)
+        found = await runtime.service(DeadLetters).listed(limit=limit)
         return {
             "dispatcher_dlq_depth": found.depth,
             "pending_entries": found.depth,
             "entries": found.entries,
         }
 
-    found = where.run(work)
-    emit(where.as_json, found, lambda: _letters(found))
+    found, note = where.look(work)
+    emit(where.as_json, found, lambda: _letters(found), note)
+    return 0
+
+
+def _discard(where: Where, id: str) -> int:
+    async def work(runtime: Runtime) -> dict[str, Any]:
+        from harn.triggers import DeadLetters
+
+        return await runtime.service(DeadLetters).discard(id)
+
+    entry = where.run(work, may_make=False)
+    emit(where.as_json, {"discarded": entry}, lambda: f"discarded {one_line(str(entry['id']))}")
     return 0
 
 
 def _letters(found: dict[str, Any]) -> str:
-    if "discarded" in found:
-        return f"discarded {one_line(str(found['discarded']['id']))}"
     rows = [
         (
             entry.get("id"),
@@ -86,7 +95,7 @@ def _replay(where: Where, wanted: tuple[str, str, str | None]) -> int:
             return [(await letters.replay(id)).as_dict()]
         return [handle.as_dict() for handle in await letters.replay_event(id, binding_id)]
 
-    handles = where.run(work)
+    handles = where.run(work, may_make=False)
     failed = [handle for handle in handles if handle["status"] != "dispatched"]
     emit(where.as_json, {"handles": handles}, lambda: "\n".join(map(_handle_line, handles)))
     return 1 if failed or not handles else 0
@@ -107,8 +116,8 @@ def inspect(where: Where) -> int:
 
         return await inspection(runtime, where.config or DEFAULT_CONFIG)
 
-    found = where.run(work)
-    emit(where.as_json, found, lambda: _inspected(found))
+    found, note = where.look(work)
+    emit(where.as_json, found, lambda: _inspected(found), note)
     return 0
 
 

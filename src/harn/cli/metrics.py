@@ -19,6 +19,7 @@ def metrics(where: Where) -> int:
     async def work(runtime: Runtime) -> str:
         return runtime.service(Metrics).exposition(await queue_samples(runtime))
 
-    text = where.run(work)
-    emit(where.as_json, {"exposition": text}, lambda: text.rstrip("\n"))
+    text, missing = where.look(work)
+    note = None if missing is None else f"# {missing}"
+    emit(where.as_json, {"exposition": text}, lambda: text.rstrip("\n"), note)
     return 0

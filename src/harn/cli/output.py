@@ -24,12 +24,16 @@ def one_line(text: str) -> str:
     )
 
 
-def emit(as_json: bool, document: Any, render: Callable[[], str]) -> None:
-    """Print *document* as one JSON document, or else the text that *render* makes."""
+def emit(as_json: bool, document: Any, render: Callable[[], str], note: str | None = None) -> None:
+    """Print *document* as one JSON document, or else the text that *render* makes.
+
+    A *note* is a line of its own below the text, and a key of the document.
+    """
     if as_json:
+        document = document if note is None else {**document, "note": note}
         click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
     else:
-        click.echo(render())
+        click.echo(render() if note is None else f"{render()}\n{one_line(note)}")
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

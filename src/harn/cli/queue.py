@@ -35,10 +35,10 @@ def ls(where: Where) -> int:
 
 def _list(where: Where) -> int:
     where.check_config()
-    document = where.run(queues_view)
+    document, note = where.look(queues_view)
     for warning in document.get("warnings", ()):
         click.echo(f"warning: {one_line(warning)}", err=True)
-    emit(where.as_json, document, lambda: _shown(document))
+    emit(where.as_json, document, lambda: _shown(document), note)
     return 0
 
 
@@ -223,8 +223,8 @@ def purge(where: Where, name: str, confirm: bool, reason: str) -> int:
         purged = await found.purge(reason, by=default_consumer_id(runtime))
         return {"queue": name, "purged": purged, "summary": (await found.summary()).as_dict()}
 
-    document = where.run(work)
-    emit(where.as_json, document, lambda: f"{one_line(name)}: purged {document['purged']}")
+    document, note = where.look(work)
+    emit(where.as_json, document, lambda: f"{one_line(name)}: purged {document['purged']}", note)
     return 0
 
 
@@ -235,7 +235,7 @@ def purge(where: Where, name: str, confirm: bool, reason: str) -> int:
 def explain(where: Where, name: str, job: int) -> int:
     """Tell why JOB of QUEUE is not running."""
     check_queue_name(name)
-    document = where.run(lambda runtime: explain_job(runtime, name, job))
+    document = where.run(lambda runtime: explain_job(runtime, name, job), may_make=False)
     emit(where.as_json, document, lambda: _explained(document))
     return 0
 

@@ -11,9 +11,11 @@ from typing import Any, TypeVar
 
 import click
 
+from harn.errors import StorageError
 from harn.orchestrator import Manifest, read_manifest
 from harn.runtime import Runtime
 from harn.settings import Settings
+from harn.storage import check_there
 
 T = TypeVar("T")
 
@@ -49,17 +51,41 @@ class Where:
         if self.config is not None:
             read_manifest(self.config)
 
-    def run(self, work: Callable[[Runtime], Awaitable[T]]) -> T:
-        """Run *work* in a runtime on the store."""
-        settings = Settings.load()
-        directory = self.state_dir if self.state_dir is not None else settings.state_dir
-        url = self.storage or (settings.storage if self.state_dir is None else None)
+    def run(self, work: Callable[[Runtime], Awaitable[T]], *, may_make: bool = True) -> T:
+        """Run *work* in a runtime on the store, which is there already unless we *may_make* it."""
 
         async def inside() -> T:
-            async with Runtime(state_dir=directory, storage=url) as runtime:
+            async with self._runtime() as runtime:
+                if not may_make:
+                    check_there(runtime.storage_url)
                 return await work(runtime)
 
         return asyncio.run(inside())
+
+    def look(self, work: Callable[[Runtime], Awaitable[T]]) -> tuple[T, str | None]:
+        """Run *work*, which only looks; where there is no store, on an empty one in memory.
+
+        Nothing is made. Returned beside what was found: a sentence if there was no store.
+        """
+
+        async def inside() -> tuple[T, str | None]:
+            async with self._runtime() as runtime:
+                try:
+                    check_there(runtime.storage_url)
+                except StorageError as error:
+                    missing = str(error)
+                else:
+                    return await work(runtime), None
+            async with Runtime(storage="memory://") as empty:
+                return await work(empty), missing
+
+        return asyncio.run(inside())
+
+    def _runtime(self) -> Runtime:
+        settings = Settings.load()
+        directory = self.state_dir if self.state_dir is not None else settings.state_dir
+        url = self.storage or (settings.storage if self.state_dir is None else None)
+        return Runtime(state_dir=directory, storage=url)
 
 
 def common(command: Callable[..., Any]) -> Callable[..., Any]:
