@@ -176,10 +176,8 @@ class Turn:
         """Take each step in order, then write down what has changed."""
         done = Done(self.now)
         for window in self.windows.values():
-            if (cut := window.settle_in(self.now)) is not None and window.head < window.spilled:
-                yield from limits.cut_back(window.id, cut)
-            if window.has_expired(self.now):
-                yield from self._expire(window)
+            if not window.is_settled(self.now):
+                yield from self._settle_in(window)
         for correction in work.corrections:
             done.corrected.append((yield from self._correct(correction)))
         for key, length in work.pauses:
@@ -199,6 +197,12 @@ class Turn:
             known = yield from limits.renew_owner(self.owner, self.now + LEASE_US)
             done.forgotten = not known and work.renews
         return done
+
+    def _settle_in(self, window: Window) -> Operation[None]:
+        if (cut := window.settle_in(self.now)) is not None and window.head < window.spilled:
+            yield from limits.cut_back(window.id, cut)
+        if window.has_expired(self.now):
+            yield from self._expire(window)
 
     def _expire(self, window: Window) -> Operation[None]:
         count = PAGE
@@ -237,7 +241,7 @@ class Turn:
             rows = yield from limits.rows_from(window.id, first, count)
             if rows:
                 return rows
-        return window.own_rows(max(first, window.spilled), count)
+        return window.own_rows(first, count)
 
     def _grant_freely(self, asking: Asking) -> Granted | None:
         """Grant *asking* if there is room and nobody stands in any line: the usual case."""

@@ -23,8 +23,7 @@ Nothing here awaits, reads a clock or knows a store. Times are whole microsecond
 
 from __future__ import annotations
 
-import sys
-from array import array
+import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -47,7 +46,8 @@ class Rule(NamedTuple):
 
 
 NO_RULE = Rule(0, 0, 0)
-IS_LITTLE = sys.byteorder == "little"
+OWN = struct.Struct("<qq")
+"""A row that a bucket holds itself: the instant it expires, its units."""
 
 
 class Window:
@@ -60,13 +60,16 @@ class Window:
         "id",
         "kept",
         "key",
+        "limit",
         "live",
         "next",
+        "others",
         "paused_us",
         "recent",
-        "rules",
+        "span",
         "spilled",
         "tail_us",
+        "until",
     )
 
     def __init__(
@@ -102,20 +105,21 @@ class Window:
         """When the newest row expires."""
         self.paused_us = paused_us
         """Nothing is admitted before this: somebody was told to come back later."""
-        self.rules = read_rules(limit, span, until, others)
+        self.limit = limit
+        self.span = span
+        self.until = until
+        """With *limit* and *span* the rule that was granted last; all three are 0 without any."""
+        self.others = read_rules(limit, span, until, others)[:-1] if others else []
+        """The other rules, the one granted last at the end."""
         self.spilled = spilled
         """The first row that the bucket holds itself."""
-        self.recent = array("q", recent)
-        """Expiry and units, in turn, of the rows from *spilled* on."""
-        if not IS_LITTLE:
-            self.recent.byteswap()
+        self.recent = recent
+        """The rows from *spilled* on, each as `OWN` packs it."""
         self.changed = False
 
     @property
     def state(self) -> tuple[Any, ...]:
         """What to store: the id, then every column but the key, in the constructor's order."""
-        rules = self.rules
-        limit, span, until = rules[-1] if rules else NO_RULE
         return (
             self.id,
             self.live,
@@ -125,20 +129,24 @@ class Window:
             self.head_us,
             self.tail_us,
             self.paused_us,
-            limit,
-            span,
-            until,
-            write_rules(rules[:-1]) if len(rules) > 1 else "",
+            self.limit,
+            self.span,
+            self.until,
+            write_rules(self.others) if self.others else "",
             self.spilled,
-            self._packed(),
+            self.recent,
         )
 
-    def _packed(self) -> bytes:
-        if IS_LITTLE:
-            return self.recent.tobytes()
-        swapped = array("q", self.recent)
-        swapped.byteswap()
-        return swapped.tobytes()
+    def is_settled(self, now: int) -> bool:
+        """Tell whether nothing has run out since it was last looked at: the usual case."""
+        latest = now + self.span
+        return (
+            now < self.until <= latest
+            and self.tail_us <= latest
+            and (self.head_us > now or self.head == self.next)
+            and not self.others
+            and self.paused_us <= now + LONGEST_PAUSE
+        )
 
     def settle_in(self, now: int) -> int | None:
         """Drop the rules that have run out; the window in which none is in force is empty.
@@ -148,23 +156,27 @@ class Window:
         if self.paused_us > now + LONGEST_PAUSE:
             self.paused_us = now + LONGEST_PAUSE
             self.changed = True
-        rules = self.rules
-        if len(rules) != 1 or not now < rules[0].until <= now + rules[0].span:
-            self.rules = rules = [
-                Rule(limit, span, min(until, now + span))
-                for limit, span, until in rules
-                if until > now
-            ]
-        if not rules:
+        rules = [
+            Rule(limit, span, min(until, now + span))
+            for limit, span, until in (*self.others, (self.limit, self.span, self.until))
+            if until > now
+        ]
+        self.limit, self.span, self.until = rules.pop() if rules else NO_RULE
+        self.others = rules
+        if not self.limit:
             self.clear()
             return None
-        latest = now + (rules[0].span if len(rules) == 1 else max(rule.span for rule in rules))
+        latest = now + max([self.span, *(rule.span for rule in rules)])
         if self.tail_us <= latest:
             return None
         self.tail_us = latest
         self.head_us = min(self.head_us, latest)
-        for place in range(0, len(self.recent), 2):
-            self.recent[place] = min(self.recent[place], latest)
+        self.recent = b"".join(
+            [
+                OWN.pack(min(expires, latest), units)
+                for expires, units in OWN.iter_unpack(self.recent)
+            ]
+        )
         self.changed = True
         return latest
 
@@ -195,11 +207,15 @@ class Window:
         """Count nothing any more."""
         if self.head != self.next or self.live:
             self.head, self.live, self.changed = self.next, 0, True
-            self.spilled, self.recent = self.next, array("q")
+            self.spilled, self.recent = self.next, b""
 
     def strictest(self, limit: int, span: int) -> tuple[int, int]:
         """Return the limit and the span that count for somebody who asks for these."""
-        for granted, longest, _ in self.rules:
+        if 0 < self.limit < limit:
+            limit = self.limit
+        if self.span > span:
+            span = self.span
+        for granted, longest, _ in self.others:
             if granted < limit:
                 limit = granted
             if longest > span:
@@ -224,47 +240,50 @@ class Window:
         if self.head == number:
             self.head_us = expires
         self.tail_us = expires
-        rules = self.rules
-        last = rules[0] if len(rules) == 1 else NO_RULE
-        if last.limit != limit or last.span != span:
-            rules = [rule for rule in rules if rule[:2] != (limit, span)]
-            rules.append(NO_RULE)
-            self.rules = rules
-        rules[-1] = Rule(limit, span, now + span)
+        if self.limit != limit or self.span != span:
+            self._set_last_rule(limit, span)
+        self.until = now + span
         self.next = number + 1
-        self.recent.extend((expires, charge))
+        self.recent += OWN.pack(expires, charge)
         self.live += charge
         self.changed = True
         return number, expires, charge
 
+    def _set_last_rule(self, limit: int, span: int) -> None:
+        if self.limit:
+            self.others.append(Rule(self.limit, self.span, self.until))
+        self.others = [rule for rule in self.others if rule[:2] != (limit, span)]
+        self.limit, self.span = limit, span
+
     def own_rows(self, first: int, count: int) -> list[Row]:
         """Return at most *count* rows that the bucket holds itself, from number *first* on."""
-        recent, spilled = self.recent, self.spilled
-        return [
-            (number, recent[2 * (number - spilled)], recent[2 * (number - spilled) + 1])
-            for number in range(max(first, spilled), min(first + count, self.next))
-        ]
+        first = max(first, self.spilled)
+        rows = OWN.iter_unpack(self.recent[self._place(first) : self._place(first + count)])
+        return [(number, expires, units) for number, (expires, units) in enumerate(rows, first)]
 
     def own_last(self) -> int | None:
         """Return when the newest of these expires that still counts for something."""
-        for place in range(len(self.recent) - 2, -1, -2):
-            if self.recent[place + 1]:
-                return self.recent[place]
-        return None
+        counting = [expires for expires, units in OWN.iter_unpack(self.recent) if units]
+        return counting[-1] if counting else None
 
     def set_own(self, number: int, units: int) -> None:
         """Set what one of these was charged."""
-        self.recent[2 * (number - self.spilled) + 1] = units
+        before, after = self._place(number), self._place(number + 1)
+        expires, _ = OWN.unpack(self.recent[before:after])
+        self.recent = self.recent[:before] + OWN.pack(expires, units) + self.recent[after:]
+
+    def _place(self, number: int) -> int:
+        return (number - self.spilled) * OWN.size
 
     def spill(self) -> list[Row]:
         """Let go of what has expired; return the rows to write out, if there are enough."""
         if self.head > self.spilled:
-            del self.recent[: 2 * (self.head - self.spilled)]
+            self.recent = self.recent[self._place(self.head) :]
             self.spilled = self.head
-        if len(self.recent) < 2 * SPILL:
+        if len(self.recent) < SPILL * OWN.size:
             return []
         rows = self.own_rows(self.spilled, self.next - self.spilled)
-        self.spilled, self.recent = self.next, array("q")
+        self.spilled, self.recent = self.next, b""
         return rows
 
     def correct(self, units: int, to: int) -> None:
@@ -280,8 +299,9 @@ class Window:
 
     def eases_at(self, limit: int, span: int) -> int | None:
         """Return when the first rule runs out that is stricter than these, if there is one."""
+        rules = (*self.others, Rule(self.limit, self.span, self.until))
         return min(
-            (rule.until for rule in self.rules if rule.limit < limit or rule.span > span),
+            (rule.until for rule in rules if 0 < rule.limit < limit or rule.span > span),
             default=None,
         )
 
