@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
+
 from harn.ratelimit.window import Row, Window, open_window, time_freed
 from harn.storage import Operation, limits
 
@@ -29,7 +31,7 @@ PRUNE_FROM = 64
 PRUNE_MOST = 512
 
 
-class Want(NamedTuple):
+class Want(msgspec.Struct, frozen=True, gc=False):
     """What a request wants of one bucket. A *charge* of 0 only waits for a pause to end."""
 
     key: str
@@ -285,8 +287,10 @@ class Turn:
         return Refused(wait)
 
     def _fits(self, windows: Sequence[Window], wants: Sequence[Want]) -> bool:
-        for window, (_, limit, span, charge) in zip(windows, wants, strict=True):
-            if window.paused_us > self.now or (charge and window.lacking(charge, limit, span)):
+        for window, want in zip(windows, wants, strict=True):
+            if window.paused_us > self.now:
+                return False
+            if want.charge and window.lacking(want.charge, want.limit, want.span):
                 return False
         return True
 
@@ -299,17 +303,17 @@ class Turn:
         of them in turn would waste the window. Only while they stand in no other line, which
         could hold them up.
         """
-        for window, (_, limit, span, charge) in zip(windows, wants, strict=True):
+        for window, want in zip(windows, wants, strict=True):
             if window.paused_us > self.now:
                 return False
-            if not charge:
+            if not want.charge:
                 continue
             ahead = yield from self._those_ahead(window, ticket)
-            most = window.strictest(limit, span)[0]
+            most = window.strictest(want.limit, want.span)[0]
             if (
                 ahead.tickets >= AHEAD
                 or ahead.lines > 1
-                or window.live + ahead.charge + charge > most
+                or window.live + ahead.charge + want.charge > most
             ):
                 return False
         return True
@@ -357,15 +361,16 @@ class Turn:
         Behind others it is the earliest instant possible, if each of them takes what it asked for.
         """
         until = self.now
-        for window, (_, limit, span, charge) in zip(windows, wants, strict=True):
+        for window, want in zip(windows, wants, strict=True):
             until = max(until, window.paused_us)
+            charge = want.charge
             if not charge:
                 continue
             if behind:
                 charge += (yield from self._those_ahead(window, ticket)).charge
-            if lacking := window.lacking(charge, limit, span):
+            if lacking := window.lacking(charge, want.limit, want.span):
                 frees = yield from self._frees_at(window, lacking)
-                eases = window.eases_at(limit, span)
+                eases = window.eases_at(want.limit, want.span)
                 until = max(until, frees if eases is None else min(frees, eases))
         return until
 
@@ -398,11 +403,11 @@ class Turn:
 
     def _charge(self, windows: Sequence[Window], wants: Sequence[Want]) -> Granted:
         held: list[tuple[int, int, int] | None] = []
-        for window, (_, limit, span, charge) in zip(windows, wants, strict=True):
-            if not charge:
+        for window, want in zip(windows, wants, strict=True):
+            if not want.charge:
                 held.append(None)
                 continue
-            number, _, units = window.take(charge, limit, span, self.now)
+            number, _, units = window.take(want.charge, want.limit, want.span, self.now)
             held.append((window.id, number, units))
         return Granted(self.now, tuple(held))
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
+
 from harn.duration import Duration, to_ms
 from harn.errors import InvalidOption, did_you_mean
 
@@ -112,8 +114,7 @@ def _bucket(given: Bucket | Mapping[str, Any]) -> Bucket:
     return Bucket(**given)
 
 
-@dataclass(frozen=True, slots=True)
-class BucketGrant:
+class BucketGrant(msgspec.Struct, frozen=True):
     """What was asked of one bucket, and what it was charged: one full window at the most."""
 
     key: str

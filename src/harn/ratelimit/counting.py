@@ -28,9 +28,10 @@ class Counts:
 
     def asked(self, wants: Iterable[Want], verdict: Granted | Refused, waited_ms: int) -> None:
         """Count one acquire, once for each of its buckets."""
+        outcome = ADMITTED if isinstance(verdict, Granted) else TIMED_OUT
         for want in wants:
             counts = self._of(want.key)
-            counts[ADMITTED if isinstance(verdict, Granted) else TIMED_OUT] += 1
+            counts[outcome] += 1
             if waited_ms:
                 counts[WAITED] += 1
                 counts[WAIT_MS] += waited_ms
