@@ -16,6 +16,7 @@ from harn import (
     SyncMetrics,
     channel,
     defer,
+    disown,
     drop,
     owned,
     scope,
@@ -481,6 +482,23 @@ async def test_drop_and_owned_know_channels_and_permits(runtime: Runtime) -> Non
     assert mine.closed
     assert other is not None
     assert other.released
+
+
+@pytest.mark.parametrize("asked", [False, True])
+async def test_a_disowned_permit_outlives_its_scope(runtime: Runtime, asked: bool) -> None:
+    async def enter() -> Permit:
+        async with scope():
+            permit = await sync_mutex_acquire("k")
+            assert permit is not None
+            if asked:
+                owned(permit)
+            async with scope():
+                return disown(permit)
+
+    permit = await enter()
+
+    assert await sync_mutex_acquire("k", timeout=0) is None
+    assert permit.release()
 
 
 async def test_permits_unwind_in_turn_with_defers(runtime: Runtime) -> None:

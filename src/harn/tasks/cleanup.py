@@ -83,6 +83,7 @@ def owned(handle: T) -> T:
 def disown(handle: T) -> T:
     """Undo `owned` in this block or one around it: from now on the caller closes *handle*.
 
+    A permit, which its block owns by itself, is held on until somebody releases it.
     Returns *handle*, so a function that hands it on can end in `return disown(handle)`. One that is
     not owned here is returned as it is.
 
@@ -141,8 +142,10 @@ def _register(frame: Frame, owner: object, cleanup: Callable[[], Any]) -> None:
     frame.cleanups.setdefault(owner, cleanup)
 
 
-def _key(handle: object) -> tuple[str, int]:
+def _key(handle: object) -> object:
     # By identity: a handle may be unhashable, or equal to another. The entry keeps it alive.
+    if type(handle).__hash__ is object.__hash__:
+        return handle  # as a permit stands there, which is owned without being asked
     return ("owned", id(handle))
 
 
