@@ -831,6 +831,16 @@ async def test_a_simulated_restart_forgets_session_pools() -> None:
     assert (await pool_create(name="review")).snapshot().total == 0
 
 
+async def test_P10_a_snapshot_leads_to_its_pool_though_another_is_named_like_its_id() -> None:
+    pool = await pool_create(name="review")
+    task = await pool.submit(an_async_function)
+
+    namesake = await pool_create(name=pool.id)
+
+    assert pool_get(pool.id) is namesake
+    assert (await pool_wait(task.snapshot())).id == task.id
+
+
 async def test_pool_wait_takes_snapshots_and_refuses_nonsense() -> None:
     pool = await pool_create(max_concurrent=2)
     tasks = [await pool.submit(an_async_function) for _ in range(3)]

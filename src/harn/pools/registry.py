@@ -63,6 +63,10 @@ class PoolRegistry:
         """Return the pool of this name, else the one with this id."""
         return self._by_name.get(name_or_id) or self._by_id.get(name_or_id)
 
+    def by_id(self, id: str) -> Pool | None:
+        """Return the pool with this id, whatever the others are called."""
+        return self._by_id.get(id)
+
     def __iter__(self) -> Iterator[Pool]:
         return iter(sorted(self._by_id.values(), key=lambda pool: pool._created_ms))
 
@@ -216,11 +220,11 @@ def _task(given: object) -> PoolTask:
         return given
     if isinstance(given, TaskSnapshot):
         pool_id, task_id = given.pool_id, given.id
-    elif isinstance(given, Mapping) and "pool_id" in given and "id" in given:
+    elif isinstance(given, Mapping) and isinstance(given.get("pool_id"), str) and "id" in given:
         pool_id, task_id = given["pool_id"], given["id"]
     else:
         raise InvalidOption("tasks", given, "a pool task, or a list of them")
-    pool = pool_get(pool_id)
+    pool = current_runtime().service(PoolRegistry).by_id(pool_id)
     if pool is None:
         raise PoolNotFound(f"pool not found: {pool_id}")
     task = pool.find(task_id)
