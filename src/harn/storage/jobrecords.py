@@ -141,6 +141,8 @@ class Board(msgspec.Struct, frozen=True):
     """What a queue's row tells a claimer."""
 
     queue_id: int
+    topic: str
+    """Where the records of its jobs are."""
     now: int
     dimension: str
     cap: int
@@ -160,6 +162,8 @@ class Pick(msgspec.Struct, frozen=True):
     enqueued_at: int
     attempts: int
     max_attempts: int
+    body: bytes | None
+    """Its record, if it came along."""
     round: int
     credit: int
     promoted: bool = False

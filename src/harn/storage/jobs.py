@@ -228,6 +228,7 @@ def _claim(state: QueueState, claiming: Claiming, new_id: NewId) -> Operation[Cl
     yield from _adopt_policy(state, claiming)
     board = Board(
         queue_id=state.queue_id,
+        topic=queue_topics(state.name).jobs,
         now=state.now,
         dimension=state.dimension,
         cap=state.cap,
@@ -279,7 +280,7 @@ def _hold(state: QueueState, claiming: Claiming, choice: Choice) -> Operation[li
         attempt = pick.attempts + 1
         jobs.append(
             ClaimedJob(
-                *(pick.id, b"", pick.enqueued_at, attempt, pick.max_attempts),
+                *(pick.id, pick.body or b"", pick.enqueued_at, attempt, pick.max_attempts),
                 *(claim_id, expires, now),
             )
         )
@@ -297,11 +298,11 @@ def _hold(state: QueueState, claiming: Claiming, choice: Choice) -> Operation[li
 
 
 def _fill(state: QueueState, claimed: Claimed) -> Operation[None]:
-    """Read the records of claimed jobs into them."""
-    if claimed.jobs:
-        ids = [job.id for job in claimed.jobs]
-        found = yield from read_bodies(queue_topics(state.name).jobs, ids)
-        for job in claimed.jobs:
+    """Read the records of claimed jobs into them, as far as they are not there yet."""
+    empty = [job for job in claimed.jobs if not job.body]
+    if empty:
+        found = yield from read_bodies(queue_topics(state.name).jobs, [job.id for job in empty])
+        for job in empty:
             job.body = found[job.id]
 
 

@@ -40,8 +40,9 @@ CHUNK = 100
 FEW = 32
 """So many keys that could be served are looked at all at once."""
 
-Head = tuple[int, int, int, int]
-"""A job as the scheduler sees it: its id, when it was enqueued, its attempts and their limit."""
+Head = tuple[int, int, int, int, bytes | None]
+"""A job as the scheduler sees it: its id, when it was enqueued, its attempts, their limit, and its
+record if it was short enough to bring along."""
 
 
 def rank(priority: int, age_ms: int) -> int:
@@ -61,12 +62,12 @@ def chooser(policy: SchedulerPolicy) -> Choose:
 
 
 def _fifo(policy: SchedulerPolicy, board: Board, wanted: int) -> Operation[Choice]:
-    rows = yield ask("queue_heads", queue_id=board.queue_id, depth=wanted, triggers=board.triggers)
+    rows = yield ask("queue_heads", depth=wanted, **_about(board))
     now = board.now
     rows.sort(key=lambda row: (rank(row[0], now - row[2]), row[1]))
     picks = [
-        Pick(id, key, at, attempts, most, board.round, 0)
-        for _, id, at, key, attempts, most in rows[:wanted]
+        Pick(id, key, at, attempts, most, body, board.round, 0)
+        for _, id, at, key, attempts, most, body in rows[:wanted]
     ]
     return Choice(picks, board.round, board.last_key, board.promoted, [])
 
@@ -97,6 +98,11 @@ class _Lane:
         """Return the credit left in *round*."""
         share = self.share
         return share.credit if share.round == round else self.full
+
+    def loaded(self, depth: int) -> None:
+        """Note that the first *depth* jobs of each priority are here."""
+        self.is_loaded = True
+        self.more = [len(heads) == depth for heads in self.heads]
 
     @property
     def is_open(self) -> bool:
@@ -146,12 +152,27 @@ class _Lane:
         raise AssertionError("not at the head")
 
 
-def _heads_by_key(keys: Sequence[str], about: dict[str, Any]) -> Operation[list[Row]]:
-    """List the first ready jobs of *keys*, one key after the other."""
+def _about(board: Board) -> dict[str, Any]:
+    return {"queue_id": board.queue_id, "topic": board.topic, "triggers": board.triggers}
+
+
+def _open_shares(board: Board) -> Operation[list[Row]]:
+    """List shares that can be served, without their jobs."""
+    rows = yield ask("open_shares", queue_id=board.queue_id, limit=FEW + 1)
+    return [(*row, None) for row in rows]
+
+
+def _heads_by_key(board: Board, keys: Sequence[str], depth: int) -> Operation[list[Row]]:
+    """List the first ready jobs of *keys*, one key and priority after the other."""
+    about = _about(board)
     rows: list[Row] = []
+    present = yield ask("ready_priorities", queue_id=board.queue_id)
     for key in keys:
-        found = yield ask("key_heads", key=key, **about)
-        rows += [(key, *row) for row in found]
+        for (priority,) in present:
+            found = yield ask(
+                "ready_after", key=key, priority=priority, after=0, depth=depth, **about
+            )
+            rows += [(key, priority, *row) for row in found]
     return rows
 
 
@@ -195,13 +216,25 @@ class _Table:
 
     def look_around(self) -> Operation[None]:
         """Look at all keys that can be served if they are few, else find those that starve."""
-        rows = yield ask("open_shares", queue_id=self._board.queue_id, limit=FEW + 1)
+        board = self._board
+        rows: list[Row] = yield Ask(
+            "open_shares_and_jobs",
+            {
+                **_about(board),
+                "limit": FEW + 1,
+                "wanted": self.left,
+                "round": board.round,
+                "last": board.last_key,
+            },
+            steps=partial(_open_shares, board),
+        )
         age = self._policy.starvation_age_ms
-        before = self._board.now - age if age else -1
-        shares = [Share(*row) for row in rows]
+        before = board.now - age if age else -1
+        shares = [Share(*row[:7]) for row in {row[0]: row for row in rows}.values()]
         if len(shares) <= FEW:
             self._knows_all = self._seen_all = True
             self._look_at(shares)
+            self._brought(rows)
             if any((share.oldest_at or 0) <= before for share in shares):
                 self._starved_before = before
         elif age:
@@ -317,8 +350,10 @@ class _Table:
         self._set_turn(share, credit)
         if not credit or not lane.is_open:
             self._leave_ring(share.key)
-        id, at, attempts, most = head
-        self._picks.append(Pick(id, share.key, at, attempts, most, self._round, credit, promoted))
+        id, at, attempts, most, body = head
+        self._picks.append(
+            Pick(id, share.key, at, attempts, most, body, self._round, credit, promoted)
+        )
         self._last = share.key
         self._promoted = promoted
         if promoted and not self._seen_all and self._place_of(share.key) > self._frontier:
@@ -389,21 +424,26 @@ class _Table:
         lanes = [lane, *(each for each in self._coming_up() if each is not lane)][: self.left]
         depth = 1 + max(1, -(-self.left // len(lanes)))  # one more: how old the next one is
         keys = [each.share.key for each in lanes]
-        about = {
-            "queue_id": self._board.queue_id,
-            "depth": depth,
-            "triggers": self._board.triggers,
-        }
         rows: list[Row] = yield Ask(
             "ready_heads",
-            {**about, "keys": msgspec.json.encode(keys).decode()},
-            steps=partial(_heads_by_key, keys, about),
+            {**_about(self._board), "depth": depth, "keys": msgspec.json.encode(keys).decode()},
+            steps=partial(_heads_by_key, self._board, keys, depth),
         )
-        for key, priority, id, at, attempts, most in rows:
-            self._lanes[key].heads[priority].append((id, at, attempts, most))
+        for key, priority, *head in rows:
+            self._lanes[key].heads[priority].append(tuple(head))
         for each in lanes:
-            each.is_loaded = True
-            each.more = [len(heads) == depth for heads in each.heads]
+            each.loaded(depth)
+
+    def _brought(self, rows: Sequence[Row]) -> None:
+        """Take the jobs that came along with the shares, where an engine brings them."""
+        depths: dict[str, int] = {}
+        for row in rows:
+            if row[7] is not None:
+                depths[row[0]] = row[7]
+                if row[8] is not None:
+                    self._lanes[row[0]].heads[row[8]].append(row[9:])
+        for key, depth in depths.items():
+            self._lanes[key].loaded(depth)
 
     def _coming_up(self) -> list[_Lane]:
         place = bisect_right(self._ring, self._last)
@@ -415,12 +455,11 @@ class _Table:
             depth = min(CHUNK, 1 + max(1, self.left))
             rows = yield ask(
                 "ready_after",
-                queue_id=self._board.queue_id,
                 key=lane.share.key,
                 priority=priority,
                 after=lane.last_taken[priority],
                 depth=depth,
-                triggers=self._board.triggers,
+                **_about(self._board),
             )
             lane.heads[priority].extend(rows)
             lane.more[priority] = len(rows) == depth

@@ -44,9 +44,39 @@ ON CONFLICT (queue_id, key) DO UPDATE SET
     oldest_at = CASE WHEN excluded.ready = 0 THEN shares.oldest_at ELSE coalesce(shares.oldest_at, excluded.oldest_at) END,
     ready = shares.ready + excluded.ready, scheduled = shares.scheduled + excluded.scheduled, idle_at = NULL;
 
+-- name: open_shares_and_jobs
+-- List some shares that can be served and, if these are all, the first ready jobs of those whose turn comes next.
+WITH few AS MATERIALIZED (
+    SELECT *, row_number() OVER (ORDER BY turn > :round, key <= :last COLLATE "C", key) AS place, count(*) OVER () AS many
+    FROM (SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares
+        WHERE queue_id = :queue_id AND turn IS NOT NULL LIMIT :limit) AS s
+), lanes AS MATERIALIZED (
+    SELECT *, CASE WHEN many < :limit AND place <= :wanted THEN
+        1 + greatest(1, (:wanted + least(many, :wanted) - 1) / least(many, :wanted)) END AS depth
+    FROM few
+), present AS MATERIALIZED (
+    SELECT p.priority FROM (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
+    CROSS JOIN LATERAL (SELECT 1 FROM jobs WHERE queue_id = :queue_id AND priority = p.priority AND state = 0 AND id > 0
+        ORDER BY id LIMIT 1) AS first
+)
+SELECT l.key, l.ready, l.in_flight, l.turn, l.round, l.credit, l.oldest_at, l.depth,
+    j.priority, j.id, j.enqueued_at, j.attempts, j.max_attempts, j.body
+FROM lanes AS l LEFT JOIN LATERAL (
+    SELECT h.*, (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic)
+        AND events.id = h.id AND octet_length(payload) <= 8192) AS body
+    FROM present AS p
+    CROSS JOIN LATERAL (SELECT priority, id, enqueued_at, attempts, max_attempts FROM jobs
+        WHERE queue_id = :queue_id AND key = l.key COLLATE "C" AND priority = p.priority AND state = 0
+        AND (:triggers::text IS NULL OR trigger_id IN (SELECT json_array_elements_text(:triggers::json)))
+        ORDER BY id LIMIT l.depth) AS h
+) AS j ON l.depth IS NOT NULL
+ORDER BY l.place, j.priority, j.id;
+
 -- name: ready_heads
--- List the first ready jobs of some keys, for each priority so many.
-SELECT j.key, j.priority, j.id, j.enqueued_at, j.attempts, j.max_attempts
+-- List the first ready jobs of some keys, for each priority so many, with their records if they are short.
+SELECT j.key, j.priority, j.id, j.enqueued_at, j.attempts, j.max_attempts,
+    (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic)
+        AND events.id = j.id AND octet_length(payload) <= 8192)
 FROM json_array_elements_text(:keys::json) AS k(key)
 CROSS JOIN (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
 CROSS JOIN LATERAL (SELECT key, priority, id, enqueued_at, attempts, max_attempts FROM jobs
@@ -56,18 +86,23 @@ CROSS JOIN LATERAL (SELECT key, priority, id, enqueued_at, attempts, max_attempt
 ORDER BY j.key, j.priority, j.id;
 
 -- name: ready_after
--- List the ready jobs of a key and priority after an id.
-SELECT id, enqueued_at, attempts, max_attempts FROM jobs
+-- List the ready jobs of a key and priority after an id, with their records if they are short.
+SELECT id, enqueued_at, attempts, max_attempts,
+    (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic)
+        AND events.id = jobs.id AND octet_length(payload) <= 8192)
+FROM jobs
 WHERE queue_id = :queue_id AND key = :key AND priority = :priority AND state = 0 AND id > :after
 AND (:triggers::text IS NULL OR trigger_id IN (SELECT json_array_elements_text(:triggers::json)))
 ORDER BY id LIMIT :depth;
 
 -- name: queue_heads
--- List the first ready jobs of a queue, for each priority so many.
-SELECT j.priority, j.id, j.enqueued_at, j.key, j.attempts, j.max_attempts
+-- List the first ready jobs of a queue, for each priority so many, with their records if they are short.
+SELECT j.priority, j.id, j.enqueued_at, j.key, j.attempts, j.max_attempts,
+    (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic)
+        AND events.id = j.id AND octet_length(payload) <= 8192)
 FROM (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
 CROSS JOIN LATERAL (SELECT priority, id, enqueued_at, key, attempts, max_attempts FROM jobs
-    WHERE queue_id = :queue_id AND priority = p.priority AND state = 0
+    WHERE queue_id = :queue_id AND priority = p.priority AND state = 0 AND id > 0
     AND (:triggers::text IS NULL OR trigger_id IN (SELECT json_array_elements_text(:triggers::json)))
     ORDER BY id LIMIT :depth) AS j;
 
@@ -211,6 +246,6 @@ INSERT INTO queue_triggers (queue_id, trigger_id) SELECT * FROM unnest(:queue_id
 
 -- name: oldest_ready
 -- Tell when the oldest ready job of each priority was enqueued.
-SELECT (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = 0 AND priority = 0 ORDER BY id LIMIT 1),
-       (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = 0 AND priority = 1 ORDER BY id LIMIT 1),
-       (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = 0 AND priority = 2 ORDER BY id LIMIT 1);
+SELECT (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = 0 AND id > 0 AND priority = 0 ORDER BY id LIMIT 1),
+       (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = 0 AND id > 0 AND priority = 1 ORDER BY id LIMIT 1),
+       (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = 0 AND id > 0 AND priority = 2 ORDER BY id LIMIT 1);

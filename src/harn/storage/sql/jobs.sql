@@ -155,12 +155,7 @@ SELECT count(*) FROM (SELECT 1 FROM jobs WHERE queue_id = :queue_id AND key = :k
 -- name: queue_jobs_ahead
 -- Count ready jobs of a priority up to an id, within a bound.
 SELECT count(*) FROM (SELECT 1 FROM jobs WHERE queue_id = :queue_id AND priority = :priority AND state = 0
-    AND id < :before LIMIT :limit) AS ahead;
-
--- name: first_younger
--- Tell the first ready job of a key and priority that is younger than a time.
-SELECT id FROM jobs WHERE queue_id = :queue_id AND key = :key AND priority = :priority AND state = 0
-AND enqueued_at > :after ORDER BY id LIMIT 1;
+    AND id > 0 AND id < :before LIMIT :limit) AS ahead;
 
 -- name: clear_queues
 -- Empty the index of queues.

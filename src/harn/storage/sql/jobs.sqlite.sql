@@ -31,40 +31,40 @@ ON CONFLICT (queue_id, key) DO UPDATE SET
     oldest_at = CASE WHEN ?3 = 0 THEN oldest_at ELSE coalesce(oldest_at, ?6) END,
     ready = ready + ?3, scheduled = scheduled + ?4, idle_at = NULL;
 
--- name: key_heads
--- List the first ready jobs of a key, for each priority so many.
-SELECT * FROM (SELECT priority, id, enqueued_at, attempts, max_attempts FROM jobs INDEXED BY jobs_of_key
-    WHERE queue_id = :queue_id AND key = :key AND priority = 0 AND state = 0
-    AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :depth)
+-- name: ready_priorities
+-- List the priorities that have a ready job.
+SELECT 0 WHERE EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND priority = 0 AND state = 0)
 UNION ALL
-SELECT * FROM (SELECT priority, id, enqueued_at, attempts, max_attempts FROM jobs INDEXED BY jobs_of_key
-    WHERE queue_id = :queue_id AND key = :key AND priority = 1 AND state = 0
-    AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :depth)
+SELECT 1 WHERE EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND priority = 1 AND state = 0)
 UNION ALL
-SELECT * FROM (SELECT priority, id, enqueued_at, attempts, max_attempts FROM jobs INDEXED BY jobs_of_key
-    WHERE queue_id = :queue_id AND key = :key AND priority = 2 AND state = 0
-    AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :depth);
+SELECT 2 WHERE EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND priority = 2 AND state = 0);
 
 -- name: ready_after
--- List the ready jobs of a key and priority after an id.
-SELECT id, enqueued_at, attempts, max_attempts FROM jobs INDEXED BY jobs_of_key
+-- List the ready jobs of a key and priority after an id, with their records if they are short.
+SELECT id, enqueued_at, attempts, max_attempts, (SELECT CASE WHEN length(payload) <= 8192 THEN payload END FROM events
+    WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic) AND events.id = jobs.id)
+FROM jobs INDEXED BY jobs_of_key
 WHERE queue_id = :queue_id AND key = :key AND priority = :priority AND state = 0 AND id > :after
 AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers)))
 ORDER BY id LIMIT :depth;
 
 -- name: queue_heads
--- List the first ready jobs of a queue, for each priority so many.
-SELECT * FROM (SELECT priority, id, enqueued_at, key, attempts, max_attempts FROM jobs INDEXED BY jobs_ready
-    WHERE queue_id = :queue_id AND priority = 0 AND state = 0
-    AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :depth)
-UNION ALL
-SELECT * FROM (SELECT priority, id, enqueued_at, key, attempts, max_attempts FROM jobs INDEXED BY jobs_ready
-    WHERE queue_id = :queue_id AND priority = 1 AND state = 0
-    AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :depth)
-UNION ALL
-SELECT * FROM (SELECT priority, id, enqueued_at, key, attempts, max_attempts FROM jobs INDEXED BY jobs_ready
-    WHERE queue_id = :queue_id AND priority = 2 AND state = 0
-    AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :depth);
+-- List the first ready jobs of a queue, for each priority so many, with their records if they are short.
+SELECT *, (SELECT CASE WHEN length(payload) <= 8192 THEN payload END FROM events
+    WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic) AND events.id = heads.id)
+FROM (
+    SELECT * FROM (SELECT priority, id, enqueued_at, key, attempts, max_attempts FROM jobs INDEXED BY jobs_ready
+        WHERE queue_id = :queue_id AND priority = 0 AND state = 0
+        AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :depth)
+    UNION ALL
+    SELECT * FROM (SELECT priority, id, enqueued_at, key, attempts, max_attempts FROM jobs INDEXED BY jobs_ready
+        WHERE queue_id = :queue_id AND priority = 1 AND state = 0
+        AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :depth)
+    UNION ALL
+    SELECT * FROM (SELECT priority, id, enqueued_at, key, attempts, max_attempts FROM jobs INDEXED BY jobs_ready
+        WHERE queue_id = :queue_id AND priority = 2 AND state = 0
+        AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :depth)
+) AS heads;
 
 -- name: claim_jobs
 -- Give jobs to a consumer.

@@ -12,6 +12,10 @@ SELECT bucket_id, key, live, kept, head, next, head_us, tail_us, paused_us,
     EXISTS (SELECT 1 FROM limit_line l WHERE l.bucket_id = b.bucket_id)
 FROM limit_buckets b WHERE key = :key;
 
+-- name: limit_version
+-- Tell a number that is another one once another connection has written.
+PRAGMA data_version;
+
 -- name: limit_make
 -- Make the buckets of these keys that do not exist yet.
 INSERT INTO limit_buckets (key) SELECT value FROM json_each(:keys) WHERE true

@@ -79,3 +79,7 @@ CREATE TABLE queue_triggers (
     trigger_id text COLLATE "C" NOT NULL,
     PRIMARY KEY (queue_id, trigger_id)
 );
+-- version: 2
+-- The planner may take this one only where it is asked for by `id > 0`: it must not walk a whole queue to find a key's jobs.
+DROP INDEX jobs_ready;
+CREATE INDEX jobs_ready ON jobs (queue_id, priority, id) WHERE state = 0 AND id > 0;
