@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,10 @@ from harn import (
     Channel,
     ChannelDeadlock,
     DeadlockError,
+    PoolTask,
+    PoolTaskFailed,
     Runtime,
+    backpressure_queue,
     channel,
     channel_select,
     deadline,
@@ -30,7 +34,9 @@ from harn import (
     parallel,
     parallel_each,
     parallel_settle,
+    pool_create,
     run,
+    runtime_context,
     scope,
     sleep,
     spawn,
@@ -221,6 +227,45 @@ async def a_select_and_a_receive() -> None:
         await a.receive()
 
 
+async def stuck_in_a_pool(wait: Callable[[PoolTask], Awaitable[Any]], scope: str) -> None:
+    pool = await pool_create(name="stuck", scope=scope, pipeline_id="deadlocks")
+    task = await pool.submit(channel("orders").receive)
+    await wait(task)
+    await pool.close()
+    await raise_cause(task)
+
+
+async def raise_cause(task: PoolTask) -> None:
+    try:
+        await task
+    except PoolTaskFailed as failed:
+        assert failed.__cause__ is not None
+        raise failed.__cause__ from None
+
+
+async def a_pool_task_that_receives() -> None:
+    await stuck_in_a_pool(PoolTask.wait, "session")
+
+
+async def a_pool_task_that_is_awaited() -> None:
+    await stuck_in_a_pool(raise_cause, "session")
+
+
+async def a_pool_that_is_closed_around_a_receiver() -> None:
+    await stuck_in_a_pool(lambda _: sleep(0), "session")
+
+
+async def a_receiver_in_a_pipeline_pool() -> None:
+    await stuck_in_a_pool(PoolTask.wait, "pipeline")
+
+
+async def a_submitter_parked_behind_a_receiver() -> None:
+    pool = await pool_create(backpressure=backpressure_queue(1))
+    first, _ = [await pool.submit(channel("orders").receive) for _ in range(2)]
+    await pool.submit(lambda: "parked")
+    await raise_cause(first)
+
+
 TRUE_DEADLOCKS: list[Case] = [
     receive_alone,
     send_to_a_full_channel,
@@ -244,11 +289,19 @@ TRUE_DEADLOCKS: list[Case] = [
     after_a_thread_has_ended,
     under_an_idle_permit,
     a_select_and_a_receive,
+    a_pool_task_that_receives,
+    a_pool_task_that_is_awaited,
+    a_pool_that_is_closed_around_a_receiver,
+    a_receiver_in_a_pipeline_pool,
+    a_submitter_parked_behind_a_receiver,
 ]
 
 
 @pytest.mark.parametrize("case", TRUE_DEADLOCKS, ids=lambda case: case.__name__)
-def test_H6_a_true_deadlock_is_raised(case: Case) -> None:
+def test_H6_a_true_deadlock_is_raised(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # for the journal of the one that has one
     began = time.monotonic()
 
     with pytest.raises(ChannelDeadlock, match="HARN-ORC-012"):
@@ -502,6 +555,19 @@ async def a_store_operation(ch: Channel[Any]) -> Callable[[], Any]:
     return lambda: (activity.store_ended(), ch.try_send(1))
 
 
+async def a_task_that_waits_for_a_pool(ch: Channel[Any]) -> Callable[[], Any]:
+    pool = await pool_create()
+    woken = asyncio.Event()
+
+    async def closure() -> None:
+        assert runtime_context().task_name == "pool task"  # so that the runtime knows of it
+        await woken.wait()
+
+    task = await pool.submit(closure)
+    spawn(task.wait)
+    return lambda: (woken.set(), ch.try_send(1))
+
+
 NEAR_MISSES: list[Arrange] = [
     a_pending_timer,
     a_sleeping_task,
@@ -524,6 +590,7 @@ NEAR_MISSES: list[Arrange] = [
     a_task_that_waits_for_mail,
     a_task_at_a_waitpoint,
     a_store_operation,
+    a_task_that_waits_for_a_pool,
 ]
 keep: list[Any] = []
 

@@ -22,6 +22,7 @@ from harn.pools.names import iso_text
 from harn.pools.options import check_labels, exact, whole_number
 from harn.pools.slots import Slots
 from harn.pools.snapshots import PoolSnapshot
+from harn.pools.stuck import waits_for
 from harn.pools.task import PoolTask
 from harn.runtime import Task, current_frame_var
 from harn.tasks import check_callable
@@ -167,15 +168,23 @@ class Pool(Slots):
         if cancel:
             self._cancel_all()
         while self._running or self._queue.live:
-            if self._drained is None:
-                self._drained = self.runtime.loop.create_future()
-            await asyncio.wait((self._drained,))
+            await self._until_drained()
         if self._shutting is None:
             self._shutting = self.runtime.loop.create_task(
                 self._shut(), context=self.worker_context
             )
         await asyncio.wait((self._shutting,))
         self._shutting.result()
+
+    async def _until_drained(self) -> None:
+        if self._drained is None:
+            self._drained = self.runtime.loop.create_future()
+        me = waits_for(self)
+        try:
+            await asyncio.wait((self._drained,))
+        finally:
+            if me is not None:
+                me.waiting = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -313,10 +322,13 @@ class Pool(Slots):
         if self._is_inside():
             self._stuck.add(waiter, "submits into its full queue")
         self._line.join(waiter)
+        me = waits_for(self)
         try:
             await waiter
             task = self._try_submit(fn, priority, key, idempotency_key, labels, has_place=True)
         finally:
+            if me is not None:
+                me.waiting = None
             self._stuck.discard(waiter)
             self._line.leave(waiter)
             self._let_in()

@@ -3,6 +3,9 @@
 A closure may submit to its own pool and wait for the result, as long as a slot is free to run it.
 Once every running closure waits for this pool (for a task of it, or for a place in its full
 queue), no slot will ever come free. The last one to wait is told with a `DeadlockError` instead.
+
+Whoever waits for a pool, from inside or outside, also says so to the runtime: when everybody is
+blocked, some of them on channels, it is a deadlock all the same (HARN-ORC-012).
 """
 
 from __future__ import annotations
@@ -10,6 +13,20 @@ from __future__ import annotations
 import asyncio
 
 from harn.errors import DeadlockError
+from harn.runtime import Task, current_frame
+
+
+def waits_for(what: object) -> Task | None:
+    """Note that the current task is about to wait for *what*, a pool or a task of one.
+
+    Returns the task, whose `waiting` the caller sets back to None; None if it is a plain asyncio
+    task that waits here.
+    """
+    task = current_frame().task
+    if task.aio is not asyncio.current_task():
+        return None
+    task.waiting = what
+    return task
 
 
 class StuckWaits:
