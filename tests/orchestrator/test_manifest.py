@@ -202,6 +202,7 @@ TRIGGER = '[[triggers]]\nid = "t"\nkind = "webhook"\nprovider = "github"\nhandle
         (TRIGGER + 'priority = "urgent"\n', "priority"),
         (TRIGGER + 'batch = { size = 2, timeout = "1s" }\nsingleton = true\n', "no other gate"),
         (TRIGGER + 'tenant_id = ""\n', "tenant_id"),
+        (TRIGGER + 'tenant_id = "a\\nb"\n', "tenant_id"),
         ('[serve]\nbind = "nowhere"\n', "host:port"),
         ('[serve]\nkeys = ["not a name"]\n', "environment variable"),
         ("[serve]\nqueues = [1]\n", "queues' names"),

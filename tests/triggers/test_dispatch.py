@@ -488,3 +488,30 @@ async def test_leaving_the_runtime_cancels_what_is_under_way() -> None:
 
     assert cancelled.is_set()
     assert (await firing).status == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("tenant_id", 5),
+        ("tenant_id", ""),
+        ("tenant_id", "a\nb"),
+        ("tenant_id", "x" * 257),
+        ("headers", {"a": 1}),
+        ("occurred_at", "yesterday"),
+        ("occurred_at", 5),
+        ("kind", None),
+        ("dedupe_key", 5),
+        ("batch", 5),
+        ("tenent_id", "acme"),
+    ],
+)
+async def test_an_event_that_cannot_be_is_refused_before_it_is_written(
+    runtime: Runtime, field: str, value: Any
+) -> None:
+    await on_channel("c", "worker://q")
+
+    with pytest.raises(InvalidOption, match=field):
+        await trigger_fire("t", 1, **{field: value})
+
+    assert await records(topics.TRIGGER_ENVELOPES) == []

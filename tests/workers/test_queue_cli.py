@@ -36,6 +36,7 @@ provider = "a2a-push"
 match = { events = ["a2a.task.received"] }
 handler = "handlers::on_task"
 """
+FIRE = ("fire", "incoming-review-task", "--config", "producer/harn.toml")
 LIB = """
 import pathlib, time
 
@@ -81,7 +82,7 @@ def fire(place: Path, n: Any, *argv: str) -> Any:
     payload = json.dumps({"n": n})
     return harn_command(
         place,
-        *("fire", "incoming-review-task", "--config", "producer/harn.toml"),
+        *FIRE,
         *("--state-dir", "state", "--payload", payload, "--json", *argv),
     )
 
@@ -216,6 +217,11 @@ def test_metrics_has_every_family_and_at_most_200_keys(place: Path) -> None:
         (["queue", "purge", "x.claims", "--confirm"], 1, "x.claims"),
         (["queue", "explain", "nothing", "1"], 1, "no queue"),
         (["fire", "incoming-review-tusk", "--config", "producer/harn.toml"], 1, "did you mean"),
+        ([*FIRE, "--payload", "{"], 1, "--payload is not JSON"),
+        ([*FIRE, "--payload", "NaN"], 1, "--payload is not JSON: it knows no NaN"),
+        ([*FIRE, "--payload", "@latin.json"], 1, "--payload is not JSON"),
+        ([*FIRE, "--tenant", "a\nb"], 1, "tenant_id='a\\nb' is not accepted"),
+        (["queue", "drain", "triage", "--claim-ttl", "5"], 2, "a duration with its unit"),
     ],
     ids=str,
 )
@@ -223,6 +229,8 @@ def test_errors_are_one_line_with_an_exit_code(
     place: Path, argv: list[str], code: int, said: str
 ) -> None:
     seed(place, [NewJob(1)], SchedulerPolicy(), 0)
+    (place / "latin.json").write_bytes('"é"'.encode("latin-1"))
+
     done = harn_command(place, *argv, "--state-dir", "state", check=False)
 
     assert done.returncode == code

@@ -52,12 +52,16 @@ def fire(where: Where, trigger: str, payload: str | None, tenant: str | None) ->
 def _payload(text: str | None) -> Any:
     if text is None:
         return None
-    if text.startswith("@"):
-        text = Path(text[1:]).read_text("utf-8")
     try:
-        return json.loads(text)
+        if text.startswith("@"):
+            text = Path(text[1:]).read_text("utf-8")
+        return json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise HarnError(f"--payload is not JSON: {error}") from None
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"it knows no {name}")
 
 
 def _shown(document: dict[str, Any]) -> str:

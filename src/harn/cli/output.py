@@ -75,8 +75,8 @@ class DurationFlag(click.ParamType[float]):
             return value
         try:
             return to_seconds(str(value), param.name or "duration" if param else "duration")
-        except InvalidOption as error:
-            self.fail(error.accepted, param, ctx)
+        except InvalidOption:
+            self.fail('a duration with its unit, such as "250ms", "30s", "5m", "1h"', param, ctx)
 
 
 DURATION = DurationFlag()

@@ -44,7 +44,7 @@ def _name(option: str, value: Any) -> SecretName:
     tenant = None
     if isinstance(value, dict) and set(value) <= {"name", "tenant"}:
         tenant, value = value.get("tenant"), value.get("name")
-        if tenant is not None and (not isinstance(tenant, str) or not tenant):
+        if tenant is not None and not (isinstance(tenant, str) and tenant and tenant.isprintable()):
             raise InvalidOption(option, "<tenant>", "a tenant's name")
     is_file = isinstance(value, str) and value.startswith("file:") and len(value) > 5
     # What is not a name may well be the secret: it is not repeated.

@@ -21,6 +21,7 @@ from harn.triggers import (
     check_id,
     check_kind,
     check_match,
+    check_tenant,
 )
 
 TRIGGER_KEYS = (
@@ -144,8 +145,8 @@ def _check_parts(table: Mapping[str, Any], where: str, problems: Problems) -> No
             options = {key: table[key]}
             check = partial(check_binding, **plain, options=options, default_retry=FROM_MANIFEST)
             problems.attempt(where, key, check)
-    if "tenant_id" in table and not (isinstance(table["tenant_id"], str) and table["tenant_id"]):
-        problems.add(where, "tenant_id", "a non-empty string")
+    if "tenant_id" in table:
+        problems.attempt(where, "tenant_id", lambda: check_tenant(table["tenant_id"]))
 
 
 def _check_reference(handler: Any) -> None:

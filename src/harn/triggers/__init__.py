@@ -29,7 +29,7 @@ from harn.triggers.circuit import circuit_state
 from harn.triggers.cron import check_schedule
 from harn.triggers.deadletters import DeadLetters, Letters
 from harn.triggers.dispatch import Dispatch, DispatchHandle
-from harn.triggers.event import TriggerEvent, event_from
+from harn.triggers.event import TriggerEvent, check_tenant, event_from
 from harn.triggers.guard import check_allowed
 from harn.triggers.handlers import Call, LocalTarget, SpawnToPool, Target, check_handler
 from harn.triggers.jobs import JobRunner
@@ -90,6 +90,7 @@ __all__ = [
     "check_kind",
     "check_match",
     "check_schedule",
+    "check_tenant",
     "circuit_state",
     "event_from",
     "is_wanted",

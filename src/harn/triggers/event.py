@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from harn.clock import from_iso, iso
-from harn.errors import InvalidOption
+from harn.errors import InvalidOption, did_you_mean
 
 MISSING: Final = object()
 """What a path that leads nowhere finds."""
@@ -164,6 +164,33 @@ def check_path(option: str, path: str | None) -> str | None:
     if not isinstance(path, str) or not path or len(path) > 500 or not all(path.split(".")):
         raise InvalidOption(option, path, 'a dotted path such as "provider_payload.payload.source"')
     return path
+
+
+_TYPES = {field.name: field.type for field in msgspec.structs.fields(TriggerEvent)}
+SETTABLE = _FIELDS - {"provider_payload", "received_at", "provider"}
+
+
+def check_field(name: str, value: Any) -> None:
+    """Refuse what cannot be the field *name* of an event: no retry would make it right.
+
+    >>> check_field("tenant_id", "acme")
+    """
+    if name not in SETTABLE:
+        raise InvalidOption(name, value, f"a field{did_you_mean(name, SETTABLE)}")
+    if name == "tenant_id" and value is not None:
+        check_tenant(value)
+    try:
+        msgspec.convert(value, _TYPES[name])
+        if name == "occurred_at":
+            from_iso(value)
+    except ValueError as error:  # msgspec's is one too
+        raise InvalidOption(name, value, str(error).partition(" - at")[0]) from None
+
+
+def check_tenant(value: Any) -> None:
+    """Refuse a tenant's name that a worker queue would refuse."""
+    if not (isinstance(value, str) and 0 < len(value) <= 256 and value.isprintable()):
+        raise InvalidOption("tenant_id", value, "1 to 256 printable characters")
 
 
 def event_at(ms: int) -> str:

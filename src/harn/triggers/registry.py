@@ -32,7 +32,7 @@ from harn.telemetry.spans import current_ids, instant_span, tracing
 from harn.triggers.binding import Binding, State, TriggerBinding
 from harn.triggers.dispatch import Dispatch, DispatchHandle
 from harn.triggers.dispatcher import Dispatcher
-from harn.triggers.event import TriggerEvent, as_gate_key, event_at, find
+from harn.triggers.event import TriggerEvent, as_gate_key, check_field, event_at, find
 from harn.triggers.matching import route
 from harn.triggers.sources import Sources
 from harn.triggers.tending import Tending
@@ -260,10 +260,8 @@ class Triggers:
         """Fire one trigger by hand and wait for the end."""
         binding = self.get(id)
         fields.setdefault("kind", binding.first_event())
-        known = {*TriggerEvent.__struct_fields__} - {"provider_payload", "received_at", "provider"}
-        for name in fields:
-            if name not in known:
-                raise InvalidOption(name, fields[name], f"a field{did_you_mean(name, known)}")
+        for name, value in fields.items():
+            check_field(name, value)
         provided: dict[str, Any] = {"payload": payload}
         if binding.kind == "channel.emit":
             provided["name"] = _channel_of(binding)
