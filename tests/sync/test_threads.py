@@ -13,6 +13,7 @@ import pytest
 
 from harn import (
     ChannelClosed,
+    MutexReentered,
     Runtime,
     atomic,
     channel,
@@ -20,9 +21,11 @@ from harn import (
     from_thread,
     mailbox_open,
     parallel_each,
+    pool_create,
     shared_cell,
     shared_map,
     spawn,
+    sync_gate_acquire,
     sync_metrics,
     sync_mutex_acquire,
     sync_rwlock_acquire,
@@ -331,3 +334,38 @@ async def test_a_thread_wakes_the_loop_the_safe_way() -> None:
         assert await received == "hello"
         assert await granted is not None
         thread.join(10)
+
+
+@pytest.mark.parametrize(
+    ("acquire", "first", "then"),
+    [
+        (sync_mutex_acquire, (), ()),
+        (sync_gate_acquire, (1,), (1,)),
+        (sync_semaphore_acquire, (2,), (2, 2)),
+        (sync_rwlock_acquire, ("read",), ("write",)),
+    ],
+)
+async def test_Y7_a_thread_that_asks_again_for_what_it_holds_is_told_at_once(
+    acquire: Any, first: tuple[Any, ...], then: tuple[Any, ...]
+) -> None:
+    def work() -> bool:
+        held = from_thread(acquire, "k", *first)
+        with pytest.raises(MutexReentered, match="HARN-ORC-011"):
+            from_thread(acquire, "k", *then)
+        return bool(held.release())
+
+    async with Runtime():
+        assert await spawn(work)
+        assert await (await (await pool_create()).submit(work))
+
+
+async def test_Y7_a_task_that_a_thread_starts_is_another_one() -> None:
+    def work() -> None:
+        held = from_thread(sync_mutex_acquire, "k")
+        child = from_thread(spawn, sync_mutex_acquire, "k")
+        assert not child.done()
+        held.release()
+        from_thread(child.wait)
+
+    async with Runtime():
+        await spawn(work)

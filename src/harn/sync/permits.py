@@ -16,6 +16,7 @@ from harn.errors import InvalidOption, did_you_mean
 from harn.runtime import Frame, Runtime, current_frame, current_frame_var
 from harn.sync.turnstile import Turn, Turnstile
 from harn.sync.waiters import GONE, GRANTED, WAITING, guard, task_running_on
+from harn.tasks import works_for
 
 Kind = Literal["mutex", "rwlock", "semaphore", "gate"]
 Mode = Literal["read", "write"]
@@ -54,7 +55,8 @@ class Permit(Turn):
             self._gave_up()
             raise
         finally:
-            task.waiting = None
+            if task.waiting is self:
+                task.waiting = None
             if timer is not None:
                 timer.cancel()
         began, self._since = self._since, turnstile.monotonic()
@@ -156,6 +158,8 @@ def _ask(turnstile: Turnstile, permits: int, frame: Frame, timeout: Duration | N
     permit.timed = timeout is not None
     permit._frame = frame
     permit.holder = task_running_on(turnstile.loop)
+    if permit.holder is not frame.task.aio:
+        permit.holder = works_for(permit.holder)
     permit._since = turnstile.monotonic()
     if timeout is not None:
         permit._patience = to_seconds(timeout, "timeout")
@@ -238,6 +242,8 @@ async def sync_mutex_acquire(key: str, timeout: Duration | None = None) -> Permi
     permit.state = WAITING
     permit._frame = frame
     permit.holder = holder = task_running_on(turnstile.loop)
+    if holder is not task.aio:
+        permit.holder = holder = works_for(holder)
     monotonic = turnstile.monotonic
     permit._since = monotonic()
     _acquire()
@@ -268,7 +274,8 @@ async def sync_mutex_acquire(key: str, timeout: Duration | None = None) -> Permi
             permit._gave_up()
             raise
         finally:
-            task.waiting = None
+            if task.waiting is permit:
+                task.waiting = None
         began = permit._since
         permit._since = now = monotonic()
         turnstile.wait_seconds += now - began

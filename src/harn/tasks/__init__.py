@@ -27,7 +27,7 @@ from harn.tasks.results import Err, Ok, is_err, is_ok, unwrap, unwrap_err
 from harn.tasks.scope import Scope, scope, spawn
 from harn.tasks.stopping import cancel_graceful, is_cancelled
 from harn.tasks.stream import ParallelStream, parallel_each_stream
-from harn.tasks.threads import from_thread
+from harn.tasks.threads import from_thread, works_for
 from harn.tasks.timing import Deadline, deadline, retry
 from harn.tasks.waiting import wait_agent
 
@@ -72,4 +72,5 @@ __all__ = [
     "unwrap",
     "unwrap_err",
     "wait_agent",
+    "works_for",
 ]

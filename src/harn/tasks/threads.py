@@ -294,6 +294,14 @@ def _begin(
             reach.cancel()
 
 
+def works_for(running: asyncio.Task[Any] | None) -> asyncio.Task[Any] | None:
+    """Return the task whose thread does something on the loop as *running*; else *running*."""
+    call = current_call.get(None)
+    if call is not None and running in call.reaching:
+        return call.task.aio
+    return running
+
+
 async def _reach(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     result = fn(*args)
     # A handle is something to await too, but whoever spawns from a thread wants the handle.
