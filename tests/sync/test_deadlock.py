@@ -227,6 +227,32 @@ async def a_select_and_a_receive() -> None:
         await a.receive()
 
 
+async def behind_a_plain_task_that_queued_for_a_permit() -> None:
+    await contend(sync_mutex_acquire("m"))
+
+
+async def behind_a_plain_task_that_queued_for_a_mutex() -> None:
+    async def enter() -> None:
+        async with mutex("m"):
+            pass
+
+    await contend(enter())
+
+
+async def contend(enter: Awaitable[Any]) -> None:
+    """Receive for ever; meanwhile plain asyncio tasks of ours enter "m" one after the other."""
+
+    async def hold() -> None:
+        with await sync_mutex_acquire("m"):  # type: ignore[union-attr]
+            async with mutex("m"):
+                await asyncio.sleep(0)
+                asyncio.ensure_future(enter)
+                await asyncio.sleep(0.01)
+
+    asyncio.ensure_future(hold())
+    await channel("orders").receive()
+
+
 async def stuck_in_a_pool(wait: Callable[[PoolTask], Awaitable[Any]], scope: str) -> None:
     pool = await pool_create(name="stuck", scope=scope, pipeline_id="deadlocks")
     task = await pool.submit(channel("orders").receive)
@@ -289,6 +315,8 @@ TRUE_DEADLOCKS: list[Case] = [
     after_a_thread_has_ended,
     under_an_idle_permit,
     a_select_and_a_receive,
+    behind_a_plain_task_that_queued_for_a_permit,
+    behind_a_plain_task_that_queued_for_a_mutex,
     a_pool_task_that_receives,
     a_pool_task_that_is_awaited,
     a_pool_that_is_closed_around_a_receiver,

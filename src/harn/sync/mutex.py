@@ -100,7 +100,8 @@ class Mutex:
             section.leave(waiter)
             raise
         finally:
-            task.waiting = None
+            if task.waiting is waiter:
+                task.waiting = None
 
     def _move_to(self, section: Turnstile) -> None:
         # An idle section may have been swept and made anew. One that is still in use can only be
