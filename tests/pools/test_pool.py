@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import threading
@@ -347,6 +348,26 @@ async def test_cancelling_a_running_task_interrupts_only_its_closure() -> None:
     assert (await task.wait()).status == "cancelled"
     assert await after == "async"
     adds_up(pool)
+
+
+async def test_a_closure_that_catches_its_cancel_ends_cancelled_all_the_same() -> None:
+    pool = await pool_create()
+    begun = asyncio.Event()
+
+    async def stubborn() -> str:
+        begun.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return "what is left"
+
+    task = await pool.submit(stubborn)
+    await begun.wait()
+
+    assert task.cancel()
+
+    ended = await task.wait()
+    assert (ended.status, ended.result) == ("cancelled", None)
+    assert await (await pool.submit(an_async_function)) == "async"
 
 
 async def test_a_task_cancelled_before_its_worker_begins_never_runs() -> None:

@@ -39,7 +39,17 @@ _ASYNC = inspect.CO_COROUTINE
 class Worker:
     """One slot's worker, for as long as there is work."""
 
-    __slots__ = ("aio", "begun", "context", "error", "frame", "pool", "result", "task")
+    __slots__ = (
+        "aio",
+        "begun",
+        "context",
+        "error",
+        "frame",
+        "interrupted",
+        "pool",
+        "result",
+        "task",
+    )
 
     def __init__(self, pool: Slots, task: PoolTask) -> None:
         self.pool = pool
@@ -51,6 +61,8 @@ class Worker:
         """The same, once we work on it: a cancel of our asyncio task is a cancel of it."""
         self.frame: ClosureFrame | None = None
         """The frame of the closure that runs."""
+        self.interrupted: PoolTask | None = None
+        """The task whose closure last had something thrown into it, such as a cancel."""
         self.result: Any = None
         self.error: BaseException | None = None
         """How the latest closure ended."""
@@ -115,6 +127,7 @@ class Worker:
                         closures.close()
                         raise
                     except BaseException as thrown:
+                        self.interrupted = task
                         awaited = context.run(closures.throw, thrown)
                     else:
                         awaited = context.run(step)
@@ -171,7 +184,9 @@ class Worker:
         """End *task*, whose closure has failed, or whose worker was cancelled."""
         result, error = self.result, self.error
         self.result = self.error = None
-        if error is None:
+        if error is None and task._stopping and self.interrupted is task:
+            self.pool.finish(task, "cancelled")  # it caught the cancel, and its value is dropped
+        elif error is None:
             self.pool.finish(task, "completed", result)
         else:
             _finish_with(self.pool, task, error)
