@@ -182,7 +182,7 @@ async def test_G14_no_options_make_a_registration_fail_otherwise(options: dict[s
 async def test_O1_the_same_program_leaves_the_same_receipts() -> None:
     async def program() -> list[Any]:
         async with fresh_runtime(seed=7):
-            await pool_create(name="work")
+            await pool_create(name="work", max_concurrent=3)  # a place each: no race for one
             await register(SpawnToPool("work", lambda event: lambda: event.id))
             for n in range(3):
                 await channel_emit("x", {"n": n})
