@@ -26,6 +26,7 @@ from harn import (
     backpressure_queue,
     fail_fast,
     fair_round_robin,
+    from_thread,
     pool_create,
     pool_get,
     pool_list,
@@ -717,6 +718,22 @@ async def test_P9_a_closure_that_waits_for_its_own_full_pool_is_told() -> None:
     assert pool.snapshot().completed == 1
 
 
+async def test_P9_a_closure_on_a_thread_that_waits_for_its_own_full_pool_is_told() -> None:
+    pool = await pool_create(max_concurrent=2)
+    both = threading.Barrier(2, timeout=30)
+
+    def nested():
+        both.wait()
+        return from_thread(from_thread(pool.submit, an_async_function).wait).result
+
+    tasks = [await pool.submit(nested) for _ in range(2)]
+
+    ended = sorted(await pool_wait(tasks), key=lambda each: each.status)
+    assert [each.status for each in ended] == ["completed", "failed"]
+    assert ended[0].result == "async"
+    assert ended[1].error.startswith("DeadlockError")
+
+
 async def test_P9_a_closure_that_submits_into_its_own_full_queue_is_told() -> None:
     pool = await pool_create(max_concurrent=1, backpressure=backpressure_queue(1))
 
@@ -972,10 +989,12 @@ async def test_leaving_the_runtime_cancels_what_runs() -> None:
     assert (running.status, queued.status) == ("cancelled", "cancelled")
 
 
-async def test_a_closure_cannot_close_its_own_pool() -> None:
+@pytest.mark.parametrize("on_a_thread", [False, True])
+async def test_a_closure_cannot_close_its_own_pool(on_a_thread) -> None:
     pool = await pool_create()
+    close = functools.partial(from_thread, pool.close) if on_a_thread else pool.close
 
-    task = await pool.submit(pool.close)
+    task = await pool.submit(close)
 
     with pytest.raises(PoolTaskFailed) as caught:
         await task

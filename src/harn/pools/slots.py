@@ -25,7 +25,7 @@ from harn.pools.stuck import StuckWaits
 from harn.pools.task import ClosureFrame, ClosureTask, PoolTask
 from harn.pools.worker import Worker
 from harn.runtime import Runtime, current_frame_var
-from harn.tasks import Runner, runner_for
+from harn.tasks import Runner, runner_for, works_for
 from harn.telemetry.spans import instant_span
 
 if TYPE_CHECKING:
@@ -270,17 +270,22 @@ class Slots:
     # Looking.
 
     def _is_inside(self) -> bool:
-        """Tell whether a closure of this pool runs right here (not a child task of one)."""
+        """Tell whether a closure of this pool runs right here (not a child task of one).
+
+        One on a thread, that comes here through `from_thread`, does.
+        """
         frame: Any = current_frame_var.get(None)
         if frame is None:
             return False
         if type(frame) is ClosureFrame:
-            return frame.pool_task._pool is self and frame.runs_here(asyncio.current_task())
+            return frame.pool_task._pool is self and frame.runs_here(
+                works_for(asyncio.current_task())
+            )
         task = frame.task  # a scope inside a closure has a frame of its own
         return (
             type(task) is ClosureTask
             and task.pool_task._pool is self
-            and task.aio is asyncio.current_task()
+            and task.aio is works_for(asyncio.current_task())
         )
 
     def _total(self) -> int:
