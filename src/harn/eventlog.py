@@ -130,6 +130,7 @@ class EventLog:
         self.store = runtime.service(Store)
         self.dropped = 0
         """Records of `record` that were given up: the buffer was full, or it was no JSON."""
+        self._waits = False
         self.damaged: deque[Damaged] = deque(maxlen=100)
         """The latest records that reading could not decode."""
         self.damaged_total = 0
@@ -368,6 +369,7 @@ class EventLog:
         if error is not None:
             self._crashed(flight, error)
             return
+        self._waits = False
         for (waiter, item), place in zip(flight.entries, answer.result(), strict=True):
             if waiter is None:
                 self._forget(_topic_of(item))
@@ -391,7 +393,8 @@ class EventLog:
                 waiter.set_exception(error)
         self._pending.extendleft(reversed(again))
         self._tell_landed()
-        if again:
+        if again and not self._waits:
+            self._waits = True
             logger.warning("audit records wait for the store: %s", error)
         if self._pending:
             clock = self._runtime.clock

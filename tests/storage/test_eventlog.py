@@ -163,6 +163,7 @@ async def test_what_cannot_be_written_at_the_end_is_counted(
 
     assert log.dropped == 1
     assert "1 audit records could not be written" in caplog.text
+    assert caplog.text.count("audit records wait for the store") == 1, "told once, not each time"
 
 
 async def test_an_emit_cancelled_before_its_commit_was_not_written(lasting_url: str) -> None:

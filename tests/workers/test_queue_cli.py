@@ -264,6 +264,16 @@ def test_looking_where_there_is_no_store_says_so_and_makes_nothing(
     assert sorted(place.rglob("*")) == there
 
 
+def test_a_store_that_cannot_be_made_is_one_line_too(place: Path) -> None:
+    (place / "state").write_text("a file, no directory")
+
+    done = harn_command(place, *FIRE, "--state-dir", "state", check=False)
+
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "Not a directory" in done.stderr
+
+
 def test_an_empty_listing_has_the_scheduler_block_all_the_same(place: Path) -> None:
     found = harn_command(place, "queue", "ls", "--json", HARN_SCHEDULER_STRATEGY="drr").stdout
 

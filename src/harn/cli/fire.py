@@ -12,6 +12,7 @@ from harn.cli.output import emit, one_line
 from harn.cli.where import Where, common
 from harn.errors import HarnError, TriggerError, did_you_mean
 from harn.runtime import Runtime
+from harn.storage import Store, list_topics
 from harn.triggers import DispatchHandle, Triggers
 
 SHOWN = (
@@ -36,6 +37,7 @@ def fire(where: Where, trigger: str, payload: str | None, tenant: str | None) ->
     binding = manifest.bound(found, manifest.resolver())
 
     async def work(runtime: Runtime) -> DispatchHandle:
+        await runtime.service(Store).run(list_topics, write=False)  # a store out of reach: one line
         triggers = runtime.service(Triggers)
         triggers.register(binding, follow=False)
         fields: dict[str, Any] = {"headers": {"x-harn-synthetic": "true"}}
