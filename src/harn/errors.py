@@ -79,7 +79,10 @@ class InvalidOption(HarnError, ValueError):
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # an int of too many digits, or somebody's own repr
+        return f"<{type(value).__name__}, which cannot be shown>"
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 

@@ -46,6 +46,19 @@ def test_a_huge_value_does_not_make_a_huge_message() -> None:
     assert len(str(InvalidOption("payload", "x" * 10_000, "less"))) < 300
 
 
+class Shy:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("value", [10**5000, [-(10**5000)], Shy()], ids=["int", "list", "shy"])
+def test_a_value_that_cannot_be_shown_is_refused_like_any_other(value: object) -> None:
+    refused = InvalidOption("max_concurrent", value, "an int")
+
+    assert str(refused).endswith("which cannot be shown> is not accepted: an int")
+    assert type(pickle.loads(pickle.dumps(refused))) is InvalidOption
+
+
 def test_a_near_miss_is_suggested() -> None:
     assert errors.did_you_mean("prioritty", ["priority", "key"]) == "; did you mean 'priority'?"
     assert errors.did_you_mean("zebra", ["priority", "key"]) == ""
