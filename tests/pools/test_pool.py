@@ -789,6 +789,15 @@ async def test_P9_a_task_that_waits_for_itself_is_told_when_it_is_alone() -> Non
 # Labels.
 
 
+@pytest.mark.parametrize("priority", [2**53 + 1, -(2**63), 1.0, True, "7", None])
+async def test_a_priority_that_no_journal_could_keep_is_refused(priority) -> None:
+    pool = await pool_create()
+
+    with pytest.raises(InvalidOption, match="priority"):
+        await pool.submit(nothing, priority=priority)
+    assert pool.snapshot().total == 0
+
+
 @pytest.mark.parametrize("label", ["prioritty", "idempotency_keys", "keyy"])
 async def test_a_label_like_a_misspelt_option_is_refused(label) -> None:
     pool = await pool_create()

@@ -150,8 +150,10 @@ def _scope_id(scope: Scope, pipeline_id: str | None) -> str | None:
 
 def whole_number(option: str, value: object, *, least: int | None = None) -> int:
     """Return *value* if it is an int (a bool is not) of at least *least*."""
-    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > LARGEST:
+    if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidOption(option, value, "an int")
+    if abs(value) > LARGEST:
+        raise InvalidOption(option, value, "an int of at most 2**53, up or down")
     if least is not None and value < least:
         raise InvalidOption(option, value, f"an int, {least} or more")
     return value

@@ -19,7 +19,7 @@ from harn.pools.audit import Submitted, note_drop
 from harn.pools.backpressure import Decision, Evict, Park, Refuse, RejectNew, decide
 from harn.pools.memory import binding, fingerprint
 from harn.pools.names import iso_text
-from harn.pools.options import check_labels, exact, whole_number
+from harn.pools.options import LARGEST, check_labels, exact, whole_number
 from harn.pools.slots import Slots
 from harn.pools.snapshots import PoolSnapshot
 from harn.pools.stuck import waits_for
@@ -223,7 +223,7 @@ class Pool(Slots):
             raise self._closed_error()
         if not callable(fn):
             check_callable(fn)
-        if type(priority) is not int:
+        if type(priority) is not int or (priority and abs(priority) > LARGEST):
             whole_number("priority", priority)
         if key is not None:
             exact("key", key)
