@@ -73,7 +73,7 @@ from harn.storage.leases import (
 )
 from harn.storage.log import PAGE, append, head, raise_head, read, topics as list_topics
 from harn.storage.moving import Importer, export
-from harn.storage.operations import Ask, Operation, Recipe, Row, Rows, ask, ask_many
+from harn.storage.operations import Ask, Operation, Recipe, Row, Rows, ask, ask_ahead, ask_many
 from harn.storage.places import check_there, mask, read_url
 from harn.storage.rebuild import Difference, compare, rebuild
 from harn.storage.retention import trim
@@ -168,6 +168,7 @@ __all__ = [
     "WorkDone",
     "append",
     "ask",
+    "ask_ahead",
     "ask_many",
     "at_circuit",
     "at_gate",

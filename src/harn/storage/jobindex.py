@@ -9,7 +9,7 @@ scheduled job comes due) have a record too, written by whoever noticed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import msgspec
@@ -28,9 +28,10 @@ from harn.storage.jobrecords import (
     Share,
     share_key,
 )
-from harn.storage.operations import Operation, Row, ask, ask_many, ask_together
+from harn.storage.operations import Ask, Operation, Row, ask, ask_ahead, ask_many, ask_together
 
 BATCH = 500
+ACK_HELD = "ack_held"
 IDLE_SHARES = 256
 """Idle keys whose counters are still shown one by one."""
 AGE_BOUNDS = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 21600.0, 86400.0)
@@ -89,8 +90,13 @@ class QueueState(msgspec.Struct):
     tally: Tally = msgspec.field(default_factory=Tally)
     drafts: list[Draft] = []
     """Records to append when the operation is through."""
-    jobs: list[Row] = []
-    """The rows of the jobs that were asked for when it was opened."""
+    ahead: dict[str, Any] = {}
+    """What was asked along with the row and has been answered, by the statement's name."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a claim may have expired or a job come due."""
+        return self.alarm is not None and self.alarm <= self.now
 
 
 class JobState(msgspec.Struct):
@@ -110,29 +116,25 @@ class JobState(msgspec.Struct):
 
 
 def open_queue(
-    queue: str, *, create: bool = False, ids: Sequence[int] = ()
+    queue: str, *, create: bool = False, ahead: Sequence[Ask] = ()
 ) -> Operation[QueueState | None]:
     """Read and, where the engine has row locks, lock the row of *queue*.
 
-    The rows of the jobs *ids* are read along with it, once it is locked.
+    What is asked *ahead* is asked along with it, once it is locked.
     """
-    is_new = False
-    asked = [ask("open_queue", queue=queue)]
-    if ids:
-        wanted = msgspec.json.encode(ids).decode()
-        asked.append(ask("jobs_of_queue_by_id", queue=queue, ids=wanted))
-    while True:
-        rows, *jobs = yield ask_together(asked)
-        if rows:
-            state = QueueState(queue, *rows[0])
-            state.is_new = is_new
-            if jobs:
-                state.jobs = list(jobs[0])
-            return state
+    rows, *answers = yield ask_together([ask("open_queue", queue=queue), *ahead])
+    is_new = not rows
+    while not rows:
         if not create:
             return None
         yield ask("add_queue", queue=queue)
-        is_new = True
+        rows = yield ask("open_queue", queue=queue)  # type: ignore[assignment]
+    state = QueueState(queue, *rows[0])
+    state.is_new = is_new
+    for asked, answer in zip(ahead, answers, strict=True):
+        if answer is not None:
+            state.ahead[asked.name] = answer
+    return state
 
 
 def save_queue(state: QueueState) -> Operation[None]:
@@ -277,6 +279,14 @@ class Shifts:
             yield ask_many("shift_shares", SHIFT_COLUMNS, moved)
 
 
+def ack_held(queue: str, claims: Mapping[int, str]) -> Ask:
+    """Ask ahead for claimed jobs to be acked, if *claims* (by the jobs' ids) still hold.
+
+    The id and the key of each that was come back, and the time; its share has been told.
+    """
+    return ask_ahead(ACK_HELD, queue=queue, ids=[*claims], claim_ids=[*claims.values()])
+
+
 def settle_jobs(state: QueueState, rows: Sequence[Row]) -> Operation[None]:
     """Write jobs' new states: (id, state, wakes at, held, attempts, settled at, history)."""
     if rows:
@@ -365,6 +375,7 @@ class Changes:
         self._state = state
         self._rows: dict[int, Row] = {}
         self._acked: list[int] = []
+        self._ahead: set[int] = set()
         self._shifts = Shifts()
         self._refunds: Counter[str] = Counter()
 
@@ -387,10 +398,15 @@ class Changes:
         self._acked.append(job.id)
         job.state, job.wake_at, job.held = ACKED, None, 0
 
+    def acked_ahead(self, rows: Iterable[Row]) -> Set[int]:
+        """Note jobs that are written already, *rows* of `ack_held`; return their ids."""
+        self._ahead = {row[0] for row in rows}
+        return self._ahead
+
     @property
     def ids(self) -> list[int]:
         """The jobs that change."""
-        return [*self._acked, *self._rows]
+        return [*self._ahead, *self._acked, *self._rows]
 
     def apply(self) -> Operation[None]:
         """Write jobs' new rows and move their work between the counters of their shares."""

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from harn.storage.operations import Operation
+from harn.storage.operations import Operation, Rows
 
 READY, SCHEDULED, CLAIMED, FAILED, ACKED, PURGED, DEAD = range(7)
 STATES = ("ready", "scheduled", "claimed", "failed", "acked", "purged", "dead")
@@ -140,9 +140,8 @@ class Share(msgspec.Struct):
 class Board(msgspec.Struct, frozen=True):
     """What a queue's row tells a claimer."""
 
+    queue: str
     queue_id: int
-    topic: str
-    """Where the records of its jobs are."""
     now: int
     dimension: str
     cap: int
@@ -180,5 +179,5 @@ class Choice(msgspec.Struct):
     """The shares that were served, as they are afterwards."""
 
 
-Choose = Callable[[Board, int], Operation[Choice]]
-"""Choose at most so many jobs from a board; it asks for the facts it needs."""
+Choose = Callable[[Board, int, Rows | None], Operation[Choice]]
+"""Choose at most so many jobs from a board, given what was asked ahead; it asks for the rest."""

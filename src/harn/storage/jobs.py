@@ -18,6 +18,7 @@ from harn.storage.contract import Draft
 from harn.storage.jobindex import (
     QueueState,
     Shifts,
+    ack_held,
     add_jobs,
     change_cap,
     change_keys,
@@ -37,8 +38,8 @@ from harn.storage.jobrecords import (
     SettlementResult,
     shown_key,
 )
-from harn.storage.log import append
-from harn.storage.operations import Operation, ask
+from harn.storage.log import APPEND, append
+from harn.storage.operations import Ask, Operation, ask, ask_ahead
 from harn.storage.settling import (
     NewId,
     lapse_and_bury,
@@ -48,7 +49,7 @@ from harn.storage.settling import (
     settle_all,
     write_back,
 )
-from harn.topics import WORKER_QUEUES, QueueTopics, queue_topics
+from harn.topics import WORKER_QUEUES, queue_topics
 
 _encode = msgspec.json.encode
 
@@ -60,6 +61,8 @@ class Claiming(msgspec.Struct, frozen=True):
     claim_ids: tuple[str, ...]
     """One for each job that is wanted."""
     ttl_ms: int
+    look: Ask
+    """What the policy wants to know first, asked ahead."""
     choose: Choose
     policy: str
     strategy: str
@@ -96,8 +99,9 @@ class WorkDone(msgspec.Struct, frozen=True):
 
 def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
     """Enqueue, settle and claim in one transaction, with one look at the queue's row."""
-    ids = sorted({item.job_id for item in work.settlements})
-    state = yield from open_queue(queue, create=bool(work.jobs), ids=ids)
+    drafts = _job_drafts(queue, work.jobs)
+    ahead = _ahead(queue, work, drafts)
+    state = yield from open_queue(queue, create=bool(work.jobs), ahead=ahead)
     if state is None:
         gone = [SettlementResult("lost", note="the queue is gone") for _ in work.settlements]
         return WorkDone([], gone, [Claimed([]) for _ in work.claims])
@@ -105,15 +109,39 @@ def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
     settled: list[SettlementResult] = []
     claimed: list[Claimed] = []
     if work.jobs:
-        entered = yield from _enqueue(state, work.jobs, work.dedupe_ms)
+        entered = yield from _enqueue(state, work, drafts)
     if work.settlements:
         settled = yield from settle_all(state, work.settlements, new_id)
     for claiming in work.claims:
         claimed.append((yield from _claim(state, claiming, new_id)))
+        state.ahead.clear()
     yield from write_back(state)
     for each in claimed:  # last, so that all of the writing above goes out with this question
         yield from _fill(state, each)
     return WorkDone(entered, settled, claimed)
+
+
+def _ahead(queue: str, work: Work, drafts: Sequence[Draft]) -> list[Ask]:
+    """Return what can be asked along with the queue's row, because nothing else comes before it."""
+    if work.jobs:
+        deduping = any(job.dedupe_key is not None for job in work.jobs)
+        return [] if deduping else [ask_ahead(APPEND, drafts=drafts, places=True)]
+    asked: list[Ask] = []
+    if held := _acks(work.settlements):
+        asked.append(ack_held(queue, held))
+    if len(held) == len(work.settlements) and len(work.claims) == 1:
+        asked.append(work.claims[0].look)
+    return asked
+
+
+def _acks(settlements: Sequence[Settlement]) -> dict[int, str]:
+    """Return the claims to be acked, by job, of jobs for which nothing else is asked."""
+    asked = Counter([item.job_id for item in settlements])
+    return {
+        item.job_id: item.claim_id
+        for item in settlements
+        if item.action == "ack" and asked[item.job_id] == 1
+    }
 
 
 def _no_ids(prefix: str) -> str:
@@ -131,29 +159,28 @@ def enqueue_jobs(
 
 
 def _enqueue(
-    state: QueueState, jobs: Sequence[JobDraft], dedupe_ms: int
+    state: QueueState, work: Work, drafts: Sequence[Draft]
 ) -> Operation[list[tuple[int, bool]]]:
-    places: list[tuple[int, bool]] = []
-    fresh: list[JobDraft] = []
-    if any(job.dedupe_key is not None for job in jobs):
-        places, fresh = yield from _without_duplicates(state, jobs, dedupe_ms)
-    else:
-        places, fresh = [(-index - 1, False) for index in range(len(jobs))], list(jobs)
-    ids: list[int] = []
+    if all(job.dedupe_key is None for job in work.jobs):
+        ids = yield from _append_jobs(state, work.jobs, drafts)
+        return [(id, False) for id in ids]
+    places, fresh = yield from _without_duplicates(state, work.jobs, work.dedupe_ms)
+    ids = []
     if fresh:
-        ids = yield from _append_jobs(state, queue_topics(state.name), fresh)
+        ids = yield from _append_jobs(state, fresh, _job_drafts(state.name, fresh))
     return [(ids[-place - 1] if place < 0 else place, again) for place, again in places]
 
 
 def _append_jobs(
-    state: QueueState, topics: QueueTopics, jobs: Sequence[JobDraft]
+    state: QueueState, jobs: Sequence[JobDraft], drafts: Sequence[Draft]
 ) -> Operation[list[int]]:
-    drafts = [Draft(topics.jobs, "trigger_dispatch", job.payload, job.headers) for job in jobs]
     if state.is_new:
         seen = Draft(WORKER_QUEUES, "queue_seen", queue_headers(state.name), b"{}")
-        drafts.append(seen)
-    landed = yield from append(drafts)
-    entered = [(id, at, job) for (id, at), job in zip(landed, jobs, strict=False)]
+        state.drafts.append(seen)
+    landed = state.ahead.pop(APPEND, None)
+    if landed is None:
+        landed = yield from append(drafts)
+    entered = [(id, at, job) for (id, at), job in zip(landed, jobs, strict=True)]
     yield from add_jobs(state, entered)
     for id, _, job in entered:
         if job.dedupe_key is not None:
@@ -165,6 +192,11 @@ def _append_jobs(
                 job_id=id,
             )
     return [id for id, _, _ in entered]
+
+
+def _job_drafts(queue: str, jobs: Sequence[JobDraft]) -> list[Draft]:
+    topic = queue_topics(queue).jobs
+    return [Draft(topic, "trigger_dispatch", job.payload, job.headers) for job in jobs]
 
 
 def _without_duplicates(
@@ -224,11 +256,13 @@ def claim_jobs(queue: str, claiming: Claiming, new_id: NewId) -> Operation[Claim
 
 
 def _claim(state: QueueState, claiming: Claiming, new_id: NewId) -> Operation[Claimed]:
+    if state.is_due or state.policy != claiming.policy:
+        state.ahead.clear()  # what was seen there is about to change
     yield from lapse_and_bury(state, new_id)
     yield from _adopt_policy(state, claiming)
     board = Board(
+        queue=state.name,
         queue_id=state.queue_id,
-        topic=queue_topics(state.name).jobs,
         now=state.now,
         dimension=state.dimension,
         cap=state.cap,
@@ -238,7 +272,8 @@ def _claim(state: QueueState, claiming: Claiming, new_id: NewId) -> Operation[Cl
         promoted=bool(state.promoted),
         triggers=(yield from _foreign(state, claiming.triggers)),
     )
-    choice = yield from claiming.choose(board, len(claiming.claim_ids))
+    seen = state.ahead.get(claiming.look.name) if board.triggers is None else None
+    choice = yield from claiming.choose(board, len(claiming.claim_ids), seen)
     if not choice.picks:
         if claiming.cap and (yield ask("held_back_keys", queue_id=state.queue_id)):
             yield ask("add_deferral", queue_id=state.queue_id)

@@ -101,7 +101,7 @@ def wake_queue(queue: str, new_id: NewId) -> Operation[bool]:
     if state is None:
         return False
     yield from settle_due(state, new_id)
-    return state.alarm is not None and state.alarm <= state.now
+    return state.is_due
 
 
 def count_queue(queue: str) -> Operation[QueueCounts | None]:

@@ -59,35 +59,44 @@ def ask_together(asked: Sequence[Ask]) -> Ask:
     return Ask("", parts=asked)
 
 
+def ask_ahead(name: str, **params: Any) -> Ask:
+    """Ask something before it is known to be needed, where that saves a round trip.
+
+    An engine without this statement does nothing, and None comes back.
+    """
+    return Ask(name, params, steps=_not_ahead)
+
+
+def _not_ahead() -> Operation[Any]:
+    return None
+    yield
+
+
 def drive(
     operation: Operation[T],
     execute: Execute,
-    together: Callable[[Sequence[Ask]], list[Rows]] | None = None,
+    together: Callable[[Sequence[Ask]], list[Rows] | None] | None = None,
     whole: Callable[[Ask], Rows | None] | None = None,
 ) -> T:
     """Carry *operation* out with *execute*, and return what it returns.
 
     *together* carries several statements out at once, and *whole* does what others do in steps,
-    where an engine has a way to do that; None from *whole* means that steps are better.
+    where an engine has a way to do that; None from either means that single steps are better.
     """
+
+    def answer(wanted: Ask) -> Any:
+        if wanted.parts:
+            found: Any = None if together is None else together(wanted.parts)
+            return [answer(each) for each in wanted.parts] if found is None else found
+        if wanted.steps is None:
+            return execute(wanted)
+        found = None if whole is None else whole(wanted)
+        return drive(wanted.steps(), execute, together) if found is None else found
+
     try:
         wanted = next(operation)
         while True:
-            if wanted.steps is not None:
-                answer = None if whole is None else whole(wanted)
-                if answer is None:
-                    answer = drive(wanted.steps(), execute, together)
-                wanted = operation.send(answer)
-                continue
-            if not wanted.parts:
-                wanted = operation.send(execute(wanted))
-                continue
-            rows: Any = (
-                [execute(each) for each in wanted.parts]
-                if together is None
-                else together(wanted.parts)
-            )
-            wanted = operation.send(rows)
+            wanted = operation.send(answer(wanted))
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
     finally:

@@ -271,35 +271,37 @@ class _Lane:
                 self._flush(connection)
                 return _copy(connection, query, asked.rows)
             query = few
-        self._queue(query, asked)
+        self._queue_statement(query, asked)
         return self._flush(connection)[0] if _gives_rows(query.text) else []
 
-    def _together(self, connection: Connection[Any], asked: Sequence[Ask]) -> list[Rows]:
-        for each in asked:
-            self._queue(self._queries[each.name], each)
-        return self._flush(connection, len(asked))
+    def _together(self, connection: Connection[Any], asked: Sequence[Ask]) -> list[Rows] | None:
+        if any(_is_long(each) for each in asked):
+            return None
+        read = [self._queue(each) for each in asked]
+        answers = self._flush(connection, len(asked))
+        return [each(rows) for each, rows in zip(read, answers, strict=True)]
 
     def _whole(self, connection: Connection[Any], asked: Ask) -> Rows | None:
         """Do in one statement what other engines do in steps."""
-        if asked.name != APPEND:
-            return self._execute(connection, asked)
-        return self._append(connection, asked)
+        if asked.name == APPEND and not asked.params["places"] and not _is_long(asked):
+            self._queue(asked)
+            return []
+        answers = self._together(connection, [asked])
+        return None if answers is None else answers[0]
 
-    def _append(self, connection: Connection[Any], asked: Ask) -> Rows | None:
-        """Append records, and wait for their places only if they are wanted."""
+    def _queue(self, asked: Ask) -> Callable[[Rows], Rows]:
+        """Have *asked* sent with the next ones; return what makes its answer of its rows."""
+        query = self._queries[asked.name]
+        if asked.name != APPEND:
+            self._queue_statement(query, asked)
+            return _as_they_are
         drafts: Sequence[Draft] = asked.params["drafts"]
-        if len(drafts) > FEW:
-            return None  # a stream is faster
         topics = topics_of(drafts)
         self._touched.update([topic for topic, _, _ in topics])
-        query = self._queries[APPEND]
-        self._queue(query, Ask(APPEND, _appending(drafts, topics)))
-        if not asked.params["places"]:
-            return []
-        heads: Any = self._flush(connection)[0]
-        return _placed(drafts, topics, heads)
+        self._queue_statement(query, Ask(APPEND, _appending(drafts, topics)))
+        return functools.partial(_placed, drafts, topics)
 
-    def _queue(self, query: Query, asked: Ask) -> None:
+    def _queue_statement(self, query: Query, asked: Ask) -> None:
         params = dict(asked.params)
         if asked.rows is not None:
             columns = zip(*asked.rows, strict=True) if asked.rows else [()] * len(asked.columns)
@@ -337,6 +339,15 @@ class _Lane:
         return ours
 
 
+def _is_long(asked: Ask) -> bool:
+    """Tell whether so much is appended that a stream is faster."""
+    return asked.name == APPEND and len(asked.params["drafts"]) > FEW
+
+
+def _as_they_are(rows: Rows) -> Rows:
+    return rows
+
+
 def _appending(
     drafts: Sequence[Draft], topics: Sequence[tuple[str, int, int]]
 ) -> dict[str, Sequence[Any]]:
@@ -363,7 +374,7 @@ def _appending(
 def _placed(
     drafts: Sequence[Draft],
     topics: Sequence[tuple[str, int, int]],
-    heads: Sequence[tuple[int, int]],
+    heads: Rows,
 ) -> list[Row]:
     """Return (id, time) of each of *drafts*, given (head, time) of each of *topics* afterwards."""
     taken = {

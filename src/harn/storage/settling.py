@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ from harn.storage.codec import decode
 from harn.storage.contract import Draft
 from harn.storage.deadletters import dead_letters
 from harn.storage.jobindex import (
+    ACK_HELD,
     BATCH,
     EXPIRED,
     Change,
@@ -92,7 +93,7 @@ def write_back(state: QueueState) -> Operation[None]:
 
 
 def lapse_and_bury(state: QueueState, new_id: NewId) -> Operation[None]:
-    if state.alarm is None or state.alarm > state.now:
+    if not state.is_due:
         return
     rows = yield ask("due_jobs", queue_id=state.queue_id, until=state.now, limit=BATCH)
     exhausted = [row for row in rows if row[2] in (CLAIMED, FAILED) and 0 < row[4] <= row[3]]
@@ -127,10 +128,14 @@ def _bury(state: QueueState, rows: Sequence[tuple[Any, ...]], new_id: NewId) -> 
 def settle_all(
     state: QueueState, items: Sequence[Settlement], new_id: NewId
 ) -> Operation[list[SettlementResult]]:
-    jobs = {row[0]: JobState(*row) for row in state.jobs}
     settling = Settling(state, new_id)
+    acked = settling.take_acked()
+    jobs = yield from _jobs_of(state, {item.job_id for item in items} - acked)
     results = []
     for item in items:
+        if item.job_id in acked:
+            results.append(settling.tell_acked(item))
+            continue
         job = jobs.get(item.job_id)
         verdict = _verdict(job, item)
         if verdict is not None:
@@ -143,6 +148,14 @@ def settle_all(
             results.append((yield from settling.carry_out(job, item)))
     yield from settling.write()
     return results
+
+
+def _jobs_of(state: QueueState, ids: Set[int]) -> Operation[dict[int, JobState]]:
+    if not ids:
+        return {}
+    wanted = _encode(sorted(ids)).decode()
+    rows = yield ask("jobs_by_id", queue_id=state.queue_id, ids=wanted)
+    return {row[0]: JobState(*row) for row in rows}
 
 
 def _verdict(job: JobState | None, item: Settlement) -> SettlementResult | None:
@@ -166,6 +179,13 @@ class Settling:
         self._headers = queue_headers(state.name)
         self._changes = Changes(state)
 
+    def take_acked(self) -> Set[int]:
+        """Take in which jobs were acked ahead, if any were asked for."""
+        rows = self._state.ahead.pop(ACK_HELD, ())
+        if rows:
+            self._state.now = rows[0][2]
+        return self._changes.acked_ahead(rows)
+
     def carry_out(self, job: JobState, item: Settlement) -> Operation[SettlementResult]:
         """Do what *item* asks for, unless it is to ack; its claim is the current one."""
         if item.action == "renew":
@@ -176,11 +196,14 @@ class Settling:
 
     def ack(self, job: JobState, item: Settlement) -> SettlementResult:
         """Settle *job* as done, with its response."""
-        now = self._state.now
         self._changes.ack(job)
-        self._claims("job_acked", job, item.consumer, {"acked_at_ms": now})
+        return self.tell_acked(item)
+
+    def tell_acked(self, item: Settlement) -> SettlementResult:
+        """Write the records of a job that is settled as done."""
+        self._claims("job_acked", item, {"acked_at_ms": self._state.now})
         self._state.tally.acked += 1
-        return SettlementResult("done", response=self._respond(job, item))
+        return SettlementResult("done", response=self._respond(item))
 
     def _release(self, job: JobState, item: Settlement) -> SettlementResult:
         record: dict[str, Any] = {"released_at_ms": self._state.now}
@@ -189,11 +212,11 @@ class Settling:
         if item.delay_ms:
             record["not_before_ms"] = self._state.now + item.delay_ms
         self._changes.add(job, released(job, record, self._state.now))
-        self._claims("job_released", job, item.consumer, record)
+        self._claims("job_released", item, record)
         return SettlementResult("done")
 
     def _fail(self, job: JobState, item: Settlement) -> Operation[SettlementResult]:
-        response = self._respond(job, item)
+        response = self._respond(item)
         error = item.error or "failed"
         if item.final or 0 < job.max_attempts <= job.attempts:
             yield from self.bury(job, item.consumer, error)
@@ -202,7 +225,7 @@ class Settling:
         if item.delay_ms is not None:
             record["not_before_ms"] = self._state.now + item.delay_ms
         self._changes.add(job, failed(job, record, self._state.now))
-        self._claims("job_failed", job, item.consumer, record)
+        self._claims("job_failed", item, record)
         return SettlementResult("done", response=response)
 
     def _renew(self, job: JobState, item: Settlement) -> Operation[SettlementResult]:
@@ -216,7 +239,7 @@ class Settling:
             history = without_expiry(history)
         self._changes.add(job, Change(CLAIMED, until, 1, job.attempts, None, history))
         record = {"renewed_at_ms": self._state.now, "expires_at_ms": until}
-        self._claims("claim_renewed", job, item.consumer, record)
+        self._claims("claim_renewed", item, record)
         return SettlementResult("done", expires_at=until)
 
     def bury(
@@ -231,7 +254,8 @@ class Settling:
         attempts = decode(history.encode()) if history else []
         record = {"dead_at_ms": now, "error": error, "attempts": attempts}
         self._changes.add(job, buried(job, record, now))
-        self._claims("job_dead", job, consumer, record)
+        about = {"job_event_id": job.id, "claim_id": job.claim_id, "consumer_id": consumer}
+        self._add(self._topics.claims, "job_dead", {**about, **record})
         self._state.tally.dead += 1
         found = yield from read_bodies(self._topics.jobs, [job.id])
         try:
@@ -254,10 +278,10 @@ class Settling:
         self._add(self._topics.claims, "job_purged", record)
         self._state.tally.purged += 1
 
-    def _respond(self, job: JobState, item: Settlement) -> dict[str, Any]:
+    def _respond(self, item: Settlement) -> dict[str, Any]:
         response: dict[str, Any] = {
             "queue": self._state.name,
-            "job_event_id": job.id,
+            "job_event_id": item.job_id,
             "claim_id": item.claim_id,
             "consumer_id": item.consumer,
             "handled_at_ms": self._state.now,
@@ -270,9 +294,9 @@ class Settling:
         self._state.tally.responses += 1
         return response
 
-    def _claims(self, kind: str, job: JobState, consumer: str, more: dict[str, Any]) -> None:
-        record = {"job_event_id": job.id, "claim_id": job.claim_id, "consumer_id": consumer, **more}
-        self._add(self._topics.claims, kind, record)
+    def _claims(self, kind: str, item: Settlement, more: dict[str, Any]) -> None:
+        about = {"job_event_id": item.job_id, "claim_id": item.claim_id}
+        self._add(self._topics.claims, kind, {**about, "consumer_id": item.consumer, **more})
 
     def _add(self, topic: str, kind: str, record: dict[str, Any]) -> None:
         state = self._state

@@ -30,13 +30,16 @@ from typing import Any
 
 import msgspec
 
-from harn.storage import Ask, Board, Choice, Choose, Operation, Pick, Row, Share, ask
+from harn.storage import Ask, Board, Choice, Choose, Operation, Pick, Row, Share, ask, ask_ahead
+from harn.topics import queue_topics
 from harn.workers.policy import SchedulerPolicy
 
 QUARTER_HOUR_MS = 15 * 60 * 1000
 LAST = "\U0010ffff"
 """Sorts after every key."""
 CHUNK = 100
+LOOK = "open_shares_and_jobs"
+HEADS = "queue_heads"
 FEW = 32
 """So many keys that could be served are looked at all at once."""
 
@@ -61,8 +64,20 @@ def chooser(policy: SchedulerPolicy) -> Choose:
     return partial(_drr if policy.strategy == "drr" else _fifo, policy)
 
 
-def _fifo(policy: SchedulerPolicy, board: Board, wanted: int) -> Operation[Choice]:
-    rows = yield ask("queue_heads", depth=wanted, **_about(board))
+def first_look(policy: SchedulerPolicy, queue: str, wanted: int) -> Ask:
+    """Return what is asked ahead for a claim of *wanted* jobs by *policy*."""
+    about = {"queue": queue, "topic": queue_topics(queue).jobs, "triggers": None, "wanted": wanted}
+    if policy.strategy == "drr":
+        return ask_ahead(LOOK, limit=FEW + 1, **about)
+    return ask_ahead(HEADS, **about)
+
+
+def _fifo(
+    policy: SchedulerPolicy, board: Board, wanted: int, seen: list[Row] | None = None
+) -> Operation[Choice]:
+    rows = seen
+    if rows is None:
+        rows = yield ask(HEADS, wanted=wanted, **_about(board))
     now = board.now
     rows.sort(key=lambda row: (rank(row[0], now - row[2]), row[1]))
     picks = [
@@ -72,9 +87,11 @@ def _fifo(policy: SchedulerPolicy, board: Board, wanted: int) -> Operation[Choic
     return Choice(picks, board.round, board.last_key, board.promoted, [])
 
 
-def _drr(policy: SchedulerPolicy, board: Board, wanted: int) -> Operation[Choice]:
+def _drr(
+    policy: SchedulerPolicy, board: Board, wanted: int, seen: list[Row] | None = None
+) -> Operation[Choice]:
     table = _Table(policy, board, wanted)
-    yield from table.look_around()
+    yield from table.look_around(seen)
     while table.left and (yield from table.serve_next()):
         pass
     return table.choice()
@@ -153,7 +170,8 @@ class _Lane:
 
 
 def _about(board: Board) -> dict[str, Any]:
-    return {"queue_id": board.queue_id, "topic": board.topic, "triggers": board.triggers}
+    topic = queue_topics(board.queue).jobs
+    return {"queue": board.queue, "topic": topic, "triggers": board.triggers}
 
 
 def _open_shares(board: Board) -> Operation[list[Row]]:
@@ -164,7 +182,7 @@ def _open_shares(board: Board) -> Operation[list[Row]]:
 
 def _heads_by_key(board: Board, keys: Sequence[str], depth: int) -> Operation[list[Row]]:
     """List the first ready jobs of *keys*, one key and priority after the other."""
-    about = _about(board)
+    about = {"queue_id": board.queue_id, **_about(board)}
     rows: list[Row] = []
     present = yield ask("ready_priorities", queue_id=board.queue_id)
     for key in keys:
@@ -214,20 +232,13 @@ class _Table:
                 share.knows_oldest = True
         return Choice(self._picks, self._round, self._last, self._promoted, shares)
 
-    def look_around(self) -> Operation[None]:
+    def look_around(self, seen: list[Row] | None) -> Operation[None]:
         """Look at all keys that can be served if they are few, else find those that starve."""
         board = self._board
-        rows: list[Row] = yield Ask(
-            "open_shares_and_jobs",
-            {
-                **_about(board),
-                "limit": FEW + 1,
-                "wanted": self.left,
-                "round": board.round,
-                "last": board.last_key,
-            },
-            steps=partial(_open_shares, board),
-        )
+        rows = seen
+        if rows is None:
+            about = {**_about(board), "limit": FEW + 1, "wanted": self.left}
+            rows = yield Ask(LOOK, about, steps=partial(_open_shares, board))
         age = self._policy.starvation_age_ms
         before = board.now - age if age else -1
         shares = [Share(*row[:7]) for row in {row[0]: row for row in rows}.values()]
@@ -426,7 +437,12 @@ class _Table:
         keys = [each.share.key for each in lanes]
         rows: list[Row] = yield Ask(
             "ready_heads",
-            {**_about(self._board), "depth": depth, "keys": msgspec.json.encode(keys).decode()},
+            {
+                "queue_id": self._board.queue_id,
+                **_about(self._board),
+                "depth": depth,
+                "keys": msgspec.json.encode(keys).decode(),
+            },
             steps=partial(_heads_by_key, self._board, keys, depth),
         )
         for key, priority, *head in rows:
@@ -459,6 +475,7 @@ class _Table:
                 priority=priority,
                 after=lane.last_taken[priority],
                 depth=depth,
+                queue_id=self._board.queue_id,
                 **_about(self._board),
             )
             lane.heads[priority].extend(rows)

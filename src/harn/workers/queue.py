@@ -31,7 +31,7 @@ from harn.storage import (
 )
 from harn.topics import check_queue_name, queue_topics
 from harn.workers.desk import Desk, Desks
-from harn.workers.fairshare import chooser
+from harn.workers.fairshare import chooser, first_look
 from harn.workers.policy import SchedulerPolicy
 from harn.workers.records import (
     MAX_RECORD,
@@ -245,6 +245,7 @@ class WorkerQueue:
             consumer=consumer_id,
             claim_ids=tuple([ids.uuid7() for _ in range(n)]),
             ttl_ms=ttl_ms,
+            look=first_look(self.policy, self.name, n),
             choose=self._choose,
             policy=self._canonical,
             strategy=self.policy.strategy,

@@ -46,17 +46,19 @@ ON CONFLICT (queue_id, key) DO UPDATE SET
 
 -- name: open_shares_and_jobs
 -- List some shares that can be served and, if these are all, the first ready jobs of those whose turn comes next.
-WITH few AS MATERIALIZED (
-    SELECT *, row_number() OVER (ORDER BY turn > :round, key <= :last COLLATE "C", key) AS place, count(*) OVER () AS many
+WITH q AS MATERIALIZED (
+    SELECT queue_id, round, last_key FROM queues WHERE name = :queue
+), few AS MATERIALIZED (
+    SELECT *, row_number() OVER (ORDER BY turn > (SELECT round FROM q), key <= (SELECT last_key FROM q), key) AS place, count(*) OVER () AS many
     FROM (SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares
-        WHERE queue_id = :queue_id AND turn IS NOT NULL LIMIT :limit) AS s
+        WHERE queue_id = (SELECT queue_id FROM q) AND turn IS NOT NULL LIMIT :limit) AS s
 ), lanes AS MATERIALIZED (
     SELECT *, CASE WHEN many < :limit AND place <= :wanted THEN
         1 + greatest(1, (:wanted + least(many, :wanted) - 1) / least(many, :wanted)) END AS depth
     FROM few
 ), present AS MATERIALIZED (
     SELECT p.priority FROM (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
-    CROSS JOIN LATERAL (SELECT 1 FROM jobs WHERE queue_id = :queue_id AND priority = p.priority AND state = 0 AND id > 0
+    CROSS JOIN LATERAL (SELECT 1 FROM jobs WHERE queue_id = (SELECT queue_id FROM q) AND priority = p.priority AND state = 0 AND id > 0
         ORDER BY id LIMIT 1) AS first
 )
 SELECT l.key, l.ready, l.in_flight, l.turn, l.round, l.credit, l.oldest_at, l.depth,
@@ -66,7 +68,7 @@ FROM lanes AS l LEFT JOIN LATERAL (
         AND events.id = h.id AND octet_length(payload) <= 8192) AS body
     FROM present AS p
     CROSS JOIN LATERAL (SELECT priority, id, enqueued_at, attempts, max_attempts FROM jobs
-        WHERE queue_id = :queue_id AND key = l.key COLLATE "C" AND priority = p.priority AND state = 0
+        WHERE queue_id = (SELECT queue_id FROM q) AND key = l.key COLLATE "C" AND priority = p.priority AND state = 0
         AND (:triggers::text IS NULL OR trigger_id IN (SELECT json_array_elements_text(:triggers::json)))
         ORDER BY id LIMIT l.depth) AS h
 ) AS j ON l.depth IS NOT NULL
@@ -102,9 +104,9 @@ SELECT j.priority, j.id, j.enqueued_at, j.key, j.attempts, j.max_attempts,
         AND events.id = j.id AND octet_length(payload) <= 8192)
 FROM (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
 CROSS JOIN LATERAL (SELECT priority, id, enqueued_at, key, attempts, max_attempts FROM jobs
-    WHERE queue_id = :queue_id AND priority = p.priority AND state = 0 AND id > 0
+    WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND priority = p.priority AND state = 0 AND id > 0
     AND (:triggers::text IS NULL OR trigger_id IN (SELECT json_array_elements_text(:triggers::json)))
-    ORDER BY id LIMIT :depth) AS j;
+    ORDER BY id LIMIT :wanted) AS j;
 
 -- name: claim_jobs
 -- Give jobs to a consumer.
@@ -180,18 +182,34 @@ SELECT j.* FROM json_array_elements_text(:ids::json) AS v(id)
 CROSS JOIN LATERAL (SELECT id, key, state, wake_at, attempts, max_attempts, claim_id, held, history, claim_round
     FROM jobs WHERE queue_id = :queue_id AND id = v.id::bigint LIMIT 1) AS j;
 
--- name: jobs_of_queue_by_id
--- Read the rows of some jobs of a queue known by its name.
-SELECT j.* FROM (SELECT queue_id FROM queues WHERE name = :queue) AS q
-CROSS JOIN json_array_elements_text(:ids::json) AS v(id)
-CROSS JOIN LATERAL (SELECT id, key, state, wake_at, attempts, max_attempts, claim_id, held, history, claim_round
-    FROM jobs WHERE queue_id = q.queue_id AND id = v.id::bigint LIMIT 1) AS j;
-
 -- name: due_by_id
 -- Read some jobs the way due_jobs does.
 SELECT j.* FROM json_array_elements_text(:ids::json) AS v(id)
 CROSS JOIN LATERAL (SELECT id, key, state, attempts, max_attempts, held, claim_id, consumer, wake_at, history
     FROM jobs WHERE queue_id = :queue_id AND id = v.id::bigint LIMIT 1) AS j;
+
+-- name: ack_held
+-- Move claimed jobs whose claims still hold to the acked ones and take them off their shares; tell which, and when.
+WITH q AS MATERIALIZED (
+    SELECT queue_id, round, cap, deferrals, :now AS now FROM queues WHERE name = :queue
+), acked AS (
+    UPDATE jobs SET state = 4, wake_at = NULL, held = 0, settled_at = v.now
+    FROM (SELECT q.queue_id, q.now, h.id, h.claim_id FROM q, unnest(:ids::bigint[], :claim_ids::text[]) AS h(id, claim_id) OFFSET 0) AS v
+    WHERE jobs.queue_id = v.queue_id AND jobs.id = v.id AND jobs.claim_id = v.claim_id COLLATE "C" AND jobs.state = 2 AND jobs.held = 1
+    RETURNING jobs.id, jobs.key, v.now
+), freed AS (
+    UPDATE shares SET
+        turn = CASE WHEN ready <= 0 OR (v.cap > 0 AND shares.in_flight - v.count >= v.cap) THEN NULL
+                    WHEN turn IS NOT NULL THEN turn WHEN credit > 0 THEN v.round ELSE v.round + 1 END,
+        round = CASE WHEN turn IS NULL THEN v.round ELSE shares.round END,
+        deferred = CASE WHEN turn IS NULL AND ready > 0 THEN deferred + v.deferrals - deferred_from ELSE deferred END,
+        deferred_from = v.deferrals,
+        idle_at = CASE WHEN ready <= 0 AND scheduled <= 0 AND shares.in_flight - v.count <= 0 THEN v.now END,
+        in_flight = shares.in_flight - v.count
+    FROM (SELECT q.*, f.key, f.count FROM q, (SELECT key, count(*) AS count FROM acked GROUP BY key) AS f OFFSET 0) AS v
+    WHERE shares.queue_id = v.queue_id AND shares.key = v.key
+)
+SELECT id, key, now FROM acked;
 
 -- name: ack_jobs
 -- Move claimed jobs to the acked ones.

@@ -54,16 +54,16 @@ SELECT *, (SELECT CASE WHEN length(payload) <= 8192 THEN payload END FROM events
     WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic) AND events.id = heads.id)
 FROM (
     SELECT * FROM (SELECT priority, id, enqueued_at, key, attempts, max_attempts FROM jobs INDEXED BY jobs_ready
-        WHERE queue_id = :queue_id AND priority = 0 AND state = 0
-        AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :depth)
+        WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND priority = 0 AND state = 0
+        AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :wanted)
     UNION ALL
     SELECT * FROM (SELECT priority, id, enqueued_at, key, attempts, max_attempts FROM jobs INDEXED BY jobs_ready
-        WHERE queue_id = :queue_id AND priority = 1 AND state = 0
-        AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :depth)
+        WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND priority = 1 AND state = 0
+        AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :wanted)
     UNION ALL
     SELECT * FROM (SELECT priority, id, enqueued_at, key, attempts, max_attempts FROM jobs INDEXED BY jobs_ready
-        WHERE queue_id = :queue_id AND priority = 2 AND state = 0
-        AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :depth)
+        WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND priority = 2 AND state = 0
+        AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :wanted)
 ) AS heads;
 
 -- name: claim_jobs
@@ -127,13 +127,6 @@ WHERE queue_id = ?1 AND key = ?2 AND ready > 0 AND round = ?4;
 SELECT j.id, j.key, j.state, j.wake_at, j.attempts, j.max_attempts, j.claim_id, j.held, j.history,
     j.claim_round
 FROM json_each(:ids) i CROSS JOIN jobs j ON j.queue_id = :queue_id AND j.id = i.value;
-
--- name: jobs_of_queue_by_id
--- Read the rows of some jobs of a queue known by its name.
-SELECT j.id, j.key, j.state, j.wake_at, j.attempts, j.max_attempts, j.claim_id, j.held, j.history,
-    j.claim_round
-FROM queues q CROSS JOIN json_each(:ids) i CROSS JOIN jobs j ON j.queue_id = q.queue_id AND j.id = i.value
-WHERE q.name = :queue;
 
 -- name: due_by_id
 -- Read some jobs the way due_jobs does.
