@@ -160,8 +160,12 @@ async def test_a_failing_handler_is_retried_and_then_a_dead_letter(runtime: Runt
     assert len(attempts) == 3
     assert handle.status == "dlq"
     assert handle.error == "handler raised ValueError: no good"
-    [(kind, entry)] = await records(topics.TRIGGER_DLQ)
-    assert kind == "dlq_entry"
+    [(kind, moved), (last, entry)] = await records(topics.TRIGGER_DLQ)
+    assert (kind, last) == ("dlq_moved", "dlq_entry")
+    assert (moved["trigger_id"], moved["binding_key"]) == ("t", "t@v1")
+    assert (moved["attempt_count"], moved["final_error"]) == (3, handle.error)
+    assert [each["attempt"] for each in moved["attempts"]] == [1, 2, 3]
+    assert moved["event"] == entry["event"]
     assert (entry["id"], entry["state"], entry["error_class"]) == (
         handle.dlq_entry_id,
         "pending",
@@ -203,7 +207,7 @@ async def test_five_failures_in_a_row_open_the_circuit(runtime: Runtime, clock: 
 
     first = await trigger_fire("t")
     second = await trigger_fire("t")
-    [(_, one), (_, two)] = await records(topics.TRIGGER_DLQ)
+    [_, (_, one), _, (_, two)] = await records(topics.TRIGGER_DLQ)
     await clock.advance("60s")
     failing = False
     third = await trigger_fire("t")

@@ -101,7 +101,7 @@ async def test_a_retry_goes_on_where_it_stood(tmp_path: Path) -> None:
     async with Runtime(storage=url, clock=clock):
         await on_channel(fail, retry={"max": 3, "backoff": "linear", "delay": "100s"})
         await clock.advance("300s")
-        [letter] = [e.payload for e in await event_log_read(topics.TRIGGER_DLQ)]
+        [_, letter] = [e.payload for e in await event_log_read(topics.TRIGGER_DLQ)]
 
     assert times == [0, 100, 200]
     assert letter["attempt_count"] == 3

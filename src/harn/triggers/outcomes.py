@@ -23,7 +23,7 @@ def outcome_records(dispatch: Dispatch, outcome: Outcome, at: str) -> list[Draft
     if dispatch.event.kind == "channel.emit":
         records.append(_receipt(dispatch, outcome, at))
     if outcome.dlq_entry_id is not None:
-        records.append(_dead_letter(dispatch, outcome))
+        records += _dead_letter(dispatch, outcome)
     return records
 
 
@@ -63,25 +63,39 @@ def _receipt(dispatch: Dispatch, outcome: Outcome, at: str) -> Draft:
     return draft(topics.CHANNEL_AUDIT, "channel_match_receipt", payload)
 
 
-def _dead_letter(dispatch: Dispatch, outcome: Outcome) -> Draft:
-    """Make the record of a dead letter."""
-    event = dispatch.event
-    payload = {
+def _dead_letter(dispatch: Dispatch, outcome: Outcome) -> list[Draft]:
+    """Make the records of a dead letter: that it was moved, and the entry that lives on."""
+    event, binding = dispatch.event, dispatch.binding
+    same = {
+        "error_class": error_class(outcome.error or ""),
+        "attempt_count": outcome.attempt_count,
+        "event": event.as_dict(),
+    }
+    moved = {
+        "trigger_id": binding.id,
+        "binding_key": binding.key,
+        "final_error": outcome.error,
+        "attempts": list(outcome.history),
+        **same,
+    }
+    entry = {
         "id": outcome.dlq_entry_id,
         "event_id": event.id,
-        "binding_id": dispatch.binding.id,
-        "binding_version": dispatch.binding.version,
+        "binding_id": binding.id,
+        "binding_version": binding.version,
         "provider": event.provider,
         "kind": event.kind,
         "state": "pending",
         "error": outcome.error,
-        "error_class": error_class(outcome.error or ""),
-        "attempt_count": outcome.attempt_count,
-        "event": event.as_dict(),
         "retry_history": list(outcome.history),
         "replay_of_event_id": dispatch.replay_of,
+        **same,
     }
-    return draft(topics.TRIGGER_DLQ, "dlq_entry", payload, headers_of(dispatch))
+    headers = headers_of(dispatch)
+    return [
+        draft(topics.TRIGGER_DLQ, "dlq_moved", moved, headers),
+        draft(topics.TRIGGER_DLQ, "dlq_entry", entry, headers),
+    ]
 
 
 def headers_of(dispatch: Dispatch) -> dict[str, str]:
