@@ -11,6 +11,9 @@ import pytest
 
 from harn import Bucket, RateLimitGrant, Runtime, durable_rate_limit_acquire
 from harn.ratelimit import Limiter
+from harn.ratelimit.admission import Granted, Want
+from harn.storage.operations import Ask, Rows
+from harn.storage.session import Session
 from harn.storage.sqlite import SqliteDriver
 
 
@@ -144,3 +147,60 @@ async def test_whoever_finds_no_room_waits_in_line(limiter: Watched) -> None:
 
     await full.settle({"k": 99})
     assert (await waiting).ok
+
+
+async def test_what_a_neighbour_has_taken_between_two_acquires_counts(
+    limiter: Watched, path: Path
+) -> None:
+    wanted = (Want("k", 10, 60_000_000, 1),)
+    async with Runtime() as neighbour:
+        other = neighbour.service(Limiter).line(path)[0]
+        verdicts = [await line.ask(wanted, 0) for _ in range(8) for line in (limiter.line, other)]
+
+    assert [isinstance(verdict, Granted) for verdict in verdicts] == [True] * 10 + [False] * 6
+
+
+async def test_what_many_have_taken_between_two_acquires_counts(limiter: Watched) -> None:
+    await limiter.take(limit=66)
+    await asyncio.gather(*(limiter.take(limit=66) for _ in range(64)))
+
+    assert (await limiter.take(limit=66, timeout_ms=0)).ok
+    assert (await limiter.take(limit=66, timeout_ms=0)).timed_out
+
+
+async def test_a_bucket_is_read_once_while_nobody_else_writes(
+    limiter: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    execute = Session.execute
+
+    def watched(session: Session, asked: Ask) -> Rows:
+        read.append(asked.name)
+        return execute(session, asked)
+
+    monkeypatch.setattr(Session, "execute", watched)
+    buckets = [Bucket(key, limit=100) for key in "abc"]
+    for _ in range(5):
+        await durable_rate_limit_acquire(buckets=buckets, state_path=limiter.path)
+
+    assert read.count("limit_make") == 1
+    assert read.count("limit_buckets") == 2  # before and after they were made
+
+
+async def test_what_could_not_be_committed_is_not_remembered(
+    limiter: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await limiter.take(limit=3)
+    commit, broken = Session.commit, [True]
+
+    def fail_once(session: Session) -> None:
+        if broken:
+            broken.clear()
+            raise apsw.IOError("disk on fire")
+        commit(session)
+
+    monkeypatch.setattr(Session, "commit", fail_once)
+    await limiter.take(limit=3)
+
+    assert (await limiter.take(limit=3, timeout_ms=0)).ok
+    assert (await limiter.take(limit=3, timeout_ms=0)).timed_out

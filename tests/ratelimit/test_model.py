@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from hypothesis import given, settings, strategies as st
 
-from harn import Bucket, RateLimitGrant, durable_rate_limit_acquire
+from harn import Bucket, RateLimitGrant, Runtime, durable_rate_limit_acquire
 from harn.ratelimit import admission, window
+from harn.runtime import current_frame_var
 from harn.testing import FakeClock, fresh_runtime
 
 RULES = {"a": (5, 40), "b": (3, 25), "c": (8, 60)}
@@ -124,3 +127,62 @@ def test_R1_R2_R7_everyone_is_admitted_exactly_when_the_model_says(wishes, page,
     model(wishes, 2500)
 
     assert found == [(wish.admitted, wish.left) for wish in wishes]
+
+
+turns = st.lists(
+    st.tuples(
+        st.integers(0, 6),  # milliseconds since the last turn
+        st.integers(0, 1),  # which of two processes
+        st.dictionaries(st.sampled_from("abc"), st.integers(1, 3), min_size=1),
+        st.sampled_from([1, 1, 1, 1, 2]),  # how many at once
+        st.none() | st.integers(0, 10),  # settle what was granted last
+    ),
+    min_size=10,
+    max_size=40,
+)
+
+
+async def take_turns(turns, where: Path) -> tuple[list[bool], list[bool]]:
+    """Let two processes take turns on one file; return what was granted, here and by the model."""
+    clock, found, expected = FakeClock(0), [], []
+    rows: dict[str, list[list[int]]] = {key: [] for key in RULES}
+    async with Runtime(clock=clock) as one, Runtime(clock=clock) as two:
+        for passed, who, units, together, settle in turns:
+            await clock.advance(passed)
+            buckets = [Bucket(key, RULES[key][0], n, RULES[key][1]) for key, n in units.items()]
+            token = current_frame_var.set((one, two)[who].frame)
+            grants = await asyncio.gather(
+                *(
+                    durable_rate_limit_acquire(buckets=buckets, timeout_ms=0, state_path=where)
+                    for _ in range(together)
+                )
+            )
+            current_frame_var.reset(token)
+            found += [grant.ok for grant in grants]
+            now, charged = clock.now_ms(), []
+            for _ in range(together):
+                room = all(fits(rows[key], key, n, now) for key, n in units.items())
+                expected.append(room)
+                if room:
+                    charged = [[now, min(n, RULES[key][0])] for key, n in units.items()]
+                    for key, row in zip(units, charged, strict=True):
+                        rows[key].append(row)
+            if settle is not None and charged:
+                last = [grant for grant in grants if grant.ok][-1]
+                await last.settle(dict.fromkeys(units, settle))
+                for key, row in zip(units, charged, strict=True):
+                    row[1] = min(settle, RULES[key][0])
+    return found, expected
+
+
+@settings(deadline=None, max_examples=100)
+@given(turns, st.sampled_from([1, 3, 32]))
+def test_R1_R2_processes_that_take_turns_admit_what_one_would(turns, spill) -> None:
+    before, window.SPILL = window.SPILL, spill
+    try:
+        with TemporaryDirectory() as where:
+            found, expected = asyncio.run(take_turns(turns, Path(where) / "limits.sqlite"))
+    finally:
+        window.SPILL = before
+
+    assert found == expected

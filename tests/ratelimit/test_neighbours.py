@@ -213,6 +213,19 @@ async def test_rows_that_no_longer_count_are_removed(street, clock) -> None:
     assert await street[0].line.store.run(count) <= 250 + 50 + 64
 
 
+async def test_a_bucket_that_was_forgotten_and_made_again_counts_for_everybody(
+    street, clock
+) -> None:
+    for key in ("other", "k"):
+        await street[0].take(key)
+    await clock.advance("2h")
+    await street[0].take("other")  # and forgets what has been unused for an hour
+    await clock.settle()
+
+    assert (await street[0].take()).ok
+    assert (await street[1].take(timeout_ms=0)).timed_out
+
+
 def test_a_process_knows_itself_alive_and_its_dead_child_dead() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     boot, space, _, _, _ = owner.owner_here("x").split("/")

@@ -27,6 +27,7 @@ AHEAD = 256
 PAGE = 16
 MOST_ROWS = 4096
 """Rows walked to tell when there will be room; beyond, the answer is too early, never too late."""
+MOST_REMEMBERED = 256
 PRUNE_FROM = 64
 PRUNE_MOST = 512
 
@@ -61,6 +62,17 @@ class Correction(NamedTuple):
     units: int
 
 
+class Remembered(NamedTuple):
+    """Buckets in whose lines nobody stands, as an operation left them in the store.
+
+    They need not be read again while the store has this *version*: nobody else has written.
+    Whoever writes to it by another operation of ours must forget them.
+    """
+
+    version: int | None
+    windows: dict[str, Window]
+
+
 class Work(NamedTuple):
     """Everything that one operation is to carry out; those with tickets come first."""
 
@@ -73,6 +85,8 @@ class Work(NamedTuple):
     renews: bool = False
     known: frozenset[int] | None = None
     """Our own tickets, when the store may hold others of ours that nobody waits for."""
+    remembered: Remembered | None = None
+    """What the last operation left. This one changes it, and it is true again once `Done`."""
 
 
 class Granted(NamedTuple):
@@ -107,17 +121,24 @@ class Done:
     """Key, units that count, and when all of them will have expired."""
     forgotten: bool = False
     """Our owner had been given up for dead: stand in line again."""
+    remembered: Remembered | None = None
 
 
 def carry_out(
     work: Work, read_now: Callable[[], int] | None, is_gone: Callable[[str], bool]
 ) -> Operation[Done]:
     """Carry *work* out; the store's own time counts unless *read_now* gives another."""
+    keys = set(_keys(work))
     windows: dict[str, Window] = {}
+    remembered = work.remembered
+    if remembered is not None:
+        remembered = yield from _still_true(remembered)
+        windows = {key: found for key in keys if (found := remembered.windows.get(key))}
     lined = False
-    for row in (yield from limits.lock_buckets(sorted(set(_keys(work))))):
-        windows[row[1]] = open_window(row)
-        lined = lined or bool(row[-1])
+    if len(windows) < len(keys):
+        for row in (yield from limits.lock_buckets(sorted(keys - windows.keys()))):
+            windows[row[1]] = open_window(row)
+            lined = lined or bool(row[-1])
     if work.leaving:
         yield from limits.leave(
             [(windows[want.key].id, ticket) for ticket, wants in work.leaving for want in wants]
@@ -133,7 +154,19 @@ def carry_out(
         now = server_now if server_now is not None else (yield from limits.server_time())
     turn = Turn(work.owner, now, windows, heads, is_gone)
     turn.known = work.known
-    return (yield from turn.carry_out(work))
+    done = yield from turn.carry_out(work)
+    if remembered is not None and not lined:
+        if len(remembered.windows) > MOST_REMEMBERED:
+            remembered.windows.clear()
+        remembered.windows.update(windows)
+        done.remembered = remembered
+    return done
+
+
+def _still_true(remembered: Remembered) -> Operation[Remembered]:
+    """Return *remembered*, or nothing of it if somebody else has written since."""
+    version = yield from limits.version()
+    return remembered if version == remembered.version else Remembered(version, {})
 
 
 def _keys(work: Work) -> Iterator[str]:
@@ -457,12 +490,13 @@ class Turn:
             done.use.append((window.key, window.live, window.tail_us))
             if not window.changed:
                 continue
-            spilled += [(window.id, *row) for row in window.spill()]
-            gone = min(window.head, window.spilled)
-            if gone - window.kept >= PRUNE_FROM:
-                window.kept = min(gone, window.kept + PRUNE_MOST)
+            if rows := window.spill():
+                spilled += [(window.id, *row) for row in rows]
+            if window.head - window.kept >= PRUNE_FROM:
+                window.kept = min(window.head, window.kept + PRUNE_MOST)
                 yield from limits.prune(window.id, window.kept)
             states.append(window.state)
+            window.changed = False
         if spilled:
             yield from limits.charge(spilled)
         if states:

@@ -92,8 +92,8 @@ def read_buckets(
     found = tuple([each if type(each) is Bucket else _bucket(each) for each in buckets])
     if not found:
         raise InvalidOption("buckets", buckets, "at least one bucket")
-    keys = [bucket.key for bucket in found]
-    if len(set(keys)) < len(keys):
+    if len({bucket.key for bucket in found}) < len(found):
+        keys = [bucket.key for bucket in found]
         twice = next(key for key in keys if keys.count(key) > 1)
         raise InvalidOption("buckets", twice, f"each key once; {twice!r} comes twice")
     return found

@@ -32,6 +32,7 @@ from harn.ratelimit.admission import (
     Done,
     Granted,
     Refused,
+    Remembered,
     Waits,
     Want,
     Work,
@@ -60,6 +61,7 @@ SOONEST, LATEST = 0.001, 0.032
 """Seconds between two looks at a line in which somebody else's turn has come."""
 EPSILON = 1e-9
 """Seconds that a timer may come early, by the rounding of floats."""
+NOTHING = Remembered(None, {})
 MOST_SHOWN = 1000
 """Buckets whose use is remembered for the metrics."""
 
@@ -149,6 +151,9 @@ class Line:
         self._busy = False
         self._kicked = False
         self._closed = False
+        self._sweeping = False
+        self._remembered = NOTHING
+        """Buckets as the last operation on this thread left them; any other makes us forget."""
 
     async def ask(self, wants: tuple[Want, ...], timeout: float | None) -> Granted | Refused:
         """Wait until all of *wants* are charged, or for *timeout* seconds.
@@ -253,10 +258,18 @@ class Line:
         self, asking: Sequence[Asking] = (), corrections: Sequence[Correction] = ()
     ) -> Done | None:
         """Carry it out between two awaits; None, and nothing was done, if that may take long."""
-        work = Work(self.owner, asking, corrections, known=self._known())
+        remembered, self._remembered = self._remembered, NOTHING
+        work = Work(
+            self.owner,
+            asking,
+            corrections,
+            known=self._known(),
+            remembered=None if self._sweeping else remembered,
+        )
         read_now = self._read_now
         done = self.store.driver.try_now(lambda: carry_out(work, read_now, is_gone))
         if done is not None:
+            self._remembered = done.remembered or NOTHING
             self._note(done, self.clock.monotonic())
         return done
 
@@ -299,6 +312,7 @@ class Line:
         self._rejoin = False
         self._alone = len(batch.asked) == 1 and not self._arrived
         self._busy = True
+        self._remembered = NOTHING
         if renews:
             self._renewed = now
         read_now = self._read_now
@@ -448,8 +462,14 @@ class Line:
     def _sweep(self, now: float, store_now: int) -> None:
         if now - self._swept >= SWEEP:
             self._swept = now
+            self._sweeping, self._remembered = True, NOTHING
             swept = self.store.driver.submit(lambda: limits.sweep(store_now - FORGET_US))
-            swept.add_done_callback(_note_failure)
+            swept.add_done_callback(self._end_sweep)
+
+    def _end_sweep(self, swept: asyncio.Future[int]) -> None:
+        self._sweeping = False
+        if not swept.cancelled() and (error := swept.exception()) is not None:
+            logger.debug("old buckets were not swept: %s", error)
 
     # -- those who wait
 
@@ -553,8 +573,3 @@ class Line:
             self._next.leaving.append((pending.ticket, pending.wants))
             self._step_out(pending)
             pending.state = ENDED
-
-
-def _note_failure(answer: asyncio.Future[int]) -> None:
-    if not answer.cancelled() and (error := answer.exception()) is not None:
-        logger.debug("old buckets were not swept: %s", error)

@@ -76,6 +76,12 @@ def lock_buckets(keys: Sequence[str]) -> Operation[list[BucketRow]]:
         yield ask("limit_make", keys=_as_json(keys))
 
 
+def version() -> Operation[int]:
+    """Return a number that is another one once anybody else has written to the file."""
+    [(number,)] = yield ask("limit_version")
+    return int(number)
+
+
 def _as_json(keys: Sequence[str]) -> str:
     return msgspec.json.encode(keys).decode()
 
