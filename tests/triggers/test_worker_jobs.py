@@ -133,6 +133,51 @@ async def test_a_gate_that_does_not_let_a_job_in_gives_it_back_with_its_attempt(
     assert "job_released" in claim_records
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_41_jobs_wait_in_the_queue_until_their_throttle_opens_and_the_drain_ends(
+    runtime: Runtime, clock: FakeClock, workers: int
+) -> None:
+    done: list[float] = []
+
+    async def handler(event: TriggerEvent) -> None:
+        done.append(clock.monotonic())
+
+    await produce(1, 2, 3, 4)
+    options = {"throttle": {"max": 1, "period": "1h"}}
+    draining = asyncio.ensure_future(consume(runtime, handler, workers, **options))
+    await clock.advance("30s")
+
+    assert draining.done(), "nothing is ready, so there is nothing to drain"
+    report = draining.result()
+    assert (report.acked, report.deferred) == (1, 3)
+    assert (report.summary.ready, report.summary.scheduled) == (0, 3)
+
+    await clock.advance("1h")
+    draining = asyncio.ensure_future(consume(runtime, handler, workers, **options))
+    await clock.advance("30s")
+
+    assert draining.done()
+    assert len(done) == 2
+    assert done[1] - done[0] >= 3600
+
+
+async def test_41_a_debounce_that_is_longer_than_a_workers_patience_still_ends(
+    runtime: Runtime, clock: FakeClock
+) -> None:
+    done: list[Any] = []
+
+    async def handler(event: TriggerEvent) -> None:
+        done.append(event.get("provider_payload.payload"))
+
+    await produce(1, 2)
+    draining = asyncio.ensure_future(consume(runtime, handler, 2, debounce={"period": "20s"}))
+    await clock.advance("1m")
+
+    assert draining.done()
+    assert done == [2]
+    assert draining.result().acked == 2, "the one that was overtaken is skipped"
+
+
 async def test_a_singleton_in_flight_gives_the_next_job_back(
     runtime: Runtime, clock: FakeClock
 ) -> None:

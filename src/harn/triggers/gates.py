@@ -9,7 +9,7 @@ held is free once it has been silent for half a minute.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -60,6 +60,8 @@ class Entrant:
     envelope: int
     flow: Flow
     parked: Parked
+    told_until: Callable[[str, int], None] | None = None
+    """Hears until when a gate lets nobody in, where that is known."""
 
     def gate(self, name: str, key: str | None) -> str:
         """Name the gate that this event stands before."""
@@ -202,6 +204,8 @@ class Gates:
             if isinstance(admitted, int) and not isinstance(admitted, bool):
                 told = True
                 entrant.parked()
+                if entrant.told_until is not None:
+                    entrant.told_until(gate, admitted)
             return admitted
 
         await line.wait(place, attempt, entrant.parked)

@@ -2,7 +2,8 @@
 
 The queue is what retries here: a job is tried once for each claim. Where its trigger asks for
 retries, a failure waits as long as that says and the last one ends the job. A gate that does not
-let a job in gives it back to the queue, attempt included; it does not keep a worker waiting long.
+let a job in gives it back to the queue, attempt included, until the gate may open; it does not keep
+a worker waiting long. Only a debounce is waited out: it would begin anew with each claim.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class JobRunner:
         self._runtime = runtime
         self._triggers = runtime.service(Triggers)
         self._find = find or self._triggers.get
+        self._shut: dict[str, int] = {}
+        """Until when a gate lets nobody in, by gate."""
 
     async def __call__(self, job: Job) -> Any:
         """Dispatch *job* once and return the handler's result.
@@ -49,8 +52,11 @@ class JobRunner:
         binding, event = self._read(job)
         # Members of a batch have envelopes; a job has none. It goes alone.
         flow = replace(binding.flow, batch=None)
-        entrant = Entrant(binding.id, event, 0, flow, _nothing)
-        passage = await self._enter(entrant)
+        enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entrant = Entrant(
+            binding.id, event, 0, flow, _nothing, lambda gate, ms: self._note(gate, ms, enough)
+        )
+        passage = await self._enter(entrant, enough)
         try:
             if passage.skipped == "singleton_active":
                 raise GiveBack("singleton_active", COME_BACK)
@@ -68,11 +74,11 @@ class JobRunner:
         except (ValueError, TypeError) as error:
             raise Bury(f"job {job.id} holds no event: {error}") from error
 
-    async def _enter(self, entrant: Entrant) -> Passage:
+    async def _enter(self, entrant: Entrant, enough: asyncio.Future[None]) -> Passage:
         entering = asyncio.ensure_future(self._triggers.dispatcher.gates.enter(entrant))
-        clock = self._runtime.clock
-        enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        timer = clock.call_at(clock.monotonic() + GATE_PATIENCE, partial(resolve, enough))
+        clock, debounce = self._runtime.clock, entrant.flow.debounce
+        patience = GATE_PATIENCE + (debounce.period_ms / 1000 if debounce else 0)
+        timer = clock.call_at(clock.monotonic() + patience, partial(resolve, enough))
         try:
             await asyncio.wait((entering, enough), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -85,8 +91,23 @@ class JobRunner:
             entering.cancel()
             await asyncio.wait((entering,))
             if entering.cancelled() or entering.exception() is not None:
-                raise GiveBack("waits at a gate", COME_BACK)
+                raise GiveBack("waits at a gate", self._opens_in(entrant))
         return entering.result()
+
+    def _note(self, gate: str, until_ms: int, enough: asyncio.Future[None]) -> None:
+        """Remember that *gate* is shut, and give the job back at once if that takes long."""
+        now = self._runtime.clock.now_ms()
+        self._shut = {each: ms for each, ms in self._shut.items() if ms > now}
+        self._shut[gate] = until_ms
+        if until_ms - now > GATE_PATIENCE * 1000:
+            resolve(enough)
+
+    def _opens_in(self, entrant: Entrant) -> float:
+        """Return in how many seconds to ask again, where nothing is known in one."""
+        throttle = entrant.flow.throttle
+        gate = entrant.gate("throttle", throttle.key) if throttle else ""
+        left = (self._shut.get(gate, 0) - self._runtime.clock.now_ms()) / 1000
+        return max(COME_BACK, left)
 
     async def _deliver(self, binding: Binding, event: TriggerEvent, job: Job) -> Any:
         dispatcher = self._triggers.dispatcher
