@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from harn import (
     scope,
     spawn,
 )
-from harn.tasks import stopping, threads
+from harn.tasks import Isolation, stopping, threads
 
 
 async def turns(n: int = 5) -> None:
@@ -297,6 +298,23 @@ async def test_an_async_function_on_a_thread_has_a_loop_of_its_own(runtime: Runt
         return other, threading.current_thread().name[:11], runtime_context().task_id
 
     assert await spawn(inside, isolation="thread") == (True, "harn-worker", "task_root:spawn:1")
+
+
+async def note_and_count() -> bool:
+    await harn.event_log_emit("apart", "noted", {"by": runtime_context().task_id})
+    return (await harn.durable_rate_limit_acquire(key="apart", limit=1, timeout_ms=0)).ok
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+async def test_what_is_durable_is_the_same_in_a_loop_of_its_own(
+    tmp_path: Path, isolation: Isolation
+) -> None:
+    async with Runtime(state_dir=tmp_path):
+        assert await spawn(note_and_count, isolation=isolation)
+
+        noted = await harn.event_log_read("apart")
+        assert [event.payload["by"] for event in noted] == ["task_root:spawn:1"]
+        assert not await note_and_count()  # the quota is one and the same
 
 
 async def test_from_thread_reaches_the_loop_as_the_same_task(runtime: Runtime) -> None:

@@ -2,7 +2,9 @@
 
 A worker process, or a thread with an event loop of its own, has no runtime to ask. It gets a
 `Passport`: the ids, names and values of its task, from which a small runtime of its own is made, so
-that `runtime_context()` answers as it would at home.
+that `runtime_context()` answers as it would at home. What is durable at home is the same there: the
+store, the journals, the limits. What lives in the memory of a runtime is not: its pools, permits,
+cells and mailboxes, and a log without a store.
 """
 
 from __future__ import annotations
@@ -27,17 +29,22 @@ class Passport:
     group_id: str | None
     ambient: Ambient
     values: Mapping[str, Any]
+    home: Mapping[str, str]
+    """The state directory and the storage of its runtime."""
 
     @classmethod
     def of(cls, task: Task) -> Passport:
         """Describe *task*."""
         parent = task.parent.id if task.parent else None
-        root = task.root.id
-        return cls(task.id, task.name, parent, root, task.group_id, task.ambient, task.values)
+        root, runtime = task.root.id, task.runtime
+        home = {"state_dir": str(runtime.state_dir), "storage": runtime.storage_url}
+        if runtime.clock.is_fake:
+            home = {}  # where time is real, nothing is written into a store of the fake one
+        return cls(task.id, task.name, parent, root, task.group_id, task.ambient, task.values, home)
 
     def frame(self, cancel_from: Task | None = None) -> Frame:
         """Make the frame of a task with these names, in a runtime of its own."""
-        runtime = Runtime()
+        runtime = Runtime(**self.home)  # type: ignore[arg-type]
         root = Task(runtime, self.root_id, "root", None, ambient=self.ambient)
         parent = root
         if self.parent_id not in (None, self.root_id):
