@@ -19,6 +19,7 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -87,6 +88,12 @@ class Runtime:
     ) -> None:
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int | str)):
             raise InvalidOption("seed", seed, "an int, a string, or None")
+        if state_dir is not None and not isinstance(state_dir, str | PathLike):
+            raise InvalidOption("state_dir", state_dir, "a directory, or None")
+        if clock is not None and not hasattr(clock, "call_at"):
+            raise InvalidOption(
+                "clock", clock, "a clock, such as FakeClock(), or None"
+            )
         self.settings = Settings.load()
         self.state_dir = Path(self.settings.state_dir if state_dir is None else state_dir)
         self.storage_url = _storage_url(storage, state_dir)
@@ -112,7 +119,7 @@ class Runtime:
         self._services: dict[type[Any], Any] = {}
         self._detached: set[asyncio.Future[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread_id = 0
+        self.thread_id = 0
         self._given_clock = clock is not None
         self._closing = False
         self._token: contextvars.Token[Frame] | None = None
@@ -143,7 +150,7 @@ class Runtime:
 
     def _start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._thread_id = threading.get_ident()
+        self.thread_id = threading.get_ident()
         self.root.aio = asyncio.current_task()
         self.known_threads = threads_now()
         self.known_alarm = alarm_now()
@@ -164,7 +171,7 @@ class Runtime:
 
     def on_loop_thread(self) -> bool:
         """Tell whether the caller runs on the loop's own thread."""
-        return threading.get_ident() == self._thread_id
+        return threading.get_ident() == self.thread_id
 
     def service(self, kind: type[T]) -> T:
         """Return this runtime's one *kind*, made as `kind(runtime)` on first use.

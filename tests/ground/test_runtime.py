@@ -258,6 +258,8 @@ async def test_a_context_key_is_a_name(key) -> None:
         ({"worker_id": 7}, "worker_id"),
         ({"seed": True}, "seed"),
         ({"seed": 1.5}, "seed"),
+        ({"clock": "system"}, "clock"),
+        ({"state_dir": 5}, "state_dir"),
     ],
 )
 def test_a_bad_option_is_refused_by_name(options, named) -> None:
