@@ -13,6 +13,7 @@ import pytest
 import harn
 from harn import (
     DeadlockError,
+    HarnError,
     InvalidOption,
     PoolBusy,
     PoolClosed,
@@ -435,6 +436,37 @@ async def test_a_task_on_a_thread_sees_its_cancel() -> None:
     task.cancel()
 
     assert (await task.wait()).status == "cancelled"
+
+
+async def test_a_thread_may_cancel_tasks_that_run_or_are_queued() -> None:
+    pool = await pool_create(max_concurrent=1)
+    running, _ = await blocked(pool)
+    queued = await pool.submit(an_async_function)
+
+    assert await harn.spawn(lambda: (queued.cancel(), running.cancel())) == (True, True)
+
+    ended = await pool_wait([running, queued])
+    assert [each.status for each in ended] == ["cancelled", "cancelled"]
+    assert await harn.spawn(running.cancel) is False
+    adds_up(pool)
+
+
+async def test_another_thread_is_told_how_to_submit_and_wait() -> None:
+    pool = await pool_create()
+    task, gate = await blocked(pool)
+
+    async def from_another_loop(call) -> None:
+        await call()
+
+    with pytest.raises(HarnError, match="from_thread"):
+        await harn.spawn(pool.submit_nowait, nothing)
+    for call in (functools.partial(pool.submit, nothing), task.wait, pool.close):
+        with pytest.raises(HarnError, match="from_thread"):
+            await harn.spawn(from_another_loop, call, isolation="thread")
+
+    gate.let_go.set()
+    assert (await task.wait()).status == "completed"
+    assert pool.snapshot().total == 1
 
 
 async def test_P7_waiting_is_cancelled_without_touching_the_task() -> None:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Hashable
 from contextvars import copy_context
+from threading import get_ident
 from types import TracebackType
 from typing import Any, Self
 
@@ -161,6 +162,8 @@ class Pool(Slots):
         """
         if self._gone:
             return
+        if not self.runtime.on_loop_thread():
+            raise self._elsewhere()
         if self._is_inside():
             raise DeadlockError(f"a task of pool {self.name!r} closes its own pool")
         self._closing = self._refusing = True
@@ -219,6 +222,8 @@ class Pool(Slots):
         has_place: bool = False,
     ) -> PoolTask | None:
         """Admit, reject or refuse one submit; None when its submitter has to wait in line."""
+        if get_ident() != self.runtime.thread_id:
+            raise self._elsewhere()
         if self._refusing:
             raise self._closed_error()
         if not callable(fn):

@@ -309,6 +309,12 @@ class Slots:
             return PoolNotFound(f"pool not found: {self.id}")
         return PoolClosed(f"pool {self.name!r} is closed and takes no more work")
 
+    def _elsewhere(self) -> Exception:
+        return HarnError(
+            f"pool {self.name!r} lives on its runtime's event loop, and this is another thread; "
+            "there: from_thread(pool.submit, fn), from_thread(task.wait)"
+        )
+
     def _check_here(self) -> None:
         if self._gone and not self._closing:
             raise PoolNotFound(f"pool not found: {self.id}")

@@ -268,7 +268,10 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
 
     async def _until_finished(self) -> None:
         pool = self._pool
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        if loop is not pool.runtime.loop:
+            raise pool._elsewhere()
+        waiter: asyncio.Future[None] = loop.create_future()
         if pool._is_inside():
             pool._stuck.add(waiter, "waits for one of its tasks")
         if self._waiters is None:
@@ -288,12 +291,20 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
         """Ask the task to end as `cancelled`; false when it has ended already.
 
         A queued task never runs. A running closure is interrupted at its await; on a thread
-        `is_cancelled()` turns true and its end is awaited.
+        `is_cancelled()` turns true and its end is awaited. May be called from any thread.
         """
         if self._finished_ms is not None:
             return False
-        self._pool._cancel(self)
+        runtime = self._pool.runtime
+        if runtime.on_loop_thread():
+            self._pool._cancel(self)
+        else:
+            runtime.loop.call_soon_threadsafe(self._cancel_from_afar)
         return True
+
+    def _cancel_from_afar(self) -> None:
+        if self._finished_ms is None:
+            self._pool._cancel(self)
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self._value().__await__()
