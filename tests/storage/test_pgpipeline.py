@@ -123,3 +123,21 @@ def test_a_lost_connection_is_an_operational_error(postgres_server: str) -> None
 def test_only_arrays_of_known_types_are_encoded_here() -> None:
     text = "SELECT %(a)s::bigint[], %(b)s::json, %(c)s::uuid[], %(d)s::text"
     assert list(array_types(text)) == ["a"]
+
+
+def test_what_comes_after_a_commit_may_fail_without_harm(pipeline: Pipeline) -> None:
+    pipeline.run([("CREATE TEMP TABLE kept (n bigint)", {})])
+    broken = ("SELECT 1 / %(zero)s", {"zero": 0})
+    keep = "INSERT INTO kept VALUES (%(n)s)"
+    results = pipeline.run(
+        [("BEGIN", {}), (keep, {"n": 1}), ("COMMIT", {})], [broken, (keep, {"n": 2})]
+    )
+    assert len(results) == 3
+    assert ask(pipeline, "SELECT n FROM kept") == [(1,)]
+    assert pipeline.run([], [broken]) == []
+
+
+def test_what_comes_after_a_commit_is_a_transaction_of_its_own(pipeline: Pipeline) -> None:
+    text = "SELECT set_config('synchronous_commit', 'off', true), txid_current() > %(n)s"
+    pipeline.run([("BEGIN", {}), ("COMMIT", {})], [(text, {"n": 0})])
+    assert ask(pipeline, "SHOW synchronous_commit") == [("on",)]

@@ -18,14 +18,17 @@ from typing import Any
 
 import psycopg
 
+from harn.clock import SystemClock
 from harn.storage.handover import Handover
+from harn.storage.pgarrays import encode_texts
+from harn.storage.pgpipeline import Statement
+from harn.storage.pgserver import pipeline_of
 from harn.storage.queries import load_queries
 
 logger = logging.getLogger("harn.storage")
 
 GAP = 0.01
-NOTIFY_MS = 2000
-"""Milliseconds after which a notification is given up."""
+"""Seconds between two notifications of one process, at least."""
 PAUSE = 0.5
 """Seconds before a lost LISTEN connection is tried again."""
 
@@ -38,8 +41,8 @@ def channel_of(schema: str) -> str:
 class Notifier:
     """Tells which topics have grown, after their commit.
 
-    The first news goes out at once; what comes within `GAP` seconds of it is told together, so
-    that a busy writer does not spend its time on telling.
+    The first news goes out along with the commit; what comes within `GAP` seconds of it is told
+    together, by a thread, so that a busy writer does not spend its time on telling.
     """
 
     def __init__(
@@ -47,9 +50,24 @@ class Notifier:
     ) -> None:
         self._use = use
         self._channel = channel_of(schema)
+        self._text = load_queries("postgres")["notify"].text
         self._inbox: queue.SimpleQueue[set[str] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._quiet_until = 0.0
+
+    def at_once(self, topics: set[str]) -> list[Statement]:
+        """Return what tells *topics* if it is sent behind their commit; nothing if it is too soon.
+
+        Then `tell` them when they are committed.
+        """
+        with self._lock:
+            now = SystemClock().monotonic()
+            if not topics or now < self._quiet_until:
+                return []
+            self._quiet_until = now + GAP
+        return [self._statement(topics)]
 
     def tell(self, topics: set[str]) -> None:
         """Have *topics* told soon."""
@@ -67,26 +85,28 @@ class Notifier:
             self._inbox.put(None)
             self._thread.join()
 
+    def _statement(self, topics: set[str]) -> Statement:
+        return self._text, {"channel": self._channel, "topics": encode_texts(sorted(topics))}
+
     def _serve(self) -> None:
-        text = load_queries("postgres")["notify"].text
         last = False
         while not last:
             met = [self._inbox.get()]
+            self._stopping.wait(max(0.0, self._quiet_until - SystemClock().monotonic()))
             while not self._inbox.empty():
                 met.append(self._inbox.get())
             last = None in met
-            topics = set().union(*(item for item in met if item))
-            try:
-                with self._use() as connection:
-                    params = {
-                        "channel": self._channel,
-                        "topics": sorted(topics),
-                        "statement_ms": str(NOTIFY_MS),
-                    }
-                    psycopg.ClientCursor(connection).execute(text, params)
-            except psycopg.Error as error:
-                logger.debug("no notification: %s", error)
-            self._stopping.wait(GAP)
+            with self._lock:
+                self._quiet_until = SystemClock().monotonic() + GAP
+            if topics := set().union(*(item for item in met if item)):
+                self._tell(topics)
+
+    def _tell(self, topics: set[str]) -> None:
+        try:
+            with self._use() as connection:
+                pipeline_of(connection).run([], [self._statement(topics)])
+        except psycopg.Error as error:
+            logger.debug("no notification: %s", error)
 
 
 class Listener:

@@ -88,8 +88,15 @@ def _smallints(values: Sequence[Any]) -> Encoded:
     return _Smallints(_numbers(values, 21, 2, "h"))
 
 
-def _texts(values: Sequence[Any]) -> Encoded:
-    return _Texts(_strings([each if each is None else each.encode() for each in values], 25))
+def encode_texts(values: Sequence[Any]) -> Encoded:
+    """Encode a column of texts; names repeat, so each is encoded once."""
+    items = {each: _NULL if each is None else _item(each.encode()) for each in set(values)}
+    texts = b"".join([items[each] for each in values])
+    return _Texts(_header(values, 25, None in items) + texts)
+
+
+def _item(value: bytes) -> bytes:
+    return len(value).to_bytes(4, "big") + value
 
 
 def _blobs(values: Sequence[Any]) -> Encoded:
@@ -99,6 +106,6 @@ def _blobs(values: Sequence[Any]) -> Encoded:
 _ENCODERS: dict[str, Callable[[Sequence[Any]], Encoded]] = {
     "bigint": _bigints,
     "smallint": _smallints,
-    "text": _texts,
+    "text": encode_texts,
     "bytea": _blobs,
 }

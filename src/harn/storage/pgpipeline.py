@@ -49,10 +49,16 @@ class Pipeline:
         self._poll = select.poll()
         self._poll.register(self._pgconn.socket, select.POLLIN)
 
-    def run(self, statements: Sequence[Statement]) -> list[PGresult]:
-        """Send *statements* and return their results; the first error ends them all."""
+    def run(
+        self, statements: Sequence[Statement], afterwards: Sequence[Statement] = ()
+    ) -> list[PGresult]:
+        """Send *statements* and return their results; the first error ends them all.
+
+        What is to be sent *afterwards* goes along; an error there is nobody's business.
+        """
         # All of them are encoded before the first is sent: a value that cannot be leaves no trace.
         encoded = [_encoded(text, params) for text, params in statements]
+        more = [_encoded(text, params) for text, params in afterwards]
         pgconn = self._pgconn
         pgconn.enter_pipeline_mode()
         fresh: dict[_Key, bytes] = {}
@@ -61,9 +67,11 @@ class Pipeline:
             if self._send(*each, fresh):
                 answers.append(False)
             answers.append(True)
+        for each in more:
+            self._send(*each, {}, once=True)
         pgconn.pipeline_sync()
         self._push()
-        results = self._collect()
+        results = self._collect()[: len(answers)]
         pgconn.exit_pipeline_mode()
         for result in results:
             if result.status in _ERRORS:
@@ -79,11 +87,17 @@ class Pipeline:
         return self._reader.load_rows(0, result.ntuples, tuple)
 
     def _send(
-        self, command: bytes, key: _Key, data: list[bytes | None], fresh: dict[_Key, bytes]
+        self,
+        command: bytes,
+        key: _Key,
+        data: list[bytes | None],
+        fresh: dict[_Key, bytes],
+        *,
+        once: bool = False,
     ) -> bool:
         """Hand one statement to libpq; tell whether it had to be prepared first."""
         formats = (Format.BINARY,) * len(data)
-        if not self.prepares or not data:  # a bare COMMIT is not worth it
+        if once or not self.prepares or not data:  # a bare COMMIT is not worth it
             types = [_oid(kind) for kind in key[1]]
             self._pgconn.send_query_params(command, data, types, formats, Format.BINARY)
             return False

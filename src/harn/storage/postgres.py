@@ -34,6 +34,7 @@ from harn.storage.listening import Listener, Notifier
 from harn.storage.log import APPEND, TAKE_OFFSETS, topics_of
 from harn.storage.operations import Ask, Recipe, Row, Rows, drive, nothing
 from harn.storage.pgarrays import array_types
+from harn.storage.pgpipeline import Statement
 from harn.storage.pgserver import (
     STATEMENT_MS,
     Server,
@@ -157,12 +158,10 @@ class PostgresDriver:
         lane.start()
 
     def _serve(self, producer: str) -> None:
-        work = _Lane(self._server, self._clock, producer, self._busy_ms)
+        work = _Lane(self._server, self._notifier, self._clock, producer, self._busy_ms)
         while (request := self._inbox.get()) is not None:
             if request.wanted:
                 work.carry_out(request)
-            if request.touched and request.error is None:
-                self._notifier.tell(request.touched)
             self._handover.deliver([request])
 
 
@@ -170,9 +169,15 @@ class _Lane:
     """One thread's way of carrying out an operation, attempts and all."""
 
     def __init__(
-        self, server: Server, clock: Callable[[], Clock], producer: str, busy_ms: int
+        self,
+        server: Server,
+        notifier: Notifier,
+        clock: Callable[[], Clock],
+        producer: str,
+        busy_ms: int,
     ) -> None:
         self._server = server
+        self._notifier = notifier
         self._clock = clock
         self._producer = producer
         self._busy_ms = busy_ms
@@ -234,9 +239,13 @@ class _Lane:
             request.result, request.touched = result, self._touched
             self._committing = write
             self._queued.append(("COMMIT", {}))
-            self._flush(connection)
+            news = self._notifier.at_once(self._touched)
+            self._flush(connection, afterwards=news)
+            if self._touched and not news:
+                self._notifier.tell(self._touched)
         except _Landed:
             connection.execute("ROLLBACK")  # its result is in the request
+            self._notifier.tell(request.touched or set())
         except BaseException as error:
             if connection.closed:
                 # Behind a pooler a connection may break with two errors, and what the library
@@ -315,7 +324,9 @@ class _Lane:
             self._touched.add(params["topic"])
         self._queued.append((query.text, params))
 
-    def _flush(self, connection: Connection[Any], wanted: int = 1) -> list[Rows]:
+    def _flush(
+        self, connection: Connection[Any], wanted: int = 1, afterwards: Sequence[Statement] = ()
+    ) -> list[Rows]:
         """Send what has been asked for, in one round trip; return the rows of the last ones.
 
         A statement that gives no rows waits here for the next one that does.
@@ -324,7 +335,7 @@ class _Lane:
         if not queued:
             return []
         pipeline = pipeline_of(connection)
-        results = pipeline.run(queued)
+        results = pipeline.run(queued, afterwards)
         if self._claims:
             self._claims = False
             if results[CLAIM].ntuples != 1:

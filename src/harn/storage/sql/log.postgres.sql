@@ -65,12 +65,9 @@ INSERT INTO harn_schema VALUES (:concern, :version)
 ON CONFLICT (concern) DO UPDATE SET version = excluded.version;
 
 -- name: notify
--- Wake whoever listens, for each topic, in a short transaction of its own.
-BEGIN;
-SELECT set_config('statement_timeout', :statement_ms, true), set_config('lock_timeout', :statement_ms, true),
-       set_config('synchronous_commit', 'off', true);
-SELECT pg_notify(:channel, topic) FROM unnest(:topics::text[]) AS topic;
-COMMIT;
+-- Wake whoever listens, for each topic, in a transaction of its own that waits for nobody: all who notify share one lock.
+SELECT set_config('lock_timeout', '50', true), set_config('synchronous_commit', 'off', true), pg_notify(:channel, topic)
+FROM unnest(:topics::text[]) AS topic;
 
 -- name: forget_producers
 -- Forget producers that have not written for a long time.
