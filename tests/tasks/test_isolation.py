@@ -300,6 +300,19 @@ async def test_an_async_function_on_a_thread_has_a_loop_of_its_own(runtime: Runt
     assert await spawn(inside, isolation="thread") == (True, "harn-worker", "task_root:spawn:1")
 
 
+async def test_a_loop_of_its_own_cannot_await_a_task_of_another(runtime: Runtime) -> None:
+    gate = asyncio.Event()
+    handle = spawn(gate.wait)
+
+    async def inside() -> Any:
+        return await handle
+
+    with pytest.raises(HarnError, match="another event loop"):
+        await spawn(inside, isolation="thread")
+    gate.set()
+    assert await handle
+
+
 async def note_and_count() -> bool:
     await harn.event_log_emit("apart", "noted", {"by": runtime_context().task_id})
     return (await harn.durable_rate_limit_acquire(key="apart", limit=1, timeout_ms=0)).ok

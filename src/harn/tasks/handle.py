@@ -177,7 +177,10 @@ class TaskHandle(Generic[T]):
         me = current_frame().task
         if me is self._task:
             raise DeadlockError(f"task {me.id} awaits itself and would never end")
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        if loop is not self._task.runtime._loop:
+            raise HarnError(f"task {self._task.id} runs on another event loop; await it there")
+        waiter: asyncio.Future[None] = loop.create_future()
         if self._waiters is None:
             self._waiters = [waiter]
         else:
