@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 import harn
-from harn import DeadlineExceeded, InvalidOption, Runtime, deadline, retry, scope, spawn
+from harn import (
+    DeadlineExceeded,
+    HarnError,
+    InvalidOption,
+    Runtime,
+    deadline,
+    retry,
+    scope,
+    spawn,
+)
 from harn.testing import FakeClock
 
 
@@ -318,6 +327,22 @@ async def test_N7_retry_never_catches_a_cancel_or_a_deadline(
     with pytest.raises(type(error)):
         await retry(3, flaky)
     assert flaky.calls == 1
+
+
+@pytest.mark.parametrize("stop", [SystemExit, KeyboardInterrupt])
+async def test_N7_retry_never_catches_an_exit_on_a_thread(
+    runtime: Runtime, stop: type[BaseException]
+) -> None:
+    tries: list[int] = []
+
+    def leave() -> None:
+        tries.append(1)
+        raise stop
+
+    with pytest.raises(HarnError, match=stop.__name__) as caught:
+        await retry(3, leave)
+    assert isinstance(caught.value.__cause__, stop)
+    assert tries == [1]
 
 
 async def test_N7_a_deadline_around_retry_ends_it(runtime: Runtime, clock: FakeClock) -> None:

@@ -122,7 +122,9 @@ async def retry(
             return await call()
         except DeadlineExceeded:
             raise
-        except Exception:
+        except Exception as error:
+            if _is_exit(error):
+                raise
             if attempt == attempts:
                 if reraise:
                     raise
@@ -131,3 +133,9 @@ async def retry(
             await sleep_until(runtime.clock, runtime.clock.monotonic() + pause)
             pause = min(pause * 2, MAX_BACKOFF)
     return None
+
+
+def _is_exit(error: Exception) -> bool:
+    """Tell whether a function on a thread has raised what would end a program, such as an exit."""
+    cause = error.__cause__
+    return type(error) is HarnError and cause is not None and not isinstance(cause, Exception)
