@@ -63,6 +63,16 @@ async def test_an_event_survives_its_way_through_a_queue(storage_url: str) -> No
     assert seen[0].get("provider_payload.payload.n") == 1
 
 
+async def test_a_jobs_record_tells_its_binding_and_what_it_replays(runtime: Runtime) -> None:
+    [handle] = await produce(1)
+    await runtime.service(DeadLetters).replay_event(handle.event_id, "t")
+
+    first, again = [event.payload for event in await event_log_read("worker.triage")]
+
+    assert (first["binding_key"], first["binding_version"]) == ("t@v1", 1)
+    assert (first["replay_of_event_id"], again["replay_of_event_id"]) == (None, handle.event_id)
+
+
 async def test_the_receipt_of_a_repeated_delivery_is_the_same_job(runtime: Runtime) -> None:
     [handle] = await produce(1)
     receipts = [

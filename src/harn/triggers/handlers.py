@@ -177,11 +177,11 @@ class WorkerTarget:
 
     async def deliver(self, call: Call) -> Any:
         """Enqueue the event; the receipt has the job's id."""
-        from harn.workers import worker_queue
+        from harn.workers import NewJob, worker_queue
 
         event = call.event
         wanted = event.headers.get("priority", "").lower()
-        receipt = await worker_queue(self.queue).enqueue(
+        job = NewJob(
             event.as_dict(),
             trigger_id=call.binding_id,
             priority=wanted if wanted in ("high", "low") else call.priority,
@@ -189,7 +189,10 @@ class WorkerTarget:
             binding_key=call.binding_key,
             headers={"event_id": event.id},
             dedupe_key=call.delivery,
+            binding_version=call.binding_version,
+            replay_of_event_id=call.replay_of,
         )
+        [receipt] = await worker_queue(self.queue).enqueue_many([job])
         return receipt.as_dict()
 
 
