@@ -315,6 +315,7 @@ async def test_E10_names_that_could_collide_or_harm_are_refused(
 @pytest.mark.parametrize(
     "options",
     [
+        {"headers": 5},
         {"priority": "urgent"},
         {"tenant_id": "a\x01b"},
         {"tenant_id": ""},

@@ -180,7 +180,7 @@ class WorkerQueue:
             priority=priority,
             tenant_id=tenant_id,
             binding_key=binding_key,
-            headers=None if headers is None else dict(headers),
+            headers=dict(headers) if isinstance(headers, Mapping) else headers,
             dedupe_key=dedupe_key,
             not_before=not_before,
             max_attempts=max_attempts,
