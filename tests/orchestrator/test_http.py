@@ -328,7 +328,7 @@ async def test_health_readiness_version_and_metrics() -> None:
         await served.send("github", {"n": 1})
         pages = {
             path: await served.client.get(path)
-            for path in ("/healthz", "/readyz", "/version", "/metrics")
+            for path in ("/health", "/healthz", "/readyz", "/version", "/metrics")
         }
         served.intake.draining = True
         draining = await served.client.get("/readyz")

@@ -63,6 +63,7 @@ def build_app(served: Served, routes: Sequence[BaseRoute] = ()) -> Starlette:
     return Starlette(
         routes=[
             *routes,
+            Route("/health", _healthz, methods=["GET"]),
             Route("/healthz", _healthz, methods=["GET"]),
             Route("/readyz", _readyz(served), methods=["GET"]),
             Route("/version", _guarded(served, _version), methods=["GET"]),
