@@ -9,9 +9,10 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 
+import psycopg
 import pytest
 
-from harn import Runtime, StorageBusy, durable_rate_limit_acquire
+from harn import Bucket, Runtime, StorageBusy, durable_rate_limit_acquire
 from harn.ratelimit import Limiter, owner
 from harn.runtime import current_frame_var
 from harn.storage import ask, limits
@@ -224,6 +225,29 @@ async def test_a_bucket_that_was_forgotten_and_made_again_counts_for_everybody(
 
     assert (await street[0].take()).ok
     assert (await street[1].take(timeout_ms=0)).timed_out
+
+
+async def test_whoever_waits_for_a_bucket_to_be_made_holds_no_other(postgres_url: str) -> None:
+    dsn, schema = postgres_url.split("?schema=")
+    waits = (
+        "SELECT 1 FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    async with Runtime(), await psycopg.AsyncConnection.connect(dsn) as other:
+        await durable_rate_limit_acquire(key="old", limit=2, state_path=postgres_url)
+        await other.execute(f"SET search_path TO {schema}")
+        await other.execute("INSERT INTO limit_buckets (key) VALUES ('new')")
+        both = [Bucket("new", limit=2), Bucket("old", limit=2)]
+        waiting = asyncio.ensure_future(
+            durable_rate_limit_acquire(buckets=both, state_path=postgres_url)
+        )
+        while not await (await other.execute(waits)).fetchall():
+            await asyncio.sleep(0.01)
+
+        await other.execute("SELECT 1 FROM limit_buckets WHERE key = 'old' FOR UPDATE NOWAIT")
+        await other.commit()
+
+        assert (await waiting).ok
 
 
 def test_a_process_knows_itself_alive_and_its_dead_child_dead() -> None:

@@ -1,9 +1,12 @@
 -- name: limit_buckets
 -- Read buckets by their keys, a JSON list, and keep others from them until the commit.
 -- Who waits there can only be told afterwards, with a snapshot that is younger than the lock.
+-- Unless all of them exist none is locked: whoever makes the rest must not hold up whoever made some.
 SELECT bucket_id, key, live, kept, head, next, head_us, tail_us, paused_us,
     rule_limit, rule_us, rule_until_us, other_rules, spilled, recent, 1
 FROM limit_buckets WHERE key IN (SELECT jsonb_array_elements_text(:keys::jsonb))
+    AND jsonb_array_length(:keys::jsonb) =
+        (SELECT count(*) FROM limit_buckets WHERE key IN (SELECT jsonb_array_elements_text(:keys::jsonb)))
 ORDER BY key FOR UPDATE;
 
 -- name: limit_bucket
