@@ -48,8 +48,6 @@ BEHIND = """## Where a goal is not met, and why
 - **Contended permits.** One guard for the whole room lets threads use what the loop uses;
   without it a hand-off would be level with `asyncio.Lock`, which no thread may touch. A
   semaphore counts what each task holds, so that a deadlock can be named; anyio's does not.
-- **Five buckets against one.** One got almost three times cheaper, five only twice: a lone
-  acquire no longer changes threads, but each bucket is still read, judged and written.
 - **Spawn in a scope.** A task in the tree with its frame, handle and owner, against a bare one.
 """
 
