@@ -49,3 +49,21 @@ async def test_what_a_trim_does_not_explain_is_still_told(lasting_url: str) -> N
 
     assert {each.table for each in found} == {"jobs", "queues"}
     assert [each.row[1] for each in found if each.table == "jobs"] == [29, 29]
+
+
+async def test_a_queue_of_which_nothing_is_left_hides_no_other(lasting_url: str) -> None:
+    async with Runtime(storage=lasting_url) as runtime:
+        store = runtime.service(Store)
+        for name in ("all-gone", "at-work"):
+            await worker_queue(name).enqueue_many([1, 2])
+        for claim in await worker_queue("all-gone").claim_many("me", 2):
+            await claim.ack()
+        for topic in ("worker.all-gone", "worker.all-gone.claims", "worker.all-gone.responses"):
+            assert await runtime.event_log.trim(topic, keep=0) >= 2
+
+        assert await store.run(compare) == []
+
+        await worker_queue("all-gone").enqueue(3)
+        assert await store.run(compare) == []
+        await store.run(rebuild)
+        assert await store.run(compare) == []

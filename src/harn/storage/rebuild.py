@@ -44,7 +44,7 @@ def compare(
     """
     found: list[Difference] = []
     for index in INDEXES if indexes is None else indexes:
-        scratch = yield from _folded(index, progress)
+        scratch = yield from _folded(index, progress, (yield from _queues(index)))
         trimmed = Trimmed({})
         for table in index.tables:
             kept = yield ask(table.dump)
@@ -72,7 +72,19 @@ def rebuild(
     return counts
 
 
-def _folded(index: Index, progress: Progress | None) -> Operation[Session]:
+def _queues(index: Index) -> Operation[list[str]]:
+    """Name the queues that the index knows, in the order of their numbers."""
+    table = next((each for each in index.tables if each.name == "queues"), None)
+    if table is None:
+        return []
+    yield ask("freeze")
+    return [name for _, name, *_ in sorted((yield ask(table.dump)))]
+
+
+def _folded(
+    index: Index, progress: Progress | None, queues: Sequence[str] = ()
+) -> Operation[Session]:
+    """Fold the log; *queues* have their numbers first, though a trim may have left none of one."""
     connection = apsw.Connection(":memory:", statementcachesize=200)
     migrate(connection, "a fold in memory")
     scratch = Session(connection, SystemClock)
@@ -80,6 +92,8 @@ def _folded(index: Index, progress: Progress | None) -> Operation[Session]:
     listed = yield ask("list_topics")
     merge = _Merge([name for name, _ in listed if index.wants(name)])
     scratch.begin()
+    for name in queues:
+        scratch.execute(ask("add_queue", queue=name))
     count = 0
     while (event := (yield from merge.next())) is not None:
         scratch.drive(index.fold(event))
