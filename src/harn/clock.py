@@ -15,6 +15,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
 
+PATIENCE = 1.0
+"""Real seconds that a fake clock waits for threads before it leaves them to themselves."""
+
 
 class Timer(Protocol):
     """A wake-up that can be called off."""
@@ -48,11 +51,12 @@ class Clock(Protocol):
 class Activity:
     """What is under way outside the loop, counted on the loop's thread.
 
-    A fake clock waits for store operations before it calls the dust settled, and does not jump
-    while a worker thread or process of ours is busy.
+    A fake clock waits for store operations before it calls the dust settled, and for worker
+    threads as long as one is worth waiting for. It does not jump while a worker thread or process
+    of ours is busy. One that waits for the loop, through `from_thread`, is not busy.
     """
 
-    __slots__ = ("_when_stored", "idle_fds", "idle_timers", "storing", "working")
+    __slots__ = ("_calls", "_when_less", "idle_fds", "idle_timers", "storing", "working")
 
     def __init__(self) -> None:
         self.storing = 0
@@ -61,7 +65,8 @@ class Activity:
         """Sockets of ours that only ever hint, such as a LISTEN connection."""
         self.idle_timers: weakref.WeakSet[Timer] = weakref.WeakSet()
         """Background timers on the real loop: they will not wake anybody who waits."""
-        self._when_stored: list[asyncio.Future[None]] = []
+        self._calls: dict[object, None] = {}
+        self._when_less: list[asyncio.Future[None]] = []
 
     def store_began(self) -> None:
         """Count one store operation that has been handed over."""
@@ -70,17 +75,60 @@ class Activity:
     def store_ended(self) -> None:
         """Count it off; call it after its result has been handed back."""
         self.storing -= 1
-        if not self.storing:
-            for waiter in self._when_stored:
-                resolve(waiter)
-            self._when_stored.clear()
+        if not self.storing and self._when_less:
+            self._less()
+
+    def call_began(self, call: object) -> None:
+        """Count *call*, which has begun or goes on to work on a thread of ours."""
+        self.working += 1
+        self._calls[call] = None
+
+    def call_ended(self, call: object) -> None:
+        """Count *call* off: it has ended, or waits for the loop."""
+        self.working -= 1
+        self._calls.pop(call, None)
+        if self._when_less:
+            self._less()
+
+    def _less(self) -> None:
+        for waiter in self._when_less:
+            resolve(waiter)
+        self._when_less.clear()
 
     async def stored(self) -> None:
         """Wait until no store operation is under way. Cancelling leaves nothing behind."""
-        if self.storing:
-            waiter = asyncio.get_running_loop().create_future()
-            self._when_stored.append(waiter)
+        while self.storing:
+            await self._until_less(None)
+
+    async def worked(self) -> bool:
+        """Wait until a call on a thread is counted off; false if there is none to wait for.
+
+        After `PATIENCE` those under way are no longer waited for: a thread may work for ever.
+        Cancelling leaves nothing behind.
+        """
+        if not self._calls:
+            return False
+        seen = dict(self._calls)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + PATIENCE
+        await self._until_less(PATIENCE)
+        if loop.time() >= until:
+            for call in seen:
+                self._calls.pop(call, None)
+        return True
+
+    async def _until_less(self, patience: float | None) -> None:
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._when_less.append(waiter)
+        timer = None if patience is None else loop.call_later(patience, resolve, waiter)
+        try:
             await waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if waiter in self._when_less:
+                self._when_less.remove(waiter)
 
 
 class SystemClock:

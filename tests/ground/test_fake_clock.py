@@ -6,6 +6,7 @@ import threading
 import pytest
 
 import harn
+import harn.clock as harn_clock
 from harn import InvalidOption, Runtime, current_runtime, sleep
 from harn.testing import FakeClock, fresh_runtime, mock_time
 
@@ -82,6 +83,53 @@ async def test_advance_waits_for_store_operations(clock: FakeClock) -> None:
     await clock.advance("1s")
 
     assert done == ["stored"]
+
+
+async def test_advance_waits_for_plain_functions_on_their_threads(
+    runtime: Runtime, clock: FakeClock
+) -> None:
+    at: list[float] = []
+    go = threading.Semaphore(0)
+
+    def plain() -> None:
+        go.acquire()  # until the main thread has let the loop come to rest
+        at.append(clock.monotonic())
+        raise ValueError
+
+    threading.Timer(0.05, go.release, (4,)).start()
+    trying = asyncio.ensure_future(harn.retry(4, plain, backoff_ms=1000))
+    await clock.advance("10s")
+
+    assert at == [0, 1, 3, 7]
+    assert trying.done()
+
+
+async def test_advance_leaves_a_thread_alone_that_waits_for_time_or_for_ever(
+    runtime: Runtime, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harn_clock, "PATIENCE", 0.01)
+    done = threading.Event()
+    sleeper = harn.spawn(lambda: harn.from_thread(sleep, "5m"))
+    stuck = harn.spawn(done.wait)
+
+    await clock.advance("5m")
+    assert sleeper.done()
+    assert not stuck.done()
+
+    done.set()
+    await clock.settle()  # nobody waits for it any more, not even now
+    assert await stuck
+
+
+@pytest.mark.parametrize("mocked", [False, True])
+async def test_autojump_jumps_when_a_thread_waits_for_time(mocked: bool) -> None:
+    async with Runtime(clock=None if mocked else FakeClock(autojump=True)):
+        clock = mock_time(0) if mocked else current_runtime().clock
+        began = clock.now_ms()
+
+        await harn.spawn(lambda: harn.from_thread(sleep, "1h"))
+
+        assert clock.now_ms() - began == 3_600_000
 
 
 async def test_floating_point_dust_does_not_hide_a_timer(clock: FakeClock) -> None:

@@ -135,7 +135,9 @@ class ThreadCall:
         """Whether the function was asked to stop; its task may go on after it."""
         self.must_cancel = False
         """A cancel that the next `from_thread` is to receive."""
-        self._runtime.clock.activity.working += 1
+        self._activity = self._runtime.clock.activity
+        self._activity.call_began(self)
+        self._busy = True
 
     def __call__(self) -> None:
         """Run the function, unless it was withdrawn. (On the thread.)"""
@@ -186,6 +188,17 @@ class ThreadCall:
             raise _as_exception(error)
         return await value if inspect.isawaitable(value) else value
 
+    def count(self) -> None:
+        """Let the clock know whether the thread is at work, or waits for the loop, or has ended."""
+        busy = not self._ended and not self.reaching
+        if busy == self._busy:
+            return
+        self._busy = busy
+        if busy:
+            self._activity.call_began(self)
+        else:
+            self._activity.call_ended(self)
+
     def _asked_to_stop(self) -> None:
         self.stop_requested = True
         if self._take():
@@ -223,7 +236,7 @@ class ThreadCall:
 
     def _end(self) -> None:
         self._ended = True
-        self._runtime.clock.activity.working -= 1
+        self.count()
         if self._timer is not None:
             self._timer.cancel()
         if self._waiter is not None and not self._waiter.done():
@@ -289,6 +302,7 @@ def _begin(
     reach.add_done_callback(functools.partial(_answer, reply, call))
     if call is not None:
         call.reaching.add(reach)
+        call.count()
         if call.must_cancel:
             call.must_cancel = False
             reach.cancel()
@@ -313,6 +327,7 @@ def _answer(
 ) -> None:
     if call is not None:
         call.reaching.discard(reach)
+        call.count()
     if reach.cancelled():
         reply.set_exception(asyncio.CancelledError())
     elif (error := reach.exception()) is not None:

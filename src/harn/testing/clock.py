@@ -109,20 +109,24 @@ class FakeClock:
                 self._watch(asyncio.get_running_loop())
 
     async def settle(self) -> None:
-        """Let everything run that can, store operations included, without moving time."""
+        """Let everything run that can, store operations and plain functions on their threads
+        included, without moving time.
+        """
         loop = asyncio.get_running_loop()
         if not can_look_into(loop):
             for _ in range(BLIND_ROUNDS):
                 await asyncio.sleep(0)
                 await self.activity.stored()
+                await self.activity.worked()
             return
         for _ in range(MOST_ROUNDS):
             await asyncio.sleep(0)
             if something_ready(loop):
                 continue
-            if not self.activity.storing:
+            if self.activity.storing:
+                await self.activity.stored()
+            elif not await self.activity.worked():
                 return
-            await self.activity.stored()
 
     def _fire_next(self) -> None:
         timer = heapq.heappop(self._timers)
