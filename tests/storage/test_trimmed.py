@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from harn import Runtime, worker_queue
+from typing import Any
+
+from harn import Runtime, channel_emit, topics, trigger_register, worker_queue
 from harn.storage import Operation, Store, ask, ask_many, compare, list_topics, rebuild
+from harn.testing import FakeClock
 
 
 async def work_and_trim(runtime: Runtime) -> None:
@@ -67,3 +70,70 @@ async def test_a_queue_of_which_nothing_is_left_hides_no_other(lasting_url: str)
         assert await store.run(compare) == []
         await store.run(rebuild)
         assert await store.run(compare) == []
+
+
+async def test_E11_a_trim_brings_no_settled_job_back(lasting_url: str) -> None:
+    async with Runtime(storage=lasting_url) as runtime:
+        queue = worker_queue("q")
+        await queue.enqueue_many([1, 2])
+        for claim in await queue.claim_many("me", 2):
+            await claim.ack()
+        log = runtime.event_log
+
+        early = await log.trim("worker.q.claims", keep=0)
+        await runtime.service(Store).run(rebuild)
+        found = await queue.claim_next("me")
+        later = [await log.trim(f"worker.q{part}", keep=0) for part in ("", ".claims")]
+
+    assert (early, found) == (0, None)
+    assert later[0] == 2
+    assert later[1] >= 2, "with the jobs gone, nobody needs their claims"
+
+
+async def test_E11_a_trim_makes_no_event_new_again(lasting_url: str) -> None:
+    handled: list[Any] = []
+
+    async def on(runtime: Runtime) -> None:
+        await trigger_register(
+            id="t",
+            kind="channel.emit",
+            provider="channel",
+            match={"events": ["channel:x"]},
+            handler=lambda event: handled.append(event.get("provider_payload.payload")),
+        )
+
+    async with Runtime(storage=lasting_url) as runtime:
+        await on(runtime)
+        await channel_emit("x", 1, id="once")
+        for topic in (topics.TRIGGER_OUTBOX, topics.TRIGGER_ATTEMPTS, topics.TRIGGER_CLAIMS):
+            assert await runtime.event_log.trim(topic, keep=0) == 0, topic
+        await runtime.service(Store).run(rebuild)
+    async with Runtime(storage=lasting_url) as runtime:
+        await on(runtime)
+        again = await channel_emit("x", 1, id="once")
+        gone = await runtime.event_log.trim(topics.TRIGGER_ENVELOPES, keep=0)
+        settled = await runtime.event_log.trim(topics.TRIGGER_OUTBOX, keep=0)
+        known = await runtime.event_log.trim(topics.TRIGGER_CLAIMS, keep=0)
+
+    assert again.duplicate
+    assert handled == [1]
+    assert (gone, settled, known) == (1, 1, 0)
+
+
+async def test_51_a_trim_forgets_no_instant_that_has_fired(lasting_url: str) -> None:
+    clock = FakeClock("2026-01-01T00:00:00Z")
+    async with Runtime(storage=lasting_url, clock=clock) as runtime:
+        await trigger_register(
+            id="t",
+            kind="cron",
+            provider="cron",
+            match={"schedule": "0 * * * *"},
+            handler=lambda event: None,
+        )
+        await clock.advance("3h")
+
+        *_, newest = await runtime.event_log.read(topics.CRON_STATE)
+        assert await runtime.event_log.trim(topics.CRON_STATE, keep=0) >= 2
+        assert await runtime.event_log.read(topics.CRON_STATE) == [newest]
+        await runtime.event_log.trim(topics.TRIGGER_OWNERS, keep=0)
+        assert await runtime.service(Store).run(compare) == []

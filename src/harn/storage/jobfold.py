@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from harn.storage.contract import Event
+from harn.storage.holding import as_young_as_the_oldest
 from harn.storage.indexes import INDEXES, Table
 from harn.storage.jobindex import (
     Change,
@@ -110,20 +111,19 @@ class JobIndex:
         yield from save_queue(state)
 
     def held(self, topic: str) -> Operation[int | None]:
-        """Return the oldest offset of *topic* that an unsettled job still needs."""
+        """Return the oldest offset of *topic* that is needed: by a job that is not settled, and,
+        of claims and responses, by one whose record is still there.
+        """
         names = yield ask("queue_names")
         queue = next((name for (name,) in names if topic in _topics_of(name)), None)
         if queue is None:
             return None
+        jobs = queue_topics(queue).jobs
+        if topic != jobs:
+            return (yield from as_young_as_the_oldest(topic, jobs))
         [(queue_id, *_)] = yield ask("open_queue", queue=queue)
         oldest = yield ask("oldest_unsettled", queue_id=queue_id)
-        if not oldest:
-            return None
-        id, enqueued_at = oldest[0]
-        if topic == queue_topics(queue).jobs:
-            return int(id)
-        first = yield ask("first_offset_since", topic=topic, since=enqueued_at)
-        return int(first[0][0]) if first else None
+        return int(oldest[0][0]) if oldest else None
 
 
 def _topics_of(queue: str) -> tuple[str, str, str]:

@@ -14,6 +14,7 @@ import msgspec
 
 from harn import topics
 from harn.storage.contract import Draft, Event
+from harn.storage.holding import as_young_as_the_oldest, first_that
 from harn.storage.indexes import INDEXES, Table
 from harn.storage.log import TAKE_OFFSETS, append
 from harn.storage.operations import Operation, ask
@@ -178,16 +179,39 @@ class TriggerIndex:
         yield from _apply(event)
 
     def held(self, topic: str) -> Operation[int | None]:
-        """Return the oldest unsettled envelope, waiting dead letter or mark."""
+        """Return the oldest record that is needed: an unsettled envelope, a waiting dead letter or
+        mark, an outcome whose envelope is still there, a key, an owner or an instant in force.
+        """
         if topic == topics.TRIGGER_ENVELOPES:
             [(_, oldest)] = yield ask("trigger_inbox_counts")
         elif topic == topics.TRIGGER_DLQ:
             [(_, oldest)] = yield ask("trigger_dead_count")
         elif topic == topics.TRIGGER_FLOW:
             [(oldest,)] = yield ask("trigger_marks_oldest")
+        elif topic == topics.CRON_STATE:
+            oldest = yield from _newest_instants()
         else:
-            return None
+            oldest = yield from self._held_beside(topic)
         return None if oldest is None else int(oldest)
+
+    def _held_beside(self, topic: str) -> Operation[int | None]:
+        held = []
+        if topic != topics.TRIGGER_OWNERS:
+            held.append((yield from as_young_as_the_oldest(topic, topics.TRIGGER_ENVELOPES)))
+        if topic in (topics.TRIGGER_OWNERS, topics.TRIGGER_CLAIMS):
+            [(now,)] = yield ask("now")
+            held.append((yield from first_that(topic, lambda it: it.get("until_ms", 0) > now)))
+        return min((each for each in held if each is not None), default=None)
+
+
+def _newest_instants() -> Operation[int | None]:
+    last = {trigger: ms for trigger, ms, *_ in (yield ask("trigger_dump_cron"))}
+    return (
+        yield from first_that(
+            topics.CRON_STATE,
+            lambda it: it.get("last_fired_at_ms", 0) >= last.get(it.get("trigger_id"), 0),
+        )
+    )
 
 
 INDEXES.append(TriggerIndex())
