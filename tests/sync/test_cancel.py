@@ -37,7 +37,7 @@ from sweep import Run, sweep
 def assert_free(turnstile: Turnstile) -> None:
     assert turnstile.free == turnstile.capacity
     assert turnstile.queued == 0
-    assert turnstile.line.first() is None
+    assert turnstile.first() is None
     assert turnstile.holder is None
     assert not turnstile.holders
 
@@ -67,7 +67,7 @@ def assert_nobody_sleeps_who_could_run(runtime: Runtime, *channels: Channel[Any]
         assert len(ch) + ch._promised_room <= ch.capacity
     for turnstiles in runtime.service(Permits).named.values():
         for each in turnstiles.values():
-            first = each.line.first()
+            first = each.first()
             assert first is None or first.want > each.free
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import sys
 import threading
 from collections import Counter
@@ -247,6 +248,75 @@ async def test_a_permit_races_its_release_between_threads_and_wins_once() -> Non
             assert sum(await in_threads(lambda n: permit.release())) == 1
 
 
+async def test_a_release_on_the_loop_races_one_in_a_thread_and_one_wins() -> None:
+    async with Runtime():
+        for _ in range(300):
+            permit = await sync_mutex_acquire("k")
+            assert permit is not None
+            won: list[bool] = []
+            thread = threading.Thread(target=lambda: won.append(permit.release()))
+
+            thread.start()
+            won.append(permit.release())
+            thread.join(10)
+
+            assert sorted(won) == [False, True]
+
+
+@pytest.mark.parametrize("timeout", [None, 0])
+@pytest.mark.parametrize("acquire", [sync_mutex_acquire, sync_gate_acquire, sync_rwlock_acquire])
+async def test_what_a_thread_gave_back_is_free_before_the_loop_turns(
+    acquire: Any, timeout: Any
+) -> None:
+    more = {sync_mutex_acquire: (), sync_gate_acquire: (1,), sync_rwlock_acquire: ("write",)}
+    async with Runtime():
+        held = await acquire("k", *more[acquire])
+        seen: list[Any] = []
+        thread = threading.Thread(target=lambda: seen.append((held.release(), *sync_metrics())))
+
+        start_in_this_context(thread)
+        thread.join(10)
+        again = acquire("k", *more[acquire], timeout)
+
+        released, counted = seen[0]
+        assert released
+        assert (counted.release_count, counted.current_held) == (1, 0)
+        assert without_a_turn(again) is not None
+        assert sync_metrics(counted.kind, "k").acquisition_count == 2
+
+
+def start_in_this_context(thread: threading.Thread) -> None:
+    run, context = thread.run, contextvars.copy_context()
+    thread.run = lambda: context.run(run)  # type: ignore[method-assign]
+    thread.start()
+
+
+def without_a_turn(coroutine: Any) -> Any:
+    """Return what *coroutine* gives if it never waits."""
+    with pytest.raises(StopIteration) as done:
+        coroutine.send(None)
+    return done.value.value
+
+
+async def test_a_thread_hands_a_permit_to_whoever_is_first_in_line() -> None:
+    async with Runtime():
+        held = await sync_semaphore_acquire("k", 2, permits=2)
+        assert held is not None
+        order: list[int] = []
+
+        async def take(n: int) -> None:
+            with await sync_semaphore_acquire("k", 2):  # type: ignore[union-attr]
+                order.append(n)
+
+        waiting = [spawn(take, n) for n in range(3)]
+        await asyncio.sleep(0)
+        threading.Thread(target=held.release).start()
+        for each in waiting:
+            await each
+
+        assert order == [0, 1, 2]
+
+
 def plain_operations() -> dict[str, Callable[[], Any]]:
     ch, box, permit = channel("c"), mailbox_open("box"), held_permit()
     return {
@@ -261,10 +331,7 @@ def plain_operations() -> dict[str, Callable[[], Any]]:
 
 
 def held_permit() -> Any:
-    acquiring = sync_mutex_acquire("k")
-    with pytest.raises(StopIteration) as done:
-        acquiring.send(None)
-    return done.value.value
+    return without_a_turn(sync_mutex_acquire("k"))
 
 
 @pytest.mark.parametrize(

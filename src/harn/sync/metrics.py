@@ -45,7 +45,8 @@ def sync_metrics(
 ) -> SyncMetrics | list[SyncMetrics] | None:
     """Return the counters of *kind* and *key*, or None if there is no such key.
 
-    With one of them missing, a list of all that match. `mutex` blocks have no counters.
+    With one of them missing, a list of all that match. `mutex` blocks have no counters. Another
+    thread than the loop's may see a permit between two hands: the counters are read one by one.
 
     >>> import asyncio
     >>> from harn import sync_gate_acquire
@@ -74,7 +75,9 @@ def sync_metrics(
 
 def _metrics(turnstile: Turnstile) -> SyncMetrics:
     is_rwlock = turnstile.kind == "rwlock"
-    held = turnstile.capacity - turnstile.free
+    returned = turnstile.returned  # by threads, and the loop has not got round to it
+    held = turnstile.capacity - turnstile.free - sum(turn.want for turn, _ in returned)
+    held_seconds = turnstile.held_seconds + sum(held_for for _, held_for in returned)
     return SyncMetrics(
         kind=turnstile.kind,
         key=str(turnstile.key),
@@ -82,10 +85,10 @@ def _metrics(turnstile: Turnstile) -> SyncMetrics:
         acquisition_count=turnstile.acquisitions,
         timeout_count=turnstile.timeouts,
         cancellation_count=turnstile.cancellations,
-        release_count=turnstile.releases,
+        release_count=turnstile.acquisitions - turnstile.out + len(returned),
         current_held=1 if is_rwlock and held == MOST_READERS else held,
         current_queue_depth=turnstile.queued,
         max_queue_depth=turnstile.longest_line,
         total_wait_ms=round(turnstile.wait_seconds * 1000),
-        total_held_ms=round(turnstile.held_seconds * 1000),
+        total_held_ms=round(held_seconds * 1000),
     )

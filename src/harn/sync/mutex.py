@@ -2,12 +2,14 @@
 
 A bare `mutex()` is keyed by the place in the code that calls it (two on one line are two), one
 with a resource by the resource's structural value. The two keep to themselves: neither can meet
-a key of `sync_mutex_acquire`.
+a key of `sync_mutex_acquire`. A section is entered and left by tasks of its loop only, so that
+nothing here needs a lock.
 """
 
 from __future__ import annotations
 
-from asyncio import Future
+from asyncio import Future, InvalidStateError
+from collections.abc import Awaitable
 from sys import _getframe
 from types import TracebackType
 from typing import Any
@@ -16,9 +18,8 @@ from harn.errors import HarnError
 from harn.runtime import Runtime, current_frame, current_frame_var, current_runtime
 from harn.sync.keys import SameObject, structural
 from harn.sync.turnstile import Turn, Turnstile
-from harn.sync.waiters import WAITING, guard, task_running_on
+from harn.sync.waiters import GRANTED, WAITING, task_running_on
 
-_acquire, _release = guard.acquire, guard.release  # `with` costs twice as much
 _frame_here = current_frame_var.get  # saves binding it anew each time
 
 
@@ -35,7 +36,7 @@ class Mutexes:
         self.sections: dict[object, Turnstile] = {}
 
     def open(self, key: object) -> Turnstile:
-        """Make the section under *key*; call under `guard`."""
+        """Make the section under *key*."""
         if len(self.sections) >= MOST_IDLE:
             for each in [key for key, section in self.sections.items() if section.is_idle]:
                 del self.sections[each]
@@ -43,7 +44,7 @@ class Mutexes:
         return section
 
     def forget(self, key: object) -> None:
-        """Drop the section under *key* if nobody is in it; call under `guard`."""
+        """Drop the section under *key* if nobody is in it."""
         section = self.sections.get(key)
         if section is not None and section.is_idle:
             del self.sections[key]
@@ -66,41 +67,36 @@ class Mutex:
         except KeyError:
             mutexes = runtime.service(Mutexes)
         holder = task_running_on(mutexes.loop)
-        _acquire()
-        try:
-            section = mutexes.sections.get(self._key) or mutexes.open(self._key)
-            if self._section is None:
-                self._section = section
-            elif section is not self._section:
-                self._move_to(section)
-            if section.free:
-                # Nobody is in it, so nobody waits: what `enter` does, without the call.
-                section.free = 0
-                section.holder = holder
-                section.held = 1
-                return
-            section.key = self._shown
-            waiter = Turn()
-            waiter.on = section
-            waiter.state = WAITING
-            waiter.holder = holder
-            if section.holder is holder:
-                section.enter(waiter)  # which refuses
-            future: Future[None] = Future(loop=mutexes.loop)  # `create_future` is one call more
-            waiter.future = future
-            section.line.append(waiter)
-            section.queued += 1
-        finally:
-            _release()
+        section = mutexes.sections.get(self._key) or mutexes.open(self._key)
+        if self._section is None:
+            self._section = section
+        elif section is not self._section:
+            self._move_to(section)
+        if section.free:
+            # Nobody is in it, so nobody waits: what `enter` does, without the call.
+            section.free = 0
+            section.holder = holder
+            return
+        section.key = self._shown
+        turn = Turn()
+        turn.on = section
+        turn.state = WAITING
+        turn.holder = holder
+        if section.holder is holder:
+            section.enter(turn)  # which refuses
+        future: Future[None] = Future(loop=mutexes.loop)  # `create_future` is one call more
+        turn.future = future
+        section.line.append(turn)
+        section.queued += 1
         if task.aio is holder:
-            task.waiting = waiter
+            task.waiting = turn
         try:
             await future
         except BaseException:
-            section.leave(waiter)
+            section.leave(turn)
             raise
         finally:
-            if task.waiting is waiter:
+            if task.waiting is turn:
                 task.waiting = None
 
     def _move_to(self, section: Turnstile) -> None:
@@ -111,23 +107,29 @@ class Mutex:
             raise HarnError("this mutex object is in use in another runtime; call mutex() there")
         self._section = section
 
-    async def __aexit__(
+    def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
+    ) -> Awaitable[None]:
         section = self._section
         assert section is not None
-        _acquire()
-        try:
-            if section.line:
-                section.hand_over()
-            else:
-                section.free = 1
-                section.holder = None
-        finally:
-            _release()
+        line = section.line
+        while line:
+            turn = line.popleft()
+            if not turn.state:  # WAITING
+                try:
+                    turn.future.set_result(None)
+                except InvalidStateError:
+                    continue  # cancelled, and about to leave
+                turn.state = GRANTED
+                section.queued -= 1
+                section.holder = turn.holder
+                return section.done
+        section.free = 1
+        section.holder = None
+        return section.done
 
 
 class ObjectMutex(Mutex):
@@ -142,8 +144,7 @@ class ObjectMutex(Mutex):
         trace: TracebackType | None,
     ) -> None:
         await super().__aexit__(kind, error, trace)
-        with guard:
-            current_runtime().service(Mutexes).forget(self._key)
+        current_runtime().service(Mutexes).forget(self._key)
 
 
 _NO_RESOURCE: Any = object()

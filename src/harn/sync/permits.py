@@ -7,7 +7,8 @@ counters, among the last `MOST_IDLE` of its kind.
 
 from __future__ import annotations
 
-from asyncio import Future
+from asyncio import Future, InvalidStateError
+from threading import get_ident
 from types import TracebackType
 from typing import Literal, Self, get_args
 
@@ -26,7 +27,6 @@ MOST_IDLE = 10_000
 MOST_READERS = 1 << 40
 """A read-write lock's permits: a reader takes one, a writer all of them."""
 
-_acquire, _release = guard.acquire, guard.release  # `with` costs twice as much
 _frame_here = current_frame_var.get  # saves binding it anew each time
 
 
@@ -35,7 +35,6 @@ class Permit(Turn):
 
     # Filled in by whoever makes it: an `__init__` would cost more than what it does.
     _frame: Frame
-    _since: float
     _patience = 0.0
 
     async def _granted(self) -> Self | None:
@@ -46,7 +45,7 @@ class Permit(Turn):
             if not self._patience:
                 turnstile.timeouts += 1
                 return None
-            timer = task.runtime.clock.call_at(self._since + self._patience, self.expire)
+            timer = task.runtime.clock.call_at(self.since + self._patience, self.expire)
         elif task.aio is self.holder:
             task.waiting = self
         try:
@@ -59,18 +58,17 @@ class Permit(Turn):
                 task.waiting = None
             if timer is not None:
                 timer.cancel()
-        began, self._since = self._since, turnstile.monotonic()
-        turnstile.wait_seconds += self._since - began
         if self.state == GRANTED:
             _own(self._frame, self)
             return self
+        turnstile.wait_seconds += turnstile.monotonic() - self.since
         turnstile.timeouts += 1
         turnstile.leave(self)
         return None
 
     def _gave_up(self) -> None:
         turnstile = self.on
-        turnstile.wait_seconds += turnstile.monotonic() - self._since
+        turnstile.wait_seconds += turnstile.monotonic() - self.since
         turnstile.cancellations += 1
         turnstile.leave(self)
 
@@ -99,23 +97,45 @@ class Permit(Turn):
 
         Any task or thread may do so.
         """
-        turnstile = self.on
-        _acquire()
+        since = self.since
         try:
-            if self.state != GRANTED:
-                return False
-            self.state = GONE
-            monotonic = turnstile.monotonic  # calling it from the slot costs twice as much
-            turnstile.held_seconds += monotonic() - self._since
-            turnstile.releases += 1
-            if turnstile.capacity == 1:
-                turnstile.hand_over()
-            else:
-                turnstile.give_back(self.want, self.holder)
-        finally:
-            _release()
-        if (cleanups := self._frame.cleanups) is not None:
-            cleanups.pop(self, None)
+            del self.since  # one step: of two threads that release at once, one succeeds
+        except AttributeError:
+            return False
+        self.state = GONE
+        try:
+            del self._frame.cleanups[self]  # type: ignore[union-attr]
+        except (KeyError, TypeError):
+            pass  # disowned, or its scope has ended
+        turnstile = self.on
+        monotonic = turnstile.monotonic  # calling it from the slot costs twice as much
+        now = monotonic()
+        if get_ident() != turnstile.thread:
+            turnstile.give_back_from_thread(self, now - since)
+            return True
+        turnstile.held_seconds += now - since
+        if turnstile.capacity != 1:
+            turnstile.give_back(self, now)
+            return True
+        # What `give_back` and `serve` do with one permit, in one piece: the hot end of a hand-off.
+        line = turnstile.line
+        while line:
+            turn = line.popleft()
+            if not turn.state:  # WAITING
+                try:
+                    turn.future.set_result(None)
+                except InvalidStateError:
+                    continue  # cancelled, and about to leave
+                turn.state = GRANTED
+                turnstile.queued -= 1
+                turnstile.acquisitions += 1
+                turnstile.holder = turn.holder
+                turnstile.wait_seconds += now - turn.since
+                turn.since = now
+                return True
+        turnstile.free = 1
+        turnstile.out = 0
+        turnstile.holder = None
         return True
 
     def __call__(self) -> bool:
@@ -158,17 +178,12 @@ def _ask(turnstile: Turnstile, permits: int, frame: Frame, timeout: Duration | N
     permit.timed = timeout is not None
     permit._frame = frame
     permit.holder = task_running_on(turnstile.loop)
-    if permit.holder is not frame.task.aio:
+    if frame.task.thread is not None:
         permit.holder = works_for(permit.holder)
-    permit._since = turnstile.monotonic()
+    permit.since = turnstile.monotonic()
     if timeout is not None:
         permit._patience = to_seconds(timeout, "timeout")
-    _acquire()
-    try:
-        granted = turnstile.enter(permit, timeout is None or permit._patience > 0)
-    finally:
-        _release()
-    if granted:
+    if turnstile.enter(permit, timeout is None or permit._patience > 0):
         _own(frame, permit)
     return permit
 
@@ -233,7 +248,7 @@ async def sync_mutex_acquire(key: str, timeout: Duration | None = None) -> Permi
         turnstile = runtime._services[Permits].mutexes[key]  # saves two calls
     except (KeyError, TypeError):
         turnstile = runtime.service(Permits).open("mutex", key, 1)
-    if timeout is not None:
+    if timeout is not None or turnstile.returned:
         permit = _ask(turnstile, 1, frame, timeout)
         return permit if permit.state == GRANTED else await permit._granted()
     # What `_ask` and `_granted` do without a timeout, in one piece: the hot one.
@@ -242,30 +257,24 @@ async def sync_mutex_acquire(key: str, timeout: Duration | None = None) -> Permi
     permit.state = WAITING
     permit._frame = frame
     permit.holder = holder = task_running_on(turnstile.loop)
-    if holder is not task.aio:
+    if task.thread is not None:
         permit.holder = holder = works_for(holder)
-    monotonic = turnstile.monotonic
-    permit._since = monotonic()
-    _acquire()
-    try:
-        if turnstile.free:  # nobody holds it, so nobody waits
-            turnstile.free = 0
-            turnstile.acquisitions += 1
-            turnstile.holder = holder
-            turnstile.held = 1
-            permit.state = GRANTED
-        else:
-            if turnstile.holder is holder:
-                turnstile.enter(permit)  # which refuses
-            future: Future[None] = Future(loop=turnstile.loop)  # `create_future` is one call more
-            permit.future = future
-            turnstile.line.append(permit)
-            turnstile.queued = queued = turnstile.queued + 1
-            if queued > turnstile.longest_line:
-                turnstile.longest_line = queued
-    finally:
-        _release()
-    if permit.state == WAITING:
+    permit.since = turnstile.monotonic()
+    if turnstile.free:  # nobody holds it, so nobody waits
+        turnstile.free = 0
+        turnstile.out = 1
+        turnstile.acquisitions += 1
+        turnstile.holder = holder
+        permit.state = GRANTED
+    else:
+        if turnstile.holder is holder:
+            turnstile.enter(permit)  # which refuses
+        future: Future[None] = Future(loop=turnstile.loop)  # `create_future` is one call more
+        permit.future = future
+        turnstile.line.append(permit)
+        turnstile.queued = queued = turnstile.queued + 1
+        if queued > turnstile.longest_line:
+            turnstile.longest_line = queued
         if task.aio is holder:
             task.waiting = permit
         try:
@@ -276,9 +285,6 @@ async def sync_mutex_acquire(key: str, timeout: Duration | None = None) -> Permi
         finally:
             if task.waiting is permit:
                 task.waiting = None
-        began = permit._since
-        permit._since = now = monotonic()
-        turnstile.wait_seconds += now - began
     if frame.cleanups is None:
         frame.cleanups = {}
     frame.cleanups[permit] = permit

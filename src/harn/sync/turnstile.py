@@ -3,17 +3,22 @@
 Mutex, semaphore, gate and read-write lock are all this one thing with another capacity: a mutex
 has one permit, a writer takes all of them. Whoever stands first in line waits for as many as it
 wants, and nobody overtakes it, so a waiting writer holds back the readers behind it.
+
+A turnstile belongs to its loop's thread: nobody else touches the line, the permits or the counters,
+so they need no lock. What another thread gives back lands in `returned`, under `guard`; the loop's
+thread puts it back as soon as it runs, or when somebody asks before that.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from threading import get_ident
 from typing import Any
 
 from harn.errors import MutexReentered
 from harn.runtime import Runtime
-from harn.sync.waiters import GRANTED, WAITING, Waiter, WaitQueue, guard
+from harn.sync.waiters import GRANTED, SWEEP_AFTER, WAITING, Waiter, first_waiting, guard
 
 Holder = asyncio.Task[Any] | None
 """Who holds a permit: an asyncio task. A child has our context, but it is another task."""
@@ -24,6 +29,8 @@ class Turn(Waiter):
 
     verb = "permit"
     on: Turnstile
+    since = 0.0
+    """When it was asked for; once granted, since when it is held."""
 
     @property
     def thread(self) -> int:  # type: ignore[override]
@@ -38,6 +45,7 @@ class Turnstile:
         "acquisitions",
         "cancellations",
         "capacity",
+        "done",
         "free",
         "held",
         "held_seconds",
@@ -49,8 +57,9 @@ class Turnstile:
         "longest_line",
         "loop",
         "monotonic",
+        "out",
         "queued",
-        "releases",
+        "returned",
         "thread",
         "timeouts",
         "wait_seconds",
@@ -58,6 +67,8 @@ class Turnstile:
 
     def __init__(self, kind: str, key: object, capacity: int, runtime: Runtime) -> None:
         self.loop = runtime.loop
+        self.done: asyncio.Future[None] = self.loop.create_future()  # cheaper than a coroutine
+        self.done.set_result(None)
         self.monotonic = runtime.clock.monotonic
         self.thread = get_ident()
         self.kind = kind
@@ -65,13 +76,14 @@ class Turnstile:
         self.capacity = capacity
         self.free = capacity
         self.holder: Holder = None  # the first of them, with no dict to pay for: often the only
-        self.held = 0
+        self.held = 1
         self.holders: dict[Holder, int] = {}
-        self.line = WaitQueue()
+        self.out = 0  # grants that were not given back
+        self.returned: deque[tuple[Turn, float]] = deque()
+        self.line: deque[Turn] = deque()  # those that gave up are in it too, until swept
         self.queued = 0
         self.longest_line = 0
         self.acquisitions = 0
-        self.releases = 0
         self.timeouts = 0
         self.cancellations = 0
         self.wait_seconds = 0.0
@@ -82,100 +94,101 @@ class Turnstile:
         """Whether nobody holds or waits."""
         return self.free == self.capacity and not self.queued
 
-    def enter(self, waiter: Waiter, may_wait: bool = True) -> bool:
-        """Take what *waiter* wants if that overtakes nobody, or else put it in line.
+    def enter(self, turn: Turn, may_wait: bool = True) -> bool:
+        """Take what *turn* wants if that overtakes nobody, or else put it in line.
 
         False if it has to wait. `MutexReentered` if it would wait, without a timeout, for what
-        its own holder has. Call under `guard`; written out in one piece because it is the hot one.
+        its own holder has.
         """
-        want = waiter.want
-        if self.free >= want and (not self.queued or self.line.first() is None):
-            self.free -= want
-            self.acquisitions += 1
-            if self.holder is None:
-                self.holder = waiter.holder
-                self.held = want
-            else:
-                self._note(waiter.holder, want)
-            waiter.state = GRANTED
+        if self.returned:
+            self.put_back_returned()
+        if self.free >= turn.want and (not self.queued or self.first() is None):
+            self._grant(turn)
+            turn.state = GRANTED
             return True
         if may_wait:
-            if not waiter.timed and (self.holder is waiter.holder or self.holders):
-                self._refuse_the_impossible(want, self.held_by(waiter.holder))
-            waiter.future = self.loop.create_future()
-            self.line.append(waiter)
+            if not turn.timed and (self.holder is turn.holder or self.holders):
+                self._refuse_the_impossible(turn.want, self.held_by(turn.holder))
+            turn.future = asyncio.Future(loop=self.loop)
+            self.line.append(turn)
             self.queued = queued = self.queued + 1
             if queued > self.longest_line:
                 self.longest_line = queued
         return False
+
+    def first(self) -> Turn | None:
+        """Return the first in line, or None; those that gave up are dropped."""
+        return first_waiting(self.line)
+
+    def _grant(self, turn: Turn) -> None:
+        want = turn.want
+        self.free -= want
+        self.out += 1
+        self.acquisitions += 1
+        if self.holder is None:
+            self.holder = turn.holder
+            self.held = want
+        else:
+            self.holders[turn.holder] = self.holders.get(turn.holder, 0) + want
 
     def held_by(self, holder: Holder) -> int:
         """Tell how many permits *holder* has."""
         first = self.held if holder is self.holder else 0
         return first + self.holders.get(holder, 0)
 
-    def _note(self, holder: Holder, want: int) -> None:
-        self.holders[holder] = self.holders.get(holder, 0) + want
-
-    def give_back(self, want: int, holder: Holder) -> None:
-        """Put back what was taken, and serve the line; call under `guard`."""
+    def give_back(self, turn: Turn, now: float) -> None:
+        """Put back what *turn* was granted, and serve the line."""
+        want = turn.want
         self.free += want
-        if self.holder is holder and self.held == want:
+        self.out -= 1
+        if self.holder is turn.holder and self.held == want:
             self.holder = None
-        elif left := self.holders.pop(holder, want) - want:
-            self.holders[holder] = left
+        elif left := self.holders.pop(turn.holder, want) - want:
+            self.holders[turn.holder] = left
         if self.line:
-            self.serve()
+            self.serve(now)
 
-    def hand_over(self) -> None:
-        """Give the only permit straight to the first in line; call under `guard`.
-
-        What `give_back` does where the capacity is 1, in one piece: the hot end of a hand-off.
-        """
+    def serve(self, now: float) -> None:
+        """Grant those at the front of the line what they can have."""
         line = self.line
-        while line:
-            waiter = line.popleft()
-            future = waiter.future
-            if not waiter.state and not future.done():  # WAITING
-                self.queued -= 1
-                self.acquisitions += 1
-                self.holder = waiter.holder
-                if get_ident() == self.thread:
-                    waiter.state = GRANTED
-                    future.set_result(None)
-                else:
-                    waiter.settle(GRANTED)
-                return
-        self.free = 1
-        self.holder = None
-
-    def serve(self) -> None:
-        """Grant those at the front of the line what they can have; call under `guard`."""
-        line = self.line
-        while (waiter := line.first()) is not None and waiter.want <= self.free:
+        while (turn := self.first()) is not None and turn.want <= self.free:
             line.popleft()
             self.queued -= 1
-            self.free -= waiter.want
-            self.acquisitions += 1
-            if self.holder is None:
-                self.holder = waiter.holder
-                self.held = waiter.want
-            else:
-                self._note(waiter.holder, waiter.want)
-            waiter.settle(GRANTED)
+            self._grant(turn)
+            self.wait_seconds += now - turn.since
+            turn.since = now
+            turn.settle(GRANTED)
             if not self.free:
                 return
 
-    def leave(self, waiter: Waiter) -> None:
-        """Give up *waiter*'s place, and the grant if it had one, to those behind it."""
+    def leave(self, turn: Turn) -> None:
+        """Give up *turn*'s place, and the grant if it had one, to those behind it."""
+        now = self.monotonic()
+        if turn.withdraw():
+            self.acquisitions -= 1
+            self.give_back(turn, now)
+        else:
+            self.queued -= 1
+            if len(self.line) > max(SWEEP_AFTER, 2 * self.queued):
+                self.line = deque(each for each in self.line if each.state == WAITING)
+            self.serve(now)  # it may have held back those behind it
+
+    def give_back_from_thread(self, turn: Turn, held_for: float) -> None:
+        """Give back what *turn* was granted, from another thread than the loop's."""
         with guard:
-            if waiter.withdraw():
-                self.acquisitions -= 1
-                self.give_back(waiter.want, waiter.holder)
-            else:
-                self.queued -= 1
-                self.line.note_left()
-                self.serve()  # it may have held back those behind it
+            self.returned.append((turn, held_for))
+            try:
+                self.loop.call_soon_threadsafe(self.put_back_returned)
+            except RuntimeError:
+                pass  # the loop is closed, and so nobody is waiting
+
+    def put_back_returned(self) -> None:
+        """Put back what other threads gave back, and serve the line."""
+        with guard:
+            while self.returned:
+                turn, held_for = self.returned.popleft()
+                self.held_seconds += held_for
+                self.give_back(turn, self.monotonic())
 
     def _refuse_the_impossible(self, want: int, mine: int) -> None:
         if not mine:

@@ -13,7 +13,8 @@ wait as a `Waiter` in a `WaitQueue`. Three rules make that safe against cancels 
 3. **One guard for the whole room.** The regions are a few lines long, never await and never call
    anybody's code, so one lock is held for a microsecond at most. It lets a select hold a place in
    many queues at once, and it lets worker threads use the same primitives as the loop. It is
-   re-entrant because a finaliser may run anywhere, also inside a region.
+   re-entrant because a finaliser may run anywhere, also inside a region. Turnstiles, which only
+   their loop's thread changes, do without it (see `turnstile.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import threading
 from asyncio import current_task
 from collections import deque
 from threading import get_ident
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from harn.clock import Clock, resolve
 
@@ -109,6 +110,19 @@ class Waiter:
         return granted
 
 
+W = TypeVar("W", bound=Waiter)
+
+
+def first_waiting(line: deque[W]) -> W | None:
+    """Return the first in *line* that still waits, or None; those that gave up are dropped."""
+    while line:
+        waiter = line[0]
+        if not waiter.state and not waiter.future.done():  # WAITING
+            return waiter
+        line.popleft()
+    return None
+
+
 class WaitQueue(deque[Waiter]):
     """Waiters in the order they came. All methods are to be called under `guard`."""
 
@@ -118,14 +132,7 @@ class WaitQueue(deque[Waiter]):
         super().__init__()
         self._left = 0
 
-    def first(self) -> Waiter | None:
-        """Return the first one still waiting, or None; those that gave up are dropped."""
-        while self:
-            waiter = self[0]
-            if not waiter.state and not waiter.future.done():  # WAITING
-                return waiter
-            self.popleft()
-        return None
+    first = first_waiting
 
     def note_left(self) -> None:
         """Take note that somebody gave up; sweep when the dead are the majority."""
