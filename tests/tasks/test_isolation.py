@@ -300,6 +300,37 @@ async def test_an_async_function_on_a_thread_has_a_loop_of_its_own(runtime: Runt
     assert await spawn(inside, isolation="thread") == (True, "harn-worker", "task_root:spawn:1")
 
 
+async def test_a_cancel_interrupts_an_async_function_on_a_thread(runtime: Runtime) -> None:
+    began, seen = threading.Event(), []
+
+    async def inside() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append(is_cancelled())
+            raise
+
+    handle = spawn(inside, isolation="thread")
+    await until(began.is_set)
+    handle.cancel()
+
+    with pytest.raises(TaskCancelled):
+        await handle
+    assert seen == [True]
+
+
+async def test_a_deadline_interrupts_async_functions_on_threads_early_and_late() -> None:
+    async def inside(_: int) -> None:
+        await asyncio.Event().wait()
+
+    async with Runtime():
+        for patience in (0, "1ms", "2ms", "5ms", "50ms"):
+            with pytest.raises(harn.DeadlineExceeded):
+                async with harn.deadline(patience):
+                    await parallel_each(range(3), inside, isolation="thread")
+
+
 async def test_a_loop_of_its_own_cannot_await_a_task_of_another(runtime: Runtime) -> None:
     gate = asyncio.Event()
     handle = spawn(gate.wait)

@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from harn.runtime import Ambient, Frame, Runtime, Task, current_frame_var
@@ -62,22 +64,43 @@ class Passport:
         return Frame(task)
 
 
-def run_apart(task: Task, fn: Callable[..., Any], *args: Any) -> Any:
-    """Run the async *fn* in a new event loop on this thread, in the name of *task*."""
-    return run_with(Passport.of(task).frame(cancel_from=task), fn, *args)
+def run_apart(
+    task: Task, began: Callable[[Callable[[], None]], None], fn: Callable[..., Any], *args: Any
+) -> Any:
+    """Run the async *fn* in a new event loop on this thread, in the name of *task*.
+
+    *began* is told how to cancel it; that may be done from any thread.
+    """
+    return run_with(Passport.of(task).frame(cancel_from=task), fn, *args, began=began)
 
 
-def run_with(frame: Frame, fn: Callable[..., Any], *args: Any) -> Any:
+def run_with(
+    frame: Frame,
+    fn: Callable[..., Any],
+    *args: Any,
+    began: Callable[[Callable[[], None]], None] | None = None,
+) -> Any:
     """Call *fn*, with *frame* as the current one; run what it returns if that can be awaited.
 
     An async function finds a runtime that is open: it may spawn, and what it leaves is ended.
     """
     current_frame_var.set(frame)
     result = fn(*args)
-    return asyncio.run(_inside(frame, result)) if inspect.isawaitable(result) else result
+    return asyncio.run(_inside(frame, result, began)) if inspect.isawaitable(result) else result
 
 
-async def _inside(frame: Frame, result: Awaitable[Any]) -> Any:
+async def _inside(
+    frame: Frame, result: Awaitable[Any], began: Callable[[Callable[[], None]], None] | None
+) -> Any:
     async with frame.task.runtime:
         current_frame_var.set(frame)
+        if began is not None:
+            here = asyncio.current_task()
+            assert here is not None
+            began(partial(_cancel, asyncio.get_running_loop(), here))
         return await result
+
+
+def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
+    with suppress(RuntimeError):  # its loop is closed: it has ended
+        loop.call_soon_threadsafe(task.cancel)

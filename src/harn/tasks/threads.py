@@ -2,9 +2,10 @@
 
 The threads are our own and bounded; asyncio's default executor is shared with everything else in
 the process, and one stuck function there starves it. A thread cannot be stopped from outside:
-cancelling its task sets `is_cancelled()`, interrupts what it does through `from_thread`, and waits.
-A function that has not begun is withdrawn. Only when the runtime itself is being left do we stop
-waiting, after `ABANDON_AFTER` seconds, and say so in the log: the thread is abandoned, not stopped.
+cancelling its task sets `is_cancelled()`, interrupts what it does through `from_thread` or awaits
+in a loop of its own, and waits. A function that has not begun is withdrawn. Only when the runtime
+itself is being left do we stop waiting, after `ABANDON_AFTER` seconds, and say so in the log: the
+thread is abandoned, not stopped.
 """
 
 from __future__ import annotations
@@ -63,12 +64,10 @@ class Threads:
         """Run *fn* with *args* on a thread; return its value or raise its error.
 
         Cancelling withdraws a function that has not begun; otherwise it sets `is_cancelled()` in
-        the function, waits for it to end, drops its value and raises the cancel.
+        the function, interrupts an async one, waits for it to end, drops its value and raises
+        the cancel.
         """
-        task = current_frame().task
-        if is_async_callable(fn):
-            fn = functools.partial(run_apart, task, fn)
-        job = ThreadCall(task, fn, args)
+        job = ThreadCall(current_frame().task, fn, args)
         self._submit(job)
         try:
             await job.wait()
@@ -135,6 +134,8 @@ class ThreadCall:
         """Whether the function was asked to stop; its task may go on after it."""
         self.must_cancel = False
         """A cancel that the next `from_thread` is to receive."""
+        self._interrupt: Callable[[], None] | None = None
+        """Cancels an async function in the loop of its own that it has on the thread."""
         self._activity = self._runtime.clock.activity
         self._activity.call_began(self)
         self._busy = True
@@ -157,7 +158,15 @@ class ThreadCall:
 
     def _call(self) -> Any:
         current_call.set(self)
+        if is_async_callable(self._fn):
+            return run_apart(self.task, self._began_apart, self._fn, *self._args)
         return self._fn(*self._args)
+
+    def _began_apart(self, interrupt: Callable[[], None]) -> None:
+        # Set before we look, as the other side looks after it has set: one of us interrupts.
+        self._interrupt = interrupt
+        if self.stop_requested:
+            interrupt()
 
     def _take(self) -> bool:
         # Popping is atomic: either the thread begins the call or the loop withdraws it.
@@ -204,6 +213,8 @@ class ThreadCall:
         if self._take():
             self._end()
             return
+        if self._interrupt is not None:
+            self._interrupt()
         self.must_cancel = not self.reaching
         for reach in list(self.reaching):
             reach.cancel()
