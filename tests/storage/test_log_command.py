@@ -12,6 +12,7 @@ import click
 import pytest
 
 from harn import HarnError, Runtime, StorageError
+from harn.cli import invoke
 from harn.cli.log import log as command
 from harn.storage import Store, draft
 from harn.storage.log import move_cursor, topics
@@ -161,6 +162,20 @@ def test_a_mistyped_path_is_told_and_makes_nothing(
         harn_log(*argv, "--storage", url.format(tmp_path))
 
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "command", [("log", "verify"), ("orchestrator", "queue", "ls"), ("top", "--once", "--json")]
+)
+def test_a_mistyped_schema_is_told_and_makes_nothing(
+    postgres_url: str, capfd: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    url = f"{postgres_url}_mistyped"
+    for _ in range(2):
+        invoke([*command, "--storage", url])
+
+    told = capfd.readouterr()
+    assert f"{told.out}{told.err}".count("there is no store in the schema") == 2
 
 
 def test_a_mistyped_source_makes_no_target(tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ import click
 
 from harn.cli.output import DURATION, emit, one_line
 from harn.duration import roughly
-from harn.errors import HarnError
+from harn.errors import HarnError, StorageError
 from harn.orchestrator import overview, shares_of
 from harn.runtime import Runtime, sleep
 from harn.settings import Settings
-from harn.storage import mask, read_url
+from harn.storage import check_there, mask, read_url
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -75,7 +75,9 @@ def nothing_at(directory: Path, url: str | None) -> str | None:
         place = read_url(url)
         if place.engine == "memory":
             return "memory:// ends with its process: there is nothing to see from outside"
-        if place.engine == "postgresql" or place.path.exists():
+        if place.engine == "postgresql":
+            return _no_schema(url)
+        if place.path.exists():
             return None
         path, what = place.path, mask(url)
     return one_line(
@@ -83,6 +85,14 @@ def nothing_at(directory: Path, url: str | None) -> str | None:
         f'harn.run(main, state_dir="{directory}") or `harn orchestrator serve`, or name '
         f"another place than {what} with --state-dir or --storage."
     )
+
+
+def _no_schema(url: str) -> str | None:
+    try:
+        check_there(url)
+    except StorageError as error:
+        return one_line(f"nothing here yet: {error}")
+    return None
 
 
 async def _live(directory: Path, url: str | None, every: float) -> int:

@@ -123,6 +123,20 @@ class _Borrowed:
         self._pool.putconn(self._connection)
 
 
+def is_made(dsn: str, schema: str) -> bool:
+    """Tell whether a store was made in *schema*. A server that does not answer may have one:
+    whoever opens it says what is wrong.
+    """
+    names = {"schema": f'"{schema}"', "versions": f'"{schema}".harn_schema'}
+    try:
+        with psycopg.connect(dsn, **CONNECT) as connection:
+            cursor = psycopg.ClientCursor(connection)
+            [(_, listed)] = cursor.execute(load_queries("postgres")["has_schema"].text, names)
+            return bool(listed)
+    except psycopg.Error:
+        return True
+
+
 def migrate(connection: Connection[Any], schema: str, busy_ms: int, where: str) -> None:
     """Bring every concern's tables up to date, in one transaction under an advisory lock."""
     queries = load_queries("postgres")

@@ -102,12 +102,18 @@ def mask(url: str) -> str:
 
 
 def check_there(url: str) -> None:
-    """Refuse *url* if it names a file or directory that does not exist: whoever only wants to
-    read would wait for ever in front of a new, empty store.
+    """Refuse *url* if it names a file, directory or schema that does not exist: whoever only wants
+    to read would wait for ever in front of a new, empty store.
     """
     place = read_url(url)
     if place.engine in ("sqlite", "file") and not place.path.exists():
         raise StorageError(f"there is no store at {place.path}; check the path")
+    if place.engine == "postgresql":
+        from harn.storage.pgserver import is_made
+
+        schema = place.options.get("schema", "harn")
+        if not is_made(place.rest, schema):
+            raise StorageError(f"there is no store in the schema {schema!r} of {mask(url)}")
 
 
 def make_private_dir(path: Path) -> None:
