@@ -174,10 +174,15 @@ def _about(board: Board) -> dict[str, Any]:
     return {"queue": board.queue, "topic": topic, "triggers": board.triggers}
 
 
-def _open_shares(board: Board) -> Operation[list[Row]]:
-    """List shares that can be served, without their jobs."""
-    rows = yield ask("open_shares", queue_id=board.queue_id, limit=FEW + 1)
+def _shares_alone(asked: Ask) -> Operation[list[Row]]:
+    """List shares without their jobs, for an engine that does not bring them."""
+    rows = yield asked
     return [(*row, None) for row in rows]
+
+
+def _shares_of(rows: Sequence[Row]) -> list[Share]:
+    """Read the shares of *rows*, in which each comes once for every job that it brings."""
+    return [Share(*row[:7]) for row in {row[0]: row for row in rows}.values()]
 
 
 def _heads_by_key(board: Board, keys: Sequence[str], depth: int) -> Operation[list[Row]]:
@@ -238,10 +243,11 @@ class _Table:
         rows = seen
         if rows is None:
             about = {**_about(board), "limit": FEW + 1, "wanted": self.left}
-            rows = yield Ask(LOOK, about, steps=partial(_open_shares, board))
+            alone = ask("open_shares", queue_id=board.queue_id, limit=FEW + 1)
+            rows = yield Ask(LOOK, about, steps=partial(_shares_alone, alone))
         age = self._policy.starvation_age_ms
         before = board.now - age if age else -1
-        shares = [Share(*row[:7]) for row in {row[0]: row for row in rows}.values()]
+        shares = _shares_of(rows)
         if len(shares) <= FEW:
             self._knows_all = self._seen_all = True
             self._look_at(shares)
@@ -401,21 +407,29 @@ class _Table:
         """Move the frontier on by some shares that have their turn in this round."""
         size = min(CHUNK, max(1, self.left))
         wrapped, at = self._frontier
-        rows = yield ask(
-            "shares_in_turn",
-            queue_id=self._board.queue_id,
-            turn=min(self._round, self._board.round + 1),
-            after=at,
-            until=self._base if wrapped else LAST,
-            limit=size,
+        wanted = {
+            "queue_id": self._board.queue_id,
+            "turn": min(self._round, self._board.round + 1),
+            "after": at,
+            "until": self._base if wrapped else LAST,
+            "limit": size,
+        }
+        rows: list[Row] = yield Ask(
+            "shares_in_turn_and_jobs",
+            {**wanted, **_about(self._board), "wanted": self.left},
+            steps=partial(_shares_alone, ask("shares_in_turn", **wanted)),
         )
-        if len(rows) == size:
-            self._frontier = (wrapped, rows[-1][0])
+        shares = _shares_of(rows)
+        if len(shares) == size:
+            self._frontier = (wrapped, shares[-1].key)
         elif wrapped:
             self._seen_all = True
         else:
             self._frontier = (True, "")
-        self._look_at([Share(*row) for row in rows if row[0] not in self._lanes])
+        known = self._lanes.keys()
+        fresh = [row for row in rows if row[0] not in known]
+        self._look_at([share for share in shares if share.key not in known])
+        self._brought(fresh)
 
     def _look_at(self, shares: Sequence[Share]) -> list[_Lane]:
         lanes = [_Lane(share, self._policy.full_credit(share.key)) for share in shares]

@@ -74,6 +74,32 @@ FROM lanes AS l LEFT JOIN LATERAL (
 ) AS j ON l.depth IS NOT NULL
 ORDER BY l.place, j.priority, j.id;
 
+-- name: shares_in_turn_and_jobs
+-- List shares that can be served in a round, in the order of their keys, within a range of them, with their first ready jobs.
+WITH few AS MATERIALIZED (
+    SELECT *, count(*) OVER () AS many
+    FROM (SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares
+        WHERE queue_id = :queue_id AND turn = :turn AND key > :after AND key <= :until ORDER BY key LIMIT :limit) AS s
+), lanes AS MATERIALIZED (
+    SELECT *, 1 + greatest(1, (:wanted + many - 1) / many) AS depth FROM few
+), present AS MATERIALIZED (
+    SELECT p.priority FROM (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
+    CROSS JOIN LATERAL (SELECT 1 FROM jobs WHERE queue_id = :queue_id AND priority = p.priority AND state = 0 AND id > 0
+        ORDER BY id LIMIT 1) AS first
+)
+SELECT l.key, l.ready, l.in_flight, l.turn, l.round, l.credit, l.oldest_at, l.depth,
+    j.priority, j.id, j.enqueued_at, j.attempts, j.max_attempts, j.body
+FROM lanes AS l LEFT JOIN LATERAL (
+    SELECT h.*, (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic)
+        AND events.id = h.id AND octet_length(payload) <= 8192) AS body
+    FROM present AS p
+    CROSS JOIN LATERAL (SELECT priority, id, enqueued_at, attempts, max_attempts FROM jobs
+        WHERE queue_id = :queue_id AND key = l.key COLLATE "C" AND priority = p.priority AND state = 0
+        AND (:triggers::text IS NULL OR trigger_id IN (SELECT json_array_elements_text(:triggers::json)))
+        ORDER BY id LIMIT l.depth) AS h
+) AS j ON true
+ORDER BY l.key, j.priority, j.id;
+
 -- name: ready_heads
 -- List the first ready jobs of some keys, for each priority so many, with their records if they are short.
 SELECT j.key, j.priority, j.id, j.enqueued_at, j.attempts, j.max_attempts,
