@@ -83,7 +83,7 @@ class Task:
         self.group_id = group_id
         self.cancel_requested = False
         self.cancel_from = cancel_from
-        """The task whose cancellation is also ours: the parent, when it must outlive us."""
+        """The task whose cancellation is also ours: the parent, except in pools and supervisors."""
         self.counters: dict[str, int] | None = None
         self.aio: asyncio.Task[Any] | None = None
         """The asyncio task that runs us, while one does."""
@@ -108,7 +108,7 @@ class Task:
 
     @property
     def cancelled(self) -> bool:
-        """Whether this task, or one whose end it must not outlive, was asked to stop."""
+        """Whether this task, or one whose cancellation is also its own, was asked to stop."""
         task: Task | None = self
         while task is not None:
             if task.cancel_requested:

@@ -348,6 +348,30 @@ async def test_is_cancelled_reaches_the_children_that_the_parent_outlives(
     assert seen == ["grandchild"]
 
 
+async def test_is_cancelled_reaches_a_detached_child_which_nobody_interrupts(
+    runtime: Runtime,
+) -> None:
+    async def grandchild() -> str:
+        while not is_cancelled():
+            await asyncio.sleep(0)
+        return "drained"
+
+    async def child() -> str:
+        started.append(spawn(grandchild))
+        return await started[-1]
+
+    started: list[Any] = []
+    kindly, hard = spawn(child), spawn(child)
+    await turns()
+
+    assert await cancel_graceful(kindly) == Ok("drained")
+
+    hard.cancel()
+    with pytest.raises(TaskCancelled):
+        await hard
+    assert [await each for each in started] == ["drained", "drained"]
+
+
 async def test_wait_agent_takes_one_or_many_of_anything_with_wait(runtime: Runtime) -> None:
     class Supervisor:
         async def wait(self) -> str:

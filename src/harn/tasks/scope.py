@@ -59,7 +59,8 @@ def spawn(
     """Start *fn* with *args* as a task of its own and return its handle at once.
 
     Inside a `scope` the task belongs to the scope. Elsewhere it is detached: it runs until it ends
-    or its runtime does, and an error that nobody awaits is logged. *isolation* says where it runs:
+    or its runtime does, and an error that nobody awaits is logged. A cancel of its parent does not
+    end it then, but it is told: `is_cancelled()` turns true. *isolation* says where it runs:
     `"auto"` (an async function on the loop, a plain one on a worker thread), `"task"` (on the
     loop), `"thread"`, or `"process"` (arguments and result are copied). A plain function that
     returns an awaitable has it awaited on the loop.
@@ -93,7 +94,7 @@ def _start(
         name or "spawn",
         parent,
         group_id=parent.group_id,
-        cancel_from=parent if nursery is not None else None,
+        cancel_from=parent,
     )
     return launch(task, call, args, nursery=nursery)
 

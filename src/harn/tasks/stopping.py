@@ -19,8 +19,8 @@ T = TypeVar("T")
 def is_cancelled() -> bool:
     """Tell whether the current task was asked to stop; works on worker threads too.
 
-    True after `cancel()` and `cancel_graceful()`, when the scope or the parent that must outlive
-    this task is cancelled, and while the runtime is being left.
+    True after `cancel()` and `cancel_graceful()` of this task or of one that it was started by,
+    and while the runtime is being left.
 
     >>> import harn
     >>> async def main() -> bool:
