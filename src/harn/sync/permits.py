@@ -204,21 +204,23 @@ class Permits:
 
     def open(self, kind: str, key: str, capacity: int) -> Turnstile:
         """Return the turnstile under *key*, made with *capacity* if it is new."""
-        turnstiles = self.named[kind]
         if not isinstance(key, str) or not key:
             raise InvalidOption("key", key, "a non-empty string")
-        with guard:
-            found = turnstiles.get(key)
-            if found is None:
-                found = turnstiles[key] = Turnstile(kind, key, capacity, self._runtime)
-                if len(turnstiles) > MOST_IDLE:
-                    _forget_the_idle(turnstiles, found)
+        found = self.named[kind].get(key) or self._make(kind, key, capacity)
         if found.capacity != capacity:
             option = "limit" if kind == "gate" else "capacity"
             raise InvalidOption(
                 option, capacity, f"{found.capacity}, which {kind} {key!r} was opened with"
             )
         return found
+
+    def _make(self, kind: str, key: str, capacity: int) -> Turnstile:
+        turnstiles = self.named[kind]
+        with guard:  # another thread may be reading them all
+            made = turnstiles[key] = Turnstile(kind, key, capacity, self._runtime)
+            if len(turnstiles) > MOST_IDLE:
+                _forget_the_idle(turnstiles, made)
+        return made
 
 
 def _forget_the_idle(turnstiles: dict[str, Turnstile], new: Turnstile) -> None:

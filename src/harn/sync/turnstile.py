@@ -151,7 +151,7 @@ class Turnstile:
     def serve(self, now: float) -> None:
         """Grant those at the front of the line what they can have."""
         line = self.line
-        while (turn := self.first()) is not None and turn.want <= self.free:
+        while (turn := first_waiting(line)) is not None and turn.want <= self.free:
             line.popleft()
             self.queued -= 1
             self._grant(turn)
