@@ -238,7 +238,10 @@ class _Table:
         return Choice(self._picks, self._round, self._last, self._promoted, shares)
 
     def look_around(self, seen: list[Row] | None) -> Operation[None]:
-        """Look at all keys that can be served if they are few, else find those that starve."""
+        """Look at all keys that can be served if they are few, else at the oldest.
+
+        Those that starve are among them.
+        """
         board = self._board
         rows = seen
         if rows is None:
@@ -255,20 +258,23 @@ class _Table:
             if any((share.oldest_at or 0) <= before for share in shares):
                 self._starved_before = before
         elif age:
-            yield from self._look_for_starving(before)
+            starving = [share for share in shares if (share.oldest_at or 0) <= before]
+            if len(starving) == len(shares) and self.left > len(starving):
+                starving = yield from self._more_starving(before)
+            if starving:
+                self._starving.extend(starving)
+                self._starved_before = before
 
     # -- promotion ---------------------------------------------------------------------------
 
-    def _look_for_starving(self, before: int) -> Operation[None]:
+    def _more_starving(self, before: int) -> Operation[list[Share]]:
         rows = yield ask(
             "starving_shares",
             queue_id=self._board.queue_id,
             before=before,
             limit=self.left,
         )
-        self._starving.extend(Share(*row) for row in rows)
-        if rows:
-            self._starved_before = before
+        return [Share(*row) for row in rows]
 
     def _starving_lane(self) -> Operation[_Lane | None]:
         """Return the lane with the oldest job of all, if it has waited too long."""

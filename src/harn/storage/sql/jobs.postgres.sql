@@ -45,13 +45,14 @@ ON CONFLICT (queue_id, key) DO UPDATE SET
     ready = shares.ready + excluded.ready, scheduled = shares.scheduled + excluded.scheduled, idle_at = NULL;
 
 -- name: open_shares_and_jobs
--- List some shares that can be served and, if these are all, the first ready jobs of those whose turn comes next.
+-- List the shares that can be served and whose jobs have waited longest; if these are all, also the first ready jobs of
+-- those whose turn comes next.
 WITH q AS MATERIALIZED (
     SELECT queue_id, round, last_key FROM queues WHERE name = :queue
 ), few AS MATERIALIZED (
     SELECT *, row_number() OVER (ORDER BY turn > (SELECT round FROM q), key <= (SELECT last_key FROM q), key) AS place, count(*) OVER () AS many
     FROM (SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares
-        WHERE queue_id = (SELECT queue_id FROM q) AND turn IS NOT NULL LIMIT :limit) AS s
+        WHERE queue_id = (SELECT queue_id FROM q) AND turn IS NOT NULL ORDER BY oldest_at, key LIMIT :limit) AS s
 ), lanes AS MATERIALIZED (
     SELECT *, CASE WHEN many < :limit AND place <= :wanted THEN
         1 + greatest(1, (:wanted + least(many, :wanted) - 1) / least(many, :wanted)) END AS depth

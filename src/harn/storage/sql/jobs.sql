@@ -4,9 +4,9 @@ SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares
 WHERE queue_id = :queue_id AND turn = :turn AND key > :after AND key <= :until ORDER BY key LIMIT :limit;
 
 -- name: open_shares
--- List some shares that can be served.
+-- List the shares that can be served and whose jobs have waited longest.
 SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares
-WHERE queue_id = :queue_id AND turn IS NOT NULL LIMIT :limit;
+WHERE queue_id = :queue_id AND turn IS NOT NULL ORDER BY oldest_at, key LIMIT :limit;
 
 -- name: starving_shares
 -- List shares that can be served and whose oldest job was enqueued by a time, oldest first.
