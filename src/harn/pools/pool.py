@@ -182,7 +182,7 @@ class Pool(Slots):
     async def _until_drained(self) -> None:
         if self._drained is None:
             self._drained = self.runtime.loop.create_future()
-        me = waits_for(self)
+        me = waits_for(self, self.runtime.loop)
         try:
             await asyncio.wait((self._drained,))
         finally:
@@ -327,7 +327,7 @@ class Pool(Slots):
         if self._is_inside():
             self._stuck.add(waiter, "submits into its full queue")
         self._line.join(waiter)
-        me = waits_for(self)
+        me = waits_for(self, self.runtime.loop)
         try:
             await waiter
             task = self._try_submit(fn, priority, key, idempotency_key, labels, has_place=True)

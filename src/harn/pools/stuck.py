@@ -13,17 +13,17 @@ from __future__ import annotations
 import asyncio
 
 from harn.errors import DeadlockError
-from harn.runtime import Task, current_frame
+from harn.runtime import Task, current_frame, current_frame_var
 
 
-def waits_for(what: object) -> Task | None:
+def waits_for(what: object, loop: asyncio.AbstractEventLoop) -> Task | None:
     """Note that the current task is about to wait for *what*, a pool or a task of one.
 
     Returns the task, whose `waiting` the caller sets back to None; None if it is a plain asyncio
     task that waits here.
     """
-    task = current_frame().task
-    if task.aio is not asyncio.current_task():
+    task = (current_frame_var.get(None) or current_frame()).task
+    if task.aio is not asyncio.current_task(loop):
         return None
     task.waiting = what
     return task

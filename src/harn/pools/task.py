@@ -269,7 +269,7 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
     async def _until_finished(self) -> None:
         pool = self._pool
         loop = asyncio.get_running_loop()
-        if loop is not pool.runtime.loop:
+        if loop is not pool.runtime._loop:
             raise pool._elsewhere()
         waiter: asyncio.Future[None] = loop.create_future()
         if pool._is_inside():
@@ -277,7 +277,7 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
         if self._waiters is None:
             self._waiters = {}
         self._waiters[waiter] = None
-        me = waits_for(self)
+        me = waits_for(self, loop)
         try:
             await waiter
         finally:
