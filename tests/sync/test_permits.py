@@ -19,6 +19,7 @@ from harn import (
     disown,
     drop,
     owned,
+    parallel,
     scope,
     spawn,
     sync_gate_acquire,
@@ -499,6 +500,26 @@ async def test_a_disowned_permit_outlives_its_scope(runtime: Runtime, asked: boo
 
     assert await sync_mutex_acquire("k", timeout=0) is None
     assert permit.release()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_disowned_permit_is_not_held_by_whoever_runs_next_on_the_same_worker(
+    runtime: Runtime, kind: str
+) -> None:
+    passed_on: list[Permit | None] = []
+
+    async def work(n: int) -> None:
+        if n == 0:
+            passed_on.append(disown(await acquire(kind)))
+        else:
+            await acquire(kind)  # would be a re-entry if the two were one task
+
+    both = asyncio.ensure_future(parallel(2, work, max_concurrent=1))
+    await settle()
+    assert sync_release(passed_on[0])  # type: ignore[arg-type]
+
+    await both
+    assert (metrics(kind).acquisition_count, metrics(kind).current_held) == (2, 0)
 
 
 async def test_permits_unwind_in_turn_with_defers(runtime: Runtime) -> None:

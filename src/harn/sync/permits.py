@@ -138,6 +138,13 @@ class Permit(Turn):
         turnstile.holder = None
         return True
 
+    def disowned(self) -> None:
+        """Let whoever has it now release it: the task that acquired it is not asked any more."""
+        if get_ident() == self.on.thread:
+            self.on.disown(self)
+        else:
+            self.on.loop.call_soon_threadsafe(self.on.disown, self)
+
     def __call__(self) -> bool:
         """Release it: what the scope or task that owns it calls when it ends."""
         return self.release()

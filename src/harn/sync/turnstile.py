@@ -148,6 +148,16 @@ class Turnstile:
         if self.line:
             self.serve(now)
 
+    def disown(self, turn: Turn) -> None:
+        """Count what *turn* holds as nobody's: its task may end before it is given back."""
+        if turn.state != GRANTED:
+            return
+        if self.holder is turn.holder and self.held == turn.want:
+            self.holder = None
+        elif left := self.holders.pop(turn.holder, turn.want) - turn.want:
+            self.holders[turn.holder] = left
+        turn.holder = None
+
     def serve(self, now: float) -> None:
         """Grant those at the front of the line what they can have."""
         line = self.line

@@ -97,7 +97,9 @@ def disown(handle: T) -> T:
     frame: Frame | None = current_frame()
     key = _key(handle)
     while frame is not None:
-        if frame.cleanups is not None and frame.cleanups.pop(key, None) is not None:
+        if frame.cleanups is not None and (cleanup := frame.cleanups.pop(key, None)) is not None:
+            if hasattr(cleanup, "disowned"):
+                cleanup.disowned()
             break
         frame = _outside(frame)
     return handle
