@@ -86,8 +86,9 @@ async def test_advance_waits_for_store_operations(clock: FakeClock) -> None:
 
 
 async def test_advance_waits_for_plain_functions_on_their_threads(
-    runtime: Runtime, clock: FakeClock
+    runtime: Runtime, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(harn_clock, "PATIENCE", 60.0)
     at: list[float] = []
     go = threading.Semaphore(0)
 
