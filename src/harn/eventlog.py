@@ -269,7 +269,13 @@ class EventLog:
         await self._settle(check_topic(topic))
         total = 0
         while gone := await self.store.run(
-            lambda: trim(topic, keep=keep, before_ms=before_ms, force=force)
+            lambda: trim(
+                topic,
+                keep=keep,
+                before_ms=before_ms,
+                force=force,
+                dedupe_ms=self._runtime.settings.dedupe_window_ms,
+            )
         ):
             total += gone
         return total

@@ -35,9 +35,13 @@ class Tally:
         yield ask("make_tally")
         yield ask("count_kind", kind=event.kind)
 
-    def held(self, topic: str) -> Operation[int | None]:
+    def held(self, topic: str, below: int, dedupe_ms: int) -> Operation[int | None]:
         rows = yield ask("dump_tally")
         return 3 if ("held", 1) in rows else None
+
+    def forget(self, topic: str, below: int) -> Operation[None]:
+        return
+        yield
 
 
 MAKE = "CREATE TABLE IF NOT EXISTS tally (kind text PRIMARY KEY, seen bigint NOT NULL)"

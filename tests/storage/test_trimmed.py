@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from harn import Runtime, channel_emit, topics, trigger_register, worker_queue
+import pytest
+
+from harn import ClaimLost, Runtime, channel_emit, topics, trigger_register, worker_queue
 from harn.storage import Operation, Store, ask, ask_many, compare, list_topics, rebuild
 from harn.testing import FakeClock
 
@@ -137,3 +139,70 @@ async def test_51_a_trim_forgets_no_instant_that_has_fired(lasting_url: str) -> 
         assert await runtime.event_log.read(topics.CRON_STATE) == [newest]
         await runtime.event_log.trim(topics.TRIGGER_OWNERS, keep=0)
         assert await runtime.service(Store).run(compare) == []
+
+
+async def kept(runtime: Runtime, dump: str) -> int:
+    """Count the rows of an index's table."""
+
+    def count() -> Operation[int]:
+        return len((yield ask(dump)))
+
+    return await runtime.service(Store).run(count)
+
+
+async def test_what_is_trimmed_leaves_the_index_too(lasting_url: str) -> None:
+    clock = FakeClock()
+    async with Runtime(storage=lasting_url, clock=clock) as runtime:
+        queue = worker_queue("q")
+        for n in range(20):
+            await queue.enqueue(n, dedupe_key=f"key-{n}")
+        for claim in await queue.claim_many("me", 15):
+            await claim.ack()
+        await clock.advance(2 * 86_400)
+
+        assert await runtime.event_log.trim("worker.q", keep=0) == 15
+
+        assert await kept(runtime, "dump_jobs") == 5
+        assert await kept(runtime, "dump_dedupe") == 5
+        assert await runtime.service(Store).run(compare) == []
+        summary = await queue.summary()
+        assert (summary.ready, summary.acked) == (5, 15)
+
+
+async def test_a_dedupe_key_that_counts_keeps_its_job(lasting_url: str) -> None:
+    clock = FakeClock()
+    async with Runtime(storage=lasting_url, clock=clock) as runtime:
+        queue, log = worker_queue("q"), runtime.event_log
+        await queue.enqueue("before")
+        first = await queue.enqueue("once", dedupe_key="key")
+        await queue.enqueue("behind")
+        for claim in await queue.claim_many("me", 3):
+            await claim.ack()
+
+        assert await log.trim("worker.q", keep=0) == 1
+        await runtime.service(Store).run(rebuild)
+        again = await queue.enqueue("once more", dedupe_key="key")
+        await clock.advance(86_401)
+        later = await log.trim("worker.q", keep=0)
+        other = await queue.enqueue("another day", dedupe_key="key")
+
+    assert (again.job_id, again.duplicate) == (first.job_id, True)
+    assert later == 2
+    assert not other.duplicate
+
+
+async def test_A2_a_claim_on_a_job_that_was_trimmed_is_lost(lasting_url: str) -> None:
+    clock = FakeClock()
+    async with Runtime(storage=lasting_url, clock=clock) as runtime:
+        queue = worker_queue("q")
+        await queue.enqueue(1)
+        zombie = await queue.claim_next("slow", ttl="1s")
+        assert zombie is not None
+        await clock.advance(2)
+        heir = await queue.claim_next("quick")
+        assert heir is not None
+        await heir.ack()
+        assert await runtime.event_log.trim("worker.q", keep=0) == 1
+
+        with pytest.raises(ClaimLost, match="trimmed"):
+            await zombie.ack()

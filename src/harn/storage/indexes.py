@@ -41,8 +41,14 @@ class Index(Protocol):
     def fold(self, event: Event) -> Operation[None]:
         """Apply *event*, which is of a wanted topic; records come in the order they were made."""
 
-    def held(self, topic: str) -> Operation[int | None]:
-        """Return the oldest offset of *topic* that is not settled, or None if all are."""
+    def held(self, topic: str, below: int, dedupe_ms: int) -> Operation[int | None]:
+        """Return the oldest offset of *topic* that is not settled, or None if all below are.
+
+        The dedupe key of a settled job counts for *dedupe_ms* more.
+        """
+
+    def forget(self, topic: str, below: int) -> Operation[None]:
+        """Remove what was kept of settled records of *topic* below an offset, which are gone."""
 
 
 INDEXES: list[Index] = []

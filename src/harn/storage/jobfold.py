@@ -110,20 +110,37 @@ class JobIndex:
         yield from folds[event.kind](state, event)
         yield from save_queue(state)
 
-    def held(self, topic: str) -> Operation[int | None]:
-        """Return the oldest offset of *topic* that is needed: by a job that is not settled, and,
-        of claims and responses, by one whose record is still there.
+    def held(self, topic: str, below: int, dedupe_ms: int) -> Operation[int | None]:
+        """Return the oldest offset of *topic* that is needed: by a job that is not settled or
+        whose dedupe key counts, and, of claims and responses, by one whose record is still there.
         """
-        names = yield ask("queue_names")
-        queue = next((name for (name,) in names if topic in _topics_of(name)), None)
+        queue = yield from _queue_of(topic)
         if queue is None:
             return None
         jobs = queue_topics(queue).jobs
         if topic != jobs:
             return (yield from as_young_as_the_oldest(topic, jobs))
+        [(queue_id, now, *_)] = yield ask("open_queue", queue=queue)
+        unsettled = yield ask("oldest_unsettled", queue_id=queue_id)
+        deduping = yield ask(
+            "oldest_deduping", queue_id=queue_id, below=below, since=now - dedupe_ms
+        )
+        return min((int(id) for id, *_ in (*unsettled, *deduping)), default=None)
+
+    def forget(self, topic: str, below: int) -> Operation[None]:
+        """Remove the rows of settled jobs below an offset, and their dedupe keys."""
+        queue = yield from _queue_of(topic)
+        if queue is None or topic != queue_topics(queue).jobs:
+            return
         [(queue_id, *_)] = yield ask("open_queue", queue=queue)
-        oldest = yield ask("oldest_unsettled", queue_id=queue_id)
-        return int(oldest[0][0]) if oldest else None
+        yield ask("forget_dedupe", queue_id=queue_id, below=below)
+        yield ask("forget_jobs", queue_id=queue_id, below=below)
+
+
+def _queue_of(topic: str) -> Operation[str | None]:
+    """Return the queue that *topic* belongs to."""
+    names = yield ask("queue_names")
+    return next((name for (name,) in names if topic in _topics_of(name)), None)
 
 
 def _topics_of(queue: str) -> tuple[str, str, str]:

@@ -161,7 +161,7 @@ def _jobs_of(state: QueueState, ids: Set[int]) -> Operation[dict[int, JobState]]
 def _verdict(job: JobState | None, item: Settlement) -> SettlementResult | None:
     """Decide whether the holder of a claim may still act on it."""
     if job is None:
-        return SettlementResult("again")
+        return SettlementResult("lost", note="the job was settled and its record trimmed")
     if job.claim_id != item.claim_id:
         return SettlementResult("lost", note="another consumer has claimed the job since")
     if job.state in (ACKED, PURGED, DEAD) or not job.held:

@@ -178,7 +178,12 @@ class TriggerIndex:
         """Apply *event*."""
         yield from _apply(event)
 
-    def held(self, topic: str) -> Operation[int | None]:
+    def forget(self, topic: str, below: int) -> Operation[None]:
+        """Keep what is there: rows of settled events go when their keys expire."""
+        return
+        yield
+
+    def held(self, topic: str, below: int, dedupe_ms: int) -> Operation[int | None]:
         """Return the oldest record that is needed: an unsettled envelope, a waiting dead letter or
         mark, an outcome whose envelope is still there, a key, an owner or an instant in force.
         """

@@ -1,8 +1,8 @@
 """What a trim explains: an index remembers settled work whose records are gone.
 
 A trim keeps every record of a queue that is not settled. Of the others the index still holds the
-rows and the totals, and no fold of what is left can give them: that is no damage. Only in a queue
-that has been trimmed, and only for what came before its oldest record.
+totals, after a forced trim also rows, and no fold of what is left can give them: that is no damage.
+Only in a queue that has been trimmed, and only for what came before its oldest record.
 """
 
 from __future__ import annotations

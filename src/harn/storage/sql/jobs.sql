@@ -125,6 +125,20 @@ SELECT max(id) FROM jobs WHERE queue_id = :queue_id;
 -- Tell the oldest job that is not settled, and when it was enqueued.
 SELECT id, enqueued_at FROM jobs WHERE queue_id = :queue_id AND state < 4 ORDER BY id LIMIT 1;
 
+-- name: oldest_deduping
+-- Tell the oldest job below an id that holds a dedupe key and is not settled, or has been only since a time.
+SELECT d.job_id FROM job_dedupe d JOIN jobs j ON j.queue_id = d.queue_id AND j.id = d.job_id
+WHERE d.queue_id = :queue_id AND d.job_id < :below AND (j.settled_at IS NULL OR j.settled_at > :since) ORDER BY d.job_id LIMIT 1;
+
+-- name: forget_dedupe
+-- Remove dedupe keys held by settled jobs below an id.
+DELETE FROM job_dedupe WHERE queue_id = :queue_id AND job_id < :below
+AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.queue_id = job_dedupe.queue_id AND j.id = job_dedupe.job_id AND j.state < 4);
+
+-- name: forget_jobs
+-- Remove settled jobs below an id.
+DELETE FROM jobs WHERE queue_id = :queue_id AND id < :below AND state >= 4;
+
 -- name: queue_totals
 -- Sum a queue's shares.
 SELECT coalesce(sum(ready), 0), coalesce(sum(scheduled), 0), coalesce(sum(in_flight), 0)

@@ -83,3 +83,4 @@ CREATE TABLE queue_triggers (
 -- The planner may take this one only where it is asked for by `id > 0`: it must not walk a whole queue to find a key's jobs.
 DROP INDEX jobs_ready;
 CREATE INDEX jobs_ready ON jobs (queue_id, priority, id) WHERE state = 0 AND id > 0;
+CREATE INDEX job_dedupe_by_job ON job_dedupe (queue_id, job_id);

@@ -79,3 +79,5 @@ CREATE TABLE queue_triggers (
     trigger_id TEXT NOT NULL,
     PRIMARY KEY (queue_id, trigger_id)
 ) STRICT, WITHOUT ROWID;
+-- version: 2
+CREATE INDEX job_dedupe_by_job ON job_dedupe (queue_id, job_id);
