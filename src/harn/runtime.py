@@ -91,9 +91,7 @@ class Runtime:
         if state_dir is not None and not isinstance(state_dir, str | PathLike):
             raise InvalidOption("state_dir", state_dir, "a directory, or None")
         if clock is not None and not hasattr(clock, "call_at"):
-            raise InvalidOption(
-                "clock", clock, "a clock, such as FakeClock(), or None"
-            )
+            raise InvalidOption("clock", clock, "a clock, such as FakeClock(), or None")
         self.settings = Settings.load()
         self.state_dir = Path(self.settings.state_dir if state_dir is None else state_dir)
         self.storage_url = _storage_url(storage, state_dir)
