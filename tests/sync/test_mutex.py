@@ -24,6 +24,7 @@ from harn import (
     InvalidOption,
     MutexReentered,
     Runtime,
+    disown,
     mutex,
     parallel,
     spawn,
@@ -179,6 +180,43 @@ async def test_a_cancelled_waiter_leaves_no_section_behind(runtime: Runtime) -> 
     await settle()
 
     assert all(each.is_idle for each in runtime.service(Mutexes).sections.values())
+
+
+async def test_a_section_left_while_somebody_gets_in_line_is_not_missed(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A coroutine that is thrown away leaves its section wherever the collector happens to run.
+    abandoned = mutex("m")
+    await spawn(abandoned.__aenter__)
+    future = asyncio.Future
+
+    def collecting(*, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        abandoned.__aexit__(None, None, None)
+        return future(loop=loop)
+
+    monkeypatch.setattr(sys.modules["harn.sync.mutex"], "Future", collecting)
+    async with mutex("m"):
+        pass
+
+
+async def test_a_permit_given_back_while_somebody_gets_in_line_is_not_missed(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def take() -> Any:
+        return disown(await sync_mutex_acquire("m"))
+
+    abandoned = await spawn(take)
+    future = asyncio.Future
+
+    def collecting(*, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        abandoned.release()
+        return future(loop=loop)
+
+    monkeypatch.setattr(sys.modules["harn.sync.permits"], "Future", collecting)
+    permit = await sync_mutex_acquire("m")
+
+    assert permit is not None
+    assert not abandoned.release()
 
 
 async def test_sections_that_nobody_is_in_do_not_pile_up(

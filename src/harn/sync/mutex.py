@@ -88,6 +88,8 @@ class Mutex:
         turn.future = future
         section.line.append(turn)
         section.queued += 1
+        if section.free:
+            section.serve(0.0)  # a finaliser has left it meanwhile
         if task.aio is holder:
             task.waiting = turn
         try:

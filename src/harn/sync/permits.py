@@ -284,6 +284,8 @@ async def sync_mutex_acquire(key: str, timeout: Duration | None = None) -> Permi
         turnstile.queued = queued = turnstile.queued + 1
         if queued > turnstile.longest_line:
             turnstile.longest_line = queued
+        if turnstile.free:
+            turnstile.serve(turnstile.monotonic())  # a finaliser has given it back meanwhile
         if task.aio is holder:
             task.waiting = permit
         try:

@@ -114,6 +114,8 @@ class Turnstile:
             self.queued = queued = self.queued + 1
             if queued > self.longest_line:
                 self.longest_line = queued
+            if self.free:
+                self.serve(self.monotonic())  # a finaliser may have given something back meanwhile
         return False
 
     def first(self) -> Turn | None:
