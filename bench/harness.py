@@ -54,7 +54,7 @@ USUAL_SECONDS = {
     "growth": 35,
     "pools": 115,
     "pools_peers": 70,
-    "primitives": 10,
+    "primitives": 22,
     "primitives_peers": 50,
     "queue": 25,
     "queue_idle": 145,

@@ -198,7 +198,7 @@ def contests() -> Iterable[Contest]:
     )
     yield contest(
         "contended, 10 tasks",
-        20_000,
+        100_000,
         asyncio_Lock=crowd(lock_section),
         harn_permit=crowd(permit_section),
         harn_mutex=crowd(mutex_section),
