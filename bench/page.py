@@ -36,18 +36,17 @@ BEHIND = """## Where a goal is not met, and why
 - **A job's life, on both stores.** Four records and an index beside them, a task of its own for
   each handler, the fair share: [what a job costs](design/queue-cost.md) says where each
   microsecond goes and what was tried. PgQueuer keeps one table and no log; with ten handlers we
-  are level with it, with a hundred it is twice as quick.
+  are level with it or a little ahead, with a hundred it is one and a half times to twice as quick.
 - **Enqueueing and emitting one at a time.** huey, litequeue and persist-queue write on the
   caller's thread, in one table and with fewer pages in each commit; ours goes through a
   writer's thread, so that the loop never waits for the disk. In batches, or with many callers,
-  we are ahead. On PostgreSQL an enqueue is three round trips: the queue's row, the record, the
-  job.
+  we are ahead. On PostgreSQL an enqueue is two round trips: the queue's row and the record, then
+  the job and the commit.
 - **Idle pick-up.** Enqueue and claim are two fsynced transactions, which is most of it; on
-  PostgreSQL they are eight round trips. The wake-up itself takes a tenth to a third of a
+  PostgreSQL they are four round trips. The wake-up itself takes a tenth to a third of a
   millisecond.
-- **Contended permits.** One guard for the whole room lets threads use what the loop uses;
-  without it a hand-off would be level with `asyncio.Lock`, which no thread may touch. A
-  semaphore counts what each task holds, so that a deadlock can be named; anyio's does not.
+- **A semaphore with a line.** It counts what each task holds, so that a deadlock can be named;
+  anyio's does not.
 - **Spawn in a scope.** A task in the tree with its frame, handle and owner, against a bare one.
 """
 
