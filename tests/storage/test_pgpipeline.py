@@ -16,7 +16,7 @@ from harn.storage.pgpipeline import Pipeline
 @pytest.fixture(params=[True, False], ids=["prepared", "plain"])
 def pipeline(postgres_server: str, request: pytest.FixtureRequest) -> Iterator[Pipeline]:
     with psycopg.connect(postgres_server, autocommit=True) as connection:
-        yield Pipeline(connection, prepares=request.param)
+        yield Pipeline(connection, is_own=request.param)
 
 
 def ask(pipeline: Pipeline, text: str, **params: Any) -> list[tuple[Any, ...]]:
@@ -75,7 +75,7 @@ def test_a_burst_answers_in_order_and_prepares_a_text_once(pipeline: Pipeline) -
         "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE %(like)s",
         like="harn%",
     )
-    assert names == [(2,)] or not pipeline.prepares
+    assert names == [(2,)] or not pipeline.is_own
 
 
 def test_an_error_ends_its_burst_and_leaves_the_connection_usable(pipeline: Pipeline) -> None:
@@ -114,7 +114,7 @@ def test_a_burst_that_fills_both_directions_does_not_block(pipeline: Pipeline) -
 
 def test_a_lost_connection_is_an_operational_error(postgres_server: str) -> None:
     with psycopg.connect(postgres_server, autocommit=True) as connection:
-        pipeline = Pipeline(connection, prepares=True)
+        pipeline = Pipeline(connection, is_own=True)
         with pytest.raises(psycopg.OperationalError):
             ask(pipeline, "SELECT pg_terminate_backend(pg_backend_pid())")
         assert connection.closed

@@ -39,9 +39,9 @@ _double = Struct(">d").pack
 class Pipeline:
     """One connection's prepared statements, and the way to send them."""
 
-    def __init__(self, connection: Connection[Any], *, prepares: bool) -> None:
-        self.prepares = prepares
-        """Whether statements are kept on the server; not behind every pooler."""
+    def __init__(self, connection: Connection[Any], *, is_own: bool) -> None:
+        self.is_own = is_own
+        """Whether the server's session is ours alone, so that statements can be kept there."""
         self._pgconn = connection.pgconn
         self._reader = Transformer(connection)
         self._known: dict[_Key, bytes] = {}
@@ -97,7 +97,7 @@ class Pipeline:
     ) -> bool:
         """Hand one statement to libpq; tell whether it had to be prepared first."""
         formats = (Format.BINARY,) * len(data)
-        if once or not self.prepares or not data:  # a bare COMMIT is not worth it
+        if once or not self.is_own or not data:  # a bare COMMIT is not worth it
             types = [_oid(kind) for kind in key[1]]
             self._pgconn.send_query_params(command, data, types, formats, Format.BINARY)
             return False

@@ -11,7 +11,7 @@ import psycopg_pool
 
 from harn.clock import SystemClock
 from harn.errors import HarnError, StorageBusy, StorageCorrupt, StorageError
-from harn.storage.pgpipeline import Pipeline
+from harn.storage.pgpipeline import Pipeline, Statement
 from harn.storage.queries import load_queries, missing_steps
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Server:
         self.reached = False
         """Whether it was ever there and its tables are up to date."""
         self.prepares = True
-        """Whether statements are prepared on the server; not behind every pooler."""
+        """Whether a session keeps what we leave there; not behind every pooler."""
 
     def use(self) -> _Borrowed:
         """Lend a connection for one `with` block; a broken one is replaced afterwards."""
@@ -93,13 +93,24 @@ class Server:
         return _Borrowed(pool)
 
     def _configure(self, connection: Connection[Any]) -> None:
-        # A pooler lends us another backend each time, which knows nothing that we prepared, or
-        # knows something else by its name.
+        # A pooler lends us another backend each time, which knows nothing that we prepared or
+        # set, or knows something else by its name.
         cursor = connection.execute("SELECT pg_backend_pid()")
         row = cursor.fetchone()
         own = row is not None and row[0] == connection.info.backend_pid
         assert isinstance(connection, _Connection)
-        connection.statements = Pipeline(connection, prepares=self.prepares and own)
+        connection.statements = Pipeline(connection, is_own=self.prepares and own)
+        if connection.statements.is_own:
+            connection.statements.run([self.limits(for_session=True)])
+
+    def limits(self, *, for_session: bool) -> Statement:
+        """Return what bounds every statement of a session, or of one transaction."""
+        return load_queries("postgres")["set_limits"].text, {
+            "path": f'"{self.schema}", pg_catalog',
+            "statement_ms": str(STATEMENT_MS),
+            "lock_ms": str(self._busy_ms),
+            "local": not for_session,
+        }
 
     def close(self) -> None:
         """Close every connection."""

@@ -1,8 +1,8 @@
 """PostgreSQL, through psycopg and its pool: a few threads, each with one transaction at a time.
 
-Every call is bounded (`statement_timeout`, `lock_timeout`, set inside the transaction so that a
-transaction-mode PgBouncer is fine), and whatever can be tried again is: a deadlock, a server
-that restarts, a connection lost.
+Every call is bounded (`statement_timeout`, `lock_timeout`, set inside each transaction where a
+pooler such as PgBouncer may lend us another session every time), and whatever can be tried again
+is: a deadlock, a server that restarts, a connection lost.
 
 The hard case is a connection lost between COMMIT and its answer. Each transaction therefore
 begins by writing its number into its producer's row, and only if it is higher than what is
@@ -36,7 +36,6 @@ from harn.storage.operations import Ask, Recipe, Row, Rows, drive, nothing
 from harn.storage.pgarrays import array_types
 from harn.storage.pgpipeline import Statement
 from harn.storage.pgserver import (
-    STATEMENT_MS,
     Server,
     connection_lost,
     pipeline_of,
@@ -58,8 +57,6 @@ FIRST_MS = 3000
 POOL_SIZE = 4
 FEW = 1000
 """So many rows fit into a statement that waits for others; more are sent in a stream."""
-CLAIM = 2
-"""Where in the opening of a transaction its number is claimed."""
 _NOT_PREPARED = ("26000", "42P05")
 """A prepared statement that is not there, or is there already: the connection is not our own."""
 PAUSE = 0.05
@@ -185,9 +182,10 @@ class _Lane:
         self._queries = load_queries("postgres")
         self._touched: set[str] = set()
         self._committing = False
-        self._queued: list[tuple[str, dict[str, Any]]] = []
+        self._queued: list[Statement] = []
         self._claims = False
         """Whether the number of the transaction is still to be claimed."""
+        self._claim_at = 0
 
     def carry_out(self, request: Request) -> None:
         """Settle *request*, trying again while that can help and the patience lasts."""
@@ -198,7 +196,7 @@ class _Lane:
             self._committing = False
             try:
                 with self._server.use() as connection:
-                    pipeline_of(connection).prepares &= self._server.prepares
+                    pipeline_of(connection).is_own &= self._server.prepares
                     attempts += 1
                     self._attempt(connection, request, attempts > 1)
                 return
@@ -224,7 +222,7 @@ class _Lane:
     def _attempt(self, connection: Connection[Any], request: Request, again: bool) -> None:
         write = request.durability != "memory"
         self._touched = set()
-        self._begin(write)
+        self._begin(connection, write)
         try:
             if again:
                 self._flush(connection)  # by itself: nothing else may fail if it has landed
@@ -254,22 +252,19 @@ class _Lane:
             connection.execute("ROLLBACK")
             raise
 
-    def _begin(self, write: bool) -> None:
+    def _begin(self, connection: Connection[Any], write: bool) -> None:
         """Have the transaction opened along with the first statement of the operation."""
-        clock = self._clock()
-        limits = {
-            "path": f'"{self._server.schema}", pg_catalog',
-            "statement_ms": str(STATEMENT_MS),
-            "lock_ms": str(self._busy_ms),
-        }
         self._claims = write
         self._queued = [
-            ("BEGIN" if write else "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY", {}),
-            (self._queries["set_limits"].text, limits),
+            ("BEGIN" if write else "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY", {})
         ]
+        if not pipeline_of(connection).is_own:
+            self._queued.append(self._server.limits(for_session=False))
         if write:
+            clock = self._clock()
             now = clock.now_ms() if clock.is_fake else None
             claim = {"producer": self._producer, "seq": self._seq, "now": now}
+            self._claim_at = len(self._queued)
             self._queued.append((self._queries["claim_number"].text, claim))
 
     def _execute(self, connection: Connection[Any], asked: Ask) -> Rows:
@@ -338,7 +333,7 @@ class _Lane:
         results = pipeline.run(queued, afterwards)
         if self._claims:
             self._claims = False
-            if results[CLAIM].ntuples != 1:
+            if results[self._claim_at].ntuples != 1:
                 raise _Landed
         return [pipeline.rows(result) for result in results[-wanted:]]
 

@@ -25,12 +25,12 @@ WITH t AS (
 SELECT head, at FROM t ORDER BY name;
 
 -- name: set_limits
--- Let nothing in this transaction hang, and plan by the indexes, whatever is known of the tables' sizes.
-SELECT set_config('search_path', :path, true), set_config('statement_timeout', :statement_ms, true),
-       set_config('lock_timeout', :lock_ms, true),
-       set_config('idle_in_transaction_session_timeout', :statement_ms, true),
-       set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
-       set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true);
+-- Let nothing in this session or transaction hang, and plan by the indexes, whatever is known of the tables' sizes.
+SELECT set_config('search_path', :path, :local), set_config('statement_timeout', :statement_ms, :local),
+       set_config('lock_timeout', :lock_ms, :local),
+       set_config('idle_in_transaction_session_timeout', :statement_ms, :local),
+       set_config('plan_cache_mode', 'force_generic_plan', :local), set_config('enable_seqscan', 'off', :local),
+       set_config('enable_hashjoin', 'off', :local), set_config('enable_mergejoin', 'off', :local);
 
 -- name: claim_number
 -- Claim the producer's next number: nothing comes back if it has landed.
