@@ -105,6 +105,17 @@ def test_what_a_producer_fires_a_consumer_drains(place: Path) -> None:
     assert report["summary"]["in_flight"] == 1
 
 
+def test_draining_a_queue_that_never_was_says_so(place: Path) -> None:
+    fire(place, 1)
+
+    report = queue(place, "drain", "triag")
+    done = queue(place, "drain", "triage")
+
+    assert report["drained"] == 0
+    assert report["note"] == "no job was ever put into queue 'triag'; did you mean 'triage'?"
+    assert (done["drained"], "note" in done) == (1, False)
+
+
 def seed(place: Path, jobs: list[NewJob], policy: SchedulerPolicy, picks: int) -> None:
     async def main() -> None:
         found = worker_queue("triage", policy)

@@ -10,11 +10,17 @@ import click
 from harn.cli.output import DURATION, emit, on_terminal, one_line, table
 from harn.cli.where import Where, common
 from harn.duration import roughly, to_text
-from harn.errors import HarnError
+from harn.errors import HarnError, did_you_mean
 from harn.orchestrator import explain as explain_job, manifest_consumer, queues_view
 from harn.runtime import Runtime
 from harn.topics import check_queue_name
-from harn.workers import Consumer, DrainReport, WorkerQueue, default_consumer_id
+from harn.workers import (
+    Consumer,
+    DrainReport,
+    WorkerQueue,
+    default_consumer_id,
+    worker_queues,
+)
 
 
 @click.group(invoke_without_command=True)
@@ -106,8 +112,12 @@ def drain(
     and exits with 0; a second signal gives them back at once.
     """
     manifest = where.manifest()
+    notes: list[str] = []
 
     async def work(runtime: Runtime) -> DrainReport:
+        known = [each.queue for each in await worker_queues()]
+        if name not in known:
+            notes.append(f"no job was ever put into queue {name!r}{did_you_mean(name, known)}")
         with _Progress(name) as progress:
             consumer = manifest_consumer(
                 runtime,
@@ -124,7 +134,8 @@ def drain(
                 return await consumer.run()
 
     report = where.run(work)
-    emit(where.as_json, report.as_dict(), lambda: _reported(report))
+    note = notes[0] if notes and not report.drained else None
+    emit(where.as_json, report.as_dict(), lambda: _reported(report), note)
     return 0
 
 
