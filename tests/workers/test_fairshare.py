@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import uuid
 from typing import Any
 from unittest import mock
 
@@ -222,6 +224,36 @@ async def test_C8_picks_are_those_of_the_rule_written_out_in_full(
             await compare(runtime, worker_queue("q", policy), steps, policy)
 
 
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    steps=STEPS,
+    weights=st.dictionaries(KEYS, st.integers(1, 4)),
+    cap=st.integers(0, 3),
+    starvation=st.sampled_from([0, 5 * MINUTE]),
+    few=st.sampled_from([0, 2, 32]),
+    chunk=st.sampled_from([1, 2, 100]),
+)
+async def test_C8_picks_are_those_of_the_rule_on_postgresql_too(
+    postgres_url: str,
+    steps: list[Any],
+    weights: dict[str, int],
+    cap: int,
+    starvation: int,
+    few: int,
+    chunk: int,
+) -> None:
+    policy = SchedulerPolicy(
+        strategy="drr",
+        weights=weights,
+        max_concurrent_per_key=cap,
+        starvation_age_ms=starvation,
+    )
+    patch = mock.patch.multiple(fairshare, FEW=few, CHUNK=chunk)
+    async with fresh_runtime(storage=postgres_url) as runtime:
+        with patch:
+            await compare(runtime, worker_queue(uuid.uuid4().hex, policy), steps, policy)
+
+
 async def compare(
     runtime: harn.Runtime, queue: WorkerQueue, steps: list[Any], policy: SchedulerPolicy
 ) -> None:
@@ -247,9 +279,10 @@ async def compare(
             assert [claim.job.id for claim in claims] == expected
             held += claims
         elif step == "settle" and held:
-            claim = held.pop(detail % len(held))
-            await claim.ack()
-            model.settle(claim.job.tenant_id or "")
+            settled = [held.pop(detail % len(held)) for _ in range(min(len(held), 1 + detail % 3))]
+            await asyncio.gather(*(claim.ack() for claim in settled))
+            for claim in settled:
+                model.settle(claim.job.tenant_id or "")
         elif step == "release" and held:
             claim = held.pop(detail % len(held))
             await claim.release()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+import harn
 from harn import ClaimLost, NewJob, SchedulerPolicy, worker_queue
 from harn.storage import JobIndex, Store
 from harn.storage.rebuild import compare
@@ -24,8 +26,9 @@ STEPS = st.lists(
             st.sampled_from(["ack", "fail", "retry", "release", "renew", "delay"]),
             st.integers(0, 20),
         ),
-        st.tuples(st.just("advance"), st.sampled_from([1, 3, 6, 20])),
+        st.tuples(st.just("advance"), st.sampled_from([1, 3, 6, 20, 1500])),
         st.tuples(st.just("purge"), st.none()),
+        st.tuples(st.just("trim"), st.sampled_from(["", ".claims", ".responses"])),
         st.tuples(st.just("summary"), st.none()),
     ),
     max_size=40,
@@ -43,6 +46,26 @@ async def test_a_rebuilt_index_is_the_index(steps: list[Any]) -> None:
     async with fresh_runtime() as runtime:
         clock: Any = runtime.clock
         queues = [worker_queue("q", policy) for policy in POLICIES]
+        held: list[Claim] = []
+        for step, detail in steps:
+            await clock.advance("1ms")
+            await act(queues, held, clock, step, detail)
+        store = runtime.service(Store)
+
+        differences = await store.run(lambda: compare([JobIndex()]))
+
+        assert differences == []
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=STEPS)
+async def test_a_rebuilt_index_is_the_index_on_postgresql_too(
+    postgres_url: str, steps: list[Any]
+) -> None:
+    async with fresh_runtime(storage=postgres_url) as runtime:
+        clock: Any = runtime.clock
+        name = uuid.uuid4().hex
+        queues = [worker_queue(name, policy) for policy in POLICIES]
         held: list[Claim] = []
         for step, detail in steps:
             await clock.advance("1ms")
@@ -79,6 +102,8 @@ async def act(queues: Any, held: list[Claim], clock: Any, step: str, detail: Any
         await queue.purge()
     elif step == "summary":
         await queue.summary()
+    elif step == "trim":
+        await harn.current_runtime().event_log.trim(f"worker.{queue.name}{detail}", keep=0)
     elif held:
         claim = held[detail % len(held)]
         try:
