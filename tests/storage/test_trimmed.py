@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from harn import ClaimLost, Runtime, channel_emit, topics, trigger_register, worker_queue
+from harn import (
+    ClaimLost,
+    Runtime,
+    SchedulerPolicy,
+    channel_emit,
+    topics,
+    trigger_register,
+    worker_queue,
+)
 from harn.storage import Operation, Store, ask, ask_many, compare, list_topics, rebuild
 from harn.testing import FakeClock
 
@@ -206,3 +214,23 @@ async def test_A2_a_claim_on_a_job_that_was_trimmed_is_lost(lasting_url: str) ->
 
         with pytest.raises(ClaimLost, match="trimmed"):
             await zombie.ack()
+
+
+async def test_a_trim_of_the_claims_does_not_forget_by_what_the_keys_go(lasting_url: str) -> None:
+    policy = SchedulerPolicy(strategy="drr", fairness_key="binding", max_concurrent_per_key=2)
+    async with Runtime(storage=lasting_url) as runtime:
+        queue, store = worker_queue("q", policy), runtime.service(Store)
+        await queue.enqueue_many([1, 2, 3])
+        for claim in await queue.claim_many("me", 3):
+            await claim.ack()
+        for part in ("", ".claims", ".responses"):
+            await runtime.event_log.trim(f"worker.q{part}", keep=0)
+        await queue.enqueue(4)
+
+        assert await store.run(compare) == []
+        await store.run(rebuild)
+        assert await store.run(compare) == []
+        counts = await queue.counts()
+
+    assert counts is not None
+    assert (counts.dimension, counts.cap) == ("binding", 2)

@@ -28,7 +28,7 @@ STEPS = st.lists(
         ),
         st.tuples(st.just("advance"), st.sampled_from([1, 3, 6, 20, 1500])),
         st.tuples(st.just("purge"), st.none()),
-        st.tuples(st.just("trim"), st.sampled_from(["", ".responses"])),
+        st.tuples(st.just("trim"), st.sampled_from(["", ".claims", ".responses"])),
         st.tuples(st.just("summary"), st.none()),
     ),
     min_size=10,

@@ -20,7 +20,8 @@ from harn.storage.indexes import INDEXES, Index, Table
 from harn.storage.log import PAGE, PAGE_BYTES
 from harn.storage.operations import Operation, Row, Rows, ask, ask_many
 from harn.storage.session import Session, migrate
-from harn.storage.trimmed import Trimmed, trimmed_queues
+from harn.storage.trimmed import Trimmed, oldest_kept, trimmed_queues
+from harn.topics import queue_topics
 
 Progress = Callable[[int], None]
 MOST_SHOWN = 20
@@ -58,10 +59,14 @@ def compare(
 def rebuild(
     indexes: Sequence[Index] | None = None, progress: Progress | None = None
 ) -> Operation[dict[str, int]]:
-    """Put what the log gives in the indexes' place; return the rows of each table."""
+    """Put what the log gives in the indexes' place; return the rows of each table.
+
+    Of a queue whose claims were trimmed it keeps by what its keys go, and their cap.
+    """
     counts: dict[str, int] = {}
     for index in INDEXES if indexes is None else indexes:
-        scratch = yield from _folded(index, progress)
+        known = yield from _queues(index)
+        scratch = yield from _folded(index, progress, [each for each in known if each.keys])
         for table in index.tables:
             rows = scratch.execute(ask(table.dump))
             yield ask(table.clear)
@@ -72,17 +77,29 @@ def rebuild(
     return counts
 
 
-def _queues(index: Index) -> Operation[list[str]]:
-    """Name the queues that the index knows, in the order of their numbers."""
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """A queue that the index knows; its dimension and cap if the record of them may be trimmed."""
+
+    name: str
+    keys: tuple[str, int] | None
+
+
+def _queues(index: Index) -> Operation[list[_Queue]]:
+    """Return the queues that the index knows, in the order of their numbers."""
     table = next((each for each in index.tables if each.name == "queues"), None)
     if table is None:
         return []
     yield ask("freeze")
-    return [name for _, name, *_ in sorted((yield ask(table.dump)))]
+    found: list[_Queue] = []
+    for _, name, dimension, cap, *_ in sorted((yield ask(table.dump))):
+        is_trimmed = (yield from oldest_kept(queue_topics(name).claims)) > 1
+        found.append(_Queue(name, (dimension, cap) if is_trimmed else None))
+    return found
 
 
 def _folded(
-    index: Index, progress: Progress | None, queues: Sequence[str] = ()
+    index: Index, progress: Progress | None, queues: Sequence[_Queue] = ()
 ) -> Operation[Session]:
     """Fold the log; *queues* have their numbers first, though a trim may have left none of one."""
     connection = apsw.Connection(":memory:", statementcachesize=200)
@@ -92,8 +109,10 @@ def _folded(
     listed = yield ask("list_topics")
     merge = _Merge([name for name, _ in listed if index.wants(name)])
     scratch.begin()
-    for name in queues:
-        scratch.execute(ask("add_queue", queue=name))
+    for queue in queues:
+        scratch.execute(ask("add_queue", queue=queue.name))
+        if queue.keys is not None:
+            scratch.drive(_remember_keys(queue.name, *queue.keys))
     count = 0
     while (event := (yield from merge.next())) is not None:
         scratch.drive(index.fold(event))
@@ -102,6 +121,12 @@ def _folded(
             progress(count)
     scratch.commit()
     return scratch
+
+
+def _remember_keys(queue: str, dimension: str, cap: int) -> Operation[None]:
+    [(queue_id, *_)] = yield ask("open_queue", queue=queue)
+    yield ask("set_dimension", queue_id=queue_id, dimension=dimension)
+    yield ask("set_cap", queue_id=queue_id, cap=cap)
 
 
 class _Merge:

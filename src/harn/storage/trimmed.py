@@ -58,10 +58,16 @@ def trimmed_queues(queues: Sequence[Row]) -> Operation[Trimmed]:
     """Look which of *queues* (id, name ...) have lost records to a trim."""
     oldest: dict[int, int] = {}
     for queue_id, name, *_ in queues:
-        topic = queue_topics(name).jobs
-        first = yield ask("first_offset", topic=topic)
-        head = yield ask("topic_head", topic=topic)
-        kept = int(first[0][0]) if first else int(head[0][0]) + 1 if head else 1
+        kept = yield from oldest_kept(queue_topics(name).jobs)
         if kept > 1:
             oldest[queue_id] = kept
     return Trimmed(oldest)
+
+
+def oldest_kept(topic: str) -> Operation[int]:
+    """Return the oldest offset of *topic*, or the next one if nothing is left; 1 if none was."""
+    first = yield ask("first_offset", topic=topic)
+    if first:
+        return int(first[0][0])
+    head = yield ask("topic_head", topic=topic)
+    return int(head[0][0]) + 1 if head else 1
