@@ -211,17 +211,9 @@ async def test_C8_picks_are_those_of_the_rule_written_out_in_full(
     few: int,
     chunk: int,
 ) -> None:
-    policy = SchedulerPolicy(
-        strategy="drr",
-        weights=weights,
-        quantum=quantum,
-        max_concurrent_per_key=cap,
-        starvation_age_ms=starvation,
-    )
-    patch = mock.patch.multiple(fairshare, FEW=few, CHUNK=chunk)
+    policy = fair(weights, quantum, cap, starvation)
     async with fresh_runtime() as runtime:
-        with patch:  # so few keys stand for many
-            await compare(runtime, worker_queue("q", policy), steps, policy)
+        await compare(runtime, policy, steps, few, chunk)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -242,19 +234,29 @@ async def test_C8_picks_are_those_of_the_rule_on_postgresql_too(
     few: int,
     chunk: int,
 ) -> None:
-    policy = SchedulerPolicy(
+    policy = fair(weights, 1, cap, starvation)
+    async with fresh_runtime(storage=postgres_url) as runtime:
+        await compare(runtime, policy, steps, few, chunk)
+
+
+def fair(weights: dict[str, int], quantum: int, cap: int, starvation: int) -> SchedulerPolicy:
+    return SchedulerPolicy(
         strategy="drr",
         weights=weights,
+        quantum=quantum,
         max_concurrent_per_key=cap,
         starvation_age_ms=starvation,
     )
-    patch = mock.patch.multiple(fairshare, FEW=few, CHUNK=chunk)
-    async with fresh_runtime(storage=postgres_url) as runtime:
-        with patch:
-            await compare(runtime, worker_queue(uuid.uuid4().hex, policy), steps, policy)
 
 
 async def compare(
+    runtime: harn.Runtime, policy: SchedulerPolicy, steps: list[Any], few: int, chunk: int
+) -> None:
+    with mock.patch.multiple(fairshare, FEW=few, CHUNK=chunk):  # so few keys stand for many
+        await take_steps(runtime, worker_queue(uuid.uuid4().hex, policy), steps, policy)
+
+
+async def take_steps(
     runtime: harn.Runtime, queue: WorkerQueue, steps: list[Any], policy: SchedulerPolicy
 ) -> None:
     model = Model(

@@ -51,17 +51,7 @@ POLICIES = [
 @given(steps=STEPS)
 async def test_a_rebuilt_index_is_the_index(steps: list[Any]) -> None:
     async with fresh_runtime() as runtime:
-        clock: Any = runtime.clock
-        queues = [worker_queue("q", policy) for policy in POLICIES]
-        held: list[Claim] = []
-        for step, detail in [*FIRST, *steps]:
-            await clock.advance("1ms")
-            await act(queues, held, clock, step, detail)
-        store = runtime.service(Store)
-
-        differences = await store.run(lambda: compare([JobIndex()]))
-
-        assert differences == []
+        await work_and_compare(runtime, steps)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -70,18 +60,21 @@ async def test_a_rebuilt_index_is_the_index_on_postgresql_too(
     postgres_url: str, steps: list[Any]
 ) -> None:
     async with fresh_runtime(storage=postgres_url) as runtime:
-        clock: Any = runtime.clock
-        name = uuid.uuid4().hex
-        queues = [worker_queue(name, policy) for policy in POLICIES]
-        held: list[Claim] = []
-        for step, detail in [*FIRST, *steps]:
-            await clock.advance("1ms")
-            await act(queues, held, clock, step, detail)
-        store = runtime.service(Store)
+        await work_and_compare(runtime, steps)
 
-        differences = await store.run(lambda: compare([JobIndex()]))
 
-        assert differences == []
+async def work_and_compare(runtime: harn.Runtime, steps: list[Any]) -> None:
+    clock: Any = runtime.clock
+    name = uuid.uuid4().hex  # cases may share a schema
+    queues = [worker_queue(name, policy) for policy in POLICIES]
+    held: list[Claim] = []
+    for step, detail in [*FIRST, *steps]:
+        await clock.advance("1ms")
+        await act(queues, held, clock, step, detail)
+
+    differences = await runtime.service(Store).run(lambda: compare([JobIndex()]))
+
+    assert differences == []
 
 
 async def act(queues: Any, held: list[Claim], clock: Any, step: str, detail: Any) -> None:
