@@ -444,3 +444,22 @@ def test_a_summary_shows_itself_in_a_notebook_and_escapes_its_name() -> None:
 
     assert "<script>" not in shown
     assert "<td>3</td>" in shown
+
+
+@pytest.mark.parametrize("strategy", ["drr", "fifo"])
+async def test_A1_a_late_ack_beside_a_claim_keeps_its_job_from_being_claimed(
+    store_runtime: Runtime, clock: FakeClock, strategy: Any
+) -> None:
+    queue = worker_queue("late", SchedulerPolicy(strategy=strategy))
+    await queue.enqueue_many([NewJob(n, tenant_id="a") for n in range(3)])
+    late = await queue.claim_next("slow", ttl="1s")
+    assert late is not None
+    await clock.advance(2)
+    await queue.summary()  # notices that the claim has expired: the job is ready again
+
+    acked, other = await asyncio.gather(late.ack(), queue.claim_next("quick"))
+
+    assert acked
+    assert other is not None
+    assert other.job.id != late.job.id
+    assert (await queue.summary()).acked == 1

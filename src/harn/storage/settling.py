@@ -130,7 +130,10 @@ def settle_all(
 ) -> Operation[list[SettlementResult]]:
     settling = Settling(state, new_id)
     acked = settling.take_acked()
-    jobs = yield from _jobs_of(state, {item.job_id for item in items} - acked)
+    left = {item.job_id for item in items} - acked
+    if left:
+        state.ahead.clear()  # what was seen there is about to change
+    jobs = yield from _jobs_of(state, left)
     results = []
     for item in items:
         if item.job_id in acked:
