@@ -9,6 +9,7 @@ differ in how they drive it and in nothing that can be seen.
     log          append, read, cursors          retention   trim
     codec        what may enter                 topics of queues: `harn.topics`
     indexes      how a fold of the log plugs in
+    holding      what a trim must leave         trimmed     what it explains
     store        the open engine of a runtime
     memory, sqlite, file, postgres              the engines
 """

@@ -122,13 +122,14 @@ def open_queue(
 
     What is asked *ahead* is asked along with it, once it is locked.
     """
-    rows, *answers = yield ask_together([ask("open_queue", queue=queue), *ahead])
+    found: Any = yield ask_together([ask("open_queue", queue=queue), *ahead])
+    rows, *answers = found
     is_new = not rows
     while not rows:
         if not create:
             return None
         yield ask("add_queue", queue=queue)
-        rows = yield ask("open_queue", queue=queue)  # type: ignore[assignment]
+        rows = yield ask("open_queue", queue=queue)
     state = QueueState(queue, *rows[0])
     state.is_new = is_new
     for asked, answer in zip(ahead, answers, strict=True):

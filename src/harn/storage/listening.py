@@ -71,11 +71,12 @@ class Notifier:
 
     def tell(self, topics: set[str]) -> None:
         """Have *topics* told soon."""
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._serve, name="harn-pg-notifier", daemon=True
-            )
-            self._thread.start()
+        with self._lock:  # several threads tell, and one is enough to serve them
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._serve, name="harn-pg-notifier", daemon=True
+                )
+                self._thread.start()
         self._inbox.put(topics)
 
     def stop(self) -> None:
