@@ -106,7 +106,7 @@ class Settings:
         "HARN_STORAGE",
         None,
         _text,
-        "Store used by the command line when `--storage` is not given.",
+        "Store used by the command line when `--storage` is not given; wins over `--state-dir`.",
     )
 
     log: str = _variable(

@@ -95,6 +95,18 @@ def test_an_export_is_a_private_file_that_imports_again(lasting_url: str, tmp_pa
     assert out.stat().st_mode & 0o777 == 0o600
 
 
+def test_an_export_says_how_many_lines_it_wrote(
+    lasting_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(lasting_url)
+    out = tmp_path / "log.jsonl"
+
+    assert harn_log("export", str(out), "--storage", lasting_url) == 0
+
+    written = len(out.read_bytes().splitlines())
+    assert capsys.readouterr().out == f"{written} lines written to {out}\n"
+
+
 def test_importing_over_records_is_refused_and_can_be_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,8 +18,8 @@ import click
 
 from harn import __version__
 from harn.cli.output import emit, json_flag, one_line
+from harn.cli.stores import chosen_store
 from harn.clock import SystemClock, iso
-from harn.settings import Settings
 
 Status = Literal["ok", "note", "warn", "fail"]
 
@@ -49,8 +49,7 @@ class Check:
 @json_flag
 def doctor(state_dir: Path | None, storage: str | None, as_json: bool) -> int:
     """Check Python, the SQLite engine, PostgreSQL, the state directory, the clock, the extras."""
-    settings = Settings.load()
-    checks = list(examine(state_dir or settings.state_dir, storage or settings.storage))
+    checks = list(examine(*chosen_store(storage, state_dir)))
     healthy = all(check.status != "fail" for check in checks)
     document = {"version": __version__, "ok": healthy, "checks": [asdict(each) for each in checks]}
     emit(as_json, document, lambda: _render(checks))

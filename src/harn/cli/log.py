@@ -13,10 +13,10 @@ from typing import Any, BinaryIO, TypeVar
 import click
 
 from harn.cli.output import DURATION, emit, json_flag, on_terminal, one_line
+from harn.cli.stores import runtime_for
 from harn.clock import iso
 from harn.errors import StorageError
 from harn.runtime import Runtime
-from harn.settings import Settings
 from harn.storage import (
     Importer,
     Store,
@@ -133,7 +133,7 @@ def export_(target: Path, storage: str | None, state_dir: Path | None, as_json: 
                 show(count)
             out.flush()
         show.end()
-        return count - 1
+        return count
 
     lines = _run(storage, state_dir, work)
     if str(target) != "-":
@@ -245,12 +245,9 @@ def _run(
     may_make: bool = False,
 ) -> T:
     """Run *work* on the store, which is there already unless the command *may_make* one."""
-    settings = Settings.load()
 
     async def main() -> T:
-        url = storage or (settings.storage if state_dir is None else None)
-        where = None if url is not None else state_dir or settings.state_dir
-        async with Runtime(storage=url, state_dir=where) as runtime:
+        async with runtime_for(storage, state_dir) as runtime:
             if not may_make:
                 check_there(runtime.storage_url)
             return await work(runtime)

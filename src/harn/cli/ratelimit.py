@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from harn.cli.output import emit, json_flag, table
+from harn.cli.stores import chosen_store
 from harn.duration import roughly, to_text
 from harn.ratelimit import BucketStatus, list_status
 from harn.runtime import Runtime
@@ -46,17 +47,15 @@ def ls(
 
 def _stores(state_path: Path | None, state_dir: Path | None, storage: str | None) -> list[str]:
     """Choose what to look at: the file named, PostgreSQL, or what is in the state directory."""
-    settings = Settings.load()
+    folder, url = chosen_store(storage, state_dir)
     if state_path is not None:
         paths = [state_path]
     else:
-        url = storage or (settings.storage if state_dir is None else None)
         if url is not None and url.startswith(("postgresql://", "postgres://")):
             return [url]
-        folder = state_dir or settings.state_dir
         paths = [folder / name for name in FILES]
-        if settings.llm_rate_limit_state_path is not None:
-            paths.append(settings.llm_rate_limit_state_path)
+        if (own := Settings.load().llm_rate_limit_state_path) is not None:
+            paths.append(own)
     if state_path is not None and not state_path.is_file():
         raise click.UsageError(f"there is no file {state_path}")
     return [f"sqlite:///{os.path.abspath(path)}" for path in paths if path.is_file()]

@@ -18,8 +18,9 @@ from typing import Any
 
 import click
 
-from harn.cli.orchestrator import DEFAULT_CONFIG, runtime_for
+from harn.cli.orchestrator import DEFAULT_CONFIG
 from harn.cli.output import DURATION, one_line
+from harn.cli.stores import runtime_for
 from harn.cli.where import Where, common
 from harn.errors import HarnError
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harn.cli.output import DURATION, emit, one_line
+from harn.cli.stores import chosen_store
 from harn.duration import roughly
 from harn.errors import HarnError, StorageError
 from harn.orchestrator import overview, shares_of
 from harn.runtime import Runtime, sleep
-from harn.settings import Settings
 from harn.storage import check_there, mask, read_url
 
 if TYPE_CHECKING:
@@ -43,9 +43,7 @@ def top(
         raise click.UsageError("--json prints one document: say --once too")
     if not once and not sys.stdout.isatty():
         raise click.UsageError("this is no terminal: say --once, or --once --json")
-    settings = Settings.load()
-    directory = state_dir if state_dir is not None else settings.state_dir
-    url = storage or (settings.storage if state_dir is None else None)
+    directory, url = chosen_store(storage, state_dir)
     if (why := nothing_at(directory, url)) is not None:
         emit(as_json, {"store": None, "state_dir": str(directory), "note": why}, lambda: why)
         return 0

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import click
 
+from harn.cli.stores import runtime_for
 from harn.errors import StorageError
 from harn.orchestrator import Manifest, read_manifest
 from harn.runtime import Runtime
-from harn.settings import Settings
 from harn.storage import check_there
 
 T = TypeVar("T")
@@ -82,10 +82,7 @@ class Where:
         return asyncio.run(inside())
 
     def _runtime(self) -> Runtime:
-        settings = Settings.load()
-        directory = self.state_dir if self.state_dir is not None else settings.state_dir
-        url = self.storage or (settings.storage if self.state_dir is None else None)
-        return Runtime(state_dir=directory, storage=url)
+        return runtime_for(self.storage, self.state_dir)
 
 
 def common(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,24 @@
+"""Which store a command uses: `--storage`, else `HARN_STORAGE`, else SQLite in the state directory.
+
+Journals and limiter files live in the state directory in every case.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harn.runtime import Runtime
+from harn.settings import Settings
+
+
+def chosen_store(storage: str | None, state_dir: Path | None) -> tuple[Path, str | None]:
+    """Return the state directory and the storage URL; None stands for the directory's SQLite."""
+    settings = Settings.load()
+    directory = settings.state_dir if state_dir is None else state_dir
+    return directory, settings.storage if storage is None else storage
+
+
+def runtime_for(storage: str | None, state_dir: Path | None) -> Runtime:
+    """Make the runtime that a command works in."""
+    directory, url = chosen_store(storage, state_dir)
+    return Runtime(state_dir=directory, storage=url)
