@@ -18,7 +18,6 @@ import logging
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -413,11 +412,6 @@ def runtime_context_clear(key: str) -> Any:
 def runtime_context_values() -> dict[str, Any]:
     """Return a copy of this task's context values."""
     return dict(current_frame().task.values)
-
-
-def with_ambient(**changes: str | None) -> Ambient:
-    """Return what the current task knows, with *changes*."""
-    return replace(current_frame().task.ambient, **changes)
 
 
 async def sleep(duration: Duration) -> None:

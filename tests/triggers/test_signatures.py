@@ -14,7 +14,6 @@ from harn.triggers.signatures import (
     Genuine,
     Refused,
     Scheme,
-    check_scheme,
     sign,
     signing_key,
     verify,
@@ -220,8 +219,3 @@ def test_an_empty_or_broken_secret_is_refused_and_not_shown(secret: str) -> None
 
 def test_a_standard_key_is_base64_behind_its_prefix() -> None:
     assert signing_key("standard", "whsec_" + base64.b64encode(NEW).decode(), "x") == NEW
-
-
-def test_an_unknown_scheme_is_refused_with_a_suggestion() -> None:
-    with pytest.raises(InvalidOption, match="did you mean 'github'"):
-        check_scheme("githup")

@@ -247,7 +247,7 @@ async def explain(runtime: Runtime, queue: str, job_id: int) -> dict[str, Any]:
     document = _facts(counts, view)
     if STATES[view.state] in ("ready", "scheduled"):
         document["scheduling"] = await _standing(store, counts, view, policy)
-    document["verdict"] = _verdict(counts, view, document, policy)
+    document["verdict"] = _verdict(counts, view, document)
     return document
 
 
@@ -347,9 +347,7 @@ async def _keys_ahead(
     return found[:50]
 
 
-def _verdict(
-    counts: QueueCounts, view: JobView, document: dict[str, Any], policy: dict[str, Any]
-) -> str:
+def _verdict(counts: QueueCounts, view: JobView, document: dict[str, Any]) -> str:
     """Say in a sentence why the job is not running now."""
     state = document["state"]
     claim = document.get("claim")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -194,10 +194,3 @@ def check_labels(labels: dict[str, Any], field: str | None) -> dict[str, Any]:
 
 def _known(field: str | None) -> Iterable[str]:
     return SUBMIT_OPTIONS if field is None else (*SUBMIT_OPTIONS, field)
-
-
-def check_closure(fn: object) -> Callable[[], Any]:
-    """Return *fn* if it can be called."""
-    if not callable(fn):
-        raise InvalidOption("fn", fn, "a function without arguments (not its result)")
-    return fn

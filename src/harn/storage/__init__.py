@@ -215,7 +215,6 @@ __all__ = [
     "rebuild",
     "release_lease",
     "renew_lease",
-    "settle",
     "settle_claims",
     "settle_envelope",
     "share_key",

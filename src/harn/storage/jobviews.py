@@ -86,8 +86,6 @@ class JobView(msgspec.Struct, frozen=True):
     ahead_in_key: tuple[int, ...]
     """Ready jobs of each priority, with the same key and an older id."""
     ahead_in_queue: tuple[int, ...]
-    younger_in_key: tuple[int, ...]
-    """Ready jobs of each priority, with the same key and a younger id."""
 
 
 def queue_names() -> Operation[list[str]]:
@@ -162,18 +160,16 @@ def look_at_job(queue_id: int, id: int) -> Operation[JobView | None]:
         return None
     row: tuple[Any, ...] = rows[0]
     share = yield ask("one_share", queue_id=queue_id, key=row[0])
-    in_key, in_queue, younger = [], [], []
+    in_key, in_queue = [], []
     for priority in range(3):
         if row[2] != READY:
-            in_key, in_queue, younger = [0, 0, 0], [0, 0, 0], [0, 0, 0]
+            in_key, in_queue = [0, 0, 0], [0, 0, 0]
             break
         where = {"queue_id": queue_id, "priority": priority, "limit": COUNTED}
         [(ahead,)] = yield ask("jobs_ahead", key=row[0], before=id, **where)
-        [(all_of_key,)] = yield ask("jobs_ahead", key=row[0], before=1 << 62, **where)
         [(before_us,)] = yield ask("queue_jobs_ahead", before=id, **where)
         in_key.append(ahead)
         in_queue.append(before_us)
-        younger.append(all_of_key - ahead)
-    ahead = [tuple(in_key), tuple(in_queue), tuple(younger)]
+    ahead = [tuple(in_key), tuple(in_queue)]
     fields: list[Any] = [id, *row, Share(*share[0]) if share else None, *ahead]
     return JobView(*fields)

@@ -26,12 +26,6 @@ _TAIL = len(b',"crc":"00000000"}\n')
 _CHUNK = 1 << 16
 
 
-class _Header(msgspec.Struct):
-    harn: int
-    topic: str
-    head: int
-
-
 class Line(msgspec.Struct):
     """A record as its line holds it; payload and headers stay as the bytes they are."""
 

@@ -77,7 +77,7 @@ def take_in(event: NewEvent) -> Operation[TakenIn]:
     yield from lock(topics.TRIGGER_CLAIMS)
     [(now,)] = yield ask("now")
     if event.claim is not None:
-        held = yield from _held(event.claim, now)
+        held = yield from _held(event.claim)
         if held is not None:
             return TakenIn(known_as=held[0], conflict=held[1] != event.claim.digest)
     if event.instant is not None:
@@ -91,7 +91,7 @@ def take_in(event: NewEvent) -> Operation[TakenIn]:
         drafts.append(_cron_draft(*event.instant))
     wanted: list[bool] = []
     for delivery in event.deliveries:
-        known = delivery.claim is not None and (yield from _held(delivery.claim, now))
+        known = delivery.claim is not None and (yield from _held(delivery.claim))
         wanted.append(not known)
         if known:
             continue
@@ -119,7 +119,7 @@ def take_in(event: NewEvent) -> Operation[TakenIn]:
     return TakenIn(tuple(next(envelopes) if each else None for each in wanted))
 
 
-def _held(claim: DedupeClaim, now: int) -> Operation[tuple[str, str] | None]:
+def _held(claim: DedupeClaim) -> Operation[tuple[str, str] | None]:
     rows = yield ask("trigger_dedupe_find", scope=claim.scope, key=claim.key)
     return (rows[0][0], rows[0][1]) if rows else None
 

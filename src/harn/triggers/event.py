@@ -201,8 +201,3 @@ def event_at(ms: int) -> str:
     """
     text = iso(ms)
     return text.removesuffix(".000Z") + "Z" if text.endswith(".000Z") else text
-
-
-def event_ms(text: str) -> int:
-    """Read what `event_at` wrote."""
-    return from_iso(text)

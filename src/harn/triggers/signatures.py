@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harn.errors import InvalidOption, did_you_mean
+from harn.errors import InvalidOption
 
 Scheme = Literal["github", "stripe", "slack", "standard"]
 
@@ -195,16 +195,6 @@ def _hex_of_base64(mark: str) -> str | None:
 
 def _digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
-
-
-def check_scheme(scheme: str, option: str = "provider") -> Scheme:
-    """Return *scheme* if there is one of that name."""
-    for known in SCHEMES:
-        if scheme == known:
-            return known
-    raise InvalidOption(
-        option, scheme, f"one of {', '.join(SCHEMES)}{did_you_mean(scheme, SCHEMES)}"
-    )
 
 
 def signing_key(scheme: Scheme, secret: str, name: str) -> bytes:
