@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 UV := python3 -m uv
 
-.PHONY: uv help demo test check lint types interop bench stress docs lock
+.PHONY: uv help demo test check lint types interop bench stress mutants docs lock
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ bench: uv ## harn against its peers and the bare floor (ONLY=pools for one subje
 
 stress: uv ## long crash, soak and fuzz runs (HARN_STRESS=10 presses ten times as hard; ONLY=tests/crash)
 	HARN_STRESS=$${HARN_STRESS:-10} $(UV) run pytest --timeout=3600 -n 0 $(ONLY)
+
+mutants: uv ## hand-made faults, each caught by a test (ONLY=lease for some; WORKERS=2 LIMIT=180)
+	$(UV) run python -m tools.mutants --workers $${WORKERS:-2} --limit $${LIMIT:-180} $(ONLY)
 
 docs: uv ## make the generated pages again and build the site into site/
 	$(UV) run python -m tools.api

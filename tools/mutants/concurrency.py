@@ -1,0 +1,99 @@
+"""Faults in tasks, sync primitives and supervisors: hand-on after a cancel, errors, leases."""
+
+from tools.mutants.mutant import Mutant
+
+MUTANTS = (
+    Mutant(
+        "turnstile-misses-a-finalisers-release",
+        "sync/turnstile.py",
+        "            if self.free:\n                self.serve(self.monotonic())",
+        "            if False:\n                self.serve(self.monotonic())",
+        ("sync/test_permits.py",),
+        "a permit that a finaliser releases as a caller joins the line is never granted",
+    ),
+    Mutant(
+        "turnstile-grant-dies-with-its-waiter",
+        "sync/turnstile.py",
+        "            self.acquisitions -= 1\n            self.give_back(turn, now)",
+        "            self.acquisitions -= 1",
+        ("sync/test_cancel.py::test_Y3_a_granted_waiter_that_is_cancelled_hands_on",),
+        "a permit granted to a cancelled waiter is lost",
+    ),
+    Mutant(
+        "turnstile-head-that-left-still-blocks",
+        "sync/turnstile.py",
+        "            self.serve(now)  # it may have held back those behind it",
+        "            pass",
+        ("sync/test_permits.py::test_a_timed_out_head_lets_those_behind_it_pass",),
+        "a large request that gave up holds back the small ones behind it",
+    ),
+    Mutant(
+        "turnstile-newcomer-overtakes",
+        "sync/turnstile.py",
+        "        if self.free >= turn.want and (not self.queued or self.first() is None):",
+        "        if self.free >= turn.want:",
+        ("sync/test_permits.py::test_Y2_a_request_for_many_is_not_overtaken",),
+        "a writer waits forever behind readers that came later",
+    ),
+    Mutant(
+        "withdrawn-waiter-is-never-granted",
+        "sync/waiters.py",
+        "        granted = self.state == GRANTED\n        self.state = GONE",
+        "        granted = False\n        self.state = GONE",
+        ("sync/test_cancel.py",),
+        "whatever was granted to a cancelled waiter is lost",
+    ),
+    Mutant(
+        "channel-receiver-takes-its-promise-along",
+        "sync/channel.py",
+        "                self._promised -= 1\n                self._promise_values()",
+        "                self._promised -= 1",
+        ("sync/test_cancel.py::test_H2_a_woken_receiver_that_is_cancelled_wakes_the_next",),
+        "a value waits in the channel beside a receiver that sleeps",
+    ),
+    Mutant(
+        "channel-sender-takes-its-room-along",
+        "sync/channel.py",
+        "                self._promised_room -= 1\n                self._promise_room()",
+        "                self._promised_room -= 1",
+        ("sync/test_cancel.py::test_H2_a_woken_sender_that_is_cancelled_wakes_the_next",),
+        "there is room in the channel beside a sender that sleeps",
+    ),
+    Mutant(
+        "scope-raises-the-last-error",
+        "tasks/scope.py",
+        "        chosen = cancel or (self._errors[0] if self._errors else None)",
+        "        chosen = cancel or (self._errors[-1] if self._errors else None)",
+        (
+            "tasks/test_scope.py::"
+            "test_N2_the_first_failure_in_time_is_raised_itself_and_the_others_are_notes",
+        ),
+        "what made the others fail is a note on what they said",
+    ),
+    Mutant(
+        "scope-swallows-a-cancel",
+        "tasks/scope.py",
+        "        return self._host.uncancel() > self._cancels_before",
+        "        return self._host.uncancel() > self._cancels_before + 1",
+        ("tasks/test_scope.py::test_N2_a_cancel_wins_over_a_child_that_fails_in_the_same_moment",),
+        "a cancel from outside is lost when a child fails in the same moment",
+    ),
+    Mutant(
+        "lease-held-to-its-very-end",
+        "supervisors/lease.py",
+        "            lost_at = asked + ttl * (1 - MARGIN)",
+        "            lost_at = asked + ttl * (1 + MARGIN)",
+        (
+            "supervisors/test_leases.py::test_U6_a_lease_that_cannot_be_renewed_is_lost_before_it_ends",
+        ),
+        "a child still runs when another process may take its lease",
+    ),
+    Mutant(
+        "lease-counts-from-its-answer",
+        "supervisors/lease.py",
+        "            asked = again",
+        "            asked = clock.monotonic()",
+        ("supervisors/test_leases.py",),
+        "a slow answer makes a lease last longer here than in the store",
+    ),
+)

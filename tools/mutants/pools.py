@@ -1,0 +1,108 @@
+"""Faults in pools: the order of the queue, backpressure, idempotency, the journal."""
+
+from tools.mutants.mutant import Mutant
+
+MUTANTS = (
+    Mutant(
+        "fair-partition-keeps-its-turn",
+        "pools/strategies.py",
+        "            if line.live:\n                self._rotation.append(line)",
+        "            if line.live:\n                self._rotation.appendleft(line)",
+        ("pools/test_strategies.py",),
+        "a busy partition goes first until it is empty",
+    ),
+    Mutant(
+        "ring-evicts-the-newest",
+        "pools/backpressure.py",
+        "        return next(iter(self._tasks))",
+        "        return next(reversed(self._tasks))",
+        ("pools/test_backpressure.py",),
+        "a ring buffer keeps the oldest tasks",
+    ),
+    Mutant(
+        "newcomer-overtakes-parked",
+        "pools/backpressure.py",
+        "    if queued < policy.max_depth and not ahead:",
+        "    if queued < policy.max_depth:",
+        ("pools/test_backpressure.py", "pools/test_pool.py"),
+        "a submit takes the place that is held for a parked one",
+    ),
+    Mutant(
+        "parked-place-not-passed-on",
+        "pools/pool.py",
+        "            self._line.leave(waiter)\n            self._let_in()",
+        "            self._line.leave(waiter)",
+        ("pools/test_pool.py::test_B2_a_place_that_is_given_up_goes_to_the_next_in_line",),
+        "a parked submitter that is cancelled takes its place along",
+    ),
+    Mutant(
+        "rejected-submit-binds-its-key",
+        "pools/pool.py",
+        "        self._memory.unbind(victim)  # it never ran, so its key binds nothing",
+        "",
+        ("pools/test_pool.py::test_I3_a_rejected_task_binds_nothing",),
+        "a submit that is tried again after a rejection is answered with the rejection",
+    ),
+    Mutant(
+        "retention-forgets-a-task-too-early",
+        "pools/memory.py",
+        "ended[0]._finished_ms < since):",
+        "ended[0]._finished_ms <= since):",
+        ("pools/test_pool.py::test_I7_retention_bounds_tasks_and_keys_by_count_and_age",),
+        "a key is forgotten at the age that retention still promises",
+    ),
+    Mutant(
+        "journal-not-synced",
+        "pools/journalfile.py",
+        "        os.fdatasync(self._fd)",
+        "        os.fstat(self._fd)",
+        ("pools/test_journal.py",),
+        "a submit is acknowledged before it is on the disk",
+    ),
+    Mutant(
+        "journal-lock-removed",
+        "pools/journalfile.py",
+        "        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)\n    except BlockingIOError:",
+        "        os.fstat(fd)\n    except BlockingIOError:",
+        ("pools/test_journal.py::test_two_processes_race_for_one_pool_and_one_wins",),
+        "two processes write one journal",
+    ),
+    Mutant(
+        "compaction-renamed-before-its-sync",
+        "pools/journalfile.py",
+        "            os.fsync(fd)\n            os.rename(",
+        "            os.rename(",
+        (
+            "pools/test_journal.py::"
+            "test_J5_the_new_file_is_synced_before_its_rename_and_the_directory_after",
+        ),
+        "a compacted journal may be empty after a power cut",
+    ),
+    Mutant(
+        "compaction-directory-not-synced",
+        "pools/journalfile.py",
+        "        os.close(old)\n        os.fsync(self._dir)",
+        "        os.close(old)",
+        (
+            "pools/test_journal.py::"
+            "test_J5_the_new_file_is_synced_before_its_rename_and_the_directory_after",
+        ),
+        "what was appended after a compaction may go with the renamed file",
+    ),
+    Mutant(
+        "journal-batch-acknowledged-after-a-failed-write",
+        "pools/journal.py",
+        "        failed = [line for line in lines if not line.owed]",
+        "        failed = [line for line in lines if not line.owed][:1]",
+        ("pools/test_journal.py",),
+        "of the submits that share a failed write only the first is told",
+    ),
+    Mutant(
+        "journal-believes-a-failed-sync",
+        "pools/journal.py",
+        'self._break(lines, f"cannot sync {self.path}: {error.strerror}; reopen the pool")',
+        'self._write_failed(lines, f"cannot sync {self.path}: {error.strerror}")',
+        ("pools/test_journal.py::test_J9_after_a_failed_sync_the_journal_takes_nothing_more",),
+        "a journal goes on after a sync that may have lost lines",
+    ),
+)
