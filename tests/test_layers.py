@@ -26,6 +26,7 @@ LINES = [
         "errors",
         "ids",
         "joining",
+        "masking",
         "runtime",
         "settings",
         "telemetry",

@@ -36,6 +36,7 @@ from harn.duration import Duration, to_seconds
 from harn.errors import HarnError, InvalidOption, did_you_mean
 from harn.ids import IdSource
 from harn.joining import join_cancelled
+from harn.masking import mask
 from harn.settings import Settings
 from harn.telemetry.spans import current_ids
 from harn.unwinding import note, unwind
@@ -295,12 +296,16 @@ def _storage_url(storage: str | None, state_dir: str | Path | None) -> str:
         path = Path(state_dir) / "events.sqlite"
         return f"sqlite:///{path}"
     if not isinstance(storage, str) or "://" not in storage:
-        raise InvalidOption("storage", storage, f"a URL: {_schemes()}")
+        raise InvalidOption("storage", _masked(storage), f"a URL: {_schemes()}")
     scheme = storage.split("://", 1)[0]
     if scheme not in STORAGE_SCHEMES:
         near = did_you_mean(scheme, STORAGE_SCHEMES)
-        raise InvalidOption("storage", storage, f"one of {_schemes()}{near}")
+        raise InvalidOption("storage", mask(storage), f"one of {_schemes()}{near}")
     return storage
+
+
+def _masked(value: object) -> object:
+    return mask(value) if isinstance(value, str) else value
 
 
 def _schemes() -> str:

@@ -19,8 +19,12 @@ from harn.errors import InvalidOption
 logger = logging.getLogger("harn.settings")
 
 
-def _variable(name: str, default: Any, parse: Callable[[str], Any], meaning: str) -> Any:
-    return field(default=default, metadata={"name": name, "parse": parse, "meaning": meaning})
+def _variable(
+    name: str, default: Any, parse: Callable[[str], Any], meaning: str, *, repr: bool = True
+) -> Any:
+    return field(
+        default=default, repr=repr, metadata={"name": name, "parse": parse, "meaning": meaning}
+    )
 
 
 def _text(value: str) -> str:
@@ -107,6 +111,7 @@ class Settings:
         None,
         _text,
         "Store used by the command line when `--storage` is not given; wins over `--state-dir`.",
+        repr=False,  # it may hold a password
     )
 
     log: str = _variable(

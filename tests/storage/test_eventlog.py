@@ -23,7 +23,7 @@ from harn import (
     event_log_subscribe,
     eventlog,
 )
-from harn.storage import Store, check_topic, draft, mask, read_url
+from harn.storage import Store, check_topic, draft, read_url
 from harn.storage.log import now
 from harn.storage.sqlite import SqliteDriver
 from harn.telemetry.metrics import Metrics
@@ -303,10 +303,6 @@ def test_a_url_is_taken_apart() -> None:
     assert read_url("file:////a?busy_timeout=2s").busy_ms == 2000
     place = read_url("postgres://u:p@h/db?schema=x&sslmode=require")
     assert (place.engine, place.rest) == ("postgresql", "postgresql://u:p@h/db?sslmode=require")
-
-
-def test_S13_a_password_is_masked_wherever_it_stands() -> None:
-    assert mask("postgresql://u:p@h/db?password=secret") == "postgresql://u:***@h/db?password=***"
 
 
 async def test_a_store_that_cannot_be_opened_opens_when_it_can(tmp_path: Path) -> None:

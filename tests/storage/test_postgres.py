@@ -16,7 +16,8 @@ import pytest
 from proxy import Cut, CuttingProxy
 
 from harn import Event, Runtime, StorageBusy, StorageError
-from harn.storage import Operation, Rows, Store, append, ask, draft, mask
+from harn.masking import mask
+from harn.storage import Operation, Rows, Store, append, ask, draft
 from harn.storage.postgres import PostgresDriver
 from postgres import Server
 

@@ -48,7 +48,7 @@ def _invoke(argv: Sequence[str]) -> int:
     except click.exceptions.Exit as done:
         return done.exit_code
     except click.UsageError as error:
-        return _fail(_usage(error), 2)
+        return _fail(_usage(error, argv), 2)
     except click.ClickException as error:
         return _fail(error.format_message(), 1)
     except (click.Abort, KeyboardInterrupt):
@@ -84,9 +84,14 @@ def _logging() -> AbstractContextManager[None]:
     return logs.configured("json" if settings.log == "json" else "text", level)
 
 
-def _usage(error: click.UsageError) -> str:
+def _usage(error: click.UsageError, argv: Sequence[str]) -> str:
+    from harn.masking import mask
+
     where = error.ctx.command_path if error.ctx else "harn"
-    return f"{' '.join(error.format_message().split())} (see `{where} --help`)"
+    text = error.format_message()
+    for word in argv:  # click repeats what it does not understand, and that may be a URL
+        text = text.replace(word, mask(word))
+    return f"{' '.join(text.split())} (see `{where} --help`)"
 
 
 EXTRA_OF = {
@@ -122,6 +127,7 @@ def _unexpected(error: Exception) -> int:
 
 def _fail(message: str, code: int) -> int:
     from harn.cli.output import one_line
+    from harn.masking import mask_text
 
-    print(f"error: {one_line(message)}", file=sys.stderr)
+    print(f"error: {one_line(mask_text(message))}", file=sys.stderr)
     return code

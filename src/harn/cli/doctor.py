@@ -20,6 +20,7 @@ from harn import __version__
 from harn.cli.output import emit, json_flag, one_line
 from harn.cli.stores import chosen_store
 from harn.clock import SystemClock, iso
+from harn.masking import without_secrets_of
 
 Status = Literal["ok", "note", "warn", "fail"]
 
@@ -94,7 +95,15 @@ def _sqlite() -> Iterator[Check]:
 
 
 def _postgres(storage: str | None) -> Iterator[Check]:
-    if storage is None or not storage.startswith(("postgresql://", "postgres://")):
+    from harn.errors import InvalidOption
+    from harn.storage import read_url
+
+    try:
+        place = None if storage is None else read_url(storage)
+    except InvalidOption as error:
+        yield Check("storage", "fail", str(error), "correct the URL")
+        return
+    if place is None or place.engine != "postgresql":
         yield Check("postgresql", "note", "not asked for (--storage or HARN_STORAGE)")
         return
     if find_spec("psycopg") is None:
@@ -102,32 +111,17 @@ def _postgres(storage: str | None) -> Iterator[Check]:
         return
     import psycopg
 
-    from harn.errors import InvalidOption
-    from harn.storage import read_url
-
     try:
-        dsn = read_url(storage).rest  # without the options that are ours, such as schema
-    except InvalidOption as error:
-        yield Check("postgresql", "fail", str(error), "correct the URL")
-        return
-    try:
-        with psycopg.connect(dsn, connect_timeout=5) as connection:
+        with psycopg.connect(place.rest, connect_timeout=5) as connection:
             server = connection.info.server_version
             yield Check("postgresql", "ok", f"{server // 10_000}.{server % 10_000} reached")
     except psycopg.Error as error:
         yield Check(
             "postgresql",
             "fail",
-            f"cannot be reached: {_masked(str(error), storage)}",
+            f"cannot be reached: {without_secrets_of(place.rest, str(error))}",
             "check that the server runs and that host, port, database and password are right",
         )
-
-
-def _masked(text: str, storage: str) -> str:
-    from urllib.parse import urlsplit
-
-    password = urlsplit(storage).password
-    return text.replace(password, "***") if password else text
 
 
 def _state_dir(path: Path) -> Iterator[Check]:

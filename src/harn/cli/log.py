@@ -16,6 +16,7 @@ from harn.cli.output import DURATION, emit, json_flag, on_terminal, one_line
 from harn.cli.stores import runtime_for
 from harn.clock import iso
 from harn.errors import StorageError
+from harn.masking import mask
 from harn.runtime import Runtime
 from harn.storage import (
     Importer,
@@ -24,7 +25,6 @@ from harn.storage import (
     compare,
     export as export_lines,
     list_topics,
-    mask,
     rebuild as rebuild_indexes,
 )
 
@@ -308,7 +308,7 @@ async def _source(source: str) -> AsyncIterator[bytes]:
             yield line
         return
     if not os.path.isfile(source):  # noqa: ASYNC240 - nothing else waits in this process
-        raise StorageError(f"{source} is no file and no storage URL")
+        raise StorageError(f"{mask(source)} is no file and no storage URL")
     with open(source, "rb") as lines:  # noqa: ASYNC230
         for line in lines:
             yield line

@@ -19,9 +19,10 @@ from harn.cli.output import DURATION, emit, one_line
 from harn.cli.stores import chosen_store
 from harn.duration import roughly
 from harn.errors import HarnError, StorageError
+from harn.masking import mask
 from harn.orchestrator import overview, shares_of
 from harn.runtime import Runtime, sleep
-from harn.storage import check_there, mask, read_url
+from harn.storage import check_there, read_url
 
 if TYPE_CHECKING:
     from rich.console import Group

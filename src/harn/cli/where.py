@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,7 +28,7 @@ class Where:
 
     config: Path | None = None
     state_dir: Path | None = None
-    storage: str | None = None
+    storage: str | None = field(default=None, repr=False)  # it may hold a password
     as_json: bool = False
 
     def over(self, outer: Where | None) -> Where:

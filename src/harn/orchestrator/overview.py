@@ -13,11 +13,12 @@ from typing import Any
 
 from harn import topics
 from harn.clock import iso
+from harn.masking import mask
 from harn.orchestrator.views import queues_view
 from harn.pools import look_at_journals
 from harn.ratelimit import list_status
 from harn.runtime import Runtime
-from harn.storage import Event, Store, dead_letters, lease_place, list_leases, mask, read_url
+from harn.storage import Event, Store, dead_letters, lease_place, list_leases, read_url
 from harn.topics import queue_topics
 
 RECENT = 500

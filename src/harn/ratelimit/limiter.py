@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from harn.duration import Duration, to_ms
 from harn.errors import InvalidOption
+from harn.masking import mask
 from harn.ratelimit.admission import Correction, Granted, Want
 from harn.ratelimit.buckets import (
     DEFAULT_WINDOW_MS,
@@ -31,7 +32,7 @@ from harn.ratelimit.counting import Counts
 from harn.ratelimit.line import Line
 from harn.ratelimit.owner import owner_here
 from harn.runtime import current_runtime
-from harn.storage import Store, mask
+from harn.storage import Store
 
 if TYPE_CHECKING:
     from harn.clock import Clock
@@ -99,6 +100,8 @@ class Limiter:
                 return MEMORY
             if state_path.startswith("sqlite:///"):
                 return _file_url(Path(state_path.removeprefix("sqlite:///")), fake)
+            accepted = "a path, or a sqlite:///path, postgresql:// or memory:// URL"
+            raise InvalidOption("state_path", mask(state_path), accepted)
         if not str(state_path).strip():
             raise InvalidOption("state_path", state_path, "a path, or a postgresql:// URL")
         return _file_url(Path(os.fspath(state_path)), fake)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harn.clock import iso
+from harn.masking import mask
 from harn.ratelimit.window import read_rules
-from harn.storage import Operation, Store, limits, mask
+from harn.storage import Operation, Store, limits
 
 if TYPE_CHECKING:
     from harn.clock import Clock

@@ -75,7 +75,7 @@ from harn.storage.leases import (
 from harn.storage.log import PAGE, append, head, raise_head, read, topics as list_topics
 from harn.storage.moving import Importer, export
 from harn.storage.operations import Ask, Operation, Recipe, Row, Rows, ask, ask_ahead, ask_many
-from harn.storage.places import check_there, mask, read_url
+from harn.storage.places import check_there, read_url
 from harn.storage.rebuild import Difference, compare, rebuild
 from harn.storage.retention import trim
 from harn.storage.settling import purge_jobs
@@ -204,7 +204,6 @@ __all__ = [
     "list_topics",
     "look_at_job",
     "look_at_lease",
-    "mask",
     "note_retry",
     "pending",
     "purge_jobs",

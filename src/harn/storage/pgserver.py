@@ -11,6 +11,7 @@ import psycopg_pool
 
 from harn.clock import SystemClock
 from harn.errors import HarnError, StorageBusy, StorageCorrupt, StorageError
+from harn.masking import without_secrets_of
 from harn.storage.pgpipeline import Pipeline, Statement
 from harn.storage.queries import load_queries, missing_steps
 
@@ -112,6 +113,10 @@ class Server:
             "local": not for_session,
         }
 
+    def told(self, error: BaseException) -> str:
+        """Return what *error* says, without the password."""
+        return without_secrets_of(self._dsn, str(error))
+
     def close(self) -> None:
         """Close every connection."""
         if self._pool is not None:
@@ -208,14 +213,15 @@ def connection_lost(error: psycopg.Error) -> bool:
     return isinstance(error, psycopg.OperationalError) and lost
 
 
-def translated(error: psycopg.Error, where: str) -> HarnError:
+def translated(error: psycopg.Error, server: Server) -> HarnError:
+    where, told = server.where, server.told(error)
     state = error.sqlstate or ""
     ours: HarnError
     if isinstance(error, psycopg.errors.LockNotAvailable | psycopg.errors.QueryCanceled):
-        ours = StorageBusy(f"{where} is held by someone else ({error}); try again")
+        ours = StorageBusy(f"{where} is held by someone else ({told}); try again")
     elif state.startswith("XX"):
-        ours = StorageCorrupt(f"{where}: {error}")
+        ours = StorageCorrupt(f"{where}: {told}")
     else:
-        ours = StorageError(f"{where}: {error}")
+        ours = StorageError(f"{where}: {told}")
     ours.__cause__ = error
     return ours

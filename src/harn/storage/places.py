@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from harn.duration import to_ms
 from harn.errors import InvalidOption, StorageError, did_you_mean
+from harn.masking import mask
 
 OPTIONS = {
     "memory": (),
@@ -19,12 +21,15 @@ OPTIONS = {
 }
 
 
+_HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:\d*)?")
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A storage URL, taken apart: *rest* is a path, or a DSN for PostgreSQL."""
 
     engine: str
-    rest: str
+    rest: str = field(repr=False)  # it may hold a password
     options: dict[str, str]
 
     @property
@@ -55,50 +60,41 @@ def read_url(url: str) -> Place:
     try:
         options = dict(parse_qsl(query, strict_parsing=True)) if query else {}
     except ValueError:
-        raise InvalidOption("storage", url, "options as name=value after the '?'") from None
+        raise InvalidOption("storage", mask(url), "options as name=value after the '?'") from None
     for name in options:
         if name not in OPTIONS[engine]:
             known = OPTIONS[engine]
             raise InvalidOption(
-                "storage", url, f"no option {name!r} in its URL{did_you_mean(name, known)}"
+                "storage", mask(url), f"no option {name!r} in its URL{did_you_mean(name, known)}"
             )
     if options.get("durability", "full") not in ("full", "normal"):
         raise InvalidOption("durability", options["durability"], "'full' or 'normal'")
     if engine == "memory":
         return Place(engine, "", options)
     if not path.startswith("/") or path.strip("/") == "":
-        raise InvalidOption("storage", url, f"{engine}:///relative/path or {engine}:////absolute")
+        accepted = f"{engine}:///relative/path or {engine}:////absolute"
+        raise InvalidOption("storage", mask(url), accepted)
     return Place(engine, path[1:], options)
 
 
 def _postgres_place(url: str) -> Place:
     parts = urlsplit(url)
+    hosts = parts.netloc.rpartition("@")[2].split(",")
+    if not all(_HOST.fullmatch(host) for host in hosts):
+        # libpq would say so too, and show the part of the password that it took for a port.
+        raise InvalidOption(
+            "storage", mask(url), "host:port after the '@'; percent-encode : / ? # [ ] @ before it"
+        )
     given = parse_qsl(parts.query)
     ours = {name: value for name, value in given if name in OPTIONS["postgresql"]}
     theirs = [(name, value) for name, value in given if name not in OPTIONS["postgresql"]]
     schema = ours.get("schema", "harn")
     if not schema.replace("_", "a").isalnum() or not schema.isascii() or len(schema) > 60:
         raise InvalidOption("schema", schema, "ASCII letters, digits and underscores")
+    if not re.fullmatch("[1-9][0-9]{0,2}", ours.get("pool_size", "1")):
+        raise InvalidOption("pool_size", ours["pool_size"], "a whole number, 1 to 999")
     dsn = parts._replace(scheme="postgresql", query=urlencode(theirs)).geturl()
     return Place("postgresql", dsn, ours)
-
-
-def mask(url: str) -> str:
-    """Return *url* without its password.
-
-    >>> mask("postgresql://me:secret@db/app?sslmode=require")
-    'postgresql://me:***@db/app?sslmode=require'
-    """
-    parts = urlsplit(url)
-    query = "&".join(
-        f"{name}={'***' if name == 'password' else value}" for name, value in parse_qsl(parts.query)
-    )
-    netloc = parts.netloc
-    if parts.password is not None:
-        credentials, _, host = netloc.rpartition("@")
-        netloc = f"{credentials.partition(':')[0]}:***@{host}"
-    shown = f"{parts.scheme}://{netloc}{parts.path}"
-    return f"{shown}?{query}" if query else shown
 
 
 def check_there(url: str) -> None:

@@ -28,6 +28,7 @@ import psycopg
 
 from harn.clock import Clock, SystemClock
 from harn.errors import StorageBusy, StorageError
+from harn.masking import mask
 from harn.storage.contract import Draft, Durability, Hooks
 from harn.storage.handover import Handover, Request
 from harn.storage.listening import Listener, Notifier
@@ -41,7 +42,7 @@ from harn.storage.pgserver import (
     pipeline_of,
     translated,
 )
-from harn.storage.places import Place, mask
+from harn.storage.places import Place
 from harn.storage.queries import Query, load_queries
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ class _Lane:
                     self._server.prepares = False  # a pooler between us does not keep them
                     continue
                 if not connection_lost(error):
-                    request.error = translated(error, self._server.where)
+                    request.error = translated(error, self._server)
                     return
                 lost = error
             except BaseException as error:
@@ -338,7 +339,7 @@ class _Lane:
         return [pipeline.rows(result) for result in results[-wanted:]]
 
     def _out_of_reach(self, error: BaseException) -> StorageBusy:
-        why = str(error).partition("\n")[0]
+        why = self._server.told(error).partition("\n")[0]
         what = "the answer to a commit was lost; it may have landed" if self._committing else why
         ours = StorageBusy(f"{self._server.where} is out of reach ({what}); try again")
         ours.__cause__ = error

@@ -13,7 +13,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,7 @@ class Passport:
     group_id: str | None
     ambient: Ambient
     values: Mapping[str, Any]
-    home: Mapping[str, str]
+    home: Mapping[str, str] = field(repr=False)  # a URL may hold a password
     """The state directory and the storage of its runtime."""
 
     @classmethod

@@ -1,0 +1,90 @@
+"""Passwords out of what is shown: every URL goes through `mask` before it reaches a message.
+
+A URL that cannot be used is shown as well, in the error that refuses it. So nothing here relies on
+its being well formed: what may be a password is masked, even if a host or a path goes with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from urllib.parse import unquote
+
+MASK = "***"
+
+_SECRET = re.compile(r"passw|pwd|secret|token", re.IGNORECASE)
+_IS_KEYWORDS = re.compile(r"\s*\w+\s*=")
+_KEYWORD = re.compile(r"([\w-]+)\s*=\s*('(?:[^'\\]|\\.)*'?|(?:\\.|\S)*)", re.DOTALL)
+_AUTHORITY = re.compile(r"(?:[A-Za-z][\w+.-]*:)?//+")
+_PORT = re.compile(r"[^:@]*:\d*(?:[/?,]|$)")
+_QUERY = re.compile(r"\?[\w%.-]+=")
+_IN_TEXT = re.compile(
+    r"[A-Za-z][\w+.-]*://[^\s\"]*|postgres(?:ql)?:[^\s\"]*@[^\s\"]*"
+    r"|\b\w*passw\w*\s*=\s*(?:'(?:[^'\\]|\\.)*'|[^\s\"]+)",
+    re.IGNORECASE,
+)
+
+
+def mask(url: str) -> str:
+    """Return *url*, or a connection string of libpq's, without its passwords.
+
+    >>> mask("postgresql://me:secret@db/app?sslmode=require")
+    'postgresql://me:***@db/app?sslmode=require'
+    >>> mask("host=db user=me password='s e'")
+    'host=db user=me password=***'
+    """
+    shown, end = [], 0
+    for start, stop in _secrets(url):
+        shown += [url[end:start], MASK]
+        end = stop
+    return "".join([*shown, url[end:]])
+
+
+def mask_text(text: str) -> str:
+    """Return *text*, a sentence in which URLs may stand, without their passwords.
+
+    >>> mask_text("no such thing as (mysql://me:secret@db)")
+    'no such thing as (mysql://me:***@db)'
+    """
+    return _IN_TEXT.sub(lambda found: mask(found[0]), text)
+
+
+def without_secrets_of(url: str, text: str) -> str:
+    """Return *text*, such as a server's message, without the passwords that *url* holds."""
+    found = {url[start:stop] for start, stop in _secrets(url)}
+    for secret in sorted(found | {unquote(each) for each in found}, key=len, reverse=True):
+        text = text.replace(secret, MASK) if secret else text
+    return text
+
+
+def _secrets(url: str) -> Iterator[tuple[int, int]]:
+    """Yield where the passwords stand, in their order."""
+    if _IS_KEYWORDS.match(url):
+        yield from (each.span(2) for each in _KEYWORD.finditer(url) if _SECRET.search(each[1]))
+        return
+    at = _end_of_credentials(url)
+    if at > 0:
+        authority = _AUTHORITY.match(url)
+        colon = url.find(":", authority.end() if authority else 0, at)
+        if colon >= 0:
+            yield colon + 1, at
+    begin = url.find("?", max(at, 0)) + 1
+    for option in url[begin:].split("&") if begin else []:
+        name, equals, value = option.partition("=")
+        start = begin + len(name) + len(equals)
+        if equals and _SECRET.search(unquote(name)):
+            yield start, start + len(value)
+        begin += len(option) + 1
+
+
+def _end_of_credentials(url: str) -> int:
+    """Return the place of the `@` before the host, or -1.
+
+    It is the last one before the options: a password that was not percent-encoded may hold others.
+    """
+    query = _QUERY.search(url)
+    at = url.rfind("@", 0, query.start() if query else len(url))
+    authority = _AUTHORITY.match(url)
+    if at < 0 and not _PORT.match(url, authority.end() if authority else 0):
+        at = url.rfind("@")
+    return at

@@ -1,0 +1,91 @@
+"""No URL is shown with its password, however it is spelled."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, strategies as st
+
+from harn.masking import mask, mask_text, without_secrets_of
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://u:PW@h/db", "postgresql://u:***@h/db"),
+        ("postgres://u:PW@h:5432/db?sslmode=require", "postgres://u:***@h:5432/db?sslmode=require"),
+        ("postgresql+psycopg://u:PW@h", "postgresql+psycopg://u:***@h"),
+        ("mysql://u:PW@h/db", "mysql://u:***@h/db"),
+        ("sqlite://u:PW@h/x", "sqlite://u:***@h/x"),
+        ("sqlite:///u:PW@h/x", "sqlite:///u:***@h/x"),
+        ("postgresql:u:PW@h", "postgresql:***@h"),
+        ("postgresql:/u:PW@h/db", "postgresql:***@h/db"),
+        ("u:PW@h/db", "u:***@h/db"),
+        ("//u:PW@h/db", "//u:***@h/db"),
+        ("postgresql://:PW@h/db", "postgresql://:***@h/db"),
+        ("postgresql://u:P:W@h/db", "postgresql://u:***@h/db"),
+        ("postgresql://u:P@W@h/db", "postgresql://u:***@h/db"),
+        ("postgresql://u:P/W@h/db", "postgresql://u:***@h/db"),
+        ("postgresql://u:P?W@h/db", "postgresql://u:***@h/db"),
+        ("postgresql://u:P#W@h/db", "postgresql://u:***@h/db"),
+        ("postgresql://u:P W@h/db", "postgresql://u:***@h/db"),
+        ("postgresql://u:P%40W@h/db", "postgresql://u:***@h/db"),
+        ("postgresql://u:P?W=1@h/db", "postgresql://u:***@h/db"),
+        ("postgresql://h/db?password=PW", "postgresql://h/db?password=***"),
+        ("postgresql://h/db?user=u&password=PW&x=1", "postgresql://h/db?user=u&password=***&x=1"),
+        ("postgresql://h/db?sslpassword=PW", "postgresql://h/db?sslpassword=***"),
+        ("postgresql://h/db?Pass%77ord=PW", "postgresql://h/db?Pass%77ord=***"),
+        ("postgresql://u:PW@h/db?password=PW", "postgresql://u:***@h/db?password=***"),
+        ("host=h user=u password=PW dbname=x", "host=h user=u password=*** dbname=x"),
+        ("password = 'P\\' W' host=h", "password = *** host=h"),
+        ("host=h sslpassword=PW:W@h", "host=h sslpassword=***"),
+        ("host=h password='PW", "host=h password=***"),
+    ],
+)
+def test_a_password_is_masked_wherever_it_stands(url: str, shown: str) -> None:
+    assert mask(url) == shown
+    assert mask(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "memory://",
+        "sqlite:///state/events.sqlite?durability=normal",
+        "sqlite:////srv/me@home/events.sqlite",
+        "postgresql://u@h:5432/db?schema=x",
+        "postgresql://h1:1,h2:2/db?application_name=a@b",
+        "postgresql://[::1]:5432/db",
+        "host=h user=u dbname=x",
+        "",
+    ],
+)
+def test_what_holds_no_password_is_shown_as_it_is(url: str) -> None:
+    assert mask(url) == url
+
+
+@given(
+    scheme=st.sampled_from(["postgresql://", "mysql://", "x+y://", "postgresql:", "sqlite:///"]),
+    user=st.text("abcu", max_size=3),
+    before=st.text("ab:/#@%!$ ", max_size=4),
+    after=st.text("ab:/#@%!$ ", max_size=4),
+    rest=st.sampled_from(["", "/db", "/db?sslmode=require", "?password=x"]),
+)
+def test_no_spelling_of_a_password_gets_through(
+    scheme: str, user: str, before: str, after: str, rest: str
+) -> None:
+    assert "SECRET" not in mask(f"{scheme}{user}:{before}SECRET{after}@host{rest}")
+
+
+def test_a_sentence_keeps_its_words_and_loses_its_passwords() -> None:
+    text = "unexpected argument (mysql://u:PW@h/x), 'postgresql:u:PW@h' and password=PW; see --help"
+
+    assert mask_text(text) == (
+        "unexpected argument (mysql://u:***@h/x), 'postgresql:***@h' and password=*** see --help"
+    )
+    assert mask_text("job 12:30@consumer is held") == "job 12:30@consumer is held"
+
+
+def test_a_servers_message_loses_the_password_in_both_its_spellings() -> None:
+    url = "postgresql://u:P%40W@h/db?sslpassword=KEY"
+
+    assert without_secrets_of(url, 'no "P@W", no P%40W, no KEY') == 'no "***", no ***, no ***'
