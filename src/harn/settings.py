@@ -130,7 +130,8 @@ class Settings:
         "HARN_A2A_ALLOW",
         (),
         lambda text: tuple(part.strip() for part in text.split(",") if part.strip()),
-        "Hosts and networks, with commas between, that `a2a://` may reach though not public.",
+        "Hosts and networks, with commas between, that `a2a://` may reach though not public; "
+        "`a2a+http://` before one also allows clear text.",
     )
     debug: bool = _variable(
         "HARN_DEBUG",

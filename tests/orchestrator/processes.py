@@ -9,10 +9,16 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Queue
 from typing import Any
+
+import httpx2
+
+from harn.clock import SystemClock
+from harn.triggers import sign
 
 SECRET = "a signing secret of ours"
 
@@ -81,3 +87,23 @@ def ledger(directory: Path) -> list[str]:
     """What handlers noted, one line each."""
     path = directory / "ledger"
     return path.read_text().splitlines() if path.exists() else []
+
+
+def post(
+    url: str, payload: Any, path: str = "/hooks/github", secret: str = SECRET
+) -> httpx2.Response:
+    """Send *payload* as GitHub would."""
+    body = json.dumps(payload).encode()
+    headers = sign("github", secret.encode(), body, int(time.time()))
+    return httpx2.post(f"{url}{path}", content=body, headers=headers, trust_env=False, timeout=20)
+
+
+def until(condition: Callable[[], Any], within: float = 30) -> Any:
+    """Wait until *condition* holds, and return what it found."""
+    clock = SystemClock()
+    end = clock.monotonic() + within
+    while clock.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(0.02)
+    raise AssertionError("it never came to pass")

@@ -7,18 +7,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-from processes import SECRET, ledger, serving
+from processes import SECRET, ledger, post, serving, until
 
 from harn import Runtime
 from harn.clock import SystemClock
 from harn.testing import FakeClock
-from harn.triggers import Triggers, sign
+from harn.triggers import Triggers
 from harn.workers import worker_queue
 
 MANIFEST = """
@@ -61,22 +60,6 @@ def place(tmp_path: Path) -> Path:
     (tmp_path / "harn.toml").write_text(MANIFEST)
     (tmp_path / "handlers.py").write_text(HANDLERS)
     return tmp_path
-
-
-def post(url: str, payload: Any, path: str = "/hooks/github") -> httpx2.Response:
-    body = json.dumps(payload).encode()
-    headers = sign("github", SECRET.encode(), body, int(time.time()))
-    return httpx2.post(f"{url}{path}", content=body, headers=headers, trust_env=False, timeout=20)
-
-
-def until(condition: Callable[[], Any], within: float = 20) -> Any:
-    clock = SystemClock()
-    end = clock.monotonic() + within
-    while clock.monotonic() < end:
-        if found := condition():
-            return found
-        time.sleep(0.02)
-    raise AssertionError("it never came to pass")
 
 
 def test_X1_a_served_manifest_takes_webhooks_and_ends_with_0_on_sigterm(place: Path) -> None:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from harn import DeadlineExceeded, Runtime, TriggerError, trigger_fire, trigger_register
+from harn import Runtime, TriggerError, trigger_fire, trigger_register
 from harn.triggers import A2aTarget
 from harn.triggers.guard import check_allowed, read_url
 from harn.triggers.outbound import MOST_BODY, post
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-LOCAL = check_allowed(["127.0.0.1", "::1"])
+LOCAL = check_allowed(["a2a+http://127.0.0.1", "a2a+http://::1"])
 
 
 class Peer:
@@ -46,9 +47,11 @@ class Peer:
 
 
 @contextlib.asynccontextmanager
-async def peer(answer: bytes | Answer) -> AsyncIterator[Peer]:
+async def peer(
+    answer: bytes | Answer, host: str = "127.0.0.1", port: int = 0
+) -> AsyncIterator[Peer]:
     made = Peer(answer)
-    server = await asyncio.start_server(made.handle, "127.0.0.1", 0)
+    server = await asyncio.start_server(made.handle, host, port)
     made.port = server.sockets[0].getsockname()[1]
     try:
         yield made
@@ -67,7 +70,11 @@ DONE = reply(200, {"jsonrpc": "2.0", "id": "x", "result": {"task": {"id": "t1"}}
 
 
 async def call(port: int, path: str = "/", **options: Any) -> Any:
-    target = A2aTarget(f"a2a+http://127.0.0.1:{port}{path}", allow=["127.0.0.1"], **options)
+    uri = f"a2a+http://127.0.0.1:{port}{path}"
+    return await fire(A2aTarget(uri, allow=["a2a+http://127.0.0.1"], **options))
+
+
+async def fire(target: A2aTarget) -> Any:
     await trigger_register(
         id="t", kind="channel.emit", provider="channel", match={}, handler=target, retry={"max": 1}
     )
@@ -114,14 +121,26 @@ async def test_a_chunked_answer_is_read() -> None:
         (b"SSH-2.0-OpenSSH\r\n\r\n", "not HTTP"),
         (b"", "broke off"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort", "broke off"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "no number"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "Content-Length is no number"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: \xb2\r\n\r\n", "Content-Length is no number"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: +2\r\n\r\n{}", "Content-Length is no number"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: \r\n\r\n", "Content-Length is no number"),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+            "Content-Length is no number: '2, 3'",
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "not chunked alone",
+        ),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0x2\r\n{}\r\n", "garbled"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "garbled"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffffffff\r\n", "longer than"),
         (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (MOST_BODY + 10), "longer than"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000, "broke off"),
         (reply(200, b"[" * 100_000), "not JSON"),
     ],
-    ids=range(15),
+    ids=range(21),
 )
 async def test_S8_an_odd_answer_is_a_dead_letter_and_nothing_else(answer: bytes, said: str) -> None:
     async with Runtime(), peer(answer) as agent:
@@ -158,36 +177,64 @@ async def test_S8_loopback_is_refused_unless_it_is_listed() -> None:
     assert agent.requests == []
 
 
-async def test_S8_a_name_that_changes_its_answer_gains_nothing() -> None:
+async def test_S8_a_resolver_that_changes_its_answer_gains_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[str] = []
 
-    async def flipping(host: str, port: int) -> list[str]:
+    def flipping(host: str, port: int, *args: Any, **options: Any) -> list[Any]:
         asked.append(host)
-        return ["93.184.216.34"] if len(asked) == 1 else ["127.0.0.1"]
+        address = "127.0.0.1" if len(asked) == 1 else "127.0.0.2"
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
 
+    async with Runtime(), peer(DONE) as agent, peer(DONE, "127.0.0.2", agent.port) as other:
+        monkeypatch.setattr(socket, "getaddrinfo", flipping)
+        target = A2aTarget(
+            f"a2a+http://rebind.example:{agent.port}/", allow=["a2a+http://127.0.0.1"]
+        )
+        handles = [await fire(target) for _ in range(2)]
+
+    assert [handle.status for handle in handles] == ["dispatched", "dlq"]
+    assert asked == ["rebind.example"] * 2  # once for each call: what was checked is connected to
+    assert (len(agent.requests), other.requests) == (1, [])
+
+
+@pytest.mark.parametrize(
+    "allow",
+    [
+        [],
+        ["127.0.0.1"],
+        ["localhost", "127.0.0.0/8"],
+        ["a2a+http://127.0.0.2", "a2a+http://peer.internal"],
+        ["a2a://127.0.0.1"],
+    ],
+    ids=str,
+)
+async def test_clear_text_goes_only_to_a_host_that_is_listed_with_its_scheme(
+    allow: list[str],
+) -> None:
     async with Runtime(), peer(DONE) as agent:
-        url = read_url(f"http://rebind.example:{agent.port}/")
-        with pytest.raises((TriggerError, DeadlineExceeded)):
-            await post(url, b"", {}, allowed=check_allowed([]), timeout=0.2, resolve=flipping)
-        with pytest.raises(TriggerError, match="not public"):
-            await post(url, b"", {}, allowed=check_allowed([]), timeout=0.2, resolve=flipping)
+        target = A2aTarget(f"a2a+http://127.0.0.1:{agent.port}/", allow=allow, token="canary")
+        handle = await fire(target)
 
-    assert asked == ["rebind.example"] * 2
+    assert "is not called without TLS" in str(handle.error)
+    assert 'list "a2a+http://127.0.0.1" under `allow`' in str(handle.error)
     assert agent.requests == []
 
 
-async def test_S8_without_tls_only_listed_hosts_are_called() -> None:
-    async with Runtime():
-        await trigger_register(
-            id="t",
-            kind="channel.emit",
-            provider="channel",
-            match={},
-            handler="a2a+http://example.com/",
+@pytest.mark.parametrize("listed", ["a2a+http://localhost", "a2a+http://127.0.0.0/8"])
+async def test_a_list_is_matched_against_the_name_and_against_the_address(
+    listed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
+    async with Runtime(), peer(DONE) as agent:
+        monkeypatch.setattr(
+            socket, "getaddrinfo", lambda host, port, *a, **o: [(*found, ("127.0.0.1", port))]
         )
-        handle = await trigger_fire("t")
+        handle = await fire(A2aTarget(f"a2a+http://localhost:{agent.port}/", allow=[listed]))
 
-    assert "only hosts under `allow`" in str(handle.error)
+    assert handle.status == "dispatched"
+    assert len(agent.requests) == 1
 
 
 async def test_a_header_with_a_line_break_is_not_sent() -> None:

@@ -63,6 +63,9 @@ def test_S8_the_metadata_service_is_refused_in_every_spelling(host: str) -> None
         "2002:7f00:1::",
         "2001::1",
         "2001:db8::1",
+        "3fff::1",
+        "3fff:fff:ffff::1",
+        "5f00::1",
         "fec0::1",
         "::127.0.0.1",
     ],
@@ -121,7 +124,7 @@ def test_S8_one_private_answer_condemns_them_all() -> None:
 
 
 def test_the_operator_may_let_a_host_or_a_network_through() -> None:
-    url = read_url("http://peer.internal:8080/")
+    url = read_url("https://peer.internal:8080/")
 
     assert choose_address(url, ["10.0.0.7"], check_allowed(["peer.internal"])) == "10.0.0.7"
     assert choose_address(url, ["10.0.0.7"], check_allowed(["10.0.0.0/8"])) == "10.0.0.7"

@@ -34,16 +34,16 @@ def fire(where: Where, trigger: str, payload: str | None, tenant: str | None) ->
         near = did_you_mean(trigger, [each.id for each in manifest.triggers])
         raise TriggerError(f"{manifest.path.name} has no trigger {trigger!r}{near}")
     value = _payload(payload)
-    binding = manifest.bound(found, manifest.resolver())
 
     async def work(runtime: Runtime) -> DispatchHandle:
+        from harn.orchestrator import Service
+
         await runtime.service(Store).run(list_topics, write=False)  # a store out of reach: one line
-        triggers = runtime.service(Triggers)
-        triggers.register(binding, follow=False)
+        await Service(runtime, manifest.path).start_triggers(only=trigger)
         fields: dict[str, Any] = {"headers": {"x-harn-synthetic": "true"}}
         if tenant or found.tenant_id:
             fields["tenant_id"] = tenant or found.tenant_id
-        return await triggers.fire(trigger, value, **fields)
+        return await runtime.service(Triggers).fire(trigger, value, **fields)
 
     handle = where.run(work)
     document = handle.as_dict()

@@ -91,6 +91,7 @@ class _Serving:
             from harn.portal import Listening, bind, build_app
         except ImportError as error:
             raise click.ClickException(str(error)) from None
+        service.host = place[0]
         listening = Listening(build_app(service), bind(*place), drain_within=self._within)
         return await stack.enter_async_context(listening)
 

@@ -5,6 +5,7 @@ exports.py    from `handlers::on_task` to a callable
 draining.py   from a queue's job to its handler
 views.py      what the queues look like from outside; overview.py, everything at a glance
 secrets.py    secrets by name
+plan.py       a manifest made ready; changes.py, what is different between two
 service.py    the composition root: start, reload, drain
 inspecting.py what can be seen from outside; schema.py, the manifest for editors
 hooks.py      what a request to a trigger says; intake.py, taking it in

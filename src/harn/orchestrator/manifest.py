@@ -76,11 +76,13 @@ class Manifest:
 
 
 def read_manifest(path: str | Path) -> Manifest:
-    """Read and check the manifest at *path*; all mistakes come out together.
+    """Read and check the manifest at *path*, or in that directory; all mistakes come together.
 
     Nothing is imported and no secret is read.
     """
     path = Path(path)
+    if path.is_dir():
+        path = path / "harn.toml"
     text = _read(path)
     problems = Problems(path.name, text)
     try:
@@ -108,9 +110,6 @@ def read_manifest(path: str | Path) -> Manifest:
 def _read(path: Path) -> str:
     try:
         about = path.stat()
-        if stat.S_ISDIR(about.st_mode):
-            path = path / "harn.toml"
-            about = path.stat()
         if not stat.S_ISREG(about.st_mode):
             raise ManifestError(f"{path} is not a file")
         if about.st_mode & stat.S_IWOTH:

@@ -10,22 +10,20 @@ import asyncio
 import ipaddress
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harn.clock import resolve
 from harn.errors import HarnError, ManifestError
-from harn.orchestrator.hooks import Hook, Key
+from harn.orchestrator.changes import AT_START, changes
 from harn.orchestrator.intake import Intake
-from harn.orchestrator.manifest import Manifest, check_bind, read_manifest
-from harn.orchestrator.secrets import SecretName, read_secrets
-from harn.orchestrator.triggertables import ManifestTrigger, route_of, unservable
+from harn.orchestrator.manifest import Manifest, check_bind
+from harn.orchestrator.plan import Plan, plan_serving, plan_triggers
 from harn.storage import Store, head
 from harn.tasks import runner_for
 from harn.topics import WORKER_QUEUES
-from harn.triggers import A2aTarget, Binding, JobRunner, Scheme, Triggers, signing_key
+from harn.triggers import A2aRights, JobRunner, Triggers
 from harn.workers import Consumer, WorkerQueue, worker_queues
 
 if TYPE_CHECKING:
@@ -36,17 +34,6 @@ logger = logging.getLogger("harn.orchestrator")
 LOOK_EVERY = 1.0
 """Seconds between two looks for queues that are new."""
 QUEUE_CONCURRENCY = 8
-SHORTEST_KEY = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A manifest made ready: nothing of it is in force yet."""
-
-    manifest: Manifest
-    bindings: tuple[Binding, ...]
-    hooks: tuple[Hook, ...]
-    admin_keys: tuple[bytes, ...]
 
 
 class Service:
@@ -58,6 +45,8 @@ class Service:
         self.triggers = runtime.service(Triggers)
         self.intake = Intake(runtime)
         self.plan: Plan | None = None
+        self.host: str | None = None
+        """Where requests come in, once they do: a reload must not open it to everybody."""
         self._consumers: dict[str, tuple[Consumer, asyncio.Task[Any]]] = {}
         self._retired: list[tuple[Consumer, asyncio.Task[Any]]] = []
         """Consumers of an earlier manifest that still have jobs under way."""
@@ -79,77 +68,23 @@ class Service:
             self._looking = asyncio.ensure_future(self._keep_looking())
             self.runtime.own(self._looking)
 
-    async def start_triggers(self) -> None:
-        """Register the triggers so that one can be fired or replayed by hand; nothing else runs.
+    async def start_triggers(self, only: str | None = None) -> None:
+        """Register the triggers, or *only* one, to be fired or replayed by hand; nothing else runs.
 
-        No secret is read and no schedule is followed. Cancelling leaves some registered.
+        No key for requests is read and no schedule is followed. Cancelling leaves some registered.
         """
-        manifest = read_manifest(self.path)
-        exports = manifest.resolver()
-        bindings = [manifest.bound(trigger, exports) for trigger in manifest.triggers]
-        await self._set_up(manifest)
-        for trigger, binding in zip(manifest.triggers, bindings, strict=True):
-            self.triggers.register(self._configured(manifest, trigger, binding), follow=False)
+        plan = plan_triggers(self.runtime, self.path, only)
+        await self._set_up(plan.manifest)
+        self.runtime.service(A2aRights).replace(plan.manifest.a2a_allow, plan.tokens)
+        for binding in plan.bindings:
+            self.triggers.register(binding, follow=False)
 
     def prepare(self) -> Plan:
         """Read the manifest, import its handlers, read its secrets; change nothing."""
-        manifest = read_manifest(self.path)
-        exports = manifest.resolver()
-        bindings = []
-        for trigger in manifest.triggers:
-            if (why := unservable(trigger)) is not None:
-                raise ManifestError(f"{manifest.path.name}: trigger {trigger.id!r}: {why}")
-            bindings.append(self._configured(manifest, trigger, manifest.bound(trigger, exports)))
-        hooks = [hook for trigger in manifest.triggers if (hook := self._hook(manifest, trigger))]
-        keys = self._secrets(manifest, manifest.serve.keys, "[serve] keys")
-        for name, value in keys:
-            if len(value) < SHORTEST_KEY:
-                raise ManifestError(
-                    f"[serve] keys: {name.name} is shorter than {SHORTEST_KEY} characters"
-                )
-        if manifest.setup is not None:
-            exports.resolve(manifest.setup)
-        admin = tuple(value.encode() for _, value in keys)
-        return Plan(manifest, tuple(bindings), tuple(hooks), admin)
-
-    def _configured(
-        self, manifest: Manifest, trigger: ManifestTrigger, binding: Binding
-    ) -> Binding:
-        if not isinstance(binding.target, A2aTarget):
-            return binding
-        found = self._secrets(manifest, trigger.secrets.get("a2a", ()), f"trigger {trigger.id!r}")
-        token = found[0][1] if found else None
-        allow = (*manifest.a2a_allow, *self.runtime.settings.a2a_allow)
-        return replace(binding, target=binding.target.configured(allow, token))
-
-    def _hook(self, manifest: Manifest, trigger: ManifestTrigger) -> Hook | None:
-        path = route_of(trigger)
-        if path is None:
-            return None
-        what = f"trigger {trigger.id!r}"
-        signing, bearer = trigger.secrets.get("signing", ()), trigger.secrets.get("bearer", ())
-        found = self._secrets(manifest, bearer or signing, what)
-        if bearer:
-            for name, value in found:
-                if len(value) < SHORTEST_KEY:
-                    raise ManifestError(
-                        f"{what}: {name.name} is shorter than {SHORTEST_KEY} characters"
-                    )
-            keys = [
-                Key(value.encode(), name.tenant_id or trigger.tenant_id) for name, value in found
-            ]
-            return Hook(trigger.id, path, trigger.provider, "bearer", tuple(keys))
-        scheme = scheme_of(trigger.provider)
-        keys = [
-            Key(signing_key(scheme, value, name.name), name.tenant_id or trigger.tenant_id)
-            for name, value in found
-        ]
-        return Hook(trigger.id, path, trigger.provider, scheme, tuple(keys))
-
-    def _secrets(
-        self, manifest: Manifest, names: Sequence[SecretName], what: str
-    ) -> list[tuple[SecretName, str]]:
-        return read_secrets(self.runtime, manifest.path.parent, names, what)
+        plan = plan_serving(self.runtime, self.path)
+        if self.host is not None:
+            check_reach(self.host, plan.admin_keys)
+        return plan
 
     async def _set_up(self, manifest: Manifest) -> None:
         """Call the manifest's own setup, once for each name."""
@@ -160,22 +95,27 @@ class Service:
         self._setups.add(manifest.setup)
 
     def _enforce(self, plan: Plan) -> None:
+        # Rights first: from here on no call goes out with those that were taken away.
+        self.runtime.service(A2aRights).replace(plan.manifest.a2a_allow, plan.tokens)
+        self.intake.replace(plan.hooks)
         wanted = {binding.id for binding in plan.bindings}
         for binding in self.triggers.active():
             if binding.id not in wanted:
                 self.triggers.unregister(binding.id)
         for binding in plan.bindings:
             self.triggers.register(binding)
-        self.intake.replace(plan.hooks)
         self.plan = plan
 
     async def reload(self) -> dict[str, Any]:
         """Read the manifest again and put what changed in force; old versions finish.
 
-        A mistake leaves everything as it is, and is raised.
+        The report names the triggers with a new version, everything in the manifest that is
+        different, keys and tokens included, and what of it waits for the next start. A mistake
+        leaves everything as it is, and is raised.
         """
         plan = self.prepare()
         await self._set_up(plan.manifest)
+        different = [] if self.plan is None else changes(self.plan, plan)
         before = {shown.key for shown in self.triggers.listed()}
         self._enforce(plan)
         for consumer, running in self._consumers.values():
@@ -184,7 +124,12 @@ class Service:
         self._retired = [each for each in self._retired if not each[1].done()]
         self._consumers = {}
         after = {shown.key for shown in self.triggers.listed() if shown.state == "active"}
-        return {"changed": sorted(after - before), "triggers": len(plan.bindings)}
+        return {
+            "changed": sorted(after - before),
+            "manifest": different,
+            "at_next_start": [name for name in different if name in AT_START],
+            "triggers": len(plan.bindings),
+        }
 
     async def is_ready(self) -> bool:
         """Tell whether the manifest is in force and the store answers."""
@@ -281,20 +226,19 @@ class Service:
             await self.triggers.dispatcher.changed()
 
 
-def scheme_of(provider: str) -> Scheme:
-    """Return how *provider* signs; a plain webhook signs as Standard Webhooks do."""
-    schemes: dict[str, Scheme] = {"github": "github", "stripe": "stripe", "slack": "slack"}
-    return schemes.get(provider, "standard")
-
-
 def check_exposure(bind: str, admin_keys: Sequence[bytes]) -> tuple[str, int]:
     """Return where to listen; beyond this machine only with operators' keys."""
     host, port = check_bind(bind)
+    check_reach(host, admin_keys)
+    return host, port
+
+
+def check_reach(host: str, admin_keys: Sequence[bytes]) -> None:
+    """Refuse to listen on *host* without operators' keys, unless it is this machine only."""
     if not admin_keys and not is_loopback(host):
         raise ManifestError(
-            f"{bind} can be reached from outside; set [serve] keys, or bind to 127.0.0.1"
+            f"{host} can be reached from outside; set [serve] keys, or bind to 127.0.0.1"
         )
-    return host, port
 
 
 def is_loopback(host: str) -> bool:

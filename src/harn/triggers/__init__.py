@@ -15,7 +15,7 @@ signatures.py   who signed a webhook; secrets.py, what is never shown
 registry.py     the triggers of a runtime; verbs.py, trigger_register, channel_emit and their kin
 """
 
-from harn.triggers.a2a import A2aTarget
+from harn.triggers.a2a import A2aRights, A2aTarget
 from harn.triggers.binding import (
     KINDS,
     PROVIDERS,
@@ -61,6 +61,7 @@ __all__ = [
     "PROVIDERS",
     "SCHEMES",
     "SENSITIVE_HEADERS",
+    "A2aRights",
     "A2aTarget",
     "Accepted",
     "Binding",

@@ -1,32 +1,58 @@
 """`a2a://host/path`: an event goes to a remote agent as an A2A message; its answer comes back.
 
 The call is JSON-RPC `SendMessage` of the protocol's version 1.0, with the event as a data part. It
-goes out over HTTPS; `a2a+http://` is for hosts that the operator lists under `allow`.
+goes out over HTTPS; `a2a+http://` is for hosts that the operator lists with that scheme.
+
+What may be called, and with which token, is asked at every call: a retry of an event that came in
+before a reload goes out with the rights that hold after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from harn.errors import InvalidOption, TriggerError
 from harn.ids import digest
-from harn.triggers.guard import Allowed, check_allowed, read_url
+from harn.triggers.guard import check_allowed, read_url
 from harn.triggers.handlers import Call, NotRetryable
 from harn.triggers.outbound import Response, post
+
+if TYPE_CHECKING:
+    from harn.runtime import Runtime
 
 TIMEOUT = 30.0
 VERSION = "1.0"
 _AGAIN = frozenset((408, 425, 429))
 
 
+class A2aRights:
+    """What a manifest lets `a2a://` do, as it is in force: `runtime.service(A2aRights)`."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._always = runtime.settings.a2a_allow
+        self._tokens: Mapping[tuple[str, str], str] = {}
+        self.allowed = check_allowed(self._always)
+
+    def replace(self, allow: Sequence[str], tokens: Mapping[tuple[str, str], str]) -> None:
+        """Put another list in force, and other *tokens*, by trigger id and URI."""
+        self.allowed = check_allowed((*allow, *self._always))
+        self._tokens = tokens
+
+    def token(self, trigger_id: str, uri: str) -> str | None:
+        """Return the token that *trigger_id* shows to *uri*, never one meant for another."""
+        return self._tokens.get((trigger_id, uri))
+
+
 class A2aTarget:
-    """A remote agent; *token* is sent as a bearer token and never shown."""
+    """A remote agent; *token* is sent as a bearer token and never shown.
+
+    What is not given here is asked of `A2aRights` at each call.
+    """
 
     kind = "a2a"
-    identity = ""
 
     def __init__(
         self,
@@ -45,18 +71,24 @@ class A2aTarget:
         self._token = token
         self._timeout = timeout
 
-    def configured(self, allow: Sequence[str], token: str | None) -> A2aTarget:
-        """Return this target with what a manifest says of it."""
-        return A2aTarget(self.uri, allow=allow, token=token, timeout=self._timeout)
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, A2aTarget) and self._value() == other._value()
+
+    def __hash__(self) -> int:
+        return hash(self.uri)
+
+    def _value(self) -> tuple[Any, ...]:
+        return self.uri, self._allow, self._token, self._timeout
 
     async def deliver(self, call: Call) -> Any:
         """Send the event; the receipt is the agent's task or message.
 
         Cancelling closes the connection; the agent may have received the event.
         """
+        rights = call.runtime.service(A2aRights)
         headers = {"Content-Type": "application/json", "A2A-Version": VERSION}
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
+        if token := self._token or rights.token(call.binding_id, self.uri):
+            headers["Authorization"] = f"Bearer {token}"
         request = {
             "jsonrpc": "2.0",
             "id": call.delivery,
@@ -64,11 +96,7 @@ class A2aTarget:
             "params": {"message": message_of(call)},
         }
         body = msgspec.json.encode(request)
-        allowed = self._allow
-        if allowed is None:
-            allowed = check_allowed(call.runtime.settings.a2a_allow)
-        if self.url.scheme == "http" and not _is_listed(allowed):
-            raise NotRetryable(f"{self.uri}: without TLS only hosts under `allow` are called")
+        allowed = rights.allowed if self._allow is None else self._allow
         answer = await post(self.url, body, headers, allowed=allowed, timeout=self._timeout)
         return {"status": answer.status, "result": _result(self.uri, answer)}
 
@@ -83,10 +111,6 @@ def message_of(call: Call) -> dict[str, Any]:
         "parts": [{"data": event, "mediaType": "application/json"}],
         "metadata": {"trigger_id": call.binding_id, "event_id": call.event.id},
     }
-
-
-def _is_listed(allowed: Allowed) -> bool:
-    return bool(allowed.hosts or allowed.networks)
 
 
 def _result(uri: str, answer: Response) -> Any:

@@ -10,7 +10,6 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from harn.errors import InvalidOption, did_you_mean
-from harn.ids import digest
 from harn.triggers.cron import Schedule, check_schedule
 from harn.triggers.event import check_path
 from harn.triggers.flow import GATES, NO_FLOW, Flow, check_flow
@@ -85,20 +84,13 @@ class Binding:
         """The name of this very version."""
         return f"{self.id}@v{self.version}"
 
-    @property
-    def fingerprint(self) -> str:
-        """A digest of the definition: another one makes another version."""
-        definition = {
-            "kind": self.kind,
-            "provider": self.provider,
-            "match": self.match.as_dict(),
-            "handler": [self.target.kind, self.target.uri, self.target.identity],
-            "retry": self.retry.as_dict(),
-            "flow": self.flow.as_dict(),
-            "dedupe_key": self.dedupe_path,
-            "priority": self.priority,
-        }
-        return digest(msgspec.json.encode(definition, order="sorted").decode())
+    def is_same(self, other: Binding) -> bool:
+        """Tell whether *other* says the same in every field; the version does not count."""
+        return self.at_version(other.version) == other and self._exactly() == other._exactly()
+
+    def _exactly(self) -> bytes:
+        # Python finds `true` and 1 equal; a filter does not.
+        return msgspec.json.encode((self.match, self.flow), order="sorted")
 
     @property
     def destination(self) -> str:

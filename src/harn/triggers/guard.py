@@ -2,7 +2,8 @@
 
 A name is resolved once, every address it has must be public, and the connection goes to an
 address that was checked: a name that changes its answer in between gains nothing. Hosts that the
-operator lists by name or network are let through.
+operator lists by name or network are let through. Clear text goes only to what is listed with its
+scheme, `a2a+http://10.0.0.0/8`, public or not: a token must not travel in clear by accident.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from harn.errors import InvalidOption, TriggerError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+CLEAR = "a2a+http://"
+"""What an entry of a list begins with when clear text is meant."""
 
 _HOST = re.compile(
     r"(?=.{1,253}\Z)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
@@ -36,8 +40,11 @@ _NEVER = tuple(
         "64:ff9b::/96",
         "64:ff9b:1::/48",
         "100::/64",
+        "100:0:0:1::/64",
         "2001::/23",
         "2002::/16",
+        "3fff::/20",  # documentation; Python before 3.13 calls it global
+        "5f00::/16",
         "fec0::/10",
     )
 )
@@ -59,11 +66,11 @@ class Url:
 
 
 @dataclass(frozen=True, slots=True)
-class Allowed:
-    """What the operator lets through although it is not public."""
+class Listed:
+    """Hosts and networks of one list."""
 
     hosts: frozenset[str] = frozenset()
-    networks: tuple[Network, ...] = ()
+    networks: frozenset[Network] = frozenset()
 
     def has(self, host: str, address: Address) -> bool:
         """Tell whether *host* or *address* is on the list."""
@@ -72,22 +79,65 @@ class Allowed:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What the operator lets through: by TLS although it is not public, and in clear text."""
+
+    tls: Listed = Listed()
+    clear: Listed = Listed()
+
+    def check(self, url: Url, address: Address) -> None:
+        """Refuse to call *address*, one that the host of *url* resolved to."""
+        listed_in_clear = self.clear.has(url.host, address)
+        if url.scheme == "http" and not listed_in_clear:
+            raise TriggerError(
+                f"{url.host} ({address}) is not called without TLS; "
+                f'list "{CLEAR}{_bracketed(url.host)}" under `allow` if it is meant to be'
+            )
+        is_listed = listed_in_clear or self.tls.has(url.host, address)
+        if not is_listed and not is_public(address):
+            raise TriggerError(
+                f"{url.host} leads to {address}, which is not public; list it under `allow` if it "
+                "is meant to be reached"
+            )
+
+
 def check_allowed(entries: Sequence[str], option: str = "allow") -> Allowed:
-    """Read a list of host names and networks (`10.0.0.0/8`, `127.0.0.1`)."""
-    hosts: set[str] = set()
-    networks: list[Network] = []
+    """Read a list of host names and networks (`10.0.0.0/8`, `127.0.0.1`, `a2a+http://peer`).
+
+    >>> check_allowed(["peer.internal", "a2a+http://127.0.0.1"]).tls.hosts
+    frozenset({'peer.internal'})
+    """
     if isinstance(entries, str):
         raise InvalidOption(option, entries, "a list of host names and networks")
+    tls: list[str | Network] = []
+    clear: list[str | Network] = []
     for entry in entries:
         if not isinstance(entry, str):
             raise InvalidOption(option, entry, "host names and networks")
-        try:
-            networks.append(ipaddress.ip_network(entry.strip(), strict=False))
-        except ValueError:
-            if not _HOST.fullmatch(entry.lower()):
-                raise InvalidOption(option, entry, "a host name or a network") from None
-            hosts.add(entry.lower().rstrip("."))
-    return Allowed(frozenset(hosts), tuple(networks))
+        if entry.startswith(CLEAR):
+            clear.append(_entry(entry.removeprefix(CLEAR), entry, option))
+        else:
+            tls.append(_entry(entry.removeprefix("a2a://"), entry, option))
+    return Allowed(_listed(tls), _listed(clear))
+
+
+def _entry(text: str, entry: str, option: str) -> str | Network:
+    text = text.strip().lower()
+    try:
+        return ipaddress.ip_network(text.removeprefix("[").removesuffix("]"), strict=False)
+    except ValueError:
+        if not _HOST.fullmatch(text) or _NUMERIC_HOST.fullmatch(text):
+            accepted = f'a host name or a network, "{CLEAR}" before it for clear text; no port'
+            raise InvalidOption(option, entry, accepted) from None
+        return text.rstrip(".")
+
+
+def _listed(entries: Sequence[str | Network]) -> Listed:
+    return Listed(
+        frozenset(entry for entry in entries if isinstance(entry, str)),
+        frozenset(entry for entry in entries if not isinstance(entry, str)),
+    )
 
 
 def read_url(text: str, option: str = "url") -> Url:
@@ -155,7 +205,7 @@ def is_public(address: Address) -> bool:
 
 
 def choose_address(url: Url, found: Sequence[str], allowed: Allowed) -> str:
-    """Return the address to connect to; one address that is not public condemns them all.
+    """Return the address to connect to; one address that is not allowed condemns them all.
 
     *found* is what the name resolved to, or the address itself.
     """
@@ -163,11 +213,7 @@ def choose_address(url: Url, found: Sequence[str], allowed: Allowed) -> str:
         raise TriggerError(f"{url.host} has no address")
     addresses = [ipaddress.ip_address(text.partition("%")[0]) for text in found]
     for address in addresses:
-        if not is_public(address) and not allowed.has(url.host, address):
-            raise TriggerError(
-                f"{url.host} leads to {address}, which is not public; list it under `allow` if it "
-                "is meant to be reached"
-            )
+        allowed.check(url, address)
     return str(addresses[0])
 
 

@@ -47,16 +47,12 @@ class Call:
 
 
 class Target(Protocol):
-    """A destination of events."""
+    """A destination of events; a trigger whose target is not equal to the one before is new."""
 
     @property
     def kind(self) -> str: ...
     @property
     def uri(self) -> str: ...
-    @property
-    def identity(self) -> str:
-        """What else makes a handler another one."""
-
     async def deliver(self, call: Call) -> Any:
         """Deliver one event; return its receipt."""
 
@@ -73,7 +69,12 @@ class LocalTarget:
     def __init__(self, fn: Callable[[TriggerEvent], Any], uri: str | None = None) -> None:
         self.fn = check_callable(fn)
         self.uri = uri or f"local://{_name_of(fn)}"
-        self.identity = ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LocalTarget) and (self.fn, self.uri) == (other.fn, other.uri)
+
+    def __hash__(self) -> int:
+        return hash(self.uri)
 
     async def deliver(self, call: Call) -> Any:
         """Call the function; a plain one runs on a worker thread."""
@@ -123,11 +124,6 @@ class SpawnToPool:
         """The pool, as a target."""
         return f"pool://{self.pool}"
 
-    @property
-    def identity(self) -> str:
-        """The factory and both paths."""
-        return f"{_name_of(self.task_factory)} {self.priority_from} {self.key_from}"
-
     async def deliver(self, call: Call) -> Any:
         """Submit the closure for this event; the receipt is the pool's task."""
         pool = pool_get(self.pool)
@@ -169,11 +165,16 @@ class WorkerTarget:
     """A worker queue: the event becomes a job that some consumer claims later."""
 
     kind = "worker"
-    identity = ""
 
     def __init__(self, queue: str) -> None:
         self.queue = check_queue_name(queue)
         self.uri = f"worker://{queue}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, WorkerTarget) and self.uri == other.uri
+
+    def __hash__(self) -> int:
+        return hash(self.uri)
 
     async def deliver(self, call: Call) -> Any:
         """Enqueue the event; the receipt has the job's id."""

@@ -23,6 +23,8 @@ MOST_HEAD = 32 * 1024
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
+_LENGTH = re.compile(r"[0-9]{1,12}", re.ASCII)
+_CHUNK = re.compile(rb"([0-9a-fA-F]{1,16})[ \t]*(?:;[^\r\n]*)?\r\n")
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: [^\r\n]*)?")
 
 
@@ -104,19 +106,23 @@ async def _read(reader: asyncio.StreamReader) -> Response:
         raise TriggerError("the answer is not HTTP")
     headers: dict[str, str] = {}
     for line in lines[1:]:
-        name, _, value = line.partition(b":")
-        headers[name.decode("latin-1").strip().lower()] = value.decode("latin-1").strip()
+        name, _, value = (part.strip() for part in line.decode("latin-1").partition(":"))
+        before = headers.get(name.lower())
+        headers[name.lower()] = value if before is None else f"{before}, {value}"
     return Response(int(status[1]), headers, await _read_body(reader, headers))
 
 
 async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
-    if headers.get("transfer-encoding", "").lower() == "chunked":
-        return await _read_chunks(reader)
     length = headers.get("content-length")
+    coding = headers.get("transfer-encoding")
+    if coding is not None:
+        if coding.lower() != "chunked" or length is not None:
+            raise TriggerError("the answer's Transfer-Encoding is not chunked alone")
+        return await _read_chunks(reader)
     if length is None:
         return await _read_up_to(reader, None)
-    if not length.isdigit() or len(length) > 12:
-        raise TriggerError("the answer's length is no number")
+    if not _LENGTH.fullmatch(length):
+        raise TriggerError(f"the answer's Content-Length is no number: {length[:40]!r}")
     return await _read_up_to(reader, int(length))
 
 
@@ -137,12 +143,11 @@ async def _read_up_to(reader: asyncio.StreamReader, length: int | None) -> bytes
 async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
     found = b""
     while True:
-        line = await reader.readuntil(b"\r\n")
-        try:
-            size = int(line.split(b";")[0].strip() or b"x", 16)
-        except ValueError:
-            raise TriggerError("the answer's chunks are garbled") from None
-        if size < 0 or len(found) + size > MOST_BODY:
+        line = _CHUNK.fullmatch(await reader.readuntil(b"\r\n"))
+        if line is None:
+            raise TriggerError("the answer's chunks are garbled")
+        size = int(line[1], 16)
+        if len(found) + size > MOST_BODY:
             raise TriggerError(f"the answer is longer than {MOST_BODY:,} bytes")
         if size == 0:
             return found

@@ -106,7 +106,7 @@ class Triggers:
         Without *follow* its schedule or topic is not followed, and orphans are left alone.
         """
         before = self._active.get(binding.id)
-        if before is not None and _is_same(before, binding):
+        if before is not None and before.is_same(binding):
             return before.shown("active")
         version = self._versions.get(binding.id, 0) + 1
         self._versions[binding.id] = version
@@ -342,14 +342,6 @@ def check_channel(name: Any) -> str:
     if not isinstance(name, str) or not 0 < len(name) <= 128 or not name.isprintable():
         raise InvalidOption("name", name, "1 to 128 printable characters")
     return name
-
-
-def _is_same(before: Binding, after: Binding) -> bool:
-    same_code = getattr(before.target, "fn", None) is getattr(after.target, "fn", None)
-    same_factory = getattr(before.target, "task_factory", None) is getattr(
-        after.target, "task_factory", None
-    )
-    return same_code and same_factory and before.fingerprint == after.fingerprint
 
 
 def _delivery(binding: Binding, event: TriggerEvent, replay_of: str | None) -> Delivery:
