@@ -27,6 +27,7 @@ LINES = [
         "ids",
         "joining",
         "masking",
+        "naming",
         "runtime",
         "settings",
         "telemetry",

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 
 from harn.errors import InvalidOption
+from harn.naming import check_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +224,7 @@ def check_queue_name(queue: str) -> str:
         raise InvalidOption("queue", queue, accepted)
     if not queue.isprintable() or not queue.strip():
         raise InvalidOption("queue", queue, accepted)
+    check_name("queue", queue, MAX_QUEUE_NAME)
     if queue == "queues" or queue.endswith((".claims", ".responses")):
         raise InvalidOption(
             "queue", queue, "a name that is not 'queues' and does not end in .claims or .responses"

@@ -17,6 +17,7 @@ from hypothesis import given, settings, strategies as st
 
 import harn
 from harn import (
+    InvalidOption,
     PoolLocked,
     Retention,
     StorageCorrupt,
@@ -499,7 +500,7 @@ def test_J7_file_names_are_injective_and_stay_inside(a, b, c, d) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["../../x", "/etc/x", "..", ".", "a/b", "a__b", "con", "é" * 300, "a\0b", "a\nb", "%s"]
+    "name", ["../../x", "/etc/x", "..", ".", "a/b", "a__b", "con", "é" * 300, "a b", "%s"]
 )
 async def test_no_name_reaches_outside_the_state_directory(disk, name) -> None:
     pool = await opened(name=name, pipeline_id=name)
@@ -508,6 +509,16 @@ async def test_no_name_reaches_outside_the_state_directory(disk, name) -> None:
 
     files = [path for path in disk.parent.rglob("*") if path.is_file()]
     assert [path.parent for path in files] == [disk]
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\nb", "a\x9bb", "a\u2028"])
+async def test_a_name_with_controls_makes_no_file(disk, name) -> None:
+    with pytest.raises(InvalidOption):
+        await opened(name=name, pipeline_id="nightly")
+    with pytest.raises(InvalidOption):
+        await opened(name="web", pipeline_id=name)
+
+    assert not [path for path in disk.parent.rglob("*") if path.is_file()]
 
 
 async def test_files_are_private_even_under_an_open_umask(disk) -> None:

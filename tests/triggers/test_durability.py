@@ -333,6 +333,28 @@ async def test_a_stream_goes_on_where_it_was_and_takes_each_record_once(lasting_
     assert sorted(seen) == [1, 2, 3]  # dispatches of one trigger run side by side
 
 
+@pytest.mark.parametrize("tenant", ["a\x00b", 7, "x" * 257])
+async def test_a_record_whose_tenant_cannot_be_kept_does_not_hold_up_the_others(
+    lasting_url: str, tenant: Any
+) -> None:
+    seen: list[Any] = []
+
+    async with Runtime(storage=lasting_url) as runtime:
+        await trigger_register(
+            id="s",
+            kind="stream",
+            provider="stream",
+            match={"topic": "orders"},
+            handler=lambda event: seen.append(event.get(PATH)),
+        )
+        await until_known(runtime, "stream:s")
+        await event_log_emit("orders", "created", 1, headers={"tenant_id": tenant})
+        await event_log_emit("orders", "created", 2)
+        await until(lambda: bool(seen))
+
+    assert seen == [2]
+
+
 async def until_known(runtime: Runtime, name: str) -> None:
     """Wait until a source has written down where it begins."""
     store = runtime.service(Store)

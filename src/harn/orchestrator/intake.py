@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from harn import topics
 from harn.errors import HarnError, InvalidOption, StorageError
+from harn.naming import joined
 from harn.orchestrator.hooks import (
     Hook,
     Key,
@@ -158,7 +159,7 @@ class Intake:
                 return Reply(200, {"status": "ignored"})
             by_id = delivery.startswith("id:")
             claim = DedupeClaim(
-                f"hook:{proven.tenant_id or ''}:{hook.trigger_id}",
+                f"{joined('hook', proven.tenant_id or '')}:{hook.trigger_id}",
                 delivery,
                 proven.digest,
                 KEEP_IDS_MS if by_id else KEEP_BODIES_MS,

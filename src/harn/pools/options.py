@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 from harn.duration import Duration, to_ms
 from harn.errors import InvalidOption, did_you_mean
 from harn.ids import pool_id
+from harn.naming import MAX_NAME, check_data, check_name
 from harn.pools.backpressure import BackpressurePolicy, read_backpressure
 from harn.pools.strategies import Strategy, read_strategy
 from harn.runtime import Runtime, current_frame
@@ -16,7 +17,6 @@ from harn.runtime import Runtime, current_frame
 Scope = Literal["session", "pipeline", "tenant", "org"]
 SCOPES: tuple[str, ...] = get_args(Scope)
 ISOLATIONS = ("auto", "task", "thread", "process")
-LONGEST_NAME = 1024
 LARGEST = 2**53
 
 SUBMIT_OPTIONS = ("priority", "key", "idempotency_key")
@@ -120,7 +120,7 @@ def new_pool_id(options: PoolOptions, runtime: Runtime) -> str:
 def _pool_name(name: str | None, runtime: Runtime) -> str:
     if name is None:
         return runtime.ids.new("pool")
-    return text("name", name, most=LONGEST_NAME)
+    return check_name("name", name)
 
 
 def _scope(scope: str | None) -> Scope:
@@ -134,7 +134,7 @@ def _scope(scope: str | None) -> Scope:
 
 def _scope_id(scope: Scope, pipeline_id: str | None) -> str | None:
     if pipeline_id is not None:
-        text("pipeline_id", pipeline_id, most=LONGEST_NAME)
+        check_data("pipeline_id", pipeline_id, MAX_NAME)
     ambient = current_frame().task.ambient
     if scope == "session":
         return None
@@ -157,13 +157,6 @@ def whole_number(option: str, value: object, *, least: int | None = None) -> int
     if least is not None and value < least:
         raise InvalidOption(option, value, f"an int, {least} or more")
     return value
-
-
-def text(option: str, value: object, *, most: int | None = None) -> str:
-    """Return *value* if it is a string with something in it that UTF-8 can write."""
-    if not isinstance(value, str) or not value.strip():
-        raise InvalidOption(option, value, "a non-empty string")
-    return exact(option, value, most=most)
 
 
 def exact(option: str, value: object, *, most: int | None = None) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harn.errors import InvalidOption, ManifestError, did_you_mean
+from harn.naming import joined
 from harn.ratelimit.buckets import Bucket, check_key
 from harn.runtime import current_runtime
 from harn.settings import rate_limit_variables
@@ -130,7 +131,9 @@ def check_route(provider: str, model: str | None) -> None:
 
 def prefix_of(provider: str, model: str | None) -> str:
     """Return how the names of a route's buckets begin."""
-    return f"llm:provider:{provider}" if model is None else f"llm:model:{provider}:{model}"
+    if model is None:
+        return f"llm:provider:{provider}"
+    return f"{joined('llm', 'model', provider)}:{model}"
 
 
 def travel_ms(runtime: Runtime) -> int:

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 
 from harn.duration import Duration, to_ms
 from harn.errors import InvalidOption, did_you_mean
+from harn.naming import check_name
 
 T = TypeVar("T")
 
@@ -267,6 +268,7 @@ def _check_name(option: str, value: object) -> None:
         raise InvalidOption(option, value, accepted)
     if not value.isprintable() or not value.strip():
         raise InvalidOption(option, value, accepted)
+    check_name(option, value, LONGEST_NAME)
 
 
 def _takes_a_context(task: object) -> bool:

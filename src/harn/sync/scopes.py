@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from harn.errors import InvalidOption, did_you_mean
+from harn.naming import check_data, check_name
 from harn.runtime import Runtime, Task
 from harn.sync.waiters import guard
 
@@ -68,8 +69,8 @@ def _checked(scope: object) -> str:
 
 
 def _tenant(own: str | None, asked: str | None) -> str:
-    if asked is not None and (not isinstance(asked, str) or not asked.strip()):
-        raise InvalidOption("tenant_id", asked, "a non-empty string")
+    if asked is not None:
+        check_data("tenant_id", asked)
     if own is not None and asked is not None and asked != own:
         raise InvalidOption("tenant_id", asked, f"{own!r}, the tenant this task works for")
     if own is None and asked is None:
@@ -125,5 +126,7 @@ class Namespaces:
 
 
 def _check_key(kind: str, key: object) -> None:
-    if not isinstance(key, str) or not key:
-        raise InvalidOption("name" if kind == "mailbox" else "key", key, "a non-empty string")
+    if kind == "mailbox":
+        check_name("name", key)
+    elif not isinstance(key, str) or not key:
+        raise InvalidOption("key", key, "a non-empty string")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from harn.clock import resolve
+from harn.naming import joined
 from harn.triggers.binding import Binding
 from harn.triggers.event import TriggerEvent
 
@@ -91,7 +92,7 @@ class Dispatch:
     def delivery(self) -> str:
         """The same for every attempt, and after a crash; another one for a replay."""
         parts = [self.binding.id, self.event.id]
-        return ":".join([*parts, str(self.envelope)] if self.replay_of else parts)
+        return joined(*parts, str(self.envelope)) if self.replay_of else joined(*parts)
 
     def park(self) -> None:
         """Note that the dispatch waits for time, or for others."""

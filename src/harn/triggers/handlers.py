@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harn.errors import InvalidOption, TriggerError, did_you_mean
+from harn.naming import check_name
 from harn.pools import PoolTask, pool_get
 from harn.tasks import check_callable, runner_for
 from harn.topics import check_queue_name
@@ -112,8 +113,7 @@ class SpawnToPool:
     kind = "spawn_to_pool"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.pool, str) or not self.pool.strip():
-            raise InvalidOption("pool", self.pool, "the name or id of a pool")
+        check_name("pool", self.pool)
         if not callable(self.task_factory):
             raise InvalidOption("task_factory", self.task_factory, "a function of the event")
         check_path("priority_from", self.priority_from)

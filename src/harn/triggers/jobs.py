@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from harn.clock import resolve
 from harn.errors import TriggerError
+from harn.naming import joined
 from harn.triggers.binding import Binding
 from harn.triggers.circuit import OPEN_MS
 from harn.triggers.event import TriggerEvent, event_from
@@ -122,7 +123,7 @@ class JobRunner:
             binding.priority,
             job.attempts,
             None,
-            f"{binding.id}:{event.id}:{job.queue}",
+            joined(binding.id, event.id, job.queue),
         )
         try:
             result = await binding.target.deliver(call)

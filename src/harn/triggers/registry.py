@@ -17,6 +17,7 @@ from harn import topics
 from harn.clock import SystemClock, resolve
 from harn.errors import InvalidOption, TriggerError, did_you_mean
 from harn.ids import digest
+from harn.naming import check_name, joined
 from harn.runtime import current_frame
 from harn.storage import (
     DedupeClaim,
@@ -32,7 +33,7 @@ from harn.telemetry.spans import current_ids, instant_span, tracing
 from harn.triggers.binding import Binding, State, TriggerBinding
 from harn.triggers.dispatch import Dispatch, DispatchHandle
 from harn.triggers.dispatcher import Dispatcher
-from harn.triggers.event import TriggerEvent, as_gate_key, check_field, event_at, find
+from harn.triggers.event import TriggerEvent, as_gate_key, check_field, check_tenant, event_at, find
 from harn.triggers.matching import route
 from harn.triggers.sources import Sources
 from harn.triggers.tending import Tending
@@ -179,6 +180,9 @@ class Triggers:
     ) -> TriggerEvent:
         """Make an event that is received now."""
         now = self.runtime.clock.now_ms()
+        tenant = tenant_id or current_frame().task.ambient.tenant_id
+        if tenant is not None:
+            check_tenant(tenant)
         return TriggerEvent(
             id=fields.pop("id", None) or self.runtime.ids.new("trigger_evt"),
             provider=provider,
@@ -187,7 +191,7 @@ class Triggers:
             occurred_at=fields.pop("occurred_at", None)
             or event_at(now if occurred_ms is None else occurred_ms),
             trace_id=fields.pop("trace_id", None) or current_ids()[0],
-            tenant_id=tenant_id or current_frame().task.ambient.tenant_id,
+            tenant_id=tenant,
             provider_payload=payload,
             **fields,
         )
@@ -282,7 +286,7 @@ class Triggers:
         bindings = self.reached(event)
         claim = None
         if id is not None:
-            scope = f"channel:{event.tenant_id or ''}:{name}"
+            scope = f"{joined('channel', event.tenant_id or '')}:{name}"
             claim = DedupeClaim(scope, id, "", EMIT_KEEP_MS)
         accepted = await self.accept(
             event, bindings, claim=claim, beside=_emit_records(event, name, payload, bindings)
@@ -341,20 +345,25 @@ def check_channel(name: Any) -> str:
     """Return *name* if it may name a channel."""
     if not isinstance(name, str) or not 0 < len(name) <= 128 or not name.isprintable():
         raise InvalidOption("name", name, "1 to 128 printable characters")
-    return name
+    return check_name("name", name)
 
 
 def _delivery(binding: Binding, event: TriggerEvent, replay_of: str | None) -> Delivery:
     claim = None
     if binding.dedupe_path is not None and replay_of is None:
         value = find(event, binding.dedupe_path)
-        scope = f"binding:{event.tenant_id or ''}:{binding.id}"
+        scope = f"{joined('binding', event.tenant_id or '')}:{binding.id}"
         keep_ms = binding.retry.retention_days * DAY_MS
         key = as_gate_key(value)
-        claim = DedupeClaim(scope, key if len(key) <= 500 else digest(key), "", keep_ms)
+        claim = DedupeClaim(scope, _at_most_500(key), "", keep_ms)
         if key == "null":
             claim = None  # nothing there to know it by
     return Delivery(binding.id, binding.version, claim)
+
+
+def _at_most_500(key: str) -> str:
+    # A long key is cut and ends in its digest; at 512 characters it equals no key that fits.
+    return key if len(key) <= 500 else f"{key[:480]}{digest(key)}"
 
 
 def _emit_records(

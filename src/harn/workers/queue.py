@@ -141,7 +141,7 @@ class WorkerQueue:
     def __init__(self, runtime: Runtime, name: str, policy: SchedulerPolicy | None) -> None:
         if policy is not None and not isinstance(policy, SchedulerPolicy):
             raise InvalidOption("policy", policy, "a SchedulerPolicy, or None")
-        self.name = check_queue_name(name.strip() if isinstance(name, str) else name)
+        self.name = check_queue_name(name)
         self.topics = queue_topics(self.name)
         self.policy = policy or SchedulerPolicy.from_settings(runtime.settings)
         self.runtime = runtime
