@@ -28,6 +28,7 @@ LINES = [
         "joining",
         "masking",
         "naming",
+        "open_runtimes",
         "runtime",
         "settings",
         "telemetry",

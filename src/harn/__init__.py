@@ -49,8 +49,8 @@ _ROOMS = {
     "harn.tasks": """
         Err Ok Owned ParallelStream Settled TaskHandle cancel_graceful deadline defer
         disown drop from_thread is_cancelled is_err is_ok owned parallel parallel_each
-        parallel_each_stream parallel_race parallel_settle retry scope spawn unwrap
-        unwrap_err wait_agent
+        parallel_each_stream parallel_race parallel_settle retry run_in_thread scope spawn
+        unwrap unwrap_err wait_agent
     """,
     "harn.storage": "Event",
     "harn.supervisors": """

@@ -173,6 +173,7 @@ from harn.tasks import (
     parallel_race as parallel_race,
     parallel_settle as parallel_settle,
     retry as retry,
+    run_in_thread as run_in_thread,
     scope as scope,
     spawn as spawn,
     unwrap as unwrap,

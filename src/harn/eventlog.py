@@ -163,6 +163,8 @@ class EventLog:
 
         Cancelling before its commit began means it was not written; afterwards it may be.
         """
+        self._runtime.check_here()
+        self._runtime.warn_if_nothing_is_kept("event_log_emit")
         item = draft(topic, kind, payload, headers)
         if self._in_memory:
             self._absorb(topic)

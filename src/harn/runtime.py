@@ -10,6 +10,7 @@ Who is running in it is told in `context.py`, whose names are importable from he
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextvars
 import functools
 import importlib
@@ -17,7 +18,9 @@ import inspect
 import logging
 import threading
 import weakref
+from asyncio import _get_running_loop
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +40,7 @@ from harn.errors import HarnError, InvalidOption, did_you_mean
 from harn.ids import IdSource
 from harn.joining import join_cancelled
 from harn.masking import mask
+from harn.open_runtimes import note_left, note_open, note_started, only_open
 from harn.settings import Settings
 from harn.telemetry.spans import current_ids
 from harn.unwinding import note, unwind
@@ -120,12 +124,20 @@ class Runtime:
         self.thread_id = 0
         self._given_clock = clock is not None
         self._closing = False
+        self.is_apart = False
+        """Whether it serves another runtime, on a thread or in a process; no call means it."""
+        self.is_inherited = False
+        """Whether a parent process opened it, before it forked this one."""
+        self._keeps_nothing = False
+        """Whether harn made it by itself, and has not yet said that it keeps nothing."""
         self._token: contextvars.Token[Frame] | None = None
 
     async def __aenter__(self) -> Self:
         if self._loop is not None:
             raise HarnError("a Runtime can be entered once; make a new one")
         self._start()
+        if not self.is_apart:
+            note_open(self)
         self._token = current_frame_var.set(self.frame)
         return self
 
@@ -143,12 +155,13 @@ class Runtime:
             note(error, (failure,))  # what was on its way out first comes out
         finally:
             if self._token is not None:
-                _restore(self._token)
+                restore_frame(self._token)
                 self._token = None
 
     def _start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.thread_id = threading.get_ident()
+        note_started(self)
         self.root.aio = asyncio.current_task()
         self.known_threads = threads_now()
         self.known_alarm = alarm_now()
@@ -171,17 +184,77 @@ class Runtime:
         """Tell whether the caller runs on the loop's own thread."""
         return threading.get_ident() == self.thread_id
 
+    @property
+    def where(self) -> str:
+        """The state directory that its store lives in, or the masked URL of its store."""
+        if self.storage_url == _storage_url(None, self.state_dir):
+            return str(self.state_dir)
+        return mask(self.storage_url)
+
+    def check_here(self) -> None:
+        """Raise `HarnError` if the caller is on another event loop, or in a forked process."""
+        if self.is_inherited:
+            raise HarnError(
+                f"this Runtime ({self.where}) was opened by the parent of this process, before it "
+                "forked; a child process opens its own: `async with Runtime(...)`"
+            )
+        running = _get_running_loop()
+        if running is not None and running is not self._loop and self._loop is not None:
+            raise HarnError(
+                f"this Runtime ({self.where}) lives on another event loop; call it with "
+                "from_thread(fn, *args) on a thread, as in "
+                "`await asyncio.to_thread(harn.from_thread, fn, *args)`"
+            )
+
+    def warn_if_nothing_is_kept(self, call: str) -> None:
+        """Log, once, that *call* went to a runtime in memory that nobody opened."""
+        if self._keeps_nothing:
+            self._keeps_nothing = False
+            logger.warning(
+                "%s without an open Runtime: harn made one in memory, and nothing in it is kept "
+                "when the process ends; open one with a store, "
+                "as in `async with Runtime(state_dir=...)`",
+                call,
+            )
+
     def service(self, kind: type[T]) -> T:
         """Return this runtime's one *kind*, made as `kind(runtime)` on first use.
 
         One that has an `aclose` is closed with the runtime, last made first.
         """
+        self.check_here()
         found: T | None = self._services.get(kind)
         if found is None:
             if self._closing:
                 raise HarnError("this Runtime has been left; open a new one")
-            found = self._services.setdefault(kind, kind(self))  # type: ignore[call-arg]
+            found = self._on_loop(functools.partial(self._make, kind))
         return found
+
+    def _make(self, kind: type[T]) -> T:
+        found: T | None = self._services.get(kind)
+        if found is None:
+            found = self._services[kind] = kind(self)  # type: ignore[call-arg]
+        return found
+
+    def _on_loop(self, make: Callable[[], T]) -> T:
+        """Call *make* on the loop's thread: what a service is made of may belong to the loop.
+
+        So two threads that ask for the same service at once get the same one, too.
+        """
+        loop = self._loop
+        if loop is None or self.on_loop_thread() or not loop.is_running():
+            return make()
+        answer: concurrent.futures.Future[T] = concurrent.futures.Future()
+        with suppress(RuntimeError):  # the loop is closed: said below
+            loop.call_soon_threadsafe(_answer, answer, make)
+        while True:
+            try:
+                return answer.result(timeout=1.0)
+            except concurrent.futures.TimeoutError:
+                if answer.done():
+                    raise
+                if loop.is_closed():
+                    raise HarnError("the event loop of this runtime has been closed") from None
 
     def forget(self, kind: type[T]) -> T | None:
         """Drop this runtime's *kind* without closing it; the next use makes a new one."""
@@ -202,8 +275,11 @@ class Runtime:
         task.add_done_callback(self._detached.discard)
 
     async def aclose(self) -> None:
-        """End everything this runtime owns. A second call does nothing."""
-        if self._closing:
+        """End everything this runtime owns. A second call does nothing.
+
+        A process that inherited it through a fork leaves it alone: its parent owns all of it.
+        """
+        if self._closing or self.is_inherited:
             return
         self._closing = True
         self.root.cancel_requested = True
@@ -215,6 +291,8 @@ class Runtime:
         while self._services:
             _, service = self._services.popitem()
             await _noting(errors, functools.partial(_close, service))
+        # Only now: until then a call without a context is refused, not sent to another runtime.
+        note_left(self)
         if errors:
             raise _first_of(errors)
 
@@ -247,6 +325,13 @@ class Runtime:
             debug=RuntimeDebug(**{name: ask() for name, ask in self.debug_sources.items()}),
             **ambient,
         )
+
+
+def _answer(answer: concurrent.futures.Future[T], make: Callable[[], T]) -> None:
+    try:
+        answer.set_result(make())
+    except BaseException as error:
+        answer.set_exception(error)
 
 
 async def _noting(errors: list[BaseException], step: Callable[[], Awaitable[None]]) -> None:
@@ -312,7 +397,8 @@ def _schemes() -> str:
     return "memory:// sqlite:///path file:///dir postgresql://..."
 
 
-def _restore(token: contextvars.Token[Frame]) -> None:
+def restore_frame(token: contextvars.Token[Frame]) -> None:
+    """Make the frame current again that was so before *token*."""
     try:
         current_frame_var.reset(token)
     except ValueError:
@@ -327,20 +413,44 @@ _implicit: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Runtime] = (
 
 
 def current_frame() -> Frame:
-    """Return the innermost frame of the code now running."""
+    """Return the innermost frame of the code now running, which must be on the runtime's loop.
+
+    A thread without an event loop may ask too.
+    """
+    frame = calling_frame()
+    frame.task.runtime.check_here()
+    return frame
+
+
+def calling_frame() -> Frame:
+    """Return the frame that a call from here belongs to, on whatever loop or thread."""
     frame = current_frame_var.get(None)
-    return frame if frame is not None else _implicit_runtime().frame
+    if frame is None:
+        return _without_context().frame
+    if frame.task.runtime.is_inherited:
+        frame.task.runtime.check_here()  # which says why not
+    return frame
 
 
 def current_runtime() -> Runtime:
-    """Return the active runtime; without one, this event loop's own, kept in memory.
+    """Return the runtime of the calling context, else the only open one of this process.
+
+    So a request handler finds the runtime that the application's lifespan opened, and a thread
+    the one of `run_in_thread`. With several open and none in the context it raises `HarnError`.
+    If none is open, the event loop gets one in memory, which keeps nothing when it ends.
 
     >>> async def main() -> bool:
-    ...     return current_runtime() is current_runtime()
+    ...     async with Runtime() as runtime:
+    ...         return current_runtime() is runtime
     >>> asyncio.run(main())
     True
     """
-    return current_frame().task.runtime
+    return calling_frame().task.runtime
+
+
+def _without_context() -> Runtime:
+    found = only_open()
+    return found if found is not None else _implicit_runtime()
 
 
 def _implicit_runtime() -> Runtime:
@@ -348,11 +458,13 @@ def _implicit_runtime() -> Runtime:
         loop = asyncio.get_running_loop()
     except RuntimeError:
         raise HarnError(
-            "no runtime here: call this inside harn.run(...) or `async with Runtime()`"
+            "no runtime is open: call this inside harn.run(...), `async with Runtime()`, "
+            "or `with run_in_thread()`"
         ) from None
     runtime = _implicit.get(loop)
     if runtime is None or runtime.closing:
         runtime = _implicit[loop] = Runtime()
+        runtime._keeps_nothing = True
         runtime._start()
         _close_with_loop(runtime)
     return runtime
@@ -383,13 +495,13 @@ def runtime_context() -> RuntimeContext:
     >>> run(main)
     'task_root'
     """
-    task = current_frame().task
+    task = calling_frame().task
     return task.runtime.context(task)
 
 
 def runtime_context_get(key: str, default: Any = None) -> Any:
     """Return this task's context value under *key*."""
-    return current_frame().task.values.get(key, default)
+    return calling_frame().task.values.get(key, default)
 
 
 def runtime_context_set(key: str, value: Any) -> Any:
@@ -399,7 +511,7 @@ def runtime_context_set(key: str, value: Any) -> Any:
     """
     if not isinstance(key, str) or not key:
         raise InvalidOption("key", key, "a non-empty string")
-    task = current_frame().task
+    task = calling_frame().task
     previous = task.values.get(key)
     task.values = {**task.values, key: value}
     return previous
@@ -407,7 +519,7 @@ def runtime_context_set(key: str, value: Any) -> Any:
 
 def runtime_context_clear(key: str) -> Any:
     """Remove a context value from this task; returns what it was, or None."""
-    task = current_frame().task
+    task = calling_frame().task
     left = dict(task.values)
     previous = left.pop(key, None)
     task.values = left
@@ -416,7 +528,7 @@ def runtime_context_clear(key: str) -> Any:
 
 def runtime_context_values() -> dict[str, Any]:
     """Return a copy of this task's context values."""
-    return dict(current_frame().task.values)
+    return dict(calling_frame().task.values)
 
 
 async def sleep(duration: Duration) -> None:

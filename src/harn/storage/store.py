@@ -54,6 +54,7 @@ class Store:
         Without *write* it must only read. Cancelling before it began means it did not happen;
         afterwards it runs to its end and only the answer is lost.
         """
+        self._runtime.check_here()
         if isinstance(self.driver, MemoryDriver):
             return self.driver.run_now(recipe)
         return await self.driver.submit(recipe, write=write, durability=durability)
@@ -62,6 +63,7 @@ class Store:
         self, recipe: Recipe[T], *, write: bool = True, into: asyncio.Future[T] | None = None
     ) -> asyncio.Future[T]:
         """Hand the operation over and return at once, with the future of its answer."""
+        self._runtime.check_here()
         return self.driver.submit(recipe, write=write, into=into)
 
     def run_now(self, recipe: Recipe[T]) -> T:

@@ -295,7 +295,9 @@ class _LeaseThread:
             claim.died()
 
     async def _serve(self) -> None:
-        async with Runtime(storage=self._url, clock=SystemClock()) as runtime:
+        own = Runtime(storage=self._url, clock=SystemClock())
+        own.is_apart = True
+        async with own as runtime:
             store = runtime.service(Store)
             while (claim := await self._inbox.get()) is not None:
                 runtime.own(asyncio.ensure_future(claim.live(store, runtime.clock)))

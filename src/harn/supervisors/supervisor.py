@@ -109,6 +109,7 @@ class Supervisor:
         A second call joins the first and returns the same state; a shorter *timeout* hurries it.
         Cancelling this leaves the stop under way.
         """
+        self._runtime.check_here()
         seconds = self._spec.shutdown if timeout is None else to_seconds(timeout, "timeout")
         self.request_stop(self._now() + seconds)
         return await self.wait()
@@ -119,6 +120,7 @@ class Supervisor:
         It ends when it was stopped, when every child has ended for good (`completed`), or when it
         passed a failure on (`escalated`). Cancelling leaves it running.
         """
+        self._runtime.check_here()
         if self._final is None:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)

@@ -8,7 +8,7 @@ nothing here needs a lock.
 
 from __future__ import annotations
 
-from asyncio import Future, InvalidStateError
+from asyncio import Future, InvalidStateError, _get_running_loop
 from collections.abc import Awaitable
 from sys import _getframe
 from types import TracebackType
@@ -64,6 +64,8 @@ class Mutex:
         runtime = task.runtime
         try:
             mutexes = runtime._services[Mutexes]  # saves a call
+            if _get_running_loop() is not mutexes.loop:
+                runtime.check_here()
         except KeyError:
             mutexes = runtime.service(Mutexes)
         holder = task_running_on(mutexes.loop)

@@ -7,7 +7,7 @@ counters, among the last `MOST_IDLE` of its kind.
 
 from __future__ import annotations
 
-from asyncio import Future, InvalidStateError
+from asyncio import Future, InvalidStateError, _get_running_loop
 from threading import get_ident
 from types import TracebackType
 from typing import Literal, Self, get_args
@@ -255,6 +255,8 @@ async def sync_mutex_acquire(key: str, timeout: Duration | None = None) -> Permi
     runtime = task.runtime
     try:
         turnstile = runtime._services[Permits].mutexes[key]  # saves two calls
+        if _get_running_loop() is not turnstile.loop:
+            runtime.check_here()
     except (KeyError, TypeError):
         turnstile = runtime.service(Permits).open("mutex", key, 1)
     if timeout is not None or turnstile.returned:

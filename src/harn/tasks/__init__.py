@@ -5,12 +5,14 @@ handle.py      TaskHandle: await it, cancel it, ask how it ended
 parallel.py    parallel, each, settle, race, stream: the same function over many items
 timing.py      deadline, retry
 isolation.py   where a function runs: loop, thread (threads.py), process (processes.py)
+background.py  run_in_thread: a runtime on a thread of its own, for synchronous programs
 cleanup.py     defer, owned, disown, drop
 waiting.py     wait_agent
 results.py     Ok and Err
 ownership.py   the analysis behind `harn lint`
 """
 
+from harn.tasks.background import run_in_thread
 from harn.tasks.callables import check_callable, is_async_callable
 from harn.tasks.cleanup import Owned, defer, disown, drop, owned
 from harn.tasks.handle import AwaitingTasks, Nursery, TaskHandle, launch
@@ -66,6 +68,7 @@ __all__ = [
     "parallel_race",
     "parallel_settle",
     "retry",
+    "run_in_thread",
     "runner_for",
     "scope",
     "spawn",

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from harn.clock import SystemClock, Timer
 from harn.errors import HarnError
 from harn.joining import REPORT_AFTER
-from harn.runtime import Runtime, Task, current_frame
+from harn.runtime import Runtime, Task, calling_frame, current_frame, current_frame_var
 from harn.tasks.apart import run_apart
 from harn.tasks.callables import is_async_callable
 from harn.wakers import OWN_THREADS
@@ -264,12 +264,14 @@ def _as_exception(error: BaseException) -> BaseException:
 
 
 def from_thread(fn: Callable[..., Any], *args: Any) -> Any:
-    """From a worker thread: run *fn* with *args* on the runtime's loop, wait, return its value.
+    """From another thread: run *fn* with *args* on the runtime's loop, wait, return its value.
 
-    *fn* may be async or plain; either way it runs on the loop, as the task that the thread works
-    for, so a plain one must be quick. (`from_thread(spawn, work)` starts a task and returns its
-    handle; `from_thread(handle.wait)` waits for it.) Its error is raised here. If the thread's
-    task is cancelled, `CancelledError` is raised here, once, and *fn* has been cancelled.
+    From a worker thread that is its task's runtime; from any other thread of the process, the
+    only open one, such as that of `run_in_thread`. *fn* may be async or plain; either way it runs
+    on the loop, as the task that the thread works for, so a plain one must be quick.
+    (`from_thread(spawn, work)` starts a task and returns its handle; `from_thread(handle.wait)`
+    waits for it.) Its error is raised here. If the thread's task is cancelled, `CancelledError`
+    is raised here, once, and *fn* has been cancelled.
 
     >>> import harn
     >>> async def fetch(n: int) -> int:
@@ -281,14 +283,17 @@ def from_thread(fn: Callable[..., Any], *args: Any) -> Any:
     >>> harn.run(main)
     42
     """
-    runtime = current_frame().task.runtime
+    frame = calling_frame()
+    runtime = frame.task.runtime
     if runtime.on_loop_thread():
         raise HarnError("from_thread is for worker threads; on the event loop, call or await it")
     loop = runtime.loop
+    context = contextvars.copy_context()
+    context.run(current_frame_var.set, frame)
     reply: concurrent.futures.Future[Any] = concurrent.futures.Future()
     begin = functools.partial(_begin, runtime, current_call.get(None), fn, args, reply)
     try:
-        loop.call_soon_threadsafe(begin, context=contextvars.copy_context())
+        loop.call_soon_threadsafe(begin, context=context)
     except RuntimeError:
         raise HarnError("the event loop of this runtime has been closed") from None
     while True:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from harn.clock import resolve
+from harn.errors import HarnError
 from harn.naming import joined
 from harn.triggers.binding import Binding
 from harn.triggers.event import TriggerEvent
@@ -87,6 +88,7 @@ class Dispatch:
             self.outcome = Outcome("skipped", skip="duplicate")
         self.is_parked = False
         self._watchers: list[asyncio.Future[None]] = []
+        self._loop = asyncio._get_running_loop()
 
     @property
     def delivery(self) -> str:
@@ -140,7 +142,13 @@ class Dispatch:
 
     async def next_change(self) -> None:
         """Wait until it ends, or begins to wait. Cancelling leaves it alone."""
-        change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            raise HarnError(
+                f"event {self.event.id} is dispatched on another event loop; wait for it through "
+                "from_thread(handle.wait)"
+            )
+        change: asyncio.Future[None] = loop.create_future()
         self._watchers.append(change)
         await change
 

@@ -106,6 +106,7 @@ class Triggers:
 
         Without *follow* its schedule or topic is not followed, and orphans are left alone.
         """
+        self.runtime.warn_if_nothing_is_kept("trigger_register")
         before = self._active.get(binding.id)
         if before is not None and before.is_same(binding):
             return before.shown("active")
@@ -216,6 +217,7 @@ class Triggers:
         When this returns the event is durable. Cancelling before it was written means that
         nothing happened; afterwards its dispatches run.
         """
+        self.runtime.warn_if_nothing_is_kept("a trigger's event")
         new = NewEvent(
             id=event.id,
             record=event.as_dict(),

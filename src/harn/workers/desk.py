@@ -89,6 +89,7 @@ class Desk:
         return self._ask(self._claims, wanted)
 
     def _ask(self, orders: list[_Order], wanted: Any) -> asyncio.Future[Any]:
+        self._runtime.check_here()
         answer: asyncio.Future[Any] = self._runtime.loop.create_future()
         self._put(orders, _Order(wanted, answer))
         return answer

@@ -203,6 +203,7 @@ class WorkerQueue:
         jobs = [draft_job(self.name, item) for item in items]
         if not jobs:
             return []
+        self.runtime.warn_if_nothing_is_kept("enqueue")
         entered = await self.desk.enqueue(jobs)
         topic, durability = self.topics.responses, self.store.durability
         return [

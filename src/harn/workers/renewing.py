@@ -94,8 +94,9 @@ class Renewals:
         if self._runtime.clock.is_fake:
             self._set_timer()
         elif self._thread is None:
+            store = self._runtime.service(Store)
             self._thread = threading.Thread(
-                target=lambda: asyncio.run(self._serve()), name="harn-renew-1", daemon=True
+                target=lambda: asyncio.run(self._serve(store)), name="harn-renew-1", daemon=True
             )
             self._thread.start()
         else:
@@ -112,9 +113,8 @@ class Renewals:
 
     # -- on the thread -----------------------------------------------------------------------
 
-    async def _serve(self) -> None:
+    async def _serve(self, store: Store) -> None:
         self._inner = asyncio.get_running_loop()
-        store = self._runtime.service(Store)
         world = cast("Runtime", SimpleNamespace(clock=SystemClock()))
         apart = Apart(store, world)
         try:

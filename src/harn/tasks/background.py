@@ -1,0 +1,91 @@
+"""A runtime on a thread of its own, for programs that have no event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from harn.runtime import Runtime, current_frame_var, restore_frame
+from harn.unwinding import note
+from harn.wakers import OWN_THREADS
+
+
+@contextlib.contextmanager
+def run_in_thread(**runtime_options: Any) -> Iterator[Runtime]:
+    """Open a `Runtime` on a background thread, for a synchronous program; yield it.
+
+    Inside the block `from_thread(fn, *args)` works from every thread of the process.
+    *runtime_options* are those of `Runtime`. Leaving the block cancels and awaits all that the
+    runtime owns; Ctrl-C leaves it too.
+
+    >>> import harn
+    >>> with harn.run_in_thread():
+    ...     queue = harn.worker_queue("reviews")
+    ...     receipt = harn.from_thread(queue.enqueue, {"pr": 1984})
+    ...     summary = harn.from_thread(queue.summary)
+    >>> receipt.job_id, summary.ready
+    (1, 1)
+    """
+    background = _Background(Runtime(**runtime_options))
+    background.open()
+    token = current_frame_var.set(background.runtime.frame)
+    try:
+        yield background.runtime
+    except BaseException as error:
+        background.close(error)
+        raise
+    else:
+        background.close(None)
+    finally:
+        restore_frame(token)
+
+
+class _Background:
+    """A thread whose event loop holds one runtime open until it is told to stop."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._opened: concurrent.futures.Future[asyncio.Event] = concurrent.futures.Future()
+        self._closed: concurrent.futures.Future[None] = concurrent.futures.Future()
+        # A daemon, so that a block that is never left cannot keep the process alive.
+        self._thread = threading.Thread(
+            target=self._live, name=f"{OWN_THREADS}runtime", daemon=True
+        )
+
+    def open(self) -> None:
+        """Return when the runtime is open, or raise why it cannot be."""
+        self._thread.start()
+        self._opened.result()
+
+    def close(self, raised: BaseException | None) -> None:
+        """End all that the runtime owns; an error of that becomes a note of *raised*."""
+        if self.runtime.is_inherited:
+            return  # the thread is the parent's
+        with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended
+            self.runtime.loop.call_soon_threadsafe(self._opened.result().set)
+        self._thread.join()
+        error = self._closed.exception()
+        if error is not None and raised is None:
+            raise error
+        if error is not None and raised is not None:
+            note(raised, (error,))
+
+    def _live(self) -> None:
+        try:
+            asyncio.run(self._stay_open())
+        except BaseException as error:
+            if not self._opened.done():
+                self._opened.set_exception(error)
+            self._closed.set_exception(error)
+        else:
+            self._closed.set_result(None)
+
+    async def _stay_open(self) -> None:
+        stop = asyncio.Event()
+        async with self.runtime:
+            self._opened.set_result(stop)
+            await stop.wait()
