@@ -13,6 +13,7 @@ from harn import Bucket, RateLimitGrant, Runtime, durable_rate_limit_acquire
 from harn.ratelimit import admission, window
 from harn.runtime import current_frame_var
 from harn.testing import FakeClock, fresh_runtime
+from tests.ratelimit.rulesmodel import RulesModel
 
 RULES = {"a": (5, 40), "b": (3, 25), "c": (8, 60)}
 
@@ -184,5 +185,49 @@ def test_R1_R2_processes_that_take_turns_admit_what_one_would(turns, spill) -> N
             found, expected = asyncio.run(take_turns(turns, Path(where) / "limits.sqlite"))
     finally:
         window.SPILL = before
+
+    assert found == expected
+
+
+named = st.lists(
+    st.tuples(
+        st.integers(0, 20),  # milliseconds since the last turn
+        st.integers(0, 1),  # which of two processes
+        st.sampled_from([(5, 10), (12, 60), (3, 4), (8, 60), (30, 200)]),
+        st.integers(1, 6),  # units
+    ),
+    min_size=10,
+    max_size=60,
+)
+
+
+async def name_rules(turns, where: object) -> tuple[list[bool], list[bool]]:
+    """Let two processes name one key by different rules; return what was granted, and should."""
+    clock, model, found, expected = FakeClock(0), RulesModel(), [], []
+    async with Runtime(clock=clock) as one, Runtime(clock=clock) as two:
+        for passed, who, (limit, span), units in turns:
+            await clock.advance(passed)
+            token = current_frame_var.set((one, two)[who].frame)
+            grant = await durable_rate_limit_acquire(
+                key="k", limit=limit, units=units, window_ms=span, timeout_ms=0, state_path=where
+            )
+            current_frame_var.reset(token)
+            found.append(grant.ok)
+            expected.append(model.ask(units, limit, span, clock.now_ms()))
+    return found, expected
+
+
+@settings(deadline=None, max_examples=150)
+@given(named, st.sampled_from([1, 3, 32]), st.sampled_from([1, 2, 16]))
+def test_R6_processes_that_name_different_rules_admit_what_the_model_does(
+    turns, spill, page
+) -> None:
+    before = window.SPILL, admission.PAGE
+    window.SPILL, admission.PAGE = spill, page
+    try:
+        with TemporaryDirectory() as where:
+            found, expected = asyncio.run(name_rules(turns, Path(where) / "limits.sqlite"))
+    finally:
+        window.SPILL, admission.PAGE = before
 
     assert found == expected

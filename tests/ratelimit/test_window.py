@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import pytest
 from hypothesis import given, settings, strategies as st
 
-from harn.ratelimit.window import (
-    Row,
-    Rule,
-    Window,
-    open_window,
-    read_rules,
-    time_freed,
-    write_rules,
-)
+from harn.ratelimit import rules as rules_module
+from harn.ratelimit.rules import Row, Rule, ends
+from harn.ratelimit.window import Window, open_window, time_freed
+from tests.ratelimit.rulesmodel import RulesModel
 
 EMPTY = (1, "k", 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, "", 1, b"")
 
@@ -30,13 +24,24 @@ class Bucket:
 
     def at(self, now: int) -> Window:
         window = open_window(self.stored)
-        cut = window.settle_in(now)
+        shift, cut = window.settle_in(now)
+        self.shift(shift)
         if cut is not None:
             self.rows = {n: (n, min(at, cut), units) for n, at, units in self.rows.values()}
         if window.has_expired(now):
             while not window.drop_expired(self.from_(window.head), now):
                 pass
+        self.expire_others(window, now)
         return window
+
+    def shift(self, by: int) -> None:
+        self.rows = {n: (n, at + by, units) for n, at, units in self.rows.values()}
+
+    def expire_others(self, window: Window, now: int) -> None:
+        for rule, lag in window.behind(now):
+            while rule.head != window.next:
+                if rule.drop_expired(self.from_(rule.head), now, lag):
+                    break
 
     def from_(self, first: int) -> list[Row]:
         rows = [self.rows[n] for n in range(first, first + self.page) if n in self.rows]
@@ -48,20 +53,29 @@ class Bucket:
         self.stored = (state[0], "k", *state[1:])
 
     def ask(self, units: int, limit: int, span: int, now: int) -> int | None:
-        """Charge and return None, or return the instant at which it would fit."""
+        """Charge and return None, or return the instant at which it may fit."""
         window = self.at(now)
-        lacking = window.lacking(min(units, limit), limit, span)
-        frees = None
-        if lacking:
-            first = window.head
-            while frees is None:
-                page = self.from_(first)
-                frees, lacking = time_freed(page, lacking)
-                first = page[-1][0] + 1
-        else:
-            row = window.take(min(units, limit), limit, span, now)
+        if not window.name(limit, span, now):
+            self.shift(window.add_rule(limit, span, now))
+            self.expire_others(window, now)
+        charge, until = min(units, limit), None
+        if window.has_room(charge):
+            row = window.take(charge, now)
             self.rows[row[0]] = row
+        else:
+            until = max(
+                min(end, self.frees(rule.head, lacking) - window.span + rule.span)
+                for rule, end, lacking in window.lacking(charge)
+            )
         self.keep(window)
+        return until
+
+    def frees(self, first: int, lacking: int) -> int:
+        frees = None
+        while frees is None:
+            page = self.from_(first)
+            frees, lacking = time_freed(page, lacking)
+            first = page[-1][0] + 1
         return frees
 
     def settle(self, number: int, to: int, now: int) -> bool:
@@ -70,7 +84,7 @@ class Bucket:
             self.keep(window)
             return False
         _, expires, units = self.rows[number]
-        window.correct(units, to)
+        window.correct(number, units, to)
         self.rows[number] = (number, expires, to)
         self.keep(window)
         return True
@@ -126,45 +140,116 @@ def test_R1_one_rule_admits_exactly_what_the_model_admits(steps, limit, span, pa
                 row[1] = min(settle[1], limit)
 
 
-rules = st.lists(st.tuples(st.integers(1, 8), st.integers(1, 30)), min_size=2, max_size=3)
+rules = st.lists(st.tuples(st.integers(1, 8), st.integers(1, 30)), min_size=2, max_size=4)
+two_rule_steps = st.lists(
+    st.tuples(
+        st.integers(0, 12),  # time since the last step
+        st.integers(0, 3),  # which rule
+        st.integers(1, 9),  # units
+        st.none() | st.tuples(st.integers(0, 5), st.integers(0, 9)),  # settle one of the last
+    ),
+    min_size=1,
+    max_size=80,
+)
+
+
+@settings(deadline=None, max_examples=500)
+@given(rules, two_rule_steps, st.integers(1, 5))
+def test_R6_every_rule_named_holds_for_all_exactly_as_the_model_says(rules, steps, page) -> None:
+    bucket, model, now = Bucket(page), RulesModel(), 0
+
+    for passed, which, units, settle in steps:
+        now += passed
+        limit, span = rules[which % len(rules)]
+
+        until = bucket.ask(units, limit, span, now)
+
+        assert (until is None) == model.ask(units, limit, span, now)
+        assert until is None or now < until <= now + max(span for _, span in rules)
+        if settle is not None and model.admitted:
+            counting = open_window(bucket.stored).next - len(model.admitted)
+            place = max(0, len(model.admitted) - 1 - settle[0])
+            assert bucket.settle(counting + place, settle[1], now)
+            model.admitted[place][1] = settle[1]
 
 
 @settings(deadline=None, max_examples=300)
-@given(
-    rules,
-    st.lists(
-        st.tuples(st.integers(0, 6), st.integers(0, 2), st.integers(1, 9)), min_size=1, max_size=80
-    ),
-)
-def test_R6_whoever_asks_for_a_stricter_rule_gets_it_from_everybody(rules, steps) -> None:
-    bucket, now, admitted = Bucket(), 0, []
+@given(rules, two_rule_steps)
+def test_R6_no_span_of_any_rule_holds_more_than_its_limit_while_it_is_in_force(
+    rules, steps
+) -> None:
+    bucket, model, now = Bucket(), RulesModel(), 0
+    granted: list[tuple[int, int]] = []
+    began: dict[tuple[int, int], int] = {}
 
-    for passed, which, units in steps:
+    for passed, which, units, _ in steps:
         now += passed
-        limit, span = rules[which % len(rules)]
+        rule = rules[which % len(rules)]
+        began = {each: at for each, at in began.items() if each in model.in_force(now)}
+        began.setdefault(rule, len(granted))
+        model.ask(units, *rule, now)
         before = open_window(bucket.stored).next
-        if bucket.ask(units, limit, span, now) is None:
-            admitted.append((now, bucket.rows[before][2], limit, span))
+        if bucket.ask(units, *rule, now) is None:
+            granted.append((now, bucket.rows[before][2]))
 
-    for rule in set(rules):
-        for first in range(len(admitted)):
-            assert sum(granted_under(rule, admitted, first)) <= rule[0]
+        for (limit, span), since in began.items():
+            assert sum(n for at, n in granted[since:] if now - span < at) <= limit
 
 
-def granted_under(rule, admitted, first) -> list[int]:
-    """What was granted in the span after *first*, for as long as *rule* was in force."""
-    span = rule[1]
-    in_force_until, found = 0, []
-    for number, (at, units, *asked) in enumerate(admitted):
-        if tuple(asked) == rule:
-            if number >= first and at >= in_force_until and found:
-                break  # it had run out and begins anew
-            in_force_until = at + span
-        elif number >= first and at >= in_force_until:
-            break
-        if number >= first and at < admitted[first][0] + span:
-            found.append(units)
-    return found
+def test_R6_five_a_second_and_forty_in_twenty_seconds_hold_together() -> None:
+    bucket, second, granted = Bucket(page=16), 1_000, []
+
+    for now in range(0, 60 * second, 50):
+        for limit, span in ((40, 20 * second), (5, second)):
+            if bucket.ask(1, limit, span, now) is None:
+                granted.append(now)
+
+    for first in granted:
+        assert sum(first <= at < first + second for at in granted) <= 5
+        assert sum(first <= at < first + 20 * second for at in granted) <= 40
+    assert len(granted) == 3 * 40
+
+
+def test_R6_a_rule_that_was_only_refused_holds_for_the_others() -> None:
+    bucket = Bucket()
+    bucket.ask(5, limit=5, span=10, now=0)
+    assert bucket.ask(1, limit=5, span=10, now=9) == 10
+
+    assert bucket.ask(6, limit=40, span=20, now=12) is None
+    assert open_window(bucket.stored).live == 5, "five at most"
+    assert bucket.ask(1, limit=40, span=20, now=13) == 22
+
+
+def test_R6_a_short_rule_holds_for_the_longest_span_since_it_was_named() -> None:
+    bucket = Bucket()
+    bucket.ask(1, limit=40, span=200, now=0)
+    bucket.ask(1, limit=2, span=10, now=1)
+
+    assert bucket.ask(40, limit=40, span=200, now=150) is None
+    assert open_window(bucket.stored).live == 4, "two of the two a ten-span allows"
+    assert bucket.ask(1, limit=40, span=200, now=155) == 160
+    assert bucket.ask(3, limit=40, span=200, now=201) is None
+    assert open_window(bucket.stored).next == 5
+
+
+def test_R6_units_are_kept_as_long_as_the_longest_span_in_force() -> None:
+    bucket = Bucket()
+    bucket.ask(3, limit=3, span=10, now=0)
+    assert bucket.ask(1, limit=4, span=100, now=9) == 10
+    assert bucket.ask(1, limit=3, span=10, now=20) is None
+
+    assert bucket.ask(1, limit=3, span=10, now=99) == 100, "four in the hundred since 0"
+
+
+def test_more_rules_than_are_kept_become_stricter_ones(monkeypatch) -> None:
+    monkeypatch.setattr(rules_module, "MOST_RULES", 4)
+    bucket = Bucket()
+    for number in range(1, 50):
+        bucket.ask(1, limit=number, span=1000 - number, now=number)
+
+    window = open_window(bucket.stored)
+    assert len(window.rules()) == 4
+    assert (window.most, window.span) == (1, 999)
 
 
 @settings(deadline=None, max_examples=200)
@@ -261,10 +346,31 @@ def test_a_pause_is_never_cut_short_by_a_shorter_one() -> None:
     assert window.paused_us == 100
 
 
-@pytest.mark.parametrize("rules", [[Rule(5, 60, 61)], [Rule(1, 2, 3), Rule(4, 5, 6)]])
-def test_rules_are_read_as_they_were_written(rules) -> None:
-    assert read_rules(*rules[-1], write_rules(rules[:-1])) == rules
+def test_rules_are_read_as_they_were_written() -> None:
+    bucket = Bucket()
+    for limit, span, now in ((5, 1000, 0), (40, 20_000, 1), (7, 3000, 2)):
+        bucket.ask(1, limit, span, now)
+
+    found = {(each.limit, each.span, each.named) for each in open_window(bucket.stored).rules()}
+    assert found == {(5, 1000, 0), (40, 20_000, 1), (7, 3000, 2)}
+
+
+def test_rules_of_an_earlier_version_hold_with_sums_that_are_found_again() -> None:
+    bucket = Bucket()
+    for now in range(3):
+        bucket.ask(1, limit=40, span=1000, now=now * 100)
+    bucket.stored = (*bucket.stored[:9], 40, 1000, 1200, "2,50,240", *bucket.stored[13:])
+
+    window = bucket.at(210)
+
+    assert {(rule.limit, rule.live) for rule in window.rules()} == {(40, 3), (2, 1)}
+
+
+def test_a_rule_ends_when_the_longest_of_those_left_has_passed_since_it_was_named() -> None:
+    long, short = Rule(40, 20, named=0), Rule(5, 1, named=10)
+
+    assert [(at, rule.limit) for at, rule in ends([short, long])] == [(20, 40), (20, 5)]
 
 
 def test_a_new_bucket_has_no_rules() -> None:
-    assert read_rules(0, 0, 0, "") == []
+    assert open_window(EMPTY).rules() == []

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from harn.ratelimit.window import Row, Window, open_window, time_freed
+from harn.ratelimit.rules import Row, Rule
+from harn.ratelimit.window import Window, open_window, time_freed
 from harn.storage import Operation, limits
 
 LEASE_US = 3_000_000
@@ -85,6 +86,8 @@ class Work(NamedTuple):
     renews: bool = False
     known: frozenset[int] | None = None
     """Our own tickets, when the store may hold others of ours that nobody waits for."""
+    standing: Sequence[Want] = ()
+    """Rules of our own that wait in these buckets' lines: they are still named."""
     remembered: Remembered | None = None
     """What the last operation left. This one changes it, and it is true again once `Done`."""
 
@@ -177,6 +180,8 @@ def _keys(work: Work) -> Iterator[str]:
         yield correction.want.key
     for key, _ in work.pauses:
         yield key
+    for want in work.standing:
+        yield want.key
     for places in (work.leaving, work.rejoining):
         for _, wants in places:
             for want in wants:
@@ -222,7 +227,13 @@ class Turn:
         if self.places:
             yield from self._flush_places()
             yield from self._look_at_lines()
+        for want in work.standing:
+            if not self._is_named(want):
+                yield from self._add_rule(want)
         for number, asking in enumerate(work.asking):
+            for want in asking.wants:
+                if want.charge and not self._is_named(want):
+                    yield from self._add_rule(want)
             verdict: Granted | Waits | Refused | None = self._grant_freely(asking)
             if verdict is None:
                 verdict = yield from self._decide(asking, len(work.asking) - number)
@@ -234,10 +245,27 @@ class Turn:
         return done
 
     def _settle_in(self, window: Window) -> Operation[None]:
-        if (cut := window.settle_in(self.now)) is not None and window.head < window.spilled:
+        shift, cut = window.settle_in(self.now)
+        yield from self._shift(window, shift)
+        if cut is not None and window.head < window.spilled:
             yield from limits.cut_back(window.id, cut)
         if window.has_expired(self.now):
             yield from self._expire(window)
+        yield from self._expire_others(window)
+
+    def _shift(self, window: Window, shift: int) -> Operation[None]:
+        if shift and window.head < window.spilled:
+            yield from limits.shift(window.id, window.head, shift)
+
+    def _is_named(self, want: Want) -> bool:
+        """Say that the rule of *want* is named now; False if it must be added first."""
+        return self.windows[want.key].name(want.limit, want.span, self.now)
+
+    def _add_rule(self, want: Want) -> Operation[None]:
+        window = self.windows[want.key]
+        shift = window.add_rule(want.limit, want.span, self.now)
+        yield from self._shift(window, shift)
+        yield from self._expire_others(window)
 
     def _expire(self, window: Window) -> Operation[None]:
         count = PAGE
@@ -250,20 +278,31 @@ class Turn:
                 return
             count = min(count * 4, 1024)
 
+    def _expire_others(self, window: Window) -> Operation[None]:
+        for rule, lag in window.behind(self.now):
+            count = PAGE
+            while rows := (yield from self._rows(window, rule.head, count)):
+                if rule.drop_expired(rows, self.now, lag):
+                    break
+                count = min(count * 4, 1024)
+            window.changed = True
+
     def _correct(self, correction: Correction) -> Operation[tuple[int, int] | None]:
         want, bucket, seq, at, units = correction
         window = self.windows[want.key]
         if at >= 0 and not at <= self.now < at + want.span:
             return None
         if seq is None:
-            row = window.take(units, want.limit, want.span, self.now)
+            if not self._is_named(want):
+                yield from self._add_rule(want)
+            row = window.take(units, self.now)
             return window.id, row[0]
         if window.id != bucket or seq < window.head:
             return None
         found = yield from self._rows(window, seq, 1)
         if not found or found[0][0] != seq:
             return None
-        window.correct(found[0][2], units)
+        window.correct(seq, found[0][2], units)
         if seq >= window.spilled:
             window.set_own(seq, units)
         else:
@@ -323,7 +362,7 @@ class Turn:
         for window, want in zip(windows, wants, strict=True):
             if window.paused_us > self.now:
                 return False
-            if want.charge and window.lacking(want.charge, want.limit, want.span):
+            if want.charge and not window.has_room(want.charge):
                 return False
         return True
 
@@ -342,12 +381,8 @@ class Turn:
             if not want.charge:
                 continue
             ahead = yield from self._those_ahead(window, ticket)
-            most = window.strictest(want.limit, want.span)[0]
-            if (
-                ahead.tickets >= AHEAD
-                or ahead.lines > 1
-                or window.live + ahead.charge + want.charge > most
-            ):
+            room = window.has_room_for_all(ahead.charge + want.charge)
+            if ahead.tickets >= AHEAD or ahead.lines > 1 or not room:
                 return False
         return True
 
@@ -396,34 +431,33 @@ class Turn:
         until = self.now
         for window, want in zip(windows, wants, strict=True):
             until = max(until, window.paused_us)
-            charge = want.charge
-            if not charge:
+            if not want.charge:
                 continue
-            if behind:
-                charge += (yield from self._those_ahead(window, ticket)).charge
-            if lacking := window.lacking(charge, want.limit, want.span):
-                frees = yield from self._frees_at(window, lacking)
-                eases = window.eases_at(want.limit, want.span)
-                until = max(until, frees if eases is None else min(frees, eases))
+            ahead = (yield from self._those_ahead(window, ticket)).charge if behind else 0
+            for rule, end, lacking in window.lacking(want.charge, ahead):
+                frees = yield from self._frees_at(window, rule, lacking)
+                until = max(until, min(frees, end))
         return until
 
-    def _frees_at(self, window: Window, lacking: int) -> Operation[int]:
-        if lacking >= window.live:
+    def _frees_at(self, window: Window, rule: Rule, lacking: int) -> Operation[int]:
+        """Return when *lacking* of the units that count for *rule* will have left its span."""
+        lag = window.span - rule.span
+        if lacking >= rule.live:
             last = window.own_last()
             if last is None:
-                last = yield from limits.last_expiry(window.id, window.head)
-            return window.tail_us if last is None else last
-        first, count, walked = window.head, PAGE, 0
+                last = yield from limits.last_expiry(window.id, rule.head)
+            return (window.tail_us if last is None else last) - lag
+        first, count, walked = rule.head, PAGE, 0
         while True:
             rows = yield from self._rows(window, first, count)
             frees, lacking = time_freed(rows, lacking)
             if frees is not None:
-                return frees
+                return frees - lag
             walked += len(rows)
             if not rows:
-                return window.tail_us
+                return window.tail_us - lag
             if walked >= MOST_ROWS:
-                return rows[-1][1]
+                return rows[-1][1] - lag
             first, count = rows[-1][0] + 1, min(count * 4, 1024)
 
     def _grant(
@@ -440,7 +474,7 @@ class Turn:
             if not want.charge:
                 held.append(None)
                 continue
-            number, _, units = window.take(want.charge, want.limit, want.span, self.now)
+            number, _, units = window.take(want.charge, self.now)
             held.append((window.id, number, units))
         return Granted(self.now, tuple(held))
 

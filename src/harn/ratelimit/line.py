@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -136,6 +136,8 @@ class Line:
         self._arrived: list[Pending] = []
         self._next = Batch()
         self._queues: dict[str, OrderedDict[Pending, None]] = {}
+        self._named: dict[str, Counter[Want]] = {}
+        """The rules of those in `_queues`, each as what a request for one unit of it wants."""
         self._due: dict[Pending, None] = {}
         self._timers: list[tuple[float, int, Pending]] = []
         self._timer_count = 0
@@ -308,6 +310,7 @@ class Line:
             else (),
             renews,
             self._known(),
+            self._standing(batch.asked),
         )
         self._rejoin = False
         self._alone = len(batch.asked) == 1 and not self._arrived
@@ -336,6 +339,13 @@ class Line:
     def _asking(self, pending: Pending, now: float) -> Asking:
         stays = pending.stays and (pending.deadline is None or now + EPSILON < pending.deadline)
         return Asking(pending.wants, pending.ticket, stays)
+
+    def _standing(self, asked: Sequence[Pending]) -> list[Want]:
+        """Return the rules of all that wait in the lines of those *asked*."""
+        if not self._named:
+            return []
+        keys = {want.key for pending in asked for want in pending.wants}
+        return [rule for key in keys if key in self._named for rule in self._named[key]]
 
     def _due_now(self) -> list[Pending]:
         """Return those whose time has come, and a few that stand behind them, by ticket."""
@@ -479,6 +489,7 @@ class Line:
         for want in pending.wants:
             if want.charge:
                 self._queues.setdefault(want.key, OrderedDict())[pending] = None
+                self._named.setdefault(want.key, Counter())[_rule(want)] += 1
 
     def _step_out(self, pending: Pending) -> None:
         """Leave the local lines; whoever is first there now is asked for next."""
@@ -489,10 +500,19 @@ class Line:
             queue = self._queues.get(want.key)
             if queue is not None and want.charge:
                 queue.pop(pending, None)
+                self._forget_rule(want)
                 if queue:
                     self._wake_lines((want.key,))
                 else:
                     del self._queues[want.key]
+
+    def _forget_rule(self, want: Want) -> None:
+        named, rule = self._named[want.key], _rule(want)
+        named[rule] -= 1
+        if not named[rule]:
+            del named[rule]
+        if not named:
+            del self._named[want.key]
 
     def _wake_lines(self, keys: Iterable[str]) -> None:
         """Ask soon for whoever is first in the lines of *keys*."""
@@ -573,3 +593,7 @@ class Line:
             self._next.leaving.append((pending.ticket, pending.wants))
             self._step_out(pending)
             pending.state = ENDED
+
+
+def _rule(want: Want) -> Want:
+    return Want(want.key, want.limit, want.span, 1)

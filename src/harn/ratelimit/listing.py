@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from harn.clock import iso
 from harn.masking import mask
-from harn.ratelimit.window import read_rules
 from harn.storage import Operation, Store, limits
 
 if TYPE_CHECKING:
@@ -17,7 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BucketStatus:
-    """One bucket of one store; *frees_at* is when the oldest reservation stops counting."""
+    """One bucket of one store; *frees_at* is when the oldest reservation stops counting.
+
+    Of several rules for its key, *limit* and *window_ms* are those of the longest window.
+    """
 
     store: str
     key: str
@@ -64,16 +66,14 @@ def _look(server_time: bool, clock: Clock) -> Operation[tuple[int, list[limits.B
 
 
 def _status(shown: str, use: limits.BucketUse, now: int, wall: int) -> BucketStatus:
-    rules = read_rules(use.limit, use.span_us, use.until_us, use.other_rules)
-    rules = [rule for rule in rules if rule.until > now] or rules
     frees = None if use.frees_us is None else max(0, -(-(use.frees_us - now) // 1000))
     paused = use.paused_us - now
     return BucketStatus(
         shown,
         use.key,
         use.used,
-        min((rule.limit for rule in rules), default=None),
-        max((rule.span for rule in rules), default=0) // 1000 or None,
+        use.limit or None,
+        use.span_us // 1000 or None,
         use.rows,
         use.waiting,
         None if frees is None else iso(wall + frees),

@@ -5,11 +5,11 @@ counting. A row that is charged later never expires earlier, so only the head of
 expire, and the sum of what counts is kept instead of recomputed: charging, expiring and refusing
 cost the same with ten rows in the window as with a hundred thousand.
 
-Who asks for the same key with another limit or window follows the stricter rule. Every bucket
-therefore remembers its *rules*: each pair of limit and span that was granted lately, and until
-when. A rule is in force for one span after its last grant. The smallest limit and the longest
-span in force count for everybody, so a row lives `max(span)` from its charge, and a request may
-be charged while the sum stays within `min(limit)`.
+Who names the same key with another limit or span adds a *rule*, and every rule holds for all
+(`rules.py`). A row is kept for the longest span in force, which is the bucket's own; it leaves a
+shorter span so much earlier. Each of the other rules has its own head and its own sum. When the
+longest span changes, so does the instant with which every row is stored: by the same amount.
+Nearly all buckets have one rule.
 
 The last few rows travel with the bucket itself and are written out, many at a time, when there are
 enough of them: charging a bucket changes one record, not two.
@@ -24,8 +24,10 @@ Nothing here awaits, reads a clock or knows a store. Times are whole microsecond
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from harn.ratelimit.rules import Row, Rule, ends, read_rules, without_implied, write_rules
 
 LONGEST_PAUSE = 3_600_000_000
 """An hour: nobody is kept waiting longer by what a provider, or a poisoned store, says."""
@@ -33,19 +35,6 @@ LONGEST_PAUSE = 3_600_000_000
 SPILL = 32
 """Rows that a bucket holds itself."""
 
-Row = tuple[int, int, int]
-"""A charged row as it is stored: its number, the instant it expires, its units."""
-
-
-class Rule(NamedTuple):
-    """A limit that was granted lately: at most *limit* units in any *span*, until *until*."""
-
-    limit: int
-    span: int
-    until: int
-
-
-NO_RULE = Rule(0, 0, 0)
 OWN = struct.Struct("<qq")
 """A row that a bucket holds itself: the instant it expires, its units."""
 
@@ -62,6 +51,7 @@ class Window:
         "key",
         "limit",
         "live",
+        "named",
         "next",
         "others",
         "paused_us",
@@ -69,7 +59,6 @@ class Window:
         "span",
         "spilled",
         "tail_us",
-        "until",
     )
 
     def __init__(
@@ -107,10 +96,15 @@ class Window:
         """Nothing is admitted before this: somebody was told to come back later."""
         self.limit = limit
         self.span = span
-        self.until = until
-        """With *limit* and *span* the rule that was granted last; all three are 0 without any."""
-        self.others = read_rules(limit, span, until, others)[:-1] if others else []
-        """The other rules, the one granted last at the end."""
+        """With *limit* the rule with the longest span in force; both are 0 without any."""
+        self.named = until - span
+        """When that rule was last named."""
+        self.others: list[Rule] = []
+        """The other rules in force, none of them with a longer span."""
+        if others:
+            rules = read_rules(others, self._longest())
+            self.span = 0  # the rows are as the longest of them needs them
+            self._set_rules(rules)
         self.spilled = spilled
         """The first row that the bucket holds itself."""
         self.recent = recent
@@ -131,46 +125,42 @@ class Window:
             self.paused_us,
             self.limit,
             self.span,
-            self.until,
-            write_rules(self.others) if self.others else "",
+            self._latest_named() + self.span,
+            write_rules(self.named, self.others) if self.others else "",
             self.spilled,
             self.recent,
         )
 
     def is_settled(self, now: int) -> bool:
         """Tell whether nothing has run out since it was last looked at: the usual case."""
-        latest = now + self.span
         return (
-            now < self.until <= latest
-            and self.tail_us <= latest
+            now - self.span < self.named <= now
+            and self.tail_us <= now + self.span
             and (self.head_us > now or self.head == self.next)
             and not self.others
             and self.paused_us <= now + LONGEST_PAUSE
         )
 
-    def settle_in(self, now: int) -> int | None:
-        """Drop the rules that have run out; the window in which none is in force is empty.
+    def settle_in(self, now: int) -> tuple[int, int | None]:
+        """Drop the rules that no longer hold; the window in which none is in force is empty.
 
-        Returns the instant that the rows must be cut back to, if there are later ones.
+        Returns by how much the stored rows must be shifted, then the instant that they must be
+        cut back to, if there are later ones.
         """
         if self.paused_us > now + LONGEST_PAUSE:
             self.paused_us = now + LONGEST_PAUSE
             self.changed = True
-        rules = [
-            Rule(limit, span, min(until, now + span))
-            for limit, span, until in (*self.others, (self.limit, self.span, self.until))
-            if until > now
-        ]
-        self.limit, self.span, self.until = rules.pop() if rules else NO_RULE
-        self.others = rules
+        shift = self._drop_rules(now)
         if not self.limit:
             self.clear()
-            return None
-        latest = now + max([self.span, *(rule.span for rule in rules)])
+            return 0, None
+        latest = now + self.span
         if self.tail_us <= latest:
-            return None
+            return shift, None
         self.tail_us = latest
         self.head_us = min(self.head_us, latest)
+        for rule in self.others:
+            rule.head_us = min(rule.head_us, now + rule.span)
         self.recent = b"".join(
             [
                 OWN.pack(min(expires, latest), units)
@@ -178,7 +168,20 @@ class Window:
             ]
         )
         self.changed = True
-        return latest
+        return shift, latest
+
+    def _drop_rules(self, now: int) -> int:
+        if not self.limit:
+            return 0
+        rules = self.rules()
+        for rule in rules:
+            rule.named = min(rule.named, now)
+        left = [rule for at, rule in ends(rules) if at > now]
+        if len(left) == len(rules):
+            self.named = rules[0].named
+            return 0
+        self.changed = True
+        return self._set_rules(left)
 
     def has_expired(self, now: int) -> bool:
         """Tell whether a row that is still counted has expired; if all have, stop counting."""
@@ -188,6 +191,15 @@ class Window:
             self.clear()
             return False
         return True
+
+    def behind(self, now: int) -> Iterator[tuple[Rule, int]]:
+        """Yield the other rules that still count a row which has left their span, and their lag.
+
+        The lag is by how much a row leaves that span earlier than it expires.
+        """
+        for rule in self.others:
+            if rule.head != self.next and rule.head_us <= now:
+                yield rule, self.span - rule.span
 
     def drop_expired(self, rows: Iterable[Row], now: int) -> bool:
         """Stop counting those of *rows*, which begin at the head, that have expired.
@@ -208,52 +220,120 @@ class Window:
         if self.head != self.next or self.live:
             self.head, self.live, self.changed = self.next, 0, True
             self.spilled, self.recent = self.next, b""
+            for rule in self.others:
+                rule.head, rule.live = self.next, 0
 
-    def strictest(self, limit: int, span: int) -> tuple[int, int]:
-        """Return the limit and the span that count for somebody who asks for these."""
-        if 0 < self.limit < limit:
-            limit = self.limit
-        if self.span > span:
-            span = self.span
-        for granted, longest, _ in self.others:
-            if granted < limit:
-                limit = granted
-            if longest > span:
-                span = longest
-        return limit, span
+    # -- the rules
 
-    def lacking(self, charge: int, limit: int, span: int) -> int:
-        """Return how many units must expire before *charge* fits; 0 means it fits now.
+    def name(self, limit: int, span: int, now: int) -> bool:
+        """Say that a request names this rule now; False if it is new, and `add_rule` is due."""
+        if self.limit == limit and self.span == span:
+            if self.named != now:
+                self.named = now
+                self.changed = True
+            return True
+        for rule in self.others:
+            if rule.limit == limit and rule.span == span:
+                if rule.named != now:
+                    rule.named = now
+                    self.changed = True
+                return True
+        return False
 
-        A charge of the whole limit or more waits for an empty window.
+    def add_rule(self, limit: int, span: int, now: int) -> int:
+        """Put a rule in force that was not; return by how much the stored rows must be shifted.
+
+        Its sum may begin with rows that have left its span: see `has_expired`.
         """
-        over = self.live + charge - self.strictest(limit, span)[0]
-        return min(self.live, over) if over > 0 else 0
+        self.changed = True
+        rule = Rule(limit, span, now, self.live, self.head, self.head_us - self.span + span)
+        return self._set_rules(without_implied([*self.rules(), rule], rule))
 
-    def take(self, charge: int, limit: int, span: int, now: int) -> Row:
+    def rules(self) -> list[Rule]:
+        """Return all rules in force, the one with the longest span first."""
+        return [self._longest(), *self.others] if self.limit else []
+
+    def _longest(self) -> Rule:
+        return Rule(self.limit, self.span, self.named, self.live, self.head, self.head_us)
+
+    def _latest_named(self) -> int:
+        return max([self.named, *(rule.named for rule in self.others)])
+
+    def _set_rules(self, rules: Sequence[Rule]) -> int:
+        """Put *rules* in force; return by how much the rows have been shifted."""
+        before = self.span
+        if not rules:
+            self.limit = self.span = self.named = 0
+            self.others = []
+            return 0
+        longest = max(rules, key=lambda rule: rule.span)
+        self.others = [rule for rule in rules if rule is not longest]
+        self.limit, self.span, self.named = longest.limit, longest.span, longest.named
+        self.live, self.head, self.head_us = longest.live, longest.head, longest.head_us
+        shift = self.span - before if before else 0
+        if shift:
+            self.tail_us += shift
+            rows = OWN.iter_unpack(self.recent)
+            self.recent = b"".join([OWN.pack(at + shift, units) for at, units in rows])
+        return shift
+
+    # -- room
+
+    @property
+    def most(self) -> int:
+        """The smallest limit in force: a request is charged no more."""
+        if not self.others:
+            return self.limit
+        return min([self.limit, *(rule.limit for rule in self.others)])
+
+    def has_room(self, charge: int) -> bool:
+        """Tell whether *charge* fits now under every rule.
+
+        A charge of the smallest limit or more waits for an empty window of that rule.
+        """
+        if not self.others:
+            return self.live + charge <= self.limit or not self.live
+        return not self.lacking(charge)
+
+    def has_room_for_all(self, charge: int) -> bool:
+        """Tell whether there is room for *charge*, which is the sum of several requests'."""
+        return self.live + charge <= self.limit and all(
+            rule.live + charge <= rule.limit for rule in self.others
+        )
+
+    def lacking(self, charge: int, ahead: int = 0) -> list[tuple[Rule, int, int]]:
+        """Return the rules under which *charge* does not fit now.
+
+        With each: when it is no longer in force, and how many units must leave its span first.
+        What others *ahead* will charge counts as if it were charged now.
+        """
+        charge = min(charge, self.most) + ahead
+        found = []
+        for end, rule in ends(self.rules()):
+            over = rule.live + charge - rule.limit
+            if over > 0 and rule.live:
+                found.append((rule, end, min(rule.live, over)))
+        return found
+
+    def take(self, charge: int, now: int) -> Row:
         """Charge a row now, at most one full window; the caller has seen that it fits."""
-        most, longest = self.strictest(limit, span)
-        if charge > most:
-            charge = most
-        expires = now + longest
+        charge = min(charge, self.most)
+        expires = now + self.span
         number = self.next
         if self.head == number:
             self.head_us = expires
         self.tail_us = expires
-        if self.limit != limit or self.span != span:
-            self._set_last_rule(limit, span)
-        self.until = now + span
+        for rule in self.others:
+            if rule.head == number:
+                rule.head_us = now + rule.span
+            rule.live += charge
         self.next = number + 1
         self.recent += OWN.pack(expires, charge)
         self.live += charge
         self.changed = True
         return number, expires, charge
 
-    def _set_last_rule(self, limit: int, span: int) -> None:
-        if self.limit:
-            self.others.append(Rule(self.limit, self.span, self.until))
-        self.others = [rule for rule in self.others if rule[:2] != (limit, span)]
-        self.limit, self.span = limit, span
+    # -- the rows that the bucket holds itself
 
     def own_rows(self, first: int, count: int) -> list[Row]:
         """Return at most *count* rows that the bucket holds itself, from number *first* on."""
@@ -286,9 +366,12 @@ class Window:
         self.spilled, self.recent = self.next, b""
         return rows
 
-    def correct(self, units: int, to: int) -> None:
-        """Count *to* units for a row that was counted with *units*."""
+    def correct(self, number: int, units: int, to: int) -> None:
+        """Count *to* units for row *number*, which was counted with *units*."""
         self.live += to - units
+        for rule in self.others:
+            if number >= rule.head:
+                rule.live += to - units
         self.changed = True
 
     def pause(self, until: int) -> None:
@@ -297,41 +380,15 @@ class Window:
             self.paused_us = until
             self.changed = True
 
-    def eases_at(self, limit: int, span: int) -> int | None:
-        """Return when the first rule runs out that is stricter than these, if there is one."""
-        rules = (*self.others, Rule(self.limit, self.span, self.until))
-        return min(
-            (rule.until for rule in rules if 0 < rule.limit < limit or rule.span > span),
-            default=None,
-        )
-
 
 def open_window(row: Sequence[Any]) -> Window:
     """Read a bucket as it was stored: its first fifteen columns.
 
     >>> window = open_window((1, "rpm", 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, "", 1, b""))
-    >>> window.take(3, limit=5, span=1000, now=0), window.lacking(3, limit=5, span=1000)
-    ((1, 1000, 3), 1)
+    >>> window.add_rule(limit=5, span=1000, now=0), window.take(3, now=0), window.has_room(3)
+    (0, (1, 1000, 3), False)
     """
     return Window(*row[:15])
-
-
-def read_rules(limit: int, span: int, until: int, others: str) -> list[Rule]:
-    """Read the rules of a bucket: the last one granted from its columns, others from their text.
-
-    >>> read_rules(5, 1000, 7000, "")
-    [Rule(limit=5, span=1000, until=7000)]
-    """
-    if not others:
-        return [Rule(limit, span, until)] if limit else []
-    found = [Rule(*map(int, part.split(","))) for part in others.split(";")]
-    found.append(Rule(limit, span, until))
-    return found
-
-
-def write_rules(rules: Iterable[Rule]) -> str:
-    """Write rules as they are stored."""
-    return ";".join([f"{limit},{span},{until}" for limit, span, until in rules])
 
 
 def time_freed(rows: Iterable[Row], lacking: int) -> tuple[int | None, int]:

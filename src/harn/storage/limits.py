@@ -18,8 +18,8 @@ import msgspec
 from harn.storage.operations import Operation, Row, Rows, ask, ask_many
 
 BucketRow = tuple[Any, ...]
-"""id, key, live, kept, head, next, head_us, tail_us, paused_us, the last rule (limit, span, until),
-other rules, spilled, recent, and whether to look at the bucket's line."""
+"""id, key, live, kept, head, next, head_us, tail_us, paused_us, the longest rule (limit, span),
+until when any rule is in force, other rules, spilled, recent, whether to look at the line."""
 
 ROW = ("bucket", "seq", "expires", "units")
 PLACE = ("bucket", "ticket", "owner", "charge", "lines")
@@ -122,6 +122,11 @@ def correct(bucket: int, seq: int, units: int) -> Operation[None]:
 def cut_back(bucket: int, latest: int) -> Operation[None]:
     """Let no row of *bucket* expire after *latest*."""
     yield ask("limit_cut_back", bucket=bucket, latest=latest)
+
+
+def shift(bucket: int, first: int, by: int) -> Operation[None]:
+    """Let every row of *bucket* from number *first* on expire so much later, or earlier."""
+    yield ask("limit_shift", bucket=bucket, first=first, by=by)
 
 
 def prune(bucket: int, below: int) -> Operation[None]:

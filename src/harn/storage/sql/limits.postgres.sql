@@ -64,10 +64,10 @@ FROM unnest(:bucket::bigint[], :live::bigint[], :kept::bigint[], :head::bigint[]
 WHERE b.bucket_id = u.bucket;
 
 -- name: limit_sweep
--- Forget a batch of buckets in which nothing has counted for long and nobody waits.
+-- Forget a batch of buckets in which nothing has counted, and no rule held, for long and nobody waits.
 DELETE FROM limit_buckets WHERE bucket_id IN (
     SELECT b.bucket_id FROM limit_buckets b
-    WHERE b.tail_us < :before AND b.paused_us < :before
+    WHERE b.tail_us < :before AND b.rule_until_us < :before AND b.paused_us < :before
     AND NOT EXISTS (SELECT 1 FROM limit_line l WHERE l.bucket_id = b.bucket_id)
     LIMIT 200 FOR UPDATE SKIP LOCKED)
 RETURNING bucket_id;

@@ -16,6 +16,10 @@ UPDATE limit_rows SET units = :units WHERE bucket_id = :bucket AND seq = :seq;
 -- Let no row of a bucket expire later than this.
 UPDATE limit_rows SET expires_us = :latest WHERE bucket_id = :bucket AND expires_us > :latest;
 
+-- name: limit_shift
+-- Let the rows of a bucket from one on expire so much later.
+UPDATE limit_rows SET expires_us = expires_us + :by WHERE bucket_id = :bucket AND seq >= :first;
+
 -- name: limit_prune
 -- Remove rows that no longer count.
 DELETE FROM limit_rows WHERE bucket_id = :bucket AND seq < :below;

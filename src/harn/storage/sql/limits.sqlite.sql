@@ -48,9 +48,9 @@ UPDATE limit_buckets SET live = ?2, kept = ?3, head = ?4, next = ?5, head_us = ?
     spilled = ?13, recent = ?14 WHERE bucket_id = ?1;
 
 -- name: limit_sweep
--- Forget a batch of buckets in which nothing has counted for long and nobody waits.
+-- Forget a batch of buckets in which nothing has counted, and no rule held, for long and nobody waits.
 DELETE FROM limit_buckets WHERE bucket_id IN (
     SELECT b.bucket_id FROM limit_buckets b
-    WHERE b.tail_us < :before AND b.paused_us < :before
+    WHERE b.tail_us < :before AND b.rule_until_us < :before AND b.paused_us < :before
     AND NOT EXISTS (SELECT 1 FROM limit_line l WHERE l.bucket_id = b.bucket_id) LIMIT 200)
 RETURNING bucket_id;
