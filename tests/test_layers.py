@@ -24,6 +24,7 @@ LINES = [
         "context",
         "duration",
         "errors",
+        "escaping",
         "ids",
         "joining",
         "masking",

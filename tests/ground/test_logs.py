@@ -42,3 +42,19 @@ async def test_json_lines_say_who_was_running() -> None:
     assert inside["tenant_id"] == "acme"
     assert (inside["level"], inside["logger"], inside["message"]) == ("info", "harn.test", "hello")
     assert "task_id" not in outside
+
+
+@pytest.mark.parametrize("format", logs.FORMATS)
+def test_nothing_in_a_log_line_is_obeyed_by_a_terminal(format, monkeypatch) -> None:
+    # pytest-xdist cannot carry what it would capture.
+    monkeypatch.setattr(logging.getLogger("harn"), "propagate", False)
+    stream = io.StringIO()
+    evil = "a\x1b\x7f\x9b\u202e\u2028\ud800b"
+
+    with logs.configured(format, logging.INFO, stream):
+        logging.getLogger("harn.test").warning("pool %s is full", evil)
+
+    [line] = stream.getvalue().split("\n")[:-1]
+    assert line.isprintable()
+    if format == "json":
+        assert json.loads(line)["message"] == f"pool {evil} is full"

@@ -401,6 +401,30 @@ async def test_S13_no_secret_reaches_the_log_an_event_or_an_answer() -> None:
     assert all(canary not in str(event) for event in served.seen)
 
 
+async def test_malformed_requests_are_counted_and_told_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with site() as served:
+        for _ in range(50):
+            assert b"400" in await raw(served, b"\x16\x03\x01\x9b \x1b[2J\r\n\r\n")
+        early = [record.getMessage() for record in caplog.records]
+
+    assert early == ["malformed requests: 1 refused"]
+    assert [record.getMessage() for record in caplog.records][1:] == [
+        "malformed requests: 49 refused"
+    ]
+    assert {record.name for record in caplog.records} == {"harn.portal"}
+
+
+async def test_an_answer_repeats_nothing_that_a_terminal_obeys() -> None:
+    async with site() as served:
+        body = b'{"type":"url_verification","challenge":"a\\u009b\\u202e"}'
+        answer = await served.send("slack", body)
+
+    assert answer.status_code == 200
+    assert b"a\\u009b\\u202e" in answer.content
+
+
 async def raw(served: Site, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     try:

@@ -116,17 +116,18 @@ def _missing(error: ImportError) -> int:
 def _unexpected(error: Exception) -> int:
     import traceback
 
+    from harn.escaping import on_lines
     from harn.settings import Settings
 
     if Settings.load().debug:
-        traceback.print_exception(error)
+        print(on_lines("".join(traceback.format_exception(error))), file=sys.stderr, end="")
     return _fail(
         f"unexpected {type(error).__name__}: {error} (HARN_DEBUG=1 shows the traceback)", 1
     )
 
 
 def _fail(message: str, code: int) -> int:
-    from harn.cli.output import one_line
+    from harn.escaping import one_line
     from harn.masking import mask_text
 
     print(f"error: {one_line(mask_text(message))}", file=sys.stderr)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
-from harn.cli.output import emit, one_line
+from harn.cli.output import emit, say
 from harn.cli.where import Where, common
 from harn.errors import ManifestError
+from harn.escaping import one_line, to_json
 
 
 @click.command()
@@ -23,7 +23,7 @@ def check(where: Where, schema: bool) -> int:
     from harn.orchestrator import ManifestProblems, manifest_schema
 
     if schema:
-        click.echo(json.dumps(manifest_schema(), indent=2))
+        say(to_json(manifest_schema(), indent=2))
         return 0
     try:
         manifest = where.manifest()

@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from harn.cli.orchestrator import DEFAULT_CONFIG
-from harn.cli.output import emit, one_line, table
+from harn.cli.output import emit, table
 from harn.cli.where import Where, common
+from harn.escaping import one_line
 from harn.runtime import Runtime
 
 

@@ -17,9 +17,10 @@ from typing import Literal
 import click
 
 from harn import __version__
-from harn.cli.output import emit, json_flag, one_line
+from harn.cli.output import emit, json_flag
 from harn.cli.stores import chosen_store
 from harn.clock import SystemClock, iso
+from harn.escaping import one_line
 from harn.masking import without_secrets_of
 
 Status = Literal["ok", "note", "warn", "fail"]

@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
-from harn.cli.output import emit, one_line
+from harn.cli.output import emit
 from harn.cli.where import Where, common
 from harn.errors import HarnError, TriggerError, did_you_mean
+from harn.escaping import one_line
 from harn.runtime import Runtime
 from harn.storage import Store, list_topics
 from harn.triggers import DispatchHandle, Triggers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,10 +11,11 @@ from typing import Any, BinaryIO, TypeVar
 
 import click
 
-from harn.cli.output import DURATION, emit, json_flag, on_terminal, one_line
+from harn.cli.output import DURATION, emit, json_flag, on_terminal, say
 from harn.cli.stores import runtime_for
 from harn.clock import iso
 from harn.errors import StorageError
+from harn.escaping import one_line, to_json
 from harn.masking import mask
 from harn.runtime import Runtime
 from harn.storage import (
@@ -199,7 +199,7 @@ def tail(
             log.subscribe(topic, after) if follow else log.stream(topic, after or 0)
         )
         async for event in events:
-            click.echo(json.dumps(event.as_dict()) if as_json else _shown(event))
+            say(to_json(event.as_dict()) if as_json else _shown(event))
             sys.stdout.flush()
             if left is not None and (left := left - 1) == 0:
                 return
@@ -325,7 +325,7 @@ async def _chunks(lines: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
 
 
 def _shown(event: Any) -> str:
-    payload = json.dumps(event.payload, ensure_ascii=False)
+    payload = to_json(event.payload)
     return one_line(f"{iso(event.occurred_at_ms)} {event.id} {event.kind} {payload}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,17 +10,15 @@ import click
 
 from harn.duration import to_seconds
 from harn.errors import InvalidOption
+from harn.escaping import on_lines, one_line, to_json
 
 
-def one_line(text: str) -> str:
-    r"""Return *text* on one line, control characters spelled out.
+def say(text: str, *, err: bool = False) -> None:
+    """Print *text* on lines of its own; nothing in it is obeyed by a terminal.
 
-    >>> one_line("a\nb\x1b[2J")
-    'a\\nb\\x1b[2J'
+    Names and errors that must stay on one line have been through `one_line` before.
     """
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
-    )
+    click.echo(on_lines(text), err=err)
 
 
 def emit(as_json: bool, document: Any, render: Callable[[], str], note: str | None = None) -> None:
@@ -31,9 +28,9 @@ def emit(as_json: bool, document: Any, render: Callable[[], str], note: str | No
     """
     if as_json:
         document = document if note is None else {**document, "note": note}
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
+        say(to_json(document, indent=2))
     else:
-        click.echo(render() if note is None else f"{render()}\n{one_line(note)}")
+        say(render() if note is None else f"{render()}\n{one_line(note)}")
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
-from harn.cli.output import DURATION, emit, on_terminal, one_line, table
+from harn.cli.output import DURATION, emit, on_terminal, say, table
 from harn.cli.where import Where, common
 from harn.duration import roughly, to_text
 from harn.errors import HarnError, did_you_mean
+from harn.escaping import one_line
 from harn.orchestrator import explain as explain_job, manifest_consumer, queues_view
 from harn.runtime import Runtime
 from harn.topics import check_queue_name
@@ -43,7 +44,7 @@ def _list(where: Where) -> int:
     where.check_config()
     document, note = where.look(queues_view)
     for warning in document.get("warnings", ()):
-        click.echo(f"warning: {one_line(warning)}", err=True)
+        say(f"warning: {one_line(warning)}", err=True)
     emit(where.as_json, document, lambda: _shown(document), note)
     return 0
 
@@ -177,7 +178,7 @@ class _Signals:
         self._seen += 1
         if self._seen == 1:
             if on_terminal():
-                click.echo("\nfinishing what is under way; again gives it back at once", err=True)
+                say("\nfinishing what is under way; again gives it back at once", err=True)
             self._consumer.stop()
             clock = self._runtime.clock
             when = clock.monotonic() + self._patience

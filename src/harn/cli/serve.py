@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import signal
 from collections.abc import Callable, Iterator
@@ -19,10 +18,11 @@ from typing import Any
 import click
 
 from harn.cli.orchestrator import DEFAULT_CONFIG
-from harn.cli.output import DURATION, one_line
+from harn.cli.output import DURATION, say
 from harn.cli.stores import runtime_for
 from harn.cli.where import Where, common
 from harn.errors import HarnError
+from harn.escaping import one_line, to_json
 
 logger = logging.getLogger("harn.orchestrator")
 
@@ -147,4 +147,4 @@ class _Serving:
 
 def _tell(record: dict[str, Any]) -> None:
     """Say on stderr, one JSON document a line, what happens to the service."""
-    click.echo(json.dumps(record), err=True)
+    say(to_json(record), err=True)

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harn.cli.output import DURATION, emit, one_line
+from harn.cli.output import DURATION, emit
 from harn.cli.stores import chosen_store
 from harn.duration import roughly
 from harn.errors import HarnError, StorageError
+from harn.escaping import one_line
 from harn.masking import mask
 from harn.orchestrator import overview, shares_of
 from harn.runtime import Runtime, sleep

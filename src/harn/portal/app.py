@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from harn import __version__
 from harn.errors import DeadlineExceeded, StorageError
+from harn.escaping import to_json
 from harn.orchestrator import Intake, Reply, queue_samples
 from harn.tasks import deadline
 from harn.telemetry.metrics import Metrics
@@ -21,7 +22,7 @@ from harn.telemetry.metrics import Metrics
 try:
     from starlette.applications import Starlette
     from starlette.requests import ClientDisconnect, Request
-    from starlette.responses import JSONResponse, PlainTextResponse, Response
+    from starlette.responses import PlainTextResponse, Response
     from starlette.routing import BaseRoute, Route
 except ImportError as error:  # pragma: no cover - the extra is installed in tests
     raise ImportError("serving needs the extra: install harn[server]") from error
@@ -195,6 +196,9 @@ def _headers(request: Request) -> Headers:
 
 
 def _json(reply: Reply) -> Response:
-    return JSONResponse(
-        dict(reply.body), status_code=reply.status, headers={**_HEADERS, **reply.headers}
+    return Response(
+        to_json(dict(reply.body)),
+        status_code=reply.status,
+        headers={**_HEADERS, **reply.headers},
+        media_type="application/json",
     )

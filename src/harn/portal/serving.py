@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 try:
@@ -14,14 +16,60 @@ try:
 except ImportError as error:  # pragma: no cover - the extra is installed in tests
     raise ImportError("serving needs the extra: install harn[server]") from error
 
+logger = logging.getLogger("harn.portal")
+
 HEAD_WITHIN = 10.0
 """Seconds in which a request's first lines must have arrived."""
 MOST_HEAD = 64 * 1024
 MOST_CONNECTIONS = 1000
+TELL_EVERY = 60.0
+"""Seconds between two lines about requests that cannot be read."""
+
+
+class ServerLog(logging.Logger):
+    """What the server says of its connections, in harn's log.
+
+    Its warnings are about requests that cannot be read: anyone can send many, so they are counted
+    and told at most once a minute.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logger.name, logging.WARNING)
+        self._count = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def warning(self, msg: object, *args: object, **kwargs: Any) -> None:
+        """Count a request that cannot be read."""
+        self._count += 1
+        if self._timer is None:
+            self.tell()
+
+    def error(self, msg: object, *args: object, **kwargs: Any) -> None:
+        """Pass a failure of our own on."""
+        logger.error(msg, *args, **kwargs)
+
+    def tell(self) -> None:
+        """Write how many there were, if any, and be silent for a minute."""
+        count, self._count, self._timer = self._count, 0, None
+        if count:
+            logger.warning("malformed requests: %d refused", count)
+            self._timer = asyncio.get_running_loop().call_later(TELL_EVERY, self.tell)
+
+    def end(self) -> None:
+        """Write what is left."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self.tell()
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class Impatient(H11Protocol):
     """A connection that is closed when it says nothing for a while, or says it too slowly."""
+
+    def __init__(self, *args: Any, log: ServerLog, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.logger = log
 
     def connection_made(self, transport: Any) -> None:
         """Begin to watch."""
@@ -66,9 +114,10 @@ class Listening:
 
     def __init__(self, app: Any, bound: socket.socket, *, drain_within: float = 30.0) -> None:
         self._socket = bound
+        self._log = ServerLog()
         config = uvicorn.Config(
             app,
-            http=Impatient,
+            http=partial(Impatient, log=self._log),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             access_log=False,
@@ -112,7 +161,10 @@ class Listening:
         if force:
             self._server.force_exit = True
         running, self._running = self._running, None
-        await running
+        try:
+            await running
+        finally:
+            self._log.end()
 
 
 def bind(host: str, port: int) -> socket.socket:

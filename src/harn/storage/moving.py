@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from harn.errors import StorageCorrupt, StorageError, StorageVersion
+from harn.escaping import in_json
 from harn.storage.log import COLUMNS, PAGE, PAGE_BYTES, TAKE_OFFSETS
 from harn.storage.operations import Operation, Row, Rows, ask, ask_many
 from harn.storage.store import Store
@@ -30,7 +31,7 @@ async def export(store: Store) -> AsyncIterator[bytes]:
     """
     listed = await store.run(_list, write=False)
     heads: dict[str, int] = dict(listed)
-    yield msgspec.json.encode({"harn_export": VERSION, "topics": heads}) + b"\n"
+    yield _shown(msgspec.json.encode({"harn_export": VERSION, "topics": heads}))
     after = dict.fromkeys(heads, 0)
     pages: dict[str, list[Row]] = {}
     while after or pages:
@@ -48,9 +49,9 @@ async def export(store: Store) -> AsyncIterator[bytes]:
         row = pages[topic].pop()
         if not pages[topic]:
             del pages[topic]
-        yield _line(topic, row)
+        yield _shown(_line(topic, row))
     for topic, consumer, position in await store.run(_cursors, write=False):
-        yield msgspec.json.encode({"cursor": [topic, consumer, position]}) + b"\n"
+        yield _shown(msgspec.json.encode({"cursor": [topic, consumer, position]}))
 
 
 class Importer:
@@ -164,21 +165,25 @@ def _line(topic: str, row: Row) -> bytes:
     _, id, kind, payload, headers, at = row
     try:
         msgspec.json.decode(payload)
-        return (
-            msgspec.json.encode(
-                {
-                    "topic": topic,
-                    "id": id,
-                    "kind": kind,
-                    "at": at,
-                    "headers": msgspec.Raw(headers),
-                    "payload": msgspec.Raw(payload),
-                }
-            )
-            + b"\n"
+        return msgspec.json.encode(
+            {
+                "topic": topic,
+                "id": id,
+                "kind": kind,
+                "at": at,
+                "headers": msgspec.Raw(headers),
+                "payload": msgspec.Raw(payload),
+            }
         )
     except ValueError as error:
         raise StorageCorrupt(f"{topic}: record {id} cannot be read ({error})") from None
+
+
+def _shown(line: bytes) -> bytes:
+    # People read exports on terminals, and tools split them at any line separator.
+    if line.isascii() and b"\x7f" not in line:
+        return line + b"\n"
+    return in_json(line.decode()).encode() + b"\n"
 
 
 def _row(item: dict[str, Any]) -> Row:

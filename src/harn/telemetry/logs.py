@@ -9,13 +9,13 @@ ids on each record. The command line works inside
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import sys
 from collections.abc import Iterator
 from typing import Literal, TextIO
 
 from harn.clock import iso
+from harn.escaping import one_line, to_json
 from harn.telemetry.spans import current_ids
 
 LogFormat = Literal["text", "json"]
@@ -50,7 +50,7 @@ class OneLine(logging.Formatter):
         )
         when = iso(int(record.created * 1000))
         text = f"{when} {record.levelname:<7} {record.name}: {_message(record)}"
-        return _escaped(f"{text} [{who}]" if who else text)
+        return one_line(f"{text} [{who}]" if who else text)
 
 
 class JsonLine(logging.Formatter):
@@ -67,7 +67,7 @@ class JsonLine(logging.Formatter):
         line |= {name: value for name in NAMES if (value := getattr(record, name, None))}
         if record.exc_info and record.exc_info[0] is not None:
             line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line)  # ASCII only, so no separator of any alphabet can end the line
+        return to_json(line)
 
 
 @contextlib.contextmanager
@@ -95,9 +95,3 @@ def _message(record: logging.LogRecord) -> str:
         kind, error, _ = record.exc_info
         text = f"{text} ({kind.__name__}: {error})"
     return text
-
-
-def _escaped(text: str) -> str:
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
-    )
