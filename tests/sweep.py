@@ -24,6 +24,9 @@ from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
 from typing import Any
 
+from harn.graceful import request_stop
+from harn.runtime import current_frame
+
 
 @dataclass(frozen=True)
 class Run:
@@ -83,7 +86,7 @@ async def one_run(
     before = asyncio.all_tasks()
     requested: list[int] = []
     try:
-        task = loop.create_task(_drive(make(), k, race, requested))
+        task = loop.create_task(cancel_at(make(), k, race, requested))
         await asyncio.wait((task,))
         for _ in range(leftovers):
             await asyncio.sleep(0)
@@ -117,14 +120,28 @@ def _assert_the_cancel_came_out(run: Run, may_finish: bool) -> None:
         )
 
 
-async def _drive(coro: Coroutine[Any, Any, Any], k: int, race: bool, requested: list[int]) -> Any:
+async def stop_at(coro: Coroutine[Any, Any, Any], k: int, race: bool, asked: list[int]) -> Any:
+    """Await *coro* in a task of ours, which is asked to stop at its *k*-th suspension."""
+    task = current_frame().task
+    return await _interrupt_at(coro, k, race, asked, lambda: request_stop(task))
+
+
+async def cancel_at(
+    coro: Coroutine[Any, Any, Any], k: int, race: bool, requested: list[int]
+) -> Any:
+    task = asyncio.current_task()
+    assert task is not None
     # Since 3.12 a task takes no generator, only what awaits one.
-    return await _cancel_at(coro, k, race, requested)
+    return await _interrupt_at(coro, k, race, requested, task.cancel)
 
 
 @types.coroutine
-def _cancel_at(
-    coro: Coroutine[Any, Any, Any], k: int, race: bool, requested: list[int]
+def _interrupt_at(
+    coro: Coroutine[Any, Any, Any],
+    k: int,
+    race: bool,
+    requested: list[int],
+    interrupt: Callable[[], object],
 ) -> Generator[Any, Any, Any]:
     step = 0
     error: BaseException | None = None
@@ -137,12 +154,10 @@ def _cancel_at(
         error = None
         if step == k:
             requested.append(k)
-            task = asyncio.current_task()
-            assert task is not None
             if race and hasattr(awaited, "add_done_callback"):
-                awaited.add_done_callback(lambda _, task=task: task.cancel())
+                awaited.add_done_callback(lambda _: interrupt())
             else:
-                task.cancel()
+                interrupt()
         try:
             yield awaited
         except BaseException as thrown:

@@ -25,6 +25,7 @@ LINES = [
         "duration",
         "errors",
         "escaping",
+        "graceful",
         "ids",
         "joining",
         "masking",

@@ -59,8 +59,11 @@ class Task:
         "id",
         "name",
         "parent",
+        "parked",
         "runtime",
+        "shielded",
         "thread",
+        "told",
         "values",
         "waiting",
     )
@@ -89,6 +92,12 @@ class Task:
         """The asyncio task that runs us, while one does."""
         self.thread: str | None = None
         """The worker thread or process that runs us, while one does."""
+        self.parked: asyncio.Future[Any] | Callable[[], None] | None = None
+        """Where a graceful stop reaches us while we wait; see `graceful.py`."""
+        self.shielded = 0
+        """How many cleanups are running, which a graceful stop does not interrupt."""
+        self.told: BaseException | None = None
+        """The `TaskCancelled` that a graceful stop raised in us."""
         self.waiting: Any = None
         """What we are blocked on, where a primitive of ours knows; see `sync/deadlock.py`."""
         if parent is None:

@@ -167,7 +167,7 @@ class RaceFailed(HarnError):
 
 
 class TaskCancelled(HarnError):
-    """The awaited task was cancelled. (The awaiting task was not.)"""
+    """The awaited task was cancelled, or this task was asked to stop; it was not aborted."""
 
 
 class WorkerDied(HarnError):

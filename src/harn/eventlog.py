@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harn.errors import HarnError, InvalidOption, StorageCorrupt
+from harn.graceful import asked, raise_if_asked
 from harn.runtime import current_runtime
 from harn.storage import (
     PAGE,
@@ -80,7 +81,7 @@ _Entry = tuple[asyncio.Future[tuple[int, int]] | None, Draft | _Record]
 class Subscription:
     """Records of a topic as they come, in order, none skipped; ends when closed.
 
-    Cancelling a wait loses nothing: the next one continues where it was.
+    Cancelling a wait loses nothing: the next one continues where it was. So does a graceful stop.
     """
 
     def __init__(self, log: EventLog, topic: str, after: int | None) -> None:
@@ -106,6 +107,8 @@ class Subscription:
         return self._position
 
     async def __anext__(self) -> Event:
+        if asked:
+            raise_if_asked()
         position = await self.ready()
         while not self._page:
             if self._closed:

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
-from harn.clock import Clock, SystemClock, sleep_until
+from harn.clock import Clock, SystemClock, resolve
 from harn.context import (
     Ambient as Ambient,
     Frame as Frame,
@@ -37,6 +37,7 @@ from harn.context import (
 )
 from harn.duration import Duration, to_seconds
 from harn.errors import HarnError, InvalidOption, did_you_mean
+from harn.graceful import asked, raise_if_asked
 from harn.ids import IdSource
 from harn.joining import join_cancelled
 from harn.masking import mask
@@ -534,11 +535,25 @@ def runtime_context_values() -> dict[str, Any]:
 async def sleep(duration: Duration) -> None:
     """Wait for *duration* by the runtime's clock (a bare number is seconds).
 
-    Cancelling calls the timer off.
+    Cancelling calls the timer off; a graceful stop ends the wait with `TaskCancelled`.
     """
     seconds = to_seconds(duration)
-    clock = current_runtime().clock
-    await sleep_until(clock, clock.monotonic() + seconds)
+    if asked:
+        raise_if_asked()
+    task = current_frame().task
+    clock = task.runtime.clock
+    if seconds <= 0:
+        await asyncio.sleep(0)
+        return
+    woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    timer = clock.call_at(clock.monotonic() + seconds, functools.partial(resolve, woken))
+    before, task.parked = task.parked, woken
+    try:
+        await woken
+    finally:
+        if task.parked is woken:
+            task.parked = before
+        timer.cancel()
 
 
 def run(main: Callable[..., Any], /, *args: Any, **runtime_options: Any) -> Any:

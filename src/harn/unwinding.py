@@ -27,6 +27,7 @@ async def unwind(frame: Frame, error: BaseException | None = None) -> BaseExcept
     until every cleanup has run, and is then the error returned.
     """
     failures: list[BaseException] = []
+    frame.task.shielded += 1
     while frame.cleanups:
         owner, cleanup = frame.cleanups.popitem()
         try:
@@ -35,6 +36,7 @@ async def unwind(frame: Frame, error: BaseException | None = None) -> BaseExcept
                 await _to_the_end(frame, owner, result, failures)
         except BaseException as failure:
             failures.append(failure)
+    frame.task.shielded -= 1
     return weigh(error, failures) if failures else error
 
 

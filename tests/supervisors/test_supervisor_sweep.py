@@ -81,7 +81,7 @@ async def test_a_tree_with_leases_leaves_nothing_behind() -> None:
 
 async def test_a_child_cancelled_anywhere_is_restarted_whole() -> None:
     """The child's own awaits, swept: each time it comes back and runs alone."""
-    from sweep import _cancel_at
+    from sweep import cancel_at
 
     lives = []
     inside = []
@@ -97,7 +97,7 @@ async def test_a_child_cancelled_anywhere_is_restarted_whole() -> None:
 
     async def child(ctx) -> None:
         lives.append(ctx.attempt)
-        await _cancel_at(body(), ctx.attempt, False, [])
+        await cancel_at(body(), ctx.attempt, False, [])
 
     async with fresh_runtime():
         sup = await supervisor_start(children=[Child("c", child)])

@@ -119,7 +119,7 @@ class Service:
         before = {shown.key for shown in self.triggers.listed()}
         self._enforce(plan)
         for consumer, running in self._consumers.values():
-            consumer.stop()  # with their old set of triggers; the next look starts new ones
+            consumer.retire()  # with their old set of triggers; the next look starts new ones
             self._retired.append((consumer, running))
         self._retired = [each for each in self._retired if not each[1].done()]
         self._consumers = {}

@@ -15,6 +15,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, Self
 
+from harn.clock import resolve
 from harn.errors import DeadlockError, HarnError, PoolFull
 from harn.pools.audit import Submitted, note_drop
 from harn.pools.backpressure import Decision, Evict, Park, Refuse, RejectNew, decide
@@ -23,7 +24,7 @@ from harn.pools.names import iso_text
 from harn.pools.options import LARGEST, check_labels, exact, whole_number
 from harn.pools.slots import Slots
 from harn.pools.snapshots import PoolSnapshot
-from harn.pools.stuck import waits_for
+from harn.pools.stuck import waited_for, waits_for
 from harn.pools.task import PoolTask
 from harn.runtime import Task, current_frame_var
 from harn.tasks import check_callable
@@ -182,12 +183,13 @@ class Pool(Slots):
     async def _until_drained(self) -> None:
         if self._drained is None:
             self._drained = self.runtime.loop.create_future()
-        me = waits_for(self, self.runtime.loop)
+        waiter: asyncio.Future[None] = self.runtime.loop.create_future()
+        self._drained.add_done_callback(lambda _: resolve(waiter))
+        me = waits_for(self, waiter)
         try:
-            await asyncio.wait((self._drained,))
+            await waiter
         finally:
-            if me is not None:
-                me.waiting = None
+            waited_for(me, self, waiter)
 
     async def __aenter__(self) -> Self:
         return self
@@ -327,13 +329,14 @@ class Pool(Slots):
         if self._is_inside():
             self._stuck.add(waiter, "submits into its full queue")
         self._line.join(waiter)
-        me = waits_for(self, self.runtime.loop)
         try:
-            await waiter
+            me = waits_for(self, waiter)
+            try:
+                await waiter
+            finally:
+                waited_for(me, self, waiter)
             task = self._try_submit(fn, priority, key, idempotency_key, labels, has_place=True)
         finally:
-            if me is not None:
-                me.waiting = None
             self._stuck.discard(waiter)
             self._line.leave(waiter)
             self._let_in()

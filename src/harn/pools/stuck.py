@@ -13,20 +13,31 @@ from __future__ import annotations
 import asyncio
 
 from harn.errors import DeadlockError
+from harn.graceful import asked, raise_if_asked
 from harn.runtime import Task, current_frame, current_frame_var
 
 
-def waits_for(what: object, loop: asyncio.AbstractEventLoop) -> Task | None:
-    """Note that the current task is about to wait for *what*, a pool or a task of one.
+def waits_for(what: object, waiter: asyncio.Future[None]) -> Task:
+    """Note that the current task is about to wait on *waiter* for *what*: a pool, a task of one.
 
-    Returns the task, whose `waiting` the caller sets back to None; None if it is a plain asyncio
-    task that waits here.
+    A graceful stop ends the wait; `TaskCancelled` comes out here if it came before. Returns the
+    task, to be passed to `waited_for` afterwards.
     """
+    if asked:
+        raise_if_asked()
     task = (current_frame_var.get(None) or current_frame()).task
-    if task.aio is not asyncio.current_task(loop):
-        return None
-    task.waiting = what
+    task.parked = waiter
+    if task.aio is asyncio.current_task(waiter.get_loop()):
+        task.waiting = what
     return task
+
+
+def waited_for(task: Task, what: object, waiter: asyncio.Future[None]) -> None:
+    """Note that the wait is over."""
+    if task.parked is waiter:
+        task.parked = None
+    if task.waiting is what:
+        task.waiting = None
 
 
 class StuckWaits:

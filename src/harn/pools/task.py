@@ -18,7 +18,7 @@ from harn.pools.audit import Submitted
 from harn.pools.names import iso_text
 from harn.pools.records import from_json
 from harn.pools.snapshots import TaskSnapshot, TaskStatus
-from harn.pools.stuck import waits_for
+from harn.pools.stuck import waited_for, waits_for
 from harn.runtime import Frame, Task
 
 
@@ -277,12 +277,13 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
         if self._waiters is None:
             self._waiters = {}
         self._waiters[waiter] = None
-        me = waits_for(self, loop)
         try:
-            await waiter
+            me = waits_for(self, waiter)
+            try:
+                await waiter
+            finally:
+                waited_for(me, self, waiter)
         finally:
-            if me is not None:
-                me.waiting = None
             pool._stuck.discard(waiter)
             if self._waiters is not None:
                 self._waiters.pop(waiter, None)

@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from harn.clock import resolve
+from harn.graceful import parked
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -33,12 +34,13 @@ class Seats:
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.give()
-            elif turn in self._waiting:
+            with parked(turn):
+                await turn
+        except BaseException:
+            if turn in self._waiting:
                 self._waiting.remove(turn)
+            elif turn.done() and not turn.cancelled() and turn.exception() is None:
+                self.give()
             raise
 
     def give(self) -> None:

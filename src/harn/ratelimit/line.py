@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from harn.clock import Timer, resolve
 from harn.errors import HarnError, StorageBusy
+from harn.graceful import asked, parked, raise_if_asked
 from harn.ratelimit.admission import (
     Asking,
     Correction,
@@ -163,6 +164,8 @@ class Line:
         Cancelling returns the place in line, and whatever was charged at that moment.
         """
         self._check_open()
+        if asked:
+            raise_if_asked()
         deadline = None if timeout is None else self.clock.monotonic() + timeout
         place = len(self._arrived)
         if await self._is_alone(len(wants)):
@@ -178,8 +181,9 @@ class Line:
         else:
             self._kick()
         try:
-            await pending.future
-        except asyncio.CancelledError:
+            with parked(pending.future):
+                await pending.future
+        except BaseException:
             await self._withdraw(pending)
             raise
         assert pending.verdict is not None

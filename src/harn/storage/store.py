@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from harn.clock import resolve
 from harn.errors import StorageError
+from harn.graceful import parked
 from harn.storage.contract import Driver, Durability, Hooks
 from harn.storage.memory import MemoryDriver
 from harn.storage.operations import Recipe
@@ -78,7 +79,7 @@ class Store:
     async def grown(self, topic: str, since: tuple[int, int], within: float = POLL) -> None:
         """Wait until *topic* may have grown *since*, or half a second has passed.
 
-        Cancelling leaves nothing behind.
+        Cancelling and a graceful stop leave nothing behind.
         """
         if self.growth(topic) != since:
             return
@@ -89,7 +90,8 @@ class Store:
         clock = self._runtime.clock
         timer = clock.call_at(clock.monotonic() + within, partial(resolve, woken), background=True)
         try:
-            await woken
+            with parked(woken):
+                await woken
         finally:
             timer.cancel()
             self._watch(-1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal
 
+from harn.graceful import request_stop
 from harn.runtime import Frame, Task
 from harn.supervisors.plan import GRACE
 from harn.supervisors.policy import History, restart_noted
@@ -114,7 +115,7 @@ class Member:
         self.asked = True
         self.status = "draining"
         self.until = until
-        self.handle.task.cancel_requested = True
+        request_stop(self.handle.task)
         for inner in list(self.inner):
             inner.request_stop(until)
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from harn.clock import Timer, resolve
 from harn.duration import Duration, to_seconds
 from harn.errors import HarnError
+from harn.graceful import parked
 from harn.runtime import Runtime, Task, current_frame
 from harn.supervisors.aftermath import Aftermath
 from harn.supervisors.ledger import Ledger
@@ -118,18 +119,29 @@ class Supervisor:
         """Wait until the supervisor has ended and return its final state.
 
         It ends when it was stopped, when every child has ended for good (`completed`), or when it
-        passed a failure on (`escalated`). Cancelling leaves it running.
+        passed a failure on (`escalated`). Cancelling leaves it running, and so does a graceful stop
+        of the one who waits.
         """
         self._runtime.check_here()
         if self._final is None:
             waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
+            with parked(waiter):
+                await self._ends(waiter)
         return self.state()
+
+    async def live(self) -> None:
+        """Wait to the very end: a stop of the child that we are the life of is passed on to us."""
+        if self._final is None:
+            with parked(_no_interruption):
+                await self._ends(asyncio.get_running_loop().create_future())
+
+    async def _ends(self, waiter: asyncio.Future[None]) -> None:
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
 
     # -- what the registry, parents and members ask ------------------------------------------
 
@@ -166,7 +178,9 @@ class Supervisor:
             outcome, member.escalated = Err(member.escalated), None
         elif told and handle.status == "cancelled":
             outcome = Ok(None)
-        clean = handle.status == "completed" and isinstance(outcome, Ok)
+        # A child that let a graceful stop pass has drained, as one that returned has.
+        drained = told and handle.status == "cancelled" and not member.cancelled
+        clean = isinstance(outcome, Ok) and (handle.status == "completed" or drained)
         member.ended()
         if self._final is not None:
             return
@@ -365,9 +379,13 @@ async def _live(call: Any, context: ChildContext) -> Any:
     except SystemExit as error:  # it would end the loop, not the child
         raise HarnError(f"the child called sys.exit({error.code!r})") from error
     if isinstance(value, Supervisor):
-        await value.wait()
+        await value.live()
         return None
     return value
+
+
+def _no_interruption() -> None:
+    """Let the wait go on: the member asks the supervisors below it by itself."""
 
 
 def _shown(value: object) -> str:

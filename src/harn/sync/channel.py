@@ -13,7 +13,8 @@ from collections import deque
 from typing import Any, Generic, TypeVar
 
 from harn.errors import ChannelClosed, InvalidOption
-from harn.sync.deadlock import began_waiting
+from harn.graceful import asked, raise_if_asked
+from harn.sync.deadlock import began_waiting, ended_waiting
 from harn.sync.waiters import CLOSED, GRANTED, Waiter, WaitQueue, guard
 
 T = TypeVar("T")
@@ -73,8 +74,10 @@ class Channel(Generic[T]):
     async def send(self, value: T) -> None:
         """Put *value* in, waiting for room; `ChannelClosed` if the channel is or gets closed.
 
-        Cancelling means that the value was not sent.
+        Cancelling and a graceful stop mean that the value was not sent.
         """
+        if asked:
+            raise_if_asked()
         _acquire()
         try:
             if not self._closed and len(self._buffer) + self._promised_room < self.capacity:
@@ -87,15 +90,14 @@ class Channel(Generic[T]):
             self._senders.append(waiter)
         finally:
             _release()
-        task = began_waiting(waiter) if self._is_watched else None
+        task = began_waiting(waiter, self._is_watched)
         try:
             await waiter.future
         except BaseException:
             self._abandon_send(waiter)
             raise
         finally:
-            if task is not None:
-                task.waiting = None
+            ended_waiting(task, waiter)
         _acquire()
         try:
             if waiter.state == GRANTED:
@@ -110,8 +112,11 @@ class Channel(Generic[T]):
     async def receive(self) -> T:
         """Take the oldest value, waiting for one; `ChannelClosed` once closed and drained.
 
-        Cancelling loses nothing: the value goes to the next receiver, in its old place.
+        Cancelling and a graceful stop lose nothing: the value goes to the next receiver, in its
+        old place.
         """
+        if asked:
+            raise_if_asked()
         _acquire()
         try:
             if len(self._buffer) > self._promised:
@@ -121,15 +126,14 @@ class Channel(Generic[T]):
             self._receivers.append(waiter)
         finally:
             _release()
-        task = began_waiting(waiter) if self._is_watched else None
+        task = began_waiting(waiter, self._is_watched)
         try:
             await waiter.future
         except BaseException:
             self._abandon_receive(waiter)
             raise
         finally:
-            if task is not None:
-                task.waiting = None
+            ended_waiting(task, waiter)
         _acquire()
         try:
             if waiter.state == GRANTED:

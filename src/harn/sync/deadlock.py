@@ -36,25 +36,35 @@ MOST_NAMED = 12
 CHANNEL_VERBS = {"receive", "send", "select"}
 
 
-def began_waiting(waiter: Waiter) -> Task | None:
-    """Note that the current task is about to block on a channel.
+def began_waiting(waiter: Waiter, is_watched: bool = True) -> Task:
+    """Note that the current task is about to block on a channel, and return it.
 
-    Returns the task, whose `waiting` the caller sets back to None when it is no longer blocked.
+    The caller passes it to `ended_waiting` when it is no longer blocked. A mailbox is not watched:
+    a graceful stop reaches the task, but the detector takes no notice of it.
     """
     task = (current_frame_var.get(None) or current_frame()).task
-    if task.aio is not task_running_on(waiter.future.get_loop()):
-        return None  # a plain asyncio task with our context: to the detector, a stranger
-    runtime = task.runtime
-    detector = runtime._services.get(Detector)  # saves a call
-    if detector is None:
-        if runtime.closing:
-            return None
-        detector = runtime.service(Detector)
-    task.waiting = waiter
-    detector.turn = waiter.order = detector.turn + 1
-    if detector.timer is None:
-        detector.look_later()
+    task.parked = waiter.future
+    # A plain asyncio task with our context is a stranger to the detector.
+    if is_watched and task.aio is task_running_on(waiter.future.get_loop()):
+        runtime = task.runtime
+        detector = runtime._services.get(Detector)  # saves a call
+        if detector is None:
+            if runtime.closing:
+                return task
+            detector = runtime.service(Detector)
+        task.waiting = waiter
+        detector.turn = waiter.order = detector.turn + 1
+        if detector.timer is None:
+            detector.look_later()
     return task
+
+
+def ended_waiting(task: Task, waiter: Waiter) -> None:
+    """Take back what `began_waiting` noted."""
+    if task.parked is waiter.future:
+        task.parked = None
+    if task.waiting is waiter:
+        task.waiting = None
 
 
 class Detector:

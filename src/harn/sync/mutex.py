@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from harn.errors import HarnError
+from harn.graceful import asked, raise_if_asked
 from harn.runtime import Runtime, current_frame, current_frame_var, current_runtime
 from harn.sync.keys import SameObject, structural
 from harn.sync.turnstile import Turn, Turnstile
@@ -60,6 +61,8 @@ class Mutex:
     _section: Turnstile | None
 
     async def __aenter__(self) -> None:
+        if asked:
+            raise_if_asked()
         task = (_frame_here(None) or current_frame()).task
         runtime = task.runtime
         try:
@@ -94,12 +97,15 @@ class Mutex:
             section.serve(0.0)  # a finaliser has left it meanwhile
         if task.aio is holder:
             task.waiting = turn
+        before, task.parked = task.parked, future
         try:
             await future
         except BaseException:
             section.leave(turn)
             raise
         finally:
+            if task.parked is future:
+                task.parked = before
             if task.waiting is turn:
                 task.waiting = None
 

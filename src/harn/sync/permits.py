@@ -14,6 +14,7 @@ from typing import Literal, Self, get_args
 
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption, did_you_mean
+from harn.graceful import asked, raise_if_asked
 from harn.runtime import Frame, Runtime, current_frame, current_frame_var
 from harn.sync.turnstile import Turn, Turnstile
 from harn.sync.waiters import GONE, GRANTED, WAITING, guard, task_running_on
@@ -48,12 +49,15 @@ class Permit(Turn):
             timer = task.runtime.clock.call_at(self.since + self._patience, self.expire)
         elif task.aio is self.holder:
             task.waiting = self
+        before, task.parked = task.parked, self.future
         try:
             await self.future
         except BaseException:
             self._gave_up()
             raise
         finally:
+            if task.parked is self.future:
+                task.parked = before
             if task.waiting is self:
                 task.waiting = None
             if timer is not None:
@@ -178,6 +182,8 @@ class Permit(Turn):
 
 def _ask(turnstile: Turnstile, permits: int, frame: Frame, timeout: Duration | None) -> Permit:
     """Take *permits* at once, or else stand in line; the state of what is returned says which."""
+    if asked:
+        raise_if_asked()
     permit = Permit()
     permit.on = turnstile
     permit.state = WAITING
@@ -250,6 +256,8 @@ async def sync_mutex_acquire(key: str, timeout: Duration | None = None) -> Permi
     >>> asyncio.run(main())
     (True, False)
     """
+    if asked:
+        raise_if_asked()
     frame = _frame_here(None) or current_frame()
     task = frame.task
     runtime = task.runtime
@@ -290,12 +298,15 @@ async def sync_mutex_acquire(key: str, timeout: Duration | None = None) -> Permi
             turnstile.serve(turnstile.monotonic())  # a finaliser has given it back meanwhile
         if task.aio is holder:
             task.waiting = permit
+        before, task.parked = task.parked, future
         try:
             await future
         except BaseException:
             permit._gave_up()
             raise
         finally:
+            if task.parked is future:
+                task.parked = before
             if task.waiting is permit:
                 task.waiting = None
     if frame.cleanups is None:

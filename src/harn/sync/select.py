@@ -9,9 +9,10 @@ from typing import Any, Generic, TypeVar
 
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption
+from harn.graceful import asked, raise_if_asked
 from harn.runtime import current_runtime
 from harn.sync.channel import Channel
-from harn.sync.deadlock import began_waiting
+from harn.sync.deadlock import began_waiting, ended_waiting
 from harn.sync.waiters import GRANTED, Waiter, guard, park
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ async def channel_select(
 
     When several are ready the one that was served longest ago goes first, then the order given:
     none of them starves. Returns None after *timeout* (0: do not wait), or when all are closed
-    and drained. Cancelling takes nothing.
+    and drained. Cancelling and a graceful stop take nothing.
 
     >>> import asyncio
     >>> from harn import channel
@@ -50,6 +51,8 @@ async def channel_select(
     """
     offered = _checked(channels)
     seconds = None if timeout is None else to_seconds(timeout, "timeout")
+    if asked:
+        raise_if_asked()
     with guard:
         ready = [each for each in offered if len(each._buffer) > each._promised]
         if ready:
@@ -67,7 +70,7 @@ async def channel_select(
 async def _select_later(
     offered: list[Channel[T]], waiter: Waiter, seconds: float | None
 ) -> Selected[T] | None:
-    task = began_waiting(waiter) if seconds is None else None
+    task = began_waiting(waiter, is_watched=seconds is None)
     try:
         await park(waiter, seconds, current_runtime().clock)
     except BaseException:
@@ -79,8 +82,7 @@ async def _select_later(
             _leave_the_others(offered)
         raise
     finally:
-        if task is not None:
-            task.waiting = None
+        ended_waiting(task, waiter)
     with guard:
         _leave_the_others(offered)
         if waiter.state != GRANTED:

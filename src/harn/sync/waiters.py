@@ -29,6 +29,7 @@ from threading import get_ident
 from typing import Any, Self, TypeVar
 
 from harn.clock import Clock, resolve
+from harn.graceful import parked
 
 WAITING, GRANTED, CLOSED, TIMED_OUT, GONE = range(5)
 """What can have become of a waiter."""
@@ -147,14 +148,16 @@ class WaitQueue(deque[Waiter]):
 async def park(waiter: Waiter, timeout: float | None = None, clock: Clock | None = None) -> None:
     """Sleep until *waiter* is settled, or for *timeout* seconds of *clock*; its state says which.
 
-    Cancelling raises at once and leaves the waiter's state as it was: the caller withdraws it.
+    Cancelling and a graceful stop raise at once and leave the waiter's state as it was: the caller
+    withdraws it.
     """
-    if timeout is None or clock is None:
-        await waiter.future
-        return
-    waiter.timed = True
-    timer = clock.call_at(clock.monotonic() + timeout, waiter.expire)
+    timer = None
+    if timeout is not None and clock is not None:
+        waiter.timed = True
+        timer = clock.call_at(clock.monotonic() + timeout, waiter.expire)
     try:
-        await waiter.future
+        with parked(waiter.future):
+            await waiter.future
     finally:
-        timer.cancel()
+        if timer is not None:
+            timer.cancel()

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption
+from harn.graceful import asked, raise_if_asked
 from harn.runtime import Runtime, current_runtime
 from harn.sync.waiters import GONE, GRANTED, Waiter, WaitQueue, guard, park
 from harn.topics import waitpoint_topic
@@ -164,6 +165,8 @@ async def waitpoint_wait(id: str, timeout: Duration | None = None) -> Waitpoint:
     Waitpoint(status='completed', value='by hand', reason=None)
     """
     seconds = None if timeout is None else to_seconds(timeout, "timeout")
+    if asked:
+        raise_if_asked()
     return await current_runtime().service(Waitpoints).wait(_checked(id), seconds)
 
 

@@ -26,6 +26,7 @@ from collections.abc import (
 from typing import Any
 
 from harn.errors import InvalidOption, TaskCancelled
+from harn.graceful import asked, is_stop, raise_if_asked, request_stop
 from harn.joining import join_cancelled
 from harn.runtime import Frame, Task, current_frame, current_frame_var
 from harn.tasks.handle import AwaitingTasks
@@ -71,6 +72,9 @@ class Crew:
         self._pulled = 0
         self.workers: set[Worker] = set()
         self.stopping = False
+        """Whether the rest is cancelled: something failed, or the caller was cancelled."""
+        self.ending = False
+        """Whether nothing more begins, because the caller was asked to stop."""
         self.failures: list[tuple[int, BaseException]] = []
         self._chosen: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -95,11 +99,16 @@ class Crew:
         """
         me = self.parent
         said = AwaitingTasks(Running(self)).by(me)
+        if asked:
+            raise_if_asked()
+        before, me.parked = me.parked, self._pass_stop_on
         try:
             self.start()
             while self.workers and not self.stopping:
                 self._waiter = asyncio.get_running_loop().create_future()
                 await self._waiter
+            if asked:
+                raise_if_asked()
         except asyncio.CancelledError as cancel:
             await self._dismiss_for(cancel)
             raise
@@ -109,10 +118,18 @@ class Crew:
         else:
             await self.dismiss()
         finally:
+            me.parked = before
             if said:
                 me.waiting = None
         if (error := self.failure()) is not None:
             raise error
+
+    def _pass_stop_on(self) -> None:
+        """Begin nothing more and ask what is under way to stop; the caller is told at the end."""
+        self.ending = True
+        for worker in list(self.workers):
+            if worker.task is not None:
+                request_stop(worker.task)
 
     def start(self) -> None:
         """Start as many workers as may work at once and have something to do."""
@@ -204,7 +221,7 @@ class Crew:
     async def _pull_and_do(self, worker: Worker, index: int, item: Any) -> None:
         while True:
             await _in_context(self._context.copy(), self._do(worker, index, item))
-            if self.stopping or (pulled := self._pull()) is None:
+            if self.stopping or self.ending or (pulled := self._pull()) is None:
                 return
             index, item = pulled
 
@@ -236,11 +253,15 @@ class Crew:
                 await taken
         finally:
             self.runtime.tasks.discard(task)
+            asked.discard(task)
             worker.task = error = None
 
     def _take_error(self, worker: Worker, index: int, error: BaseException) -> None:
         """Tell the form of *error*, or raise what is meant for the worker itself."""
         assert worker.aio is not None
+        assert worker.task is not None
+        if is_stop(worker.task, error):
+            return
         told_to_end = self.stopping or worker.aio.cancelling()
         if isinstance(error, asyncio.CancelledError) and not told_to_end:
             error = TaskCancelled(f"task {self.group_id}:{index} was cancelled")
@@ -260,7 +281,7 @@ class Crew:
         assert self._feed is not None
         if self._turn is None:
             self._turn = asyncio.Lock()
-        while not self.stopping:
+        while not (self.stopping or self.ending):
             async with self._turn:
                 try:
                     item = await anext(self._feed)
@@ -273,7 +294,7 @@ class Crew:
     async def _feed_all(self) -> None:
         assert self._feed is not None
         async for item in self._feed:
-            if self.stopping:
+            if self.stopping or self.ending:
                 return
             self._hire_for(self._pulled, item)
             self._pulled += 1

@@ -17,6 +17,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, cast
 
 from harn.clock import Clock, resolve
 from harn.errors import DeadlockError, HarnError, TaskCancelled
+from harn.graceful import asked, is_stop, raise_if_asked
 from harn.runtime import Frame, Runtime, Task, current_frame, current_frame_var
 from harn.tasks.results import Err, Ok
 from harn.unwinding import unwind
@@ -177,6 +178,8 @@ class TaskHandle(Generic[T]):
         me = current_frame().task
         if me is self._task:
             raise DeadlockError(f"task {me.id} awaits itself and would never end")
+        if asked:
+            raise_if_asked()
         loop = asyncio.get_running_loop()
         if loop is not self._task.runtime._loop:
             raise HarnError(f"task {self._task.id} runs on another event loop; await it there")
@@ -191,12 +194,15 @@ class TaskHandle(Generic[T]):
             timer = clock.call_at(clock.monotonic() + seconds, partial(resolve, waiter))
         else:
             said = AwaitingTasks((self._task,)).by(me)
+        before, me.parked = me.parked, waiter
         try:
             yield from waiter
         except BaseException:
             self._not_received(waiter)
             raise
         finally:
+            if me.parked is waiter:
+                me.parked = before
             if timer is not None:
                 timer.cancel()
             if said:
@@ -231,10 +237,14 @@ class TaskHandle(Generic[T]):
         task = self._task
         task.runtime.tasks.discard(task)
         task.aio = self._aio = None
+        if asked:
+            asked.discard(task)
         error = None
         if aio.cancelled():
             self._status = "cancelled"
-        elif (error := aio.exception()) is not None:
+        elif (error := aio.exception()) is not None and is_stop(task, error):
+            error, self._status = None, "cancelled"
+        elif error is not None:
             self._error = error
             self._status = "failed"
         else:

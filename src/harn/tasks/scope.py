@@ -27,6 +27,7 @@ from typing import Any, Self, TypeVar, TypeVarTuple, overload
 
 from harn.clock import Timer
 from harn.errors import HarnError, InvalidOption
+from harn.graceful import asked, request_stop
 from harn.joining import REPORT_AFTER, logger
 from harn.runtime import Frame, Task, current_frame, current_frame_var
 from harn.tasks.handle import AwaitingTasks, TaskHandle, launch
@@ -230,6 +231,9 @@ class Scope:
         cancel: asyncio.CancelledError | None = None
         me = self.outer.task
         said = AwaitingTasks(self.tasks).by(me)
+        before, me.parked = me.parked, self._pass_stop_on
+        if asked and me in asked:
+            self._pass_stop_on()
         while self._children:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -237,9 +241,15 @@ class Scope:
             except asyncio.CancelledError as error:
                 cancel = error
                 self._cancel_children(again=True)
+        me.parked = before
         if said:
             me.waiting = None
         return cancel
+
+    def _pass_stop_on(self) -> None:
+        """Ask every child to stop; the body is told in its next wait, if it has one."""
+        for handle in list(self._children.values()):
+            request_stop(handle.task)
 
     def adopt(self, handle: TaskHandle[Any]) -> None:
         """Take *handle* in before it starts."""

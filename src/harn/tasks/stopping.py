@@ -7,6 +7,7 @@ from typing import TypeVar
 from harn.clock import SystemClock
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption, TaskCancelled
+from harn.graceful import request_stop
 from harn.joining import REPORT_AFTER, logger
 from harn.runtime import current_frame
 from harn.tasks.handle import TaskHandle
@@ -38,17 +39,21 @@ async def cancel_graceful(
 ) -> Ok[T] | Err[BaseException]:
     """Ask the task to stop, wait up to *timeout* for it to do so itself, then cancel it.
 
-    First only `is_cancelled()` turns true in the task. A task that has ended, before or after,
-    gives its outcome: `Ok(value)` or `Err(exception)`, with `TaskCancelled` for one that was
-    cancelled. A thread that will not stop is left to its runtime and reported as abandoned.
+    The stop is told once: `is_cancelled()` turns true in the task, and `TaskCancelled` comes out
+    of the wait of ours that it is in (sleep, a channel, a mailbox, a permit, another task ...), or
+    of the next one it enters. Later waits work again, so that it can tidy up and return. Awaits of
+    anything else are left alone until *timeout*. A task that has ended, before or after, gives its
+    outcome: `Ok(value)` or `Err(exception)`, with `TaskCancelled` for one that let the stop pass or
+    was cancelled. A thread that will not stop is left to its runtime and reported as abandoned.
 
     Cancelling this leaves the request standing and the task with its owner.
 
     >>> import harn
     >>> async def polite() -> str:
-    ...     while not harn.is_cancelled():
-    ...         await harn.sleep("1ms")
-    ...     return "bye"
+    ...     try:
+    ...         await harn.sleep("1h")
+    ...     except harn.TaskCancelled:
+    ...         return "bye"
     >>> async def main() -> object:
     ...     return await harn.cancel_graceful(harn.spawn(polite))
     >>> harn.run(main)
@@ -61,7 +66,7 @@ async def cancel_graceful(
         return handle.outcome()
     if handle.task is current_frame().task:
         raise InvalidOption("handle", handle, "another task: this one would wait for itself")
-    handle.task.cancel_requested = True
+    request_stop(handle.task)
     if await handle.ends(seconds, handle.task.runtime.clock):
         return handle.outcome()
     handle.cancel()

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast, overload
 
 from harn.errors import HarnError
+from harn.graceful import parked
 from harn.runtime import current_frame
 from harn.tasks.crew import Crew, Running, Worker
 from harn.tasks.handle import AwaitingTasks
@@ -54,7 +55,7 @@ def parallel_each_stream(
     an `async with` of it, `aclose()`, the end of the scope or task it was made in, and throwing it
     away all cancel what is left. *items* are pulled one by one as there is room.
 
-    Cancelling a wait for the next value loses no value.
+    Cancelling a wait for the next value, or a graceful stop in it, loses no value.
 
     >>> import harn
     >>> async def main() -> list[int]:
@@ -128,7 +129,8 @@ class Streaming(Crew):
             me = current_frame().task
             said = AwaitingTasks(Running(self)).by(me)
             try:
-                await self._taker
+                with parked(self._taker):
+                    await self._taker
             finally:
                 self._taker = None
                 if said:

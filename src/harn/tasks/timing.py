@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
-from harn.clock import Timer, sleep_until
+from harn.clock import Timer
 from harn.duration import Duration, to_seconds, to_text
 from harn.errors import DeadlineExceeded, HarnError, InvalidOption
-from harn.runtime import current_runtime
+from harn.graceful import is_stop
+from harn.runtime import current_frame, current_runtime, sleep
 from harn.tasks.isolation import bind
 from harn.unwinding import note
 
@@ -104,7 +105,7 @@ async def retry(
     *reraise* raises the last error instead of returning None. *backoff_ms* is the pause after the
     first failure; it doubles each time, up to 30 s. A plain *fn* runs on a worker thread.
 
-    Cancels, deadlines and exits are never caught: they come out at once.
+    Cancels, graceful stops, deadlines and exits are never caught: they come out at once.
 
     >>> import harn
     >>> async def main() -> object:
@@ -123,14 +124,14 @@ async def retry(
         except DeadlineExceeded:
             raise
         except Exception as error:
-            if _is_exit(error):
+            if _is_exit(error) or is_stop(current_frame().task, error):
                 raise
             if attempt == attempts:
                 if reraise:
                     raise
                 return None
         if pause:
-            await sleep_until(runtime.clock, runtime.clock.monotonic() + pause)
+            await sleep(pause)
             pause = min(pause * 2, MAX_BACKOFF)
     return None
 

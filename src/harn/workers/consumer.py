@@ -20,6 +20,7 @@ from typing import Any
 from harn.clock import resolve
 from harn.duration import Duration
 from harn.errors import HarnError, InvalidOption
+from harn.graceful import is_stop, parked, raise_if_asked, request_stop
 from harn.runtime import Ambient, Frame, Runtime, Task, current_frame, current_runtime
 from harn.settings import host_name
 from harn.storage import Claimed, Claiming, Settlement, SettlementResult, has_work
@@ -118,7 +119,8 @@ class Consumer:
     async def run(self) -> DrainReport:
         """Work until stopped, or until the queue is empty if so asked for.
 
-        Cancelling cancels the handlers and gives their jobs back.
+        Cancelling cancels the handlers and releases their jobs. A graceful stop is `stop`, and
+        comes out as `TaskCancelled` when the handlers have ended.
         """
         try:
             async with scope() as nursery:
@@ -126,9 +128,10 @@ class Consumer:
                 self._context = contextvars.copy_context()
                 self._task = current_frame().task
                 try:
-                    while not self._is_done():
-                        self._ask()
-                        await self._wait()
+                    with parked(self.stop):
+                        while not self._is_done():
+                            self._ask()
+                            await self._wait()
                 finally:
                     self._stopping = True
                     asked = self._asking
@@ -142,12 +145,22 @@ class Consumer:
                 await self._attention
         if self._error is not None:
             raise self._error
+        raise_if_asked()
         return await self._report()
 
-    def stop(self) -> None:
+    def retire(self) -> None:
         """Claim no more; `run` returns when the handlers have ended."""
         self._stopping = True
         self._wake()
+
+    def stop(self) -> None:
+        """Claim no more, and ask the handlers to stop: each is told in a wait of ours, once.
+
+        The job of a handler that lets the stop pass is released.
+        """
+        self.retire()
+        for working in list(self._working):
+            request_stop(working.handle.task)
 
     def give_up(self) -> None:
         """Cancel the handlers and give their jobs back."""
@@ -308,6 +321,8 @@ class Consumer:
         except RetryLater as wish:
             settlement = claim.failing(wish.error, delay=wish.delay)
         except BaseException as error:
+            if is_stop(working.handle.task, error):
+                raise
             settlement = claim.failing(error)
         self._settle(working, settlement)
         self._ask()

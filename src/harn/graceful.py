@@ -1,0 +1,94 @@
+"""A graceful stop: told once, in the wait that a task is in, or in the next one it enters.
+
+`request_stop` marks a task as cancelled and raises `TaskCancelled` in it, once. It comes out of a
+wait of this library (sleep, a channel, a permit, the result of another task ...), because there
+the task holds nothing that an interruption could leave half done. Later waits work again, so that
+the task can tidy up and return. An await of anything else is left alone; the caller of
+`request_stop` decides when its patience is over and cancels the task.
+
+How a wait takes part:
+
+- it calls `raise_if_asked()` when it is entered, guarded by `if asked:`, which costs next to
+  nothing while no stop is under way;
+- it puts its future into `Task.parked` while it awaits it, and takes it out afterwards. Setting an
+  exception on that future must leave no more behind than cancelling the wait does.
+
+`parked(future)` does the second for waits that are not hot. A wait for tasks that belong to the
+waiting one (a scope's end) puts a function there instead: it passes the stop on to them and goes
+on waiting, and the stop is told in the next wait. Cleanups of a scope or task are not interrupted,
+as they are not by a cancel; the stop is told afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+from harn.context import Task, current_frame_var
+from harn.errors import TaskCancelled
+
+asked: set[Task] = set()
+"""Tasks that are to stop and were not told yet. Always the same set; changed on the loop only."""
+
+
+def request_stop(task: Task) -> None:
+    """Ask *task* to stop, and tell it in the wait it is in; a second call changes nothing.
+
+    To be called on the thread of the task's loop. Harmless when the task has ended.
+    """
+    if task.told is not None or task in asked:
+        return
+    task.cancel_requested = True
+    place = None if task.shielded else task.parked
+    if isinstance(place, asyncio.Future) and not place.done():
+        task.told = _told(task)
+        place.set_exception(task.told)
+        return
+    asked.add(task)
+    if place is not None and not isinstance(place, asyncio.Future):
+        place()
+
+
+def raise_if_asked() -> None:
+    """Raise `TaskCancelled` if the current task was asked to stop and has not been told."""
+    frame = current_frame_var.get(None)
+    if frame is not None and frame.task in asked and not frame.task.shielded:
+        task = frame.task
+        asked.discard(task)
+        task.told = _told(task)
+        raise task.told
+
+
+@contextmanager
+def parked(place: asyncio.Future[Any] | Callable[[], None]) -> Generator[None]:
+    """Let a graceful stop of the current task reach *place* while the block awaits it.
+
+    Raises `TaskCancelled` at once if the stop came before; a function is called instead.
+    """
+    frame = current_frame_var.get(None)
+    if frame is None:
+        yield  # the implicit runtime's root, which nothing can stop
+        return
+    task = frame.task
+    if task in asked:
+        if isinstance(place, asyncio.Future):
+            raise_if_asked()
+        else:
+            place()
+    before, task.parked = task.parked, place
+    try:
+        yield
+    finally:
+        if task.parked is place:
+            task.parked = before
+
+
+def is_stop(task: Task, error: BaseException | None) -> bool:
+    """Tell whether *error* is the stop that *task* was told of."""
+    return error is not None and error is task.told
+
+
+def _told(task: Task) -> TaskCancelled:
+    return TaskCancelled(f"task {task.id} was asked to stop")
