@@ -49,13 +49,17 @@ from harn.wakers import alarm_now, threads_now
 
 if TYPE_CHECKING:
     from harn.eventlog import EventLog
+    from harn.storage import Store
 
 T = TypeVar("T")
 
 logger = logging.getLogger("harn.runtime")
 
-NAMED_SERVICES = {"event_log": ("harn.eventlog", "EventLog")}
-"""Services that are attributes of a runtime. Named, not imported: ground knows no room above it."""
+NAMED_SERVICES = {
+    "event_log": ("harn.eventlog", "EventLog"),
+    "store": ("harn.storage", "Store"),
+}
+"""Services that a runtime's own methods use. Named, not imported: ground knows no room above it."""
 
 STORAGE_SCHEMES = ("memory", "sqlite", "file", "postgresql", "postgres")
 
@@ -265,6 +269,16 @@ class Runtime:
     def event_log(self) -> EventLog:
         """This runtime's event log."""
         return cast("EventLog", self._named("event_log"))
+
+    async def backup(self, path: str | PathLike[str]) -> None:
+        """Copy this runtime's SQLite store to the new file *path*, while it is in use.
+
+        The copy is one moment of the store, mode 0600, synced, and complete once it has its name.
+        Unlike the store itself it may be opened by any SQLite, the module `sqlite3` included.
+        A file that exists, or a store that is not SQLite, is a `StorageError`. Cancelling leaves
+        no file.
+        """
+        await cast("Store", self._named("store")).backup(path)
 
     def _named(self, name: str) -> object:
         module, attribute = NAMED_SERVICES[name]

@@ -27,8 +27,10 @@ import apsw
 
 from harn.clock import Clock, SystemClock
 from harn.errors import StorageError
+from harn.storage.backup import copy_database
 from harn.storage.contract import Durability, Hooks
 from harn.storage.handover import Handover, Request, StoreThread
+from harn.storage.openfiles import Identity, hold, release
 from harn.storage.operations import Recipe, nothing
 from harn.storage.places import make_private_file
 from harn.storage.session import Session, migrate, translated
@@ -102,6 +104,7 @@ class SqliteDriver:
         self._handover = Handover(clock, hooks)
         self._writer = _Writer(path, clock, self._handover, busy_ms)
         self._reader = _Reader(path, clock, self._handover, busy_ms)
+        self._copier = _Copier(path, clock, self._handover, busy_ms)
         self._watch = FileWatch(lambda: [Path(f"{path}-wal")], clock, hooks.hinted)
         self._closed = False
         self._forked = False
@@ -137,13 +140,20 @@ class SqliteDriver:
         self._reader.put_check(request)
         return await request.future  # type: ignore[no-any-return]
 
+    async def backup(self, target: Path) -> None:
+        """Copy the store as it is now to the new file *target*, while it is in use."""
+        self._check_open()
+        request = self._handover.request(nothing, "full")
+        self._copier.put_copy(request, target)
+        await request.future
+
     async def aclose(self) -> None:
         """Finish what was handed over, then close the file."""
         if self._closed or self._forked:
             return
         self._closed = True
         self._watch.switch(False)
-        for part in (self._reader, self._writer):
+        for part in (self._copier, self._reader, self._writer):
             await part.aclose()
         self._handover.close()
 
@@ -160,15 +170,17 @@ class SqliteDriver:
 class _Thread(StoreThread):
     """A thread with, while all is well, a session."""
 
+    role = "writer"
     read_only = False
     look_every = 0.0
 
     def __init__(
         self, path: Path, clock: Callable[[], Clock], handover: Handover, busy_ms: int
     ) -> None:
-        super().__init__(f"harn-sqlite-{'reader' if self.read_only else 'writer'}", handover)
+        super().__init__(f"harn-sqlite-{self.role}", handover)
         self.path = path
         self.session: Session | None = None
+        self._held: Identity | None = None
         self._clock = clock
         self._patience = _Patience(busy_ms)
         self._files: list[tuple[int, int]] = []
@@ -194,6 +206,14 @@ class _Thread(StoreThread):
 
     def _open(self) -> Session:
         make_private_file(self.path)
+        self._held = hold(self.path)
+        try:
+            return self._connect()
+        except BaseException:
+            self._release()
+            raise
+
+    def _connect(self) -> Session:
         connection = apsw.Connection(str(self.path), vfs=VFS, statementcachesize=200)
         try:
             connection.set_busy_handler(self._patience)
@@ -239,6 +259,12 @@ class _Thread(StoreThread):
                 session.connection.close()
             except apsw.Error:
                 pass
+        self._release()
+
+    def _release(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            release(held)
 
     def _failed(self, error: BaseException) -> BaseException:
         """Translate *error*; after one that may have hurt the handle, open a new one."""
@@ -458,6 +484,7 @@ class _Writer(_Thread):
 
 
 class _Reader(_Thread):
+    role = "reader"
     read_only = True
     group = 1
 
@@ -489,6 +516,34 @@ class _Reader(_Thread):
                 session.rollback()
         except BaseException as error:
             request.error = self._failed(error)
+
+
+class _Copier(_Thread):
+    """A connection for copies alone, so that a long one holds up neither reads nor commits."""
+
+    role = "copier"
+    read_only = True
+    group = 1
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._targets: dict[Request, Path] = {}
+
+    def put_copy(self, request: Request, target: Path) -> None:
+        """Ask for a copy at *target*, instead of an operation."""
+        self._targets[request] = target
+        self.put(request)
+
+    def carry_out(self, batch: list[Request]) -> None:
+        """Make one copy, unless its caller gives it up before it is complete."""
+        [request] = batch
+        target = self._targets.pop(request)
+        try:
+            if request.wanted:
+                copy_database(self._ready().connection, target, lambda: request.wanted)
+        except BaseException as error:
+            request.error = self._failed(error)
+        self.let_go()
 
 
 def _broken_pages(session: Session) -> list[str]:
@@ -535,6 +590,7 @@ def _poison_after_fork() -> None:
     for driver in list(_drivers):
         driver._forked = True
         _left_behind.append((driver, driver._writer.session, driver._reader.session))
+        _left_behind.append(driver._copier.session)
 
 
 os.register_at_fork(after_in_child=_poison_after_fork)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from harn.clock import resolve
-from harn.errors import StorageError
+from harn.errors import InvalidOption, StorageError
 from harn.graceful import parked
 from harn.storage.contract import Driver, Durability, Hooks
 from harn.storage.memory import MemoryDriver
@@ -19,6 +21,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+OTHER_COPIES = {
+    "memory": "it ends with its process",
+    "file": "use `harn log export FILE`",
+    "postgresql": "use pg_dump, or `harn log export FILE`",
+}
+"""How else to copy a store."""
 POLL = 0.5
 """Seconds after which a waiting reader looks again, hint or no hint."""
 
@@ -104,6 +112,19 @@ class Store:
         """Look for damage below the records; return what was found."""
         return await self.driver.check()
 
+    async def backup(self, path: str | os.PathLike[str]) -> None:
+        """Copy a SQLite store to the new file *path*; see `Runtime.backup`."""
+        target = _target(path)
+        if self.place.engine != "sqlite":
+            raise StorageError(
+                f"only a SQLite store is copied by backup, this one is {self.place.engine}://; "
+                f"{OTHER_COPIES[self.place.engine]}"
+            )
+        from harn.storage.sqlite import SqliteDriver
+
+        assert isinstance(self.driver, SqliteDriver)
+        await self.driver.backup(target)
+
     async def aclose(self) -> None:
         """Finish what was handed over and let go of everything."""
         await self.driver.aclose()
@@ -126,6 +147,12 @@ class Store:
         for futures in waiting.values():
             for woken in futures:
                 resolve(woken)
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    if not isinstance(path, str | os.PathLike) or not str(path).strip() or "\0" in str(path):
+        raise InvalidOption("path", path, "a new file for the copy")
+    return Path(os.path.abspath(path))
 
 
 def open_driver(place: Place, runtime: Runtime, hooks: Hooks) -> Driver:
