@@ -25,6 +25,7 @@ def check(where: Where, schema: bool) -> int:
     if schema:
         say(to_json(manifest_schema(), indent=2))
         return 0
+    where.check_state_dir()
     try:
         manifest = where.manifest()
     except ManifestProblems as error:

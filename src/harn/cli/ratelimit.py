@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from harn.cli.output import emit, json_flag, table
-from harn.cli.stores import chosen_store
+from harn.cli.stores import usable_store
 from harn.duration import roughly, to_text
 from harn.ratelimit import BucketStatus, list_status
 from harn.runtime import Runtime
@@ -47,7 +47,7 @@ def ls(
 
 def _stores(state_path: Path | None, state_dir: Path | None, storage: str | None) -> list[str]:
     """Choose what to look at: the file named, PostgreSQL, or what is in the state directory."""
-    folder, url = chosen_store(storage, state_dir)
+    folder, url = usable_store(storage, state_dir)
     if state_path is not None:
         paths = [state_path]
     else:

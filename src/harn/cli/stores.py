@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from harn.errors import StorageError
 from harn.runtime import Runtime
 from harn.settings import Settings
 
@@ -18,7 +19,24 @@ def chosen_store(storage: str | None, state_dir: Path | None) -> tuple[Path, str
     return directory, settings.storage if storage is None else storage
 
 
+def usable_store(storage: str | None, state_dir: Path | None) -> tuple[Path, str | None]:
+    """Return what `chosen_store` does; a state directory that cannot be one is an error.
+
+    A file in its place would look like a directory that does not exist yet, and an empty store.
+    """
+    directory, url = chosen_store(storage, state_dir)
+    for place in (directory, *directory.parents):
+        if place.is_dir():
+            break
+        if place.exists() or place.is_symlink():
+            raise StorageError(
+                f"the state directory {directory} cannot be used: {place} is not a directory; "
+                "name another one with --state-dir or HARN_STATE_DIR"
+            )
+    return directory, url
+
+
 def runtime_for(storage: str | None, state_dir: Path | None) -> Runtime:
     """Make the runtime that a command works in."""
-    directory, url = chosen_store(storage, state_dir)
+    directory, url = usable_store(storage, state_dir)
     return Runtime(state_dir=directory, storage=url)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harn.cli.output import DURATION, emit
-from harn.cli.stores import chosen_store
+from harn.cli.stores import usable_store
 from harn.duration import roughly
 from harn.errors import HarnError, StorageError
 from harn.escaping import one_line
@@ -45,7 +45,7 @@ def top(
         raise click.UsageError("--json prints one document: say --once too")
     if not once and not sys.stdout.isatty():
         raise click.UsageError("this is no terminal: say --once, or --once --json")
-    directory, url = chosen_store(storage, state_dir)
+    directory, url = usable_store(storage, state_dir)
     if (why := nothing_at(directory, url)) is not None:
         emit(as_json, {"store": None, "state_dir": str(directory), "note": why}, lambda: why)
         return 0

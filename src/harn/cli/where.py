@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from harn.cli.stores import runtime_for
+from harn.cli.stores import runtime_for, usable_store
 from harn.errors import StorageError
 from harn.orchestrator import Manifest, read_manifest
 from harn.runtime import Runtime
@@ -50,6 +50,10 @@ class Where:
         """Refuse a manifest that was named and cannot be used, though nothing needs it."""
         if self.config is not None:
             read_manifest(self.config)
+
+    def check_state_dir(self) -> None:
+        """Refuse a state directory that cannot be one, in a command that needs no store."""
+        usable_store(self.storage, self.state_dir)
 
     def run(self, work: Callable[[Runtime], Awaitable[T]], *, may_make: bool = True) -> T:
         """Run *work* in a runtime on the store, which is there already unless we *may_make* it."""
