@@ -10,6 +10,7 @@ memory.py        retention and idempotency
 records.py       the lines of a journal; journalfile.py, journal.py, the file and its thread
 persistence.py   what is journalled when, and what a restart makes of it
 durable.py       @durable: functions that a journal may name
+caused.py        the tasks that a piece of work caused, to be waited for
 registry.py      pool_create, pool_get, pool_list, pool_wait, pool_simulate_restart
 host.py          the seam for tenant and org pools
 looking.py       journals seen from outside
@@ -23,6 +24,7 @@ from harn.pools.backpressure import (
     fail_fast,
     ring_buffer,
 )
+from harn.pools.caused import Caused, WorkDone, causing
 from harn.pools.durable import durable
 from harn.pools.host import PoolHost
 from harn.pools.looking import JournalView, look_at_journals
@@ -44,6 +46,7 @@ from harn.pools.unsettled import UnsettledSources, UnsettledState, unsettled_sta
 __all__ = [
     "Backpressure",
     "BackpressurePolicy",
+    "Caused",
     "JournalView",
     "Pool",
     "PoolHost",
@@ -57,7 +60,9 @@ __all__ = [
     "TaskSnapshot",
     "UnsettledSources",
     "UnsettledState",
+    "WorkDone",
     "backpressure_queue",
+    "causing",
     "durable",
     "fail_fast",
     "fair_round_robin",

@@ -19,6 +19,7 @@ from harn.clock import resolve
 from harn.errors import DeadlockError, HarnError, PoolFull
 from harn.pools.audit import Submitted, note_drop
 from harn.pools.backpressure import Decision, Evict, Park, Refuse, RejectNew, decide
+from harn.pools.caused import caused_var
 from harn.pools.memory import binding, fingerprint
 from harn.pools.names import iso_text
 from harn.pools.options import LARGEST, check_labels, exact, whole_number
@@ -87,6 +88,8 @@ class Pool(Slots):
             task = await self._submit_in_turn(fn, priority, key, idempotency_key, labels)
         if self._journal is not None:
             await self._journal.acknowledge(task)
+        if (caused := caused_var.get()) is not None:
+            caused.note(task)
         return task
 
     def submit_nowait(
@@ -110,6 +113,8 @@ class Pool(Slots):
             raise PoolFull(
                 f"pool {self.name!r} is full ({queued} queued); wait, or raise max_depth"
             )
+        if (caused := caused_var.get()) is not None:
+            caused.note(task)
         return task
 
     def size(self) -> int:
