@@ -9,8 +9,12 @@ import click
 from harn.cli.orchestrator import DEFAULT_CONFIG
 from harn.cli.output import emit, table
 from harn.cli.where import Where, common
+from harn.cli.work import Finishing, fail_line, work_option
 from harn.escaping import one_line
+from harn.orchestrator import Service, inspection
+from harn.pools import WorkDone
 from harn.runtime import Runtime
+from harn.triggers import DeadLetters, DispatchHandle
 
 
 @click.command()
@@ -19,25 +23,29 @@ from harn.runtime import Runtime
 @click.option("--replay", "replay_id", metavar="ID", help="Dispatch a dead letter once more.")
 @click.option("--discard", "discard_id", metavar="ID", help="Set a dead letter aside for good.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True)
+@work_option
 def dlq(
     where: Where,
     list_: bool,
     replay_id: str | None,
     discard_id: str | None,
     limit: int,
+    shutdown_timeout: float,
 ) -> int:
-    """List the dead letters, replay one, or discard one."""
+    """List the dead letters, replay one, or discard one.
+
+    A letter is resolved when its work has ended well: the dispatch, and the pool tasks that it
+    causes, within --shutdown-timeout.
+    """
     if sum((list_, replay_id is not None, discard_id is not None)) > 1:
         raise click.UsageError("--list, --replay and --discard exclude each other")
     if replay_id is not None:
-        return _replay(where, ("letter", replay_id, None))
+        return _replay(where, ("letter", replay_id, None), shutdown_timeout)
 
     if discard_id is not None:
         return _discard(where, discard_id)
 
     async def work(runtime: Runtime) -> dict[str, Any]:
-        from harn.triggers import DeadLetters
-
         found = await runtime.service(DeadLetters).listed(limit=limit)
         return {
             "dispatcher_dlq_depth": found.depth,
@@ -52,8 +60,6 @@ def dlq(
 
 def _discard(where: Where, id: str) -> int:
     async def work(runtime: Runtime) -> dict[str, Any]:
-        from harn.triggers import DeadLetters
-
         return await runtime.service(DeadLetters).discard(id)
 
     entry = where.run(work, may_make=False)
@@ -79,26 +85,39 @@ def _letters(found: dict[str, Any]) -> str:
 @common
 @click.argument("event_id")
 @click.option("--trigger", "binding_id", help="Only to this trigger.")
-def replay(where: Where, event_id: str, binding_id: str | None) -> int:
-    """Dispatch an event once more, to the triggers that it went to."""
-    return _replay(where, ("event", event_id, binding_id))
+@work_option
+def replay(where: Where, event_id: str, binding_id: str | None, shutdown_timeout: float) -> int:
+    """Dispatch an event once more, to the triggers that it went to.
+
+    Exits with 1 unless every dispatch succeeds and the pool tasks that it causes complete within
+    --shutdown-timeout.
+    """
+    return _replay(where, ("event", event_id, binding_id), shutdown_timeout)
 
 
-def _replay(where: Where, wanted: tuple[str, str, str | None]) -> int:
-    async def work(runtime: Runtime) -> list[dict[str, Any]]:
-        from harn.orchestrator import Service
-        from harn.triggers import DeadLetters
+def _replay(where: Where, wanted: tuple[str, str, str | None], within: float) -> int:
+    manifest = where.manifest()
 
-        await Service(runtime, where.config or DEFAULT_CONFIG).start_triggers()
-        letters = runtime.service(DeadLetters)
+    async def work(runtime: Runtime) -> tuple[list[DispatchHandle], list[WorkDone]]:
+        await Service(runtime, manifest.path).start_by_hand()
+        letters, finish = runtime.service(DeadLetters), Finishing(runtime, within)
         what, id, binding_id = wanted
         if what == "letter":
-            return [(await letters.replay(id)).as_dict()]
-        return [handle.as_dict() for handle in await letters.replay_event(id, binding_id)]
+            return [await letters.replay(id, finish)], finish.seen
+        return await letters.replay_event(id, binding_id, finish), finish.seen
 
-    handles = where.run(work, may_make=False)
-    failed = [handle for handle in handles if handle["status"] != "dispatched"]
-    emit(where.as_json, {"handles": handles}, lambda: "\n".join(map(_handle_line, handles)))
+    handles, done = where.run(work, may_make=False)
+    document = {
+        "handles": [handle.as_dict() for handle in handles],
+        "work": [each.as_dict() for each in done],
+    }
+    shown = [*map(_handle_line, document["handles"]), *(f"work: {each}" for each in done)]
+    emit(where.as_json, document, lambda: "\n".join(map(one_line, shown)))
+    failed = [handle for handle in handles if handle.status != "dispatched"]
+    if failed:
+        fail_line(f"{failed[0].binding_id}: {failed[0].status}: {failed[0].error}", len(failed) - 1)
+    elif not handles:
+        fail_line(f"event {wanted[1]} did not go to trigger {wanted[2]!r}")
     return 1 if failed or not handles else 0
 
 
@@ -113,8 +132,6 @@ def inspect(where: Where) -> int:
     """Show the triggers, events under way, failing destinations and how many dead letters."""
 
     async def work(runtime: Runtime) -> dict[str, Any]:
-        from harn.orchestrator import inspection
-
         return await inspection(runtime, where.config or DEFAULT_CONFIG)
 
     found, note = where.look(work)

@@ -9,10 +9,16 @@ import click
 
 from harn.cli.output import DURATION, emit, on_terminal, say, table
 from harn.cli.where import Where, common
+from harn.cli.work import fail_line
 from harn.duration import roughly, to_text
 from harn.errors import HarnError, did_you_mean
 from harn.escaping import one_line
-from harn.orchestrator import explain as explain_job, manifest_consumer, queues_view
+from harn.orchestrator import (
+    Service,
+    explain as explain_job,
+    manifest_consumer,
+    queues_view,
+)
 from harn.runtime import Runtime
 from harn.topics import check_queue_name
 from harn.workers import (
@@ -109,18 +115,22 @@ def drain(
 ) -> int:
     """Claim the jobs of QUEUE and run what the manifest says for their triggers.
 
+    A job is acked when the pool tasks that it causes have completed; it is not, and the exit code
+    is 1, if one fails or has not ended --shutdown-timeout after its handler.
+
     SIGTERM claims no more, lets handlers finish within --shutdown-timeout, gives back the rest
     and exits with 0; a second signal gives them back at once.
     """
     manifest = where.manifest()
     notes: list[str] = []
 
-    async def work(runtime: Runtime) -> DrainReport:
+    async def work(runtime: Runtime) -> tuple[DrainReport, dict[int, str]]:
         known = [each.queue for each in await worker_queues()]
         if name not in known:
             notes.append(f"no job was ever put into queue {name!r}{did_you_mean(name, known)}")
+        await Service(runtime, manifest.path).start_by_hand(())
         with _Progress(name) as progress:
-            consumer = manifest_consumer(
+            consumer, runner = manifest_consumer(
                 runtime,
                 name,
                 manifest,
@@ -128,16 +138,21 @@ def drain(
                 claim_ttl=claim_ttl,
                 concurrency=concurrency,
                 stop_when_empty=not wait,
+                work_within=shutdown_timeout,
                 progress=progress.update,
             )
             progress.total = (await consumer.queue.summary()).ready
             with _Signals(runtime, consumer, shutdown_timeout):
-                return await consumer.run()
+                return await consumer.run(), runner.unwell
 
-    report = where.run(work)
+    report, unwell = where.run(work)
     note = notes[0] if notes and not report.drained else None
     emit(where.as_json, report.as_dict(), lambda: _reported(report), note)
-    return 0
+    if not unwell:
+        return 0
+    job, why = next(iter(unwell.items()))
+    fail_line(f"job {job} of {name} is not acked: {why}", len(unwell) - 1)
+    return 1
 
 
 def _reported(report: DrainReport) -> str:

@@ -10,7 +10,7 @@ import msgspec
 from harn.orchestrator.plan import Plan
 from harn.orchestrator.triggertables import ManifestTrigger
 
-AT_START = frozenset(("serve.bind",))
+AT_START = frozenset(("orchestrator.pipeline", "serve.bind"))
 """What counts only when the service starts."""
 
 
@@ -28,6 +28,7 @@ def _parts(plan: Plan) -> Iterator[tuple[str, bytes]]:
     """Yield each thing that a plan says, with its value as bytes: `true` is not 1 there."""
     manifest = plan.manifest
     yield "a2a.allow", _bytes(manifest.a2a_allow)
+    yield "orchestrator.pipeline", _bytes(manifest.pipeline)
     yield "orchestrator.setup", _bytes(manifest.setup)
     yield "serve.bind", _bytes(manifest.serve.bind)
     yield "serve.keys", _bytes((manifest.serve.keys, plan.admin_keys))

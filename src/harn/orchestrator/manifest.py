@@ -1,7 +1,8 @@
 """`harn.toml`: read once into frozen records, every mistake named with its place.
 
     [exports]                    name = "file.py" beside the manifest, or a module
-    [orchestrator]               setup = "handlers::setup", called before triggers start
+    [orchestrator]               setup = "handlers::setup", called before triggers start;
+                                 pipeline = "name" of the pipeline, by default the directory's
     [serve]                      bind, keys, queues
     [a2a]                        allow: hosts and networks that are not public
     [[triggers]]                 id, kind, provider, match, handler, gates, retry, secrets ...
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from harn.errors import InvalidOption, ManifestError, did_you_mean
+from harn.naming import check_name
 from harn.orchestrator.exports import Exports, check_source, split_reference
 from harn.orchestrator.problems import ManifestProblems, Problem, Problems
 from harn.orchestrator.secrets import SecretName, check_secrets
@@ -35,6 +37,9 @@ from harn.triggers import Binding, check_allowed
 MOST_BYTES = 1024 * 1024
 TABLES = ("exports", "orchestrator", "serve", "a2a", "triggers")
 DEFAULT_BIND = "127.0.0.1:8080"
+LONGEST_PIPELINE = 128
+NO_DIRECTORY = "harn"
+"""The pipeline of a manifest in the root directory, which has no name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,17 @@ class Manifest:
     serve: ServeOptions = ServeOptions()
     setup: str | None = None
     a2a_allow: tuple[str, ...] = ()
+    pipeline: str | None = None
+    """The pipeline's name, where the manifest gives one; see `pipeline_id`."""
+
+    @property
+    def pipeline_id(self) -> str:
+        """The pipeline that pools of scope `"pipeline"` belong to: by default the directory's name.
+
+        >>> Manifest(Path("/srv/nightly/harn.toml"), {}, ()).pipeline_id
+        'nightly'
+        """
+        return self.pipeline or self.path.resolve().parent.name or NO_DIRECTORY
 
     def trigger(self, id: str) -> ManifestTrigger | None:
         """Return the trigger *id*, or None."""
@@ -93,13 +109,15 @@ def read_manifest(path: str | Path) -> Manifest:
         if key not in TABLES:
             problems.add("", str(key), f"no such table{did_you_mean(key, TABLES)}")
     exports = _exports(document, problems)
+    setup, pipeline = _orchestrator(document, problems)
     manifest = Manifest(
         path=path,
         exports=exports,
         triggers=tuple(read_triggers(document, exports, problems)),
         serve=_serve(document, problems),
-        setup=_setup(document, problems),
+        setup=setup,
         a2a_allow=_allow(document, problems),
+        pipeline=pipeline,
     )
     _check_together(manifest, problems)
     if problems.found:
@@ -170,9 +188,16 @@ def check_bind(bind: Any) -> tuple[str, int]:
     raise InvalidOption("bind", bind, '"host:port", such as "127.0.0.1:8080"')
 
 
-def _setup(document: Mapping[str, Any], problems: Problems) -> str | None:
-    table = _table(document, "orchestrator", ("setup",), problems)
-    setup = table.get("setup")
+def _orchestrator(document: Mapping[str, Any], problems: Problems) -> tuple[str | None, str | None]:
+    table = _table(document, "orchestrator", ("setup", "pipeline"), problems)
+    pipeline = table.get("pipeline")
+    if pipeline is not None:
+        check = partial(check_name, "pipeline", pipeline, LONGEST_PIPELINE)
+        problems.attempt("orchestrator", "pipeline", check)
+    return _setup(table.get("setup"), problems), pipeline
+
+
+def _setup(setup: Any, problems: Problems) -> str | None:
     if setup is None:
         return None
     if not isinstance(setup, str):

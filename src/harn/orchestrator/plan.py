@@ -49,11 +49,11 @@ def plan_serving(runtime: Runtime, path: Path) -> Plan:
     return Plan(manifest, plan.bindings, tuple(hooks), admin, plan.tokens)
 
 
-def plan_triggers(runtime: Runtime, path: Path, only: str | None = None) -> Plan:
-    """Make the triggers ready to be fired by hand, or *only* one of them: no way in, no keys."""
+def plan_triggers(runtime: Runtime, path: Path, ids: Sequence[str] | None = None) -> Plan:
+    """Make the triggers, or those in *ids*, ready to be fired by hand: no way in, no keys."""
     manifest = read_manifest(path)
     exports = manifest.resolver()
-    wanted = [trigger for trigger in manifest.triggers if only in (None, trigger.id)]
+    wanted = [trigger for trigger in manifest.triggers if ids is None or trigger.id in ids]
     bindings = [manifest.bound(trigger, exports) for trigger in wanted]
     tokens = _tokens(runtime, manifest, wanted, bindings)
     return Plan(manifest, tuple(bindings), tokens=tokens)

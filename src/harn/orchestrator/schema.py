@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from harn.orchestrator.manifest import LONGEST_PIPELINE
 from harn.triggers import KINDS, PROVIDERS
 
 Schema = dict[str, Any]
@@ -34,6 +35,12 @@ _SECRET: Schema = {
         },
     ],
 }
+_PIPELINE: Schema = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": LONGEST_PIPELINE,
+    "description": "The pipeline of pools with scope pipeline; by default the directory's name.",
+}
 _SECRETS: Schema = {"anyOf": [_SECRET, {"type": "array", "items": _SECRET}]}
 
 
@@ -53,7 +60,7 @@ def manifest_schema() -> Schema:
                     "description": "Handlers' homes: a file beside the manifest, or a module.",
                     "additionalProperties": _TEXT,
                 },
-                "orchestrator": _object({"setup": _REFERENCE}),
+                "orchestrator": _object({"setup": _REFERENCE, "pipeline": _PIPELINE}),
                 "serve": _object(
                     {
                         "bind": {"type": "string", "default": "127.0.0.1:8080"},

@@ -10,6 +10,7 @@ import asyncio
 import ipaddress
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,7 @@ class Service:
         """Consumers of an earlier manifest that still have jobs under way."""
         self._looking: asyncio.Task[None] | None = None
         self._setups: set[str] = set()
+        self._is_named = False
 
     @property
     def admin_keys(self) -> Sequence[bytes]:
@@ -68,16 +70,19 @@ class Service:
             self._looking = asyncio.ensure_future(self._keep_looking())
             self.runtime.own(self._looking)
 
-    async def start_triggers(self, only: str | None = None) -> None:
-        """Register the triggers, or *only* one, to be fired or replayed by hand; nothing else runs.
+    async def start_by_hand(self, wanted: Sequence[str] | None = None) -> None:
+        """Run the setup and register triggers, for a command that dispatches and ends.
 
-        No key for requests is read and no schedule is followed. Cancelling leaves some registered.
+        *wanted* are the triggers' ids, all of the manifest by default. No schedule or topic is
+        followed, nothing is taken over, and no key for requests is read. Cancelling leaves some
+        registered.
         """
-        plan = plan_triggers(self.runtime, self.path, only)
+        plan = plan_triggers(self.runtime, self.path, wanted)
+        self.triggers.by_hand = True
         await self._set_up(plan.manifest)
         self.runtime.service(A2aRights).replace(plan.manifest.a2a_allow, plan.tokens)
         for binding in plan.bindings:
-            self.triggers.register(binding, follow=False)
+            self.triggers.register(binding)
 
     def prepare(self) -> Plan:
         """Read the manifest, import its handlers, read its secrets; change nothing."""
@@ -87,7 +92,12 @@ class Service:
         return plan
 
     async def _set_up(self, manifest: Manifest) -> None:
-        """Call the manifest's own setup, once for each name."""
+        """Name the pipeline and call the manifest's own setup, once for each name."""
+        if not self._is_named:  # a reload must not spread one pipeline's pools over two names
+            self._is_named = True
+            root = self.runtime.root
+            name = manifest.pipeline or root.ambient.pipeline_id or manifest.pipeline_id
+            root.ambient = self.runtime.ambient = replace(root.ambient, pipeline_id=name)
         if manifest.setup is None or manifest.setup in self._setups:
             return
         setup = manifest.resolver().resolve(manifest.setup)
@@ -99,7 +109,8 @@ class Service:
         self.runtime.service(A2aRights).replace(plan.manifest.a2a_allow, plan.tokens)
         self.intake.replace(plan.hooks)
         wanted = {binding.id for binding in plan.bindings}
-        for binding in self.triggers.active():
+        # What the setup registered is not ours to take out of force.
+        for binding in () if self.plan is None else self.plan.bindings:
             if binding.id not in wanted:
                 self.triggers.unregister(binding.id)
         for binding in plan.bindings:
@@ -162,11 +173,10 @@ class Service:
 
     async def _look(self) -> None:
         assert self.plan is not None
-        manifest = self.plan.manifest
-        local = frozenset(trigger.id for trigger in manifest.triggers if trigger.is_local)
+        local = frozenset(binding.id for binding in self.triggers.active() if binding.is_local)
         if not local:
             return
-        names = manifest.serve.queues
+        names = self.plan.manifest.serve.queues
         if names is None:
             names = tuple(summary.queue for summary in await worker_queues())
         for name in names:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from harn import topics
+from harn.ids import digest
 from harn.storage.codec import draft
 from harn.storage.contract import Draft
 from harn.storage.log import head
@@ -24,6 +25,8 @@ from harn.storage.triggerfold import lock, write
 
 OWNER_MS = 30_000
 """How long an owner is believed to live after it last said so."""
+KEEP_REPLAYS_MS = 10 * 365 * 86_400_000
+"""How long the number of a replay is known: longer than any pool keeps its idempotency keys."""
 LEFT = 0
 """Until when an owner lives that has said goodbye."""
 
@@ -57,6 +60,8 @@ class NewEvent(msgspec.Struct, frozen=True):
     """For a schedule: its trigger and the instant, which must be later than the last one."""
     beside: tuple[Draft, ...] = ()
     """Records to write only if the event is new."""
+    replay_of: str | None = None
+    """The event that this one repeats; the replays of an event to a binding are numbered."""
     headers: dict[str, str] = {}
 
 
@@ -70,6 +75,8 @@ class TakenIn(msgspec.Struct, frozen=True):
     """A repetition in name only: what it says differs."""
     late: bool = False
     """The instant had fired before."""
+    replay: int = 0
+    """Which replay of its event to its binding this is, from 1; 0 for none."""
 
 
 def take_in(event: NewEvent) -> Operation[TakenIn]:
@@ -85,6 +92,11 @@ def take_in(event: NewEvent) -> Operation[TakenIn]:
         if rows and rows[0][0] >= event.instant[1]:
             return TakenIn(late=True)
     drafts = list(event.beside)
+    again: dict[str, Any] = {}
+    if event.replay_of is not None:
+        number, counted = yield from _numbered(event, event.replay_of, now)
+        again = {"replay_of_event_id": event.replay_of, "replay": number}
+        drafts.append(counted)
     if event.claim is not None:
         drafts.append(_claim_draft(event.claim, event.id, now))
     if event.instant is not None:
@@ -106,6 +118,7 @@ def take_in(event: NewEvent) -> Operation[TakenIn]:
                     "binding_version": delivery.binding_version,
                     "owner": event.owner,
                     "event": event.record,
+                    **again,
                 },
                 event.headers,
             )
@@ -116,7 +129,25 @@ def take_in(event: NewEvent) -> Operation[TakenIn]:
     envelopes = iter(
         id for item, id in zip(drafts, placed, strict=True) if item.kind == "event_ingested"
     )
-    return TakenIn(tuple(next(envelopes) if each else None for each in wanted))
+    return TakenIn(
+        tuple(next(envelopes) if each else None for each in wanted),
+        replay=again.get("replay", 0),
+    )
+
+
+def _numbered(event: NewEvent, replay_of: str, now: int) -> Operation[tuple[int, Draft]]:
+    """Find the next number of a replay, and the record that takes it.
+
+    A claim holds each number, so that no other process gives the same one.
+    """
+    [delivery] = event.deliveries
+    scope = f"replay:{delivery.binding_id}"
+    number = 1
+    while True:
+        claim = DedupeClaim(scope, digest(replay_of, str(number)), "", KEEP_REPLAYS_MS)
+        if (yield from _held(claim)) is None:
+            return number, _claim_draft(claim, event.id, now)
+        number += 1
 
 
 def _held(claim: DedupeClaim) -> Operation[tuple[str, str] | None]:

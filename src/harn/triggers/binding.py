@@ -93,6 +93,11 @@ class Binding:
         return msgspec.json.encode((self.match, self.flow), order="sorted")
 
     @property
+    def is_local(self) -> bool:
+        """Whether its handler runs in this process, rather than being handed on."""
+        return self.target.kind not in ("worker", "a2a")
+
+    @property
     def destination(self) -> str:
         """What a circuit is kept for."""
         return f"{self.target.kind}:{self.target.uri}"

@@ -7,13 +7,14 @@ here, and replayed where its trigger is known.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from harn import topics
 from harn.errors import TriggerError
+from harn.pools import Caused, WorkDone, causing
 from harn.storage import Store, change_letter, dead_letter, dead_letters, draft
 from harn.triggers.dispatch import DispatchHandle
 from harn.triggers.event import TriggerEvent, event_at, event_from
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 LOOKED_BACK = 100_000
 """Envelopes searched, newest first, for an event to replay."""
 _PAGE = 500
+WORK_WITHIN = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,15 @@ class Letters:
 
     depth: int
     entries: list[dict[str, Any]]
+
+
+Finish = Callable[[Caused], Awaitable[WorkDone]]
+"""Waits for the pool tasks that a dispatch caused."""
+
+
+async def wait_for_work(caused: Caused) -> WorkDone:
+    """Wait for pool tasks, 30 seconds at most. Cancelling leaves them alone."""
+    return await caused.wait(WORK_WITHIN)
 
 
 class DeadLetters:
@@ -59,10 +70,12 @@ class DeadLetters:
         """Set the letter *id* aside for good."""
         return await self._close(id, "discarded", reason or "discarded by hand")
 
-    async def replay(self, id: str) -> DispatchHandle:
-        """Dispatch the letter *id* once more; a success resolves it.
+    async def replay(self, id: str, finish: Finish | None = None) -> DispatchHandle:
+        """Dispatch the letter *id* once more; it is resolved when its work has ended well.
 
-        Cancelling stops waiting; the dispatch goes on, and the letter stays pending.
+        Its work is the dispatch and the pool tasks that this caused, for which *finish* waits
+        (by default for 30 seconds). If they do not complete the handle says `failed`. Cancelling
+        stops waiting; the dispatch goes on, and the letter stays pending.
         """
         letter = await self.get(id)
         if letter["state"] != "pending":
@@ -71,29 +84,37 @@ class DeadLetters:
             )
         event = _event(letter.get("event"), f"dead letter {id}")
         binding_id = str(letter.get("binding_id") or "")
-        triggers = self._runtime.service(Triggers)
-        dispatch = await triggers.replay(event, binding_id, dlq_of=id)
-        handle = await dispatch.wait()
+        handle = await self._again(event, binding_id, finish)
         if handle.status == "dispatched":
             await self._close(id, "resolved", "replay_succeeded")
         return handle
 
     async def replay_event(
-        self, event_id: str, binding_id: str | None = None
+        self, event_id: str, binding_id: str | None = None, finish: Finish | None = None
     ) -> list[DispatchHandle]:
         """Dispatch an event that was taken in before once more, to the triggers it went to.
 
-        Cancelling stops waiting; the dispatches go on.
+        *finish* is that of `replay`. Cancelling stops waiting; the dispatches go on.
         """
-        triggers = self._runtime.service(Triggers)
         found = [item async for item in self._envelopes(event_id)]
         if not found:
             raise TriggerError(f"no event {event_id!r} in the last {LOOKED_BACK:,} envelopes")
         handles = []
         for of, event in sorted(found, key=lambda item: item[0]):
             if binding_id is None or of == binding_id:
-                handles.append(await (await triggers.replay(event, of)).wait())
+                handles.append(await self._again(event, of, finish))
         return handles
+
+    async def _again(
+        self, event: TriggerEvent, binding_id: str, finish: Finish | None
+    ) -> DispatchHandle:
+        with causing() as caused:
+            dispatch = await self._runtime.service(Triggers).replay(event, binding_id)
+        handle = await dispatch.wait()
+        if handle.status != "dispatched":
+            return handle
+        work = await (finish or wait_for_work)(caused)
+        return handle if work.is_well else replace(handle, status="failed", error=str(work))
 
     async def _envelopes(self, event_id: str) -> AsyncIterator[tuple[str, TriggerEvent]]:
         head = await self._log.head(topics.TRIGGER_ENVELOPES)

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from harn.clock import resolve
 from harn.errors import HarnError
-from harn.naming import joined
 from harn.triggers.binding import Binding
 from harn.triggers.event import TriggerEvent
+from harn.triggers.handlers import delivery_key
 
 Status = Literal["succeeded", "failed", "dlq", "skipped", "cancelled"]
 Shown = Literal["dispatched", "failed", "dlq", "waiting", "cancelled"]
@@ -69,7 +69,7 @@ class Dispatch:
         envelope: int,
         *,
         replay_of: str | None = None,
-        dlq_of: str | None = None,
+        replay: int = 0,
         attempt: int = 1,
         due_ms: int = 0,
         taken: int = 1,
@@ -79,7 +79,7 @@ class Dispatch:
         self.event = event
         self.envelope = envelope
         self.replay_of = replay_of
-        self.dlq_of = dlq_of
+        self.replay = replay
         self.attempt = attempt
         self.due_ms = due_ms
         self.taken = taken
@@ -93,8 +93,7 @@ class Dispatch:
     @property
     def delivery(self) -> str:
         """The same for every attempt, and after a crash; another one for a replay."""
-        parts = [self.binding.id, self.event.id]
-        return joined(*parts, str(self.envelope)) if self.replay_of else joined(*parts)
+        return delivery_key(self.binding.id, self.replay_of or self.event.id, self.replay)
 
     def park(self) -> None:
         """Note that the dispatch waits for time, or for others."""

@@ -197,7 +197,7 @@ class Dispatcher:
             binding.priority,
             attempt,
             dispatch.replay_of,
-            dispatch.delivery,
+            dispatch.replay,
         )
 
     async def _back_off(

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harn.errors import InvalidOption, TriggerError, did_you_mean
-from harn.naming import check_name
+from harn.naming import check_name, joined
 from harn.pools import PoolTask, pool_get
 from harn.tasks import check_callable, runner_for
 from harn.topics import check_queue_name
@@ -42,9 +42,26 @@ class Call:
     binding_version: int
     priority: str
     attempt: int
-    replay_of: str | None
-    delivery: str
-    """The same for every attempt and after a crash; another one for a replay."""
+    replay_of: str | None = None
+    replay: int = 0
+    """Which replay of *replay_of* this is, from 1; 0 for none."""
+
+    @property
+    def delivery(self) -> str:
+        """The same for every attempt and after a crash; another one for each replay."""
+        return delivery_key(self.binding_id, self.replay_of or self.event.id, self.replay)
+
+
+def delivery_key(trigger_id: str, event_id: str, replay: int = 0) -> str:
+    """Name the delivery of an event to a trigger; a replay's name ends in its number.
+
+    Different parts give different keys.
+
+    >>> delivery_key("t", "evt_1"), delivery_key("t", "evt_1", 2), delivery_key("t", "a:b#2")
+    ('t:evt_1', 't:evt_1#2', 't:a%3Ab%232')
+    """
+    key = joined(trigger_id, event_id).replace("#", "%23")
+    return f"{key}#{replay}" if replay else key
 
 
 class Target(Protocol):
@@ -188,13 +205,28 @@ class WorkerTarget:
             priority=wanted if wanted in ("high", "low") else call.priority,
             tenant_id=event.tenant_id,
             binding_key=call.binding_key,
-            headers={"event_id": event.id},
+            headers={"event_id": event.id, **replay_headers(call)},
             dedupe_key=call.delivery,
             binding_version=call.binding_version,
             replay_of_event_id=call.replay_of,
         )
         [receipt] = await worker_queue(self.queue).enqueue_many([job])
         return receipt.as_dict()
+
+
+def replay_headers(call: Call) -> dict[str, Any]:
+    """Return what a job carries of the replay that it came from; nothing if from none."""
+    if not call.replay:
+        return {}
+    return {"replay_of_event_id": call.replay_of, "replay": call.replay}
+
+
+def replay_in(headers: Mapping[str, Any]) -> tuple[str | None, int]:
+    """Read what `replay_headers` wrote: the event that is replayed, and which time."""
+    of, number = headers.get("replay_of_event_id"), headers.get("replay")
+    if isinstance(of, str) and type(number) is int and number > 0:
+        return of, number
+    return None, 0
 
 
 def check_handler(handler: Any) -> Target:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from harn.clock import resolve
 from harn.errors import TriggerError
-from harn.naming import joined
+from harn.pools import causing
 from harn.triggers.binding import Binding
 from harn.triggers.circuit import OPEN_MS
 from harn.triggers.event import TriggerEvent, event_from
 from harn.triggers.gates import Entrant, Passage
-from harn.triggers.handlers import Call, NotRetryable
+from harn.triggers.handlers import Call, NotRetryable, replay_in
 from harn.triggers.registry import Triggers
 from harn.workers import Bury, GiveBack, Job, RetryLater
 
@@ -36,12 +36,21 @@ Find = Callable[[str], Binding]
 
 
 class JobRunner:
-    """A handler for a queue's consumer: finds the trigger of a job and runs it."""
+    """A handler for a queue's consumer: finds the trigger of a job and runs it.
 
-    def __init__(self, runtime: Runtime, find: Find | None = None) -> None:
+    With *work_within* a job has succeeded only when the pool tasks that it caused have completed
+    within so many seconds: a process that is about to end would take them with it.
+    """
+
+    def __init__(
+        self, runtime: Runtime, find: Find | None = None, *, work_within: float | None = None
+    ) -> None:
         self._runtime = runtime
         self._triggers = runtime.service(Triggers)
         self._find = find or self._triggers.get
+        self.unwell: dict[int, str] = {}
+        """Why the pool tasks that a job caused did not end well, by the job's id."""
+        self._work_within = work_within
         self._shut: dict[str, int] = {}
         """Until when a gate lets nobody in, by gate."""
 
@@ -122,11 +131,10 @@ class JobRunner:
             binding.version,
             binding.priority,
             job.attempts,
-            None,
-            joined(binding.id, event.id, job.queue),
+            *replay_in(job.headers),
         )
         try:
-            result = await binding.target.deliver(call)
+            result = await self._run(binding, call, job)
         except NotRetryable as error:
             raise Bury(dispatcher.text_of(error)) from None
         except Exception as error:
@@ -136,9 +144,21 @@ class JobRunner:
                 raise TriggerError(text) from None
             if job.attempts >= binding.retry.max:
                 raise Bury(text) from None
-            delay = max(binding.retry.before(job.attempts + 1), 0.001)
-            raise RetryLater(text, delay) from None
+            raise RetryLater(text, binding.retry.before(job.attempts + 1)) from None
         await dispatcher.note_result(binding, None)
+        return result
+
+    async def _run(self, binding: Binding, call: Call, job: Job) -> Any:
+        """Deliver, and wait for the pool tasks that this caused, where we were asked to."""
+        if self._work_within is None:
+            return await binding.target.deliver(call)
+        with causing() as caused:
+            result = await binding.target.deliver(call)
+            work = await caused.wait(self._work_within)
+        self.unwell.pop(job.id, None)
+        if not work.is_well:
+            self.unwell[job.id] = str(work)
+            raise TriggerError(str(work))
         return result
 
 

@@ -90,6 +90,9 @@ class Triggers:
         self.dispatcher = Dispatcher(runtime)
         self.sources = Sources(runtime, self)
         self.tending = Tending(runtime, self)
+        self.by_hand = False
+        """Whether events come from callers alone, as in a command that soon ends: no schedule or
+        topic is followed, and what other processes left behind is left alone."""
         self.taken_in = 0
         self.duplicates = 0
         self._active: dict[str, Binding] = {}
@@ -101,11 +104,8 @@ class Triggers:
 
     # -- registration --------------------------------------------------------------------------
 
-    def register(self, binding: Binding, *, follow: bool = True) -> TriggerBinding:
-        """Put *binding* in force; another definition under its id becomes its next version.
-
-        Without *follow* its schedule or topic is not followed, and orphans are left alone.
-        """
+    def register(self, binding: Binding) -> TriggerBinding:
+        """Put *binding* in force; another definition under its id becomes its next version."""
         self.runtime.warn_if_nothing_is_kept("trigger_register")
         before = self._active.get(binding.id)
         if before is not None and before.is_same(binding):
@@ -117,7 +117,7 @@ class Triggers:
             self._retire(before)
         self._active[binding.id] = binding
         self._tell("trigger_registered", binding)
-        if follow:
+        if not self.by_hand:
             self.sources.begin(binding)
             self.tending.begin()
         return binding.shown("active")
@@ -210,7 +210,6 @@ class Triggers:
         instant: tuple[str, int] | None = None,
         beside: Sequence[Draft] = (),
         replay_of: str | None = None,
-        dlq_of: str | None = None,
     ) -> Accepted:
         """Write *event* down for *bindings* and start its dispatches, unless it is known.
 
@@ -226,10 +225,11 @@ class Triggers:
             claim=claim,
             instant=instant,
             beside=tuple(beside),
+            replay_of=replay_of,
             headers={"event_id": event.id, "provider": event.provider, "kind": event.kind},
         )
         # Its own task: a cancel must not come between the commit and the start.
-        landing = asyncio.ensure_future(self._land(new, event, bindings, replay_of, dlq_of))
+        landing = asyncio.ensure_future(self._land(new, event, bindings))
         self.runtime.own(landing)
         return await asyncio.shield(landing)
 
@@ -238,8 +238,6 @@ class Triggers:
         new: NewEvent,
         event: TriggerEvent,
         bindings: Sequence[Binding],
-        replay_of: str | None,
-        dlq_of: str | None,
     ) -> Accepted:
         taken: TakenIn = await self._store.run(partial(take_in, new))
         self.taken_in += 1
@@ -250,7 +248,12 @@ class Triggers:
         for binding, envelope in zip(bindings, taken.envelopes, strict=True):
             known = envelope is None
             dispatch = Dispatch(
-                binding, event, envelope or 0, replay_of=replay_of, dlq_of=dlq_of, known=known
+                binding,
+                event,
+                envelope or 0,
+                replay_of=new.replay_of,
+                replay=taken.replay,
+                known=known,
             )
             dispatches.append(dispatch)
             if not known:
@@ -313,15 +316,13 @@ class Triggers:
             timer.cancel()
             waiting.cancel()
 
-    async def replay(
-        self, event: TriggerEvent, binding_id: str, dlq_of: str | None = None
-    ) -> Dispatch:
+    async def replay(self, event: TriggerEvent, binding_id: str) -> Dispatch:
         """Dispatch *event* once more to one trigger, as a new event that names the old one."""
         fields = {name: getattr(event, name) for name in event.__struct_fields__}
         fields["id"] = self.runtime.ids.new("trigger_evt")
         fields["received_at"] = event_at(self.runtime.clock.now_ms())
         accepted = await self.accept(
-            TriggerEvent(**fields), [self.get(binding_id)], replay_of=event.id, dlq_of=dlq_of
+            TriggerEvent(**fields), [self.get(binding_id)], replay_of=event.id
         )
         return accepted.dispatches[0]
 

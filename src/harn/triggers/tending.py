@@ -52,7 +52,8 @@ class Tending:
         seen = 0
         while True:
             try:
-                await self.recover()
+                if not self._triggers.by_hand:
+                    await self.recover()
                 if dispatcher.running or self._triggers.taken_in != seen:
                     seen = self._triggers.taken_in
                     await self._store.run(partial(keep_alive, dispatcher.owner))
@@ -90,11 +91,14 @@ class Tending:
             return
         binding = self._triggers.find(str(found[0].payload["trigger_id"]))
         if binding is not None:
+            told = found[0].payload
             self._triggers.dispatcher.start(
                 Dispatch(
                     binding,
                     event,
                     orphan.envelope,
+                    replay_of=told.get("replay_of_event_id"),
+                    replay=told.get("replay", 0),
                     attempt=orphan.attempt,
                     due_ms=orphan.due_ms,
                     taken=orphan.taken,
