@@ -226,3 +226,11 @@ def test_replay_whose_pool_work_fails_is_exit_1_with_one_line(run: Run) -> None:
 
     assert code == 1
     assert err.startswith("error: pooled: failed: ") and err.count("\n") == 1
+
+
+def test_a_terminal_sees_what_is_waited_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harn.cli.output.on_terminal", lambda: True)
+
+    _, _, err = run("fire", "pooled", "--payload", '"one"')
+
+    assert err == "\rwaiting for 1 pool tasks \n"

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import click
 
-from harn.cli.output import DURATION, emit, json_flag, on_terminal, say
+from harn.cli.output import DURATION, LiveLine, emit, json_flag, say
 from harn.cli.stores import runtime_for
 from harn.clock import iso
 from harn.errors import StorageError
@@ -261,17 +261,16 @@ class _Progress:
     def __init__(self, what: str) -> None:
         self._what = what
         self._shown = 0
-        self._on = on_terminal()
+        self._line = LiveLine()
 
     def __call__(self, count: int) -> None:
-        if self._on and count - self._shown >= 5000:
+        if count - self._shown >= 5000:
             self._shown = count
-            click.echo(f"\r{count:,} {self._what} ", err=True, nl=False)
+            self._line.show(f"{count:,} {self._what}")
 
     def end(self) -> None:
         """Leave the line."""
-        if self._shown:
-            click.echo("", err=True)
+        self._line.end()
 
 
 class _output:  # noqa: N801 - reads as a function

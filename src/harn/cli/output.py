@@ -59,6 +59,25 @@ def on_terminal() -> bool:
     return sys.stderr.isatty()
 
 
+class LiveLine:
+    """A line on a terminal's stderr that is written over; silent elsewhere."""
+
+    def __init__(self) -> None:
+        self._on = on_terminal()
+        self._written = False
+
+    def show(self, text: str) -> None:
+        """Write *text* in the place of what stood there."""
+        if self._on:
+            click.echo(f"\r{one_line(text)} ", err=True, nl=False)
+            self._written = True
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self._written:
+            click.echo("", err=True)
+
+
 class DurationFlag(click.ParamType[float]):
     """A duration with its unit (`5m`, `250ms`), read as seconds."""
 

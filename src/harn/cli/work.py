@@ -11,7 +11,7 @@ import contextlib
 
 import click
 
-from harn.cli.output import DURATION, on_terminal, say
+from harn.cli.output import DURATION, LiveLine, say
 from harn.errors import DeadlineExceeded
 from harn.escaping import one_line
 from harn.pools import Caused, WorkDone
@@ -64,18 +64,14 @@ class Finishing:
 
 async def _show(caused: Caused) -> None:
     """Say how many pool tasks are left, on a line that is written over."""
-    if not on_terminal():
-        return
-    written = False
+    line = LiveLine()
     try:
         while True:
             if left := caused.unfinished:
-                click.echo(f"\rwaiting for {left} pool tasks ", err=True, nl=False)
-                written = True
+                line.show(f"waiting for {left} pool tasks")
             await sleep(SHOWN_EVERY)
     finally:
-        if written:
-            click.echo("", err=True)
+        line.end()
 
 
 def fail_line(what: str, more: int = 0) -> None:
