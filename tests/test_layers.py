@@ -20,6 +20,7 @@ LINES = [
     {"sync", "eventlog"},
     {"tasks", "storage"},
     {
+        "batcher",
         "clock",
         "context",
         "duration",

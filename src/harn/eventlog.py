@@ -12,10 +12,10 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Container, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from harn.errors import HarnError, InvalidOption, StorageCorrupt
+from harn.batcher import Batcher, Entry, Landing
+from harn.errors import InvalidOption, StorageCorrupt
 from harn.graceful import asked, raise_if_asked
 from harn.runtime import current_runtime
 from harn.storage import (
@@ -75,7 +75,6 @@ class Receipt(Protocol):
 
 
 _Record = tuple[str, str, Payload, Mapping[str, Any] | None, int]
-_Entry = tuple[asyncio.Future[tuple[int, int]] | None, Draft | _Record]
 
 
 class Subscription:
@@ -140,17 +139,22 @@ class EventLog:
         self._runtime = runtime
         self._loop = runtime.loop
         self._in_memory = self.store.is_memory
-        self._pending: deque[_Entry] = deque()
-        """What waits for the next commit: a draft with whoever waits for it, or a record."""
-        self._flights: list[_Flight] = []
-        self._at_once = self.store.driver.at_once
-        self._crowded = False
-        """Whether emits come many at a time: then the first one waits a turn for the others."""
+        self._batcher: Batcher[Draft | _Record] = Batcher(
+            runtime.loop,
+            self._start,
+            self._read_places,
+            most=BATCH,
+            most_bytes=BATCH_BYTES,
+            weigh=_weigh,
+            at_once=self.store.driver.at_once,
+            key_of=_topic_of,
+            failed=self._retry_later,
+        )
+        """What waits for the next commit: drafts that a caller waits for, and records."""
         self._recorded: Counter[str] = Counter()
         self._heads: set[asyncio.Future[int]] = set()
         self._scheduled = False
         self._buffers: dict[str, _Buffer] = {}
-        self._landed: list[asyncio.Future[None]] = []
         runtime.service(Metrics).add(self._samples)
 
     def _samples(self) -> list[Sample]:
@@ -174,14 +178,7 @@ class EventLog:
             [(id, at)] = self.store.run_now(lambda: append([item]))
             self._bound(topic, id)
         else:
-            landed: asyncio.Future[tuple[int, int]] = self._loop.create_future()
-            self._pending.append((landed, item))
-            if len(self._flights) < self._at_once and not self._heads:
-                if not self._crowded:
-                    self._take_off()
-                elif not self._scheduled:
-                    self._schedule()
-            id, at = await landed
+            id, at = await self._batcher.ask_now(item)
         told = decode(item.headers) if headers else {}
         return Event(id, topic, kind, decode(item.payload), told, at)
 
@@ -204,12 +201,12 @@ class EventLog:
                 at_ms = self._runtime.clock.now_ms()
             self._buffer(topic).note((kind, payload, headers, at_ms))
             return
-        if len(self._pending) >= BUFFERED:
+        if len(self._batcher.waiting) >= BUFFERED:
             self.dropped += 1
             return
         at = self._runtime.clock.now_ms() if at_ms is None else at_ms
-        self._pending.append((None, (topic, kind, payload, headers, at)))
         self._recorded[topic] += 1
+        self._batcher.waiting.append(Entry((topic, kind, payload, headers, at), None))
         self._schedule()
 
     def recorder(self, topic: str) -> Callable[[Receipt], None]:
@@ -292,22 +289,18 @@ class EventLog:
                 self._absorb(topic)
             return
         while self._recorded:
-            landed = self._loop.create_future()
-            self._landed.append(landed)
-            self._schedule()
-            await landed
+            self._batcher.wake()
+            await self._batcher.next_end()
 
     async def aclose(self) -> None:
         """Write what was recorded; what cannot be written now is dropped and counted."""
         if self._in_memory:
             return
         for _ in range(2):
-            while self._flights:
-                landed = self._loop.create_future()
-                self._landed.append(landed)
-                await landed
-            if self._pending:
-                self._take_off()
+            while self._batcher.is_busy:
+                await self._batcher.next_end()
+            if self._batcher.waiting:
+                self._batcher.begin()
         if self._recorded:
             self.dropped += sum(self._recorded.values())
             logger.warning("%d audit records could not be written", sum(self._recorded.values()))
@@ -315,99 +308,66 @@ class EventLog:
     # -- the shared commit -------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        if not self._scheduled and len(self._flights) < self._at_once:
-            self._scheduled = True
-            call = (
-                self._loop.call_soon
-                if self._runtime.on_loop_thread()
-                else self._loop.call_soon_threadsafe
-            )
-            call(self._due)
-
-    def _due(self) -> None:
-        self._scheduled = False
+        """See to it that what was recorded is written; on any thread."""
         if self._in_memory:
-            for topic in list(self._buffers):
-                if topic in self.store.awaited:
-                    self._absorb(topic)
-        elif len(self._flights) < self._at_once and not self._heads:
-            self._take_off()
+            if not self._scheduled:
+                self._scheduled = True
+                self._soon(self._absorb_awaited)
+        elif self._runtime.on_loop_thread():
+            self._batcher.wake()
+        else:
+            self._loop.call_soon_threadsafe(self._batcher.wake)
 
-    def _take_off(self) -> None:
-        """Hand what waits to the store as one operation; a topic is in one operation at a time."""
-        flight = self._load()
-        if not flight.entries:
-            self._tell_landed()
-            return
-        self._flights.append(flight)
-        drafts = flight.drafts
-        try:
-            landing = _Landing(self._loop, partial(self._land, flight))
-            self.store.submit(lambda: append(drafts), into=landing)
-        except HarnError as error:
-            self._crashed(flight, error)
+    def _soon(self, call: Callable[[], None]) -> None:
+        if self._runtime.on_loop_thread():
+            self._loop.call_soon(call)
+        else:
+            self._loop.call_soon_threadsafe(call)
 
-    def _load(self) -> _Flight:
-        flight, size = _Flight(), 0
-        entries, drafts, pending = flight.entries, flight.drafts, self._pending
-        busy = set().union(*(each.topics for each in self._flights)) if self._flights else None
-        passed: list[_Entry] = []
-        while pending and len(entries) < BATCH and size < BATCH_BYTES:
-            entry = pending.popleft()
-            waiter, item = entry
-            if busy and _topic_of(item) in busy:
-                passed.append(entry)
-                continue
-            if waiter is not None and waiter.done():
-                continue  # given up before its commit began
+    def _absorb_awaited(self) -> None:
+        self._scheduled = False
+        for topic in list(self._buffers):
+            if topic in self.store.awaited:
+                self._absorb(topic)
+
+    def _start(self, batch: list[Entry[Draft | _Record]], landing: Landing) -> bool:
+        """Append what waits in one operation; a topic is in one operation at a time."""
+        drafts: list[Draft] = []
+        for entry in batch:
+            item = entry.item
             if isinstance(item, tuple):
                 made = _made(item)
                 if made is None:
                     self._forget(item[0])
                     self.dropped += 1
                     continue
-                item, entry = made, (None, made)
-            size += len(item.payload)
-            entries.append(entry)
+                entry.item = item = made
             drafts.append(item)
-        if self._at_once > 1:
-            flight.topics = {item.topic for item in drafts}
-        pending.extendleft(reversed(passed))
-        return flight
+        if drafts:
+            self.store.submit(lambda: append(drafts), into=landing)
+        return bool(drafts)
 
-    def _land(self, flight: _Flight, answer: asyncio.Future[list[tuple[int, int]]]) -> None:
-        error = answer.exception()
-        if error is not None:
-            self._crashed(flight, error)
-            return
+    def _read_places(
+        self, batch: list[Entry[Draft | _Record]], places: list[tuple[int, int]]
+    ) -> list[tuple[int, int] | None]:
         self._waits = False
-        for (waiter, item), place in zip(flight.entries, answer.result(), strict=True):
-            if waiter is None:
-                self._forget(_topic_of(item))
-            elif not waiter.done():
-                waiter.set_result(place)
-        self._flights.remove(flight)
-        self._crowded = len(flight.entries) > 1
-        self._tell_landed()
-        if self._pending and not self._heads:
-            if self._crowded:
-                self._schedule()
-            else:
-                self._take_off()
+        found = iter(places)
+        results: list[tuple[int, int] | None] = []
+        for entry in batch:
+            is_written = not isinstance(entry.item, tuple)
+            if entry.answer is None and is_written:
+                self._forget(_topic_of(entry.item))
+            results.append(next(found) if is_written else None)
+        return results
 
-    def _crashed(self, flight: _Flight, error: BaseException) -> None:
-        """Fail whoever waits; keep what was only recorded and try it again a little later."""
-        self._flights.remove(flight)
-        again = [entry for entry in flight.entries if entry[0] is None]
-        for waiter, _ in flight.entries:
-            if waiter is not None and not waiter.done():
-                waiter.set_exception(error)
-        self._pending.extendleft(reversed(again))
-        self._tell_landed()
+    def _retry_later(self, entries: list[Entry[Draft | _Record]], error: BaseException) -> None:
+        """Keep what was only recorded, and try it again a little later."""
+        again = [entry for entry in entries if not isinstance(entry.item, tuple)]
+        self._batcher.waiting.extendleft(reversed(again))
         if again and not self._waits:
             self._waits = True
             logger.warning("audit records wait for the store: %s", error)
-        if self._pending:
+        if self._batcher.waiting:
             clock = self._runtime.clock
             clock.call_at(clock.monotonic() + RETRY_AFTER, self._schedule, background=True)
 
@@ -415,12 +375,6 @@ class EventLog:
         self._recorded[topic] -= 1
         if self._recorded[topic] <= 0:
             del self._recorded[topic]
-
-    def _tell_landed(self) -> None:
-        landed, self._landed = self._landed, []
-        for waiter in landed:
-            if not waiter.done():
-                waiter.set_result(None)
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -475,10 +429,8 @@ class EventLog:
         if self._in_memory:
             self._absorb(topic)
         while topic in self._recorded:
-            landed = self._loop.create_future()
-            self._landed.append(landed)
-            self._schedule()
-            await landed
+            self._batcher.wake()
+            await self._batcher.next_end()
 
     def _head_for(self, subscription: Subscription) -> asyncio.Future[int]:
         """Ask where the topic ends now; emits wait until that is known."""
@@ -487,6 +439,7 @@ class EventLog:
             self._absorb(topic)
         asked = self.store.submit(lambda: head(topic))
         self._heads.add(asked)
+        self._batcher.is_held = True
         asked.add_done_callback(self._head_known)
         return asked
 
@@ -494,8 +447,10 @@ class EventLog:
         self._heads.discard(asked)
         if not asked.cancelled():
             asked.exception()  # whoever iterates raises it; nobody else must
-        if not self._heads and self._pending and len(self._flights) < self._at_once:
-            self._take_off()
+        if not self._heads:
+            self._batcher.is_held = False
+            if self._batcher.waiting:
+                self._batcher.begin()
 
     # -- memory ------------------------------------------------------------------------------
 
@@ -560,37 +515,12 @@ class _Buffer(deque[Any]):
         return self._topic, item.kind, item, item.headers, item.at
 
 
-class _Landing(asyncio.Future[list[tuple[int, int]]]):
-    """A future whose one listener is told at once, not on the loop's next turn."""
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, tell: Callable[[asyncio.Future[Any]], None]
-    ) -> None:
-        super().__init__(loop=loop)
-        self._tell = tell
-
-    def set_result(self, result: list[tuple[int, int]]) -> None:
-        super().set_result(result)
-        self._tell(self)
-
-    def set_exception(self, exception: type | BaseException) -> None:
-        super().set_exception(exception)
-        self._tell(self)
-
-
-class _Flight:
-    """Records on their way in one operation, and the topics they go to."""
-
-    __slots__ = ("drafts", "entries", "topics")
-
-    def __init__(self) -> None:
-        self.entries: list[_Entry] = []
-        self.drafts: list[Draft] = []
-        self.topics: set[str] = set()
-
-
 def _topic_of(item: Draft | _Record) -> str:
     return item.topic if isinstance(item, Draft) else item[0]
+
+
+def _weigh(item: Draft | _Record) -> tuple[int, int]:
+    return 1, len(item.payload) if isinstance(item, Draft) else 0
 
 
 def _made(record: _Record) -> Draft | None:

@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from harn.batcher import Answer, Batcher, Entry, Landing
 from harn.storage import (
     Claimed,
     Claiming,
@@ -29,34 +28,10 @@ from harn.storage import (
 if TYPE_CHECKING:
     from harn.runtime import Runtime
 
-MOST_JOBS = 2000
 MOST_BYTES = 32 * 1024 * 1024
 
 Wanted = Callable[[], Claiming | None]
 """Tells what is to be claimed, asked when the operation begins; None for nothing after all."""
-
-
-class Answer(Protocol):
-    """Where what became of a settlement goes: a future, or whoever needs none to be told."""
-
-    def done(self) -> bool:
-        """Whether nobody waits any more."""
-
-    def set_result(self, result: SettlementResult, /) -> None:
-        """Take the answer; called on the loop, and must not raise."""
-
-    def set_exception(self, error: BaseException, /) -> None:
-        """Take it that there is none, and why."""
-
-    def cancel(self) -> object:
-        """Take it that there will be none."""
-
-
-class _Order(msgspec.Struct, eq=False):
-    """Something asked for, and whoever waits for it."""
-
-    wanted: Any
-    answer: Answer | asyncio.Future[Any]
 
 
 class Desk:
@@ -66,111 +41,73 @@ class Desk:
         self.queue = queue
         self._runtime = runtime
         self._store = runtime.service(Store)
-        self._enqueues: list[_Order] = []
-        self._settlements: list[_Order] = []
-        self._claims: list[_Order] = []
-        self._scheduled = False
-        self._busy = False
+        self._batcher: Batcher[Any] = Batcher(
+            runtime.loop, self._start, self._read, most_bytes=MOST_BYTES, weigh=_weigh
+        )
 
     def enqueue(self, jobs: Sequence[JobDraft]) -> asyncio.Future[list[tuple[int, bool]]]:
         """Ask for *jobs* to be entered, all or none."""
-        return self._ask(self._enqueues, jobs)
+        return self._batcher.ask(jobs)
 
     def settle(self, settlement: Settlement) -> asyncio.Future[SettlementResult]:
         """Ask for something to be done with a claim."""
-        return self._ask(self._settlements, settlement)
+        return self._batcher.ask(settlement)
 
     def settle_into(self, settlement: Settlement, answer: Answer) -> None:
-        """Ask the same, without a future: what became of it goes to *answer*."""
-        self._put(self._settlements, _Order(settlement, answer))
+        """Ask the same, without a future: the result goes to *answer*."""
+        self._batcher.add(settlement, answer)
 
     def claim(self, wanted: Wanted) -> asyncio.Future[Claimed]:
-        """Ask for jobs. Cancelling the answer gives back what was claimed for it."""
-        return self._ask(self._claims, wanted)
+        """Ask for jobs. Cancelling the answer releases the jobs that were claimed for it."""
+        return self._batcher.ask(wanted)
 
-    def _ask(self, orders: list[_Order], wanted: Any) -> asyncio.Future[Any]:
-        self._runtime.check_here()
-        answer: asyncio.Future[Any] = self._runtime.loop.create_future()
-        self._put(orders, _Order(wanted, answer))
-        return answer
+    def _start(self, batch: list[Entry[Any]], landing: Landing) -> bool:
+        jobs: list[JobDraft] = []
+        settlements: list[Settlement] = []
+        claimings: list[Claiming] = []
+        for entry in batch:
+            item = entry.item
+            if isinstance(item, Settlement):
+                settlements.append(item)
+            elif not callable(item):
+                jobs.extend(item)
+            else:
+                entry.item = claiming = item()
+                if claiming is not None:
+                    claimings.append(claiming)
+        if not (jobs or settlements or claimings):
+            for entry in batch:
+                _answer_nothing(entry)
+            return False
+        work = Work(jobs, settlements, claimings, self._runtime.settings.dedupe_window_ms)
+        recipe = partial(work_on, self.queue, work, self._runtime.ids.new)
+        self._store.submit(recipe, into=landing)
+        return True
 
-    def _put(self, orders: list[_Order], order: _Order) -> None:
-        orders.append(order)
-        if not self._busy and not self._scheduled:
-            # Not at once: whoever runs in the same turn of the loop shares the operation.
-            self._scheduled = True
-            self._runtime.loop.call_soon(self._begin)
+    def _read(self, batch: list[Entry[Any]], done: WorkDone) -> list[Any]:
+        entered, settled, claimed = iter(done.entered), iter(done.settled), iter(done.claimed)
+        results: list[Any] = []
+        for entry in batch:
+            item = entry.item
+            if isinstance(item, Settlement):
+                results.append(next(settled))
+            elif item is None:
+                results.append(Claimed([]))
+            elif isinstance(item, Claiming):
+                jobs = next(claimed)
+                if entry.is_given_up:
+                    self._release(jobs)
+                results.append(jobs)
+            else:
+                results.append([next(entered) for _ in item])
+        return results
 
-    def _begin(self) -> None:
-        self._scheduled = False
-        if self._busy:
-            return
-        enqueues = _taken(self._enqueues, _weight)
-        settlements = _taken(self._settlements, lambda _: (1, 0))
-        claims = _taken(self._claims, lambda _: (1, 0))
-        asked = [(order, claiming) for order in claims if (claiming := order.wanted()) is not None]
-        for order in claims:
-            if not any(order is one for one, _ in asked):
-                _answer(order, Claimed([]))
-        if not (enqueues or settlements or asked):
-            return
-        self._busy = True
-        jobs = [job for order in enqueues for job in order.wanted]
-        items = [order.wanted for order in settlements]
-        claimings = [claiming for _, claiming in asked]
-        work = Work(jobs, items, claimings, self._runtime.settings.dedupe_window_ms)
-        orders = (enqueues, settlements, [order for order, _ in asked])
-        try:
-            answer = self._store.submit(partial(work_on, self.queue, work, self._runtime.ids.new))
-        except Exception as error:
-            self._failed(orders, error)
-            return
-        answer.add_done_callback(lambda done: self._landed(orders, done))
-
-    def _landed(self, orders: tuple[list[_Order], ...], done: asyncio.Future[WorkDone]) -> None:
-        if done.cancelled():
-            self._failed(orders, asyncio.CancelledError())
-            return
-        error = done.exception()
-        if error is not None:
-            self._failed(orders, error)
-            return
-        enqueues, settlements, claims = orders
-        result = done.result()
-        taken = 0
-        for order in enqueues:
-            count = len(order.wanted)
-            _answer(order, result.entered[taken : taken + count])
-            taken += count
-        for order, settled in zip(settlements, result.settled, strict=True):
-            _answer(order, settled)
-        for order, claimed in zip(claims, result.claimed, strict=True):
-            if order.answer.done():
-                self._give_back(claimed)
-            _answer(order, claimed)
-        self._go_on()
-
-    def _failed(self, orders: tuple[list[_Order], ...], error: BaseException) -> None:
-        for order in (order for group in orders for order in group):
-            if not order.answer.done():
-                if isinstance(error, asyncio.CancelledError):
-                    order.answer.cancel()
-                else:
-                    order.answer.set_exception(error)
-        self._go_on()
-
-    def _go_on(self) -> None:
-        self._busy = False
-        if self._enqueues or self._settlements or self._claims:
-            self._scheduled = True
-            self._runtime.loop.call_soon(self._begin)
-
-    def _give_back(self, claimed: Claimed) -> None:
+    def _release(self, claimed: Claimed) -> None:
         for job in claimed.jobs:
             release = Settlement(
                 "release", job.id, job.claim_id, "", reason="the claimer was cancelled"
             )
-            self.settle(release).add_done_callback(_look_away)
+            self.settle(release).add_done_callback(_retrieve)
 
 
 class Desks:
@@ -188,31 +125,19 @@ class Desks:
         return desk
 
 
-def _taken(orders: list[_Order], weight: Callable[[Any], tuple[int, int]]) -> list[_Order]:
-    """Take from *orders* what fits into one operation, leaving out what nobody waits for."""
-    taken: list[_Order] = []
-    jobs = size = used = 0
-    for order in orders:
-        if taken and (jobs >= MOST_JOBS or size >= MOST_BYTES):
-            break
-        used += 1
-        if not order.answer.done():
-            more = weight(order.wanted)
-            jobs, size = jobs + more[0], size + more[1]
-            taken.append(order)
-    del orders[:used]
-    return taken
+def _weigh(item: Any) -> tuple[int, int]:
+    if isinstance(item, Settlement) or callable(item):
+        return 1, 0
+    return len(item), sum(len(job.payload) for job in item)
 
 
-def _weight(jobs: Sequence[JobDraft]) -> tuple[int, int]:
-    return len(jobs), sum(len(job.payload) for job in jobs)
+def _answer_nothing(entry: Entry[Any]) -> None:
+    """Answer a claim that turned out not to be wanted."""
+    if entry.answer is not None and not entry.is_given_up:
+        entry.answer.set_result(Claimed([]))
 
 
-def _answer(order: _Order, value: Any) -> None:
-    if not order.answer.done():
-        order.answer.set_result(value)
-
-
-def _look_away(answer: asyncio.Future[Any]) -> None:
+def _retrieve(answer: asyncio.Future[Any]) -> None:
+    """Retrieve a result that no caller waits for, so that its error is not reported as unseen."""
     if not answer.cancelled():
         answer.exception()

@@ -1,0 +1,244 @@
+"""Callers that meet share the next operation.
+
+What is asked for while an operation is under way gathers, and becomes the next one; so does what is
+asked for in the same turn of the event loop. A hundred callers therefore pay for one commit, and
+nothing waits for a batch to fill.
+
+`Batcher` keeps the order of arrival, drops what its caller gave up before the operation began,
+bounds the size of an operation, and tells every caller its own result. What an operation is, its
+owner says with *start*: it takes the entries of a batch and a future for the operation's value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+
+MOST = 2000
+MOST_BYTES = 16 * 1024 * 1024
+"""Entries and bytes of one operation; the entry that reaches a bound is its last."""
+
+
+class Answer(Protocol):
+    """Receives the result of one entry: a future, or an object that needs no task to wake."""
+
+    def done(self) -> bool:
+        """Whether the caller has given up."""
+
+    def set_result(self, result: Any, /) -> None:
+        """Take the result; called on the loop, and must not raise."""
+
+    def set_exception(self, error: Any, /) -> None:
+        """Take the error that the operation ended with."""
+
+    def cancel(self) -> object:
+        """Take it that the operation was cancelled."""
+
+
+class Entry(Generic[T]):
+    """One thing that was asked for; *answer* is None where the caller does not wait."""
+
+    __slots__ = ("answer", "item")
+
+    def __init__(self, item: T, answer: Answer | None) -> None:
+        self.item = item
+        self.answer = answer
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the caller no longer waits for the answer."""
+        return self.answer is not None and self.answer.done()
+
+
+class Landing(asyncio.Future[Any]):
+    """Receives an operation's value; its one listener is told at once, not in the next turn."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, tell: Callable[[Landing], None]) -> None:
+        super().__init__(loop=loop)
+        self._tell = tell
+
+    def set_result(self, result: Any) -> None:
+        super().set_result(result)
+        self._tell(self)
+
+    def set_exception(self, exception: type | BaseException) -> None:
+        super().set_exception(exception)
+        self._tell(self)
+
+    def cancel(self, msg: Any = None) -> bool:
+        cancelled = super().cancel(msg)
+        if cancelled:
+            self._tell(self)
+        return cancelled
+
+
+Start = Callable[[list[Entry[T]], Landing], bool]
+"""Starts the operation for a batch, whose value goes to the future; false: nothing to do."""
+
+
+class Batcher(Generic[T]):
+    """The entries that wait for the next operation, and the operations under way.
+
+    *read* takes a batch and its operation's value, and returns one result for each entry. *weigh*
+    says how much of an operation an item takes: a number and bytes. *at_once* operations may be
+    under way together; then *key_of* says which entries must not be: those with one key are carried
+    out one after the other. *failed* is called with the entries that no caller waits for, when
+    their operation failed.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        start: Start[T],
+        read: Callable[[list[Entry[T]], Any], Sequence[Any]],
+        *,
+        most: int = MOST,
+        most_bytes: int = MOST_BYTES,
+        weigh: Callable[[T], tuple[int, int]] | None = None,
+        at_once: int = 1,
+        key_of: Callable[[T], Hashable] | None = None,
+        failed: Callable[[list[Entry[T]], BaseException], None] | None = None,
+    ) -> None:
+        self.waiting: deque[Entry[T]] = deque()
+        self.is_held = False
+        """Whether no operation begins; whoever sets it calls `wake` when it is over."""
+        self._loop = loop
+        self._start = start
+        self._read = read
+        self._most = most
+        self._most_bytes = most_bytes
+        self._weigh = weigh
+        self._at_once = at_once
+        self._key_of = key_of if at_once > 1 else None
+        self._failed = failed
+        self._scheduled = False
+        self._under_way: list[set[Hashable]] = []
+        self._until_next_end: asyncio.Future[None] | None = None
+        self.was_shared = False
+        """Whether the last operation served several callers: then more are likely to come."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an operation is under way."""
+        return bool(self._under_way)
+
+    def ask(self, item: T) -> asyncio.Future[Any]:
+        """Ask for *item*; the future gets its result. Cancelling it before the operation begins
+        means that it did not happen.
+        """
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self.add(item, answer)
+        return answer
+
+    def add(self, item: T, answer: Answer | None = None) -> None:
+        """Ask for *item* without waiting; *answer*, if given, gets its result."""
+        self.waiting.append(Entry(item, answer))
+        self.wake()
+
+    def ask_now(self, item: T) -> asyncio.Future[Any]:
+        """Ask for *item* as `ask` does, but begin at once while callers come one at a time."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self.waiting.append(Entry(item, answer))
+        if self.was_shared:
+            self.wake()
+        else:
+            self.begin()
+        return answer
+
+    async def next_end(self) -> None:
+        """Wait until an operation ends, well or not. Cancelling leaves nothing behind."""
+        if self._until_next_end is None:
+            self._until_next_end = self._loop.create_future()
+        await asyncio.wait((self._until_next_end,))
+
+    def wake(self) -> None:
+        """Begin an operation at the end of this turn of the loop, if there is room for one."""
+        if not self._scheduled and not self.is_held and len(self._under_way) < self._at_once:
+            # Not at once: callers that run in the same turn of the loop share the operation.
+            self._scheduled = True
+            self._loop.call_soon(self._due)
+
+    def begin(self) -> None:
+        """Begin an operation now, if there is room for one: the caller is likely to be alone."""
+        if self.is_held or len(self._under_way) >= self._at_once:
+            return
+        batch, keys = self._take()
+        self._under_way.append(keys)
+        landing = Landing(self._loop, lambda landing: self._land(batch, keys, landing))
+        try:
+            if not self._start(batch, landing):
+                self._end(keys)
+                if self.waiting:
+                    self.wake()
+        except Exception as error:
+            landing.set_exception(error)
+
+    def _due(self) -> None:
+        self._scheduled = False
+        self.begin()
+
+    def _take(self) -> tuple[list[Entry[T]], set[Hashable]]:
+        """Take the entries that fit into one operation, in order, and the keys they have."""
+        batch: list[Entry[T]] = []
+        keys: set[Hashable] = set()
+        passed: list[Entry[T]] = []
+        busy: set[Hashable] = set().union(*self._under_way) if self._key_of else set()
+        count = size = 0
+        while self.waiting and count < self._most and size < self._most_bytes:
+            entry = self.waiting.popleft()
+            if entry.is_given_up:
+                continue
+            if self._key_of is not None:
+                key = self._key_of(entry.item)
+                if key in busy:
+                    passed.append(entry)
+                    continue
+                keys.add(key)
+            number, length = (1, 0) if self._weigh is None else self._weigh(entry.item)
+            count += number
+            size += length
+            batch.append(entry)
+        self.waiting.extendleft(reversed(passed))
+        return batch, keys
+
+    def _land(self, batch: list[Entry[T]], keys: set[Hashable], landing: Landing) -> None:
+        has_more = bool(self.waiting)  # what *failed* puts back is not to be tried at once
+        self._end(keys)
+        if landing.cancelled():
+            self._fail(batch, asyncio.CancelledError())
+        elif (error := landing.exception()) is not None:
+            self._fail(batch, error)
+        else:
+            self._tell(batch, self._read(batch, landing.result()))
+        if has_more:
+            self.wake()
+
+    def _end(self, keys: set[Hashable]) -> None:
+        self._under_way = [each for each in self._under_way if each is not keys]
+        if self._until_next_end is not None:
+            self._until_next_end.set_result(None)
+            self._until_next_end = None
+
+    def _tell(self, batch: list[Entry[T]], results: Sequence[Any]) -> None:
+        self.was_shared = len(batch) > 1
+        for entry, result in zip(batch, results, strict=True):
+            answer = entry.answer
+            if answer is not None and not answer.done():
+                answer.set_result(result)
+
+    def _fail(self, batch: list[Entry[T]], error: BaseException) -> None:
+        for entry in batch:
+            answer = entry.answer
+            if answer is None or answer.done():
+                continue
+            if isinstance(error, asyncio.CancelledError):
+                answer.cancel()
+            else:
+                answer.set_exception(error)
+        unwatched = [entry for entry in batch if entry.answer is None]
+        if unwatched and self._failed is not None:
+            self._failed(unwatched, error)

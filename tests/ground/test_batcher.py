@@ -1,0 +1,171 @@
+"""Callers that meet share the next operation, each with its own result."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from harn.batcher import Batcher, Entry, Landing
+
+
+class Store:
+    """Carries operations out when it is told to, and notes what each of them held."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[Any]] = []
+        self.operations: list[Landing] = []
+
+    def start(self, batch: list[Entry[Any]], landing: Landing) -> bool:
+        if batch:
+            self.batches.append([entry.item for entry in batch])
+            self.operations.append(landing)
+        return bool(batch)
+
+    def land(self, number: int = 0) -> None:
+        self.operations[number].set_result([item * 10 for item in self.batches[number]])
+
+
+def batcher(store: Store, **options: Any) -> Batcher[int]:
+    return Batcher(asyncio.get_running_loop(), store.start, as_it_is, **options)
+
+
+def as_it_is(batch: list[Entry[Any]], value: Sequence[Any]) -> Sequence[Any]:
+    return value
+
+
+async def test_callers_of_one_turn_share_an_operation_and_get_their_own_results() -> None:
+    store = Store()
+    line = batcher(store)
+
+    answers = [line.ask(n) for n in (1, 2, 3)]
+    await asyncio.sleep(0)
+    store.land()
+
+    assert store.batches == [[1, 2, 3]]
+    assert await asyncio.gather(*answers) == [10, 20, 30]
+    assert line.was_shared
+
+
+async def test_what_comes_while_an_operation_is_under_way_becomes_the_next_one() -> None:
+    store = Store()
+    line = batcher(store)
+    first = line.ask(1)
+    await asyncio.sleep(0)
+
+    later = [line.ask(2), line.ask(3)]
+    await asyncio.sleep(0)
+    assert store.batches == [[1]]
+    store.land(0)
+    assert await first == 10
+    await asyncio.sleep(0)
+    store.land(1)
+
+    assert store.batches == [[1], [2, 3]]
+    assert await asyncio.gather(*later) == [20, 30]
+
+
+async def test_a_caller_that_gave_up_before_the_operation_began_has_no_part_in_it() -> None:
+    store = Store()
+    line = batcher(store)
+
+    line.ask(1).cancel()
+    kept = line.ask(2)
+    await asyncio.sleep(0)
+    store.land()
+
+    assert store.batches == [[2]]
+    assert await kept == 20
+
+
+async def test_one_that_gives_up_afterwards_does_not_disturb_the_others() -> None:
+    store = Store()
+    line = batcher(store)
+    gone, kept = line.ask(1), line.ask(2)
+    await asyncio.sleep(0)
+
+    gone.cancel()
+    store.land()
+
+    assert await kept == 20
+
+
+async def test_an_operation_is_bounded_by_number_and_by_size() -> None:
+    store = Store()
+    by_number, by_size = (
+        batcher(store, most=2),
+        batcher(store, most_bytes=5, weigh=lambda n: (1, n)),
+    )
+
+    for n in (1, 2, 3):
+        by_number.add(n)
+    await asyncio.sleep(0)
+    for n in (4, 3, 2):
+        by_size.add(n)
+    await asyncio.sleep(0)
+
+    assert store.batches == [[1, 2], [4, 3]]
+
+
+async def test_a_failed_operation_fails_its_callers_and_returns_what_nobody_waits_for() -> None:
+    store, left = Store(), []
+    line = batcher(store, failed=lambda entries, error: left.extend(entries))
+    waited = line.ask(1)
+    line.add(2)
+    await asyncio.sleep(0)
+
+    store.operations[0].set_exception(OSError("the disk is full"))
+    with pytest.raises(OSError, match="full"):
+        await waited
+
+    assert [entry.item for entry in left] == [2]
+
+
+async def test_an_operation_that_cannot_begin_fails_its_callers_only() -> None:
+    attempts: list[int] = []
+
+    def refuse(batch: list[Entry[int]], landing: Landing) -> bool:
+        attempts.append(len(batch))
+        raise ValueError("closed")
+
+    line: Batcher[int] = Batcher(asyncio.get_running_loop(), refuse, as_it_is)
+    with pytest.raises(ValueError, match="closed"):
+        await line.ask(1)
+    with pytest.raises(ValueError, match="closed"):
+        await line.ask(2)
+
+    assert attempts == [1, 1]
+
+
+async def test_several_operations_at_once_never_hold_one_key_twice() -> None:
+    store = Store()
+    line = batcher(store, at_once=2, key_of=lambda n: n % 10)
+
+    line.add(1)
+    await asyncio.sleep(0)
+    line.add(11)  # the same key as 1, which is under way
+    line.add(2)
+    await asyncio.sleep(0)
+    assert store.batches == [[1], [2]]
+    store.land(0)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    assert store.batches == [[1], [2], [11]]
+
+
+async def test_nothing_begins_while_it_is_held() -> None:
+    store = Store()
+    line = batcher(store)
+    line.is_held = True
+
+    line.add(1)
+    await asyncio.sleep(0)
+    assert store.batches == []
+    line.is_held = False
+    line.wake()
+    await asyncio.sleep(0)
+
+    assert store.batches == [[1]]
