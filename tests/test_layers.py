@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,7 @@ LINES = [
 LEFT, RIGHT = {"tasks", "sync"}, {"storage", "eventlog"}
 LINE_OF = {room: number for number, rooms in enumerate(LINES) for room in rooms}
 GROUND = len(LINES) - 1
+UNLISTED = {"__init__", "__main__", "testing"}
 
 
 def may_import(importer: str, imported: str) -> bool:
@@ -58,29 +60,51 @@ def room_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def imported_rooms(tree: ast.AST) -> set[tuple[str, int]]:
-    """Every `harn.<room>` that *tree* imports at run time, with the line."""
-    found = set()
+def imported_rooms(tree: ast.AST, package: str = "harn") -> set[tuple[str, int]]:
+    """Every room of harn that *tree*, in *package*, imports at run time, with the line."""
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             node.body = [ast.Pass()]  # types may look upward: nothing is imported
+    found = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [node.module or ""]
-        else:
-            continue
-        for name in names:
-            parts = name.split(".")
-            if parts[0] == "harn" and len(parts) > 1:
-                found.add((parts[1], node.lineno))
+        for name in _imported_names(node, package):
+            if name.startswith("harn.") and (room := _room_named(name)) is not None:
+                found.add((room, node.lineno))  # type: ignore[attr-defined]
     return found
 
 
+def _imported_names(node: ast.AST, package: str) -> list[str]:
+    """Return the dotted names that *node* makes Python load."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        parents = package.split(".")
+        base = ".".join(parents[: len(parents) - node.level + 1]) if node.level else ""
+        module = ".".join(filter(None, (base, node.module)))
+        return [f"{module}.{alias.name}" for alias in node.names]
+    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+        first = node.args[0] if node.args else None
+        return [first.value] if isinstance(first, ast.Constant) else []
+    if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "harn":
+        return [f"harn.{node.attr}"]
+    return []
+
+
+def _room_named(name: str) -> str | None:
+    """Return the room of `harn.<room>` or of the public `harn.<name>`; None for `__version__`."""
+    part = name.split(".")[1]
+    if part in LINE_OF or part in UNLISTED:
+        return part
+    home = harn._HOME.get(part)
+    return None if home is None else home.split(".")[1]
+
+
 def modules() -> list[Path]:
-    unlisted = {"__init__", "__main__", "testing"}
-    return [path for path in sorted(SOURCE.rglob("*.py")) if room_of(path) not in unlisted]
+    return [path for path in sorted(SOURCE.rglob("*.py")) if room_of(path) not in UNLISTED]
+
+
+def package_of(path: Path) -> str:
+    return ".".join(("harn", *path.relative_to(SOURCE).parts[:-1]))
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
@@ -88,7 +112,7 @@ def test_a_room_imports_only_what_lies_below_it(path: Path) -> None:
     importer = room_of(path)
     assert importer in LINE_OF, f"{importer} is not in the picture: draw it"
 
-    for imported, line in imported_rooms(ast.parse(path.read_text())):
+    for imported, line in imported_rooms(ast.parse(path.read_text()), package_of(path)):
         if imported != importer:
             assert imported != "testing", f"{path}:{line} imports testing"
             assert may_import(importer, imported), f"{path}:{line}: {importer} → {imported}"
@@ -106,29 +130,107 @@ def test_the_rule_forbids_what_the_picture_forbids() -> None:
     assert not may_import("runtime", "tasks")
 
 
-def test_a_forbidden_import_is_found_wherever_it_hides() -> None:
-    tree = ast.parse("def f():\n    from harn.cli.output import emit")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f():\n    from harn.cli.output import emit",
+        "def f():\n    from harn import cli",
+        "def f():\n    from harn import cli as commands",
+        "def f():\n    import harn.cli.output as output",
+        "def f():\n    from ..cli import output",
+        "def f():\n    from .. import cli",
+        "def f():\n    importlib.import_module('harn.cli')",
+        "import harn\nharn.cli.main()",
+    ],
+)
+def test_a_forbidden_import_is_found_wherever_it_hides(text: str) -> None:
+    assert imported_rooms(ast.parse(text), "harn.pools") == {("cli", 2)}
 
-    assert imported_rooms(tree) == {("cli", 2)}
+
+def test_a_public_name_belongs_to_its_room() -> None:
+    tree = ast.parse("from harn import __version__, pool_create, spawn")
+
+    assert imported_rooms(tree) == {("pools", 1), ("tasks", 1)}
+
+
+@pytest.mark.parametrize("room", sorted(path.parent.name for path in SOURCE.glob("*/__init__.py")))
+def test_a_room_exports_only_what_exists(room: str) -> None:
+    module = importlib.import_module(f"harn.{room}")
+
+    missing = [name for name in getattr(module, "__all__", ()) if not hasattr(module, name)]
+
+    assert not missing, f"harn.{room}.__all__ names {missing}"
 
 
 ONE_DOOR = {
-    "time": ({"clock.py", "testing/loop.py"}, {"time", "monotonic", "sleep", "time_ns"}),
+    "time": (
+        {"clock.py", "testing/loop.py"},
+        {
+            *("time", "monotonic", "perf_counter", "sleep"),
+            *("time_ns", "monotonic_ns", "perf_counter_ns"),
+        },
+    ),
     "asyncio": (
         {"clock.py", "testing/clock.py"},
-        {"timeout", "wait_for", "Condition", "TaskGroup"},
+        {"timeout", "timeout_at", "wait_for", "Condition", "TaskGroup"},
     ),
-    "os": ({"settings.py"}, {"environ", "getenv"}),
+    "os": ({"settings.py"}, {"environ", "environb", "getenv", "putenv"}),
 }
 
 
-@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: p.name)
+def through_other_doors(tree: ast.AST, here: str) -> list[tuple[str, int]]:
+    """What *tree*, of the file *here*, uses that has a door elsewhere, with the line."""
+    bound = {
+        alias.asname or alias.name.partition(".")[0]: alias.name.partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            root = ast.unparse(node).partition(".")[0]
+            module, used = bound.get(root, ""), [node.attr]
+        elif isinstance(node, ast.ImportFrom):
+            module = (node.module or "").partition(".")[0]
+            used = [alias.name for alias in node.names]
+        else:
+            continue
+        doors, names = ONE_DOOR.get(module, (set(), set()))
+        if here not in doors:
+            found += [(f"{module}.{name}", node.lineno) for name in used if name in {*names, "*"}]
+    return found
+
+
+@pytest.mark.parametrize(
+    "path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE))
+)
 def test_dangerous_things_have_one_door(path: Path) -> None:
     here = str(path.relative_to(SOURCE))
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            doors, names = ONE_DOOR.get(node.value.id, (set(), set()))
-            allowed = node.attr not in names or here in doors
-            assert allowed, (
-                f"{path}:{node.lineno}: {node.value.id}.{node.attr} has one door: {doors}"
-            )
+
+    assert not through_other_doors(ast.parse(path.read_text()), here)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import time\ntime.sleep(1)",
+        "import time as t\nt.monotonic()",
+        "pass\nfrom time import sleep",
+        "pass\nfrom time import time as now",
+        "pass\nfrom time import *",
+        "pass\nfrom os import environ",
+        "import os as system\nsystem.environ['HOME']",
+        "import os.path\nos.getenv('HOME')",
+        "pass\nfrom asyncio import timeout",
+        "pass\nfrom asyncio.timeouts import timeout_at",
+        "import asyncio\nasyncio.timeouts.timeout(1)",
+    ],
+)
+def test_a_back_door_is_found_however_it_is_spelt(text: str) -> None:
+    assert [line for _, line in through_other_doors(ast.parse(text), "pools/pool.py")] == [2]
+
+
+def test_the_door_itself_may_be_used() -> None:
+    assert not through_other_doors(ast.parse("from time import monotonic"), "clock.py")
+    assert not through_other_doors(ast.parse("from os import path"), "pools/pool.py")

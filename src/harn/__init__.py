@@ -1,11 +1,13 @@
 """harn orchestrates agents, and any work that waits.
 
-    edges       cli, portal                          the command line, HTTP
-    service     orchestrator                         manifest, composition
-    routing     triggers  llm                        an event finds its handler
-    features    pools  supervisors  workers  ratelimit
-    primitives  sync, tasks | eventlog, storage      in this process | survives it
-    ground      clock runtime context errors settings topics duration ids telemetry
+    edges        cli ──▶ portal
+    service      orchestrator
+    routing      triggers   llm
+    features     pools  supervisors  workers  ratelimit
+    primitives   sync ──▶ tasks    │   eventlog ──▶ storage
+                 in this process   │   survives this process
+    ground       clock runtime context errors settings topics duration ids telemetry
+                 joining unwinding wakers
 
 Everything public is importable from here and loaded when it is first used, so that `import harn`
 costs nothing and the command line starts at once. `__init__.pyi` tells type checkers the same.

@@ -1,9 +1,16 @@
 """The command line: how each run of a command starts and ends.
 
 Data goes to stdout, everything else to stderr; a failure is one line and an exit code (1: it
-could not be done, 2: wrong usage, 130: interrupted). The tree of commands is in `tree.py`; even
-click is imported only when there is something for it to do, so that `harn --version` starts at
-once.
+could not be done, 2: wrong usage, 130: interrupted). Even click is imported only when there is
+something for it to do, so that `harn --version` starts at once.
+
+tree.py          the tree of commands, each imported when it is called
+where.py         which manifest a command is about; stores.py, which store
+output.py        JSON or text, and never a terminal's escapes
+orchestrator.py  `harn orchestrator`: check.py, serve.py, fire.py, queue.py, dlq.py, metrics.py
+log.py           `harn log`; ratelimit.py, `harn ratelimit`; top.py, `harn top`
+demo.py          `harn demo`; demoqueue.py, its second half
+doctor.py        `harn doctor`; lint.py, `harn lint`; completion.py, `harn completion`
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Model calls inside the budget.
 
-messages      what is said and what comes back, in no provider's dialect
-provider      the seam: complete, stream, count_tokens
-openai, anthropic, http    two wire formats
-models        which provider and model a call reaches
-call, stream  llm_call, llm_stream: reserve, call, settle
-schemas       structured answers, checked
-tools, agent  functions as tools; agent_loop
-observing     spans and counters
+messages.py   what is said and what comes back, in no provider's dialect
+provider.py   the seam: complete, stream, count_tokens
+openai.py     one wire format; anthropic.py, the other; http.py, the client under both
+models.py     which provider and model a call reaches
+call.py       llm_call: reserve, call, settle; stream.py, llm_stream
+schemas.py    structured answers, checked
+tools.py      functions as tools; agent.py, agent_loop
+observing.py  spans and counters
 """
 
 from harn.llm.agent import AgentResult, agent_loop

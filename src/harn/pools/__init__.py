@@ -5,7 +5,7 @@ strategies.py    which queued task goes next: fifo, priority, lifo, fair_round_r
 backpressure.py  what a full queue does; parking.py, the line of those who wait
 pool.py          Pool: the door; slots.py, who runs, who is next, how it ends
 worker.py        the workers that run closures; stuck.py, closures that wait for their own pool
-task.py          PoolTask, the handle; snapshots.py, what can be seen
+task.py          PoolTask, the handle; snapshots.py, what can be seen; names.py, ids and times
 memory.py        retention and idempotency
 records.py       the lines of a journal; journalfile.py, journal.py, the file and its thread
 persistence.py   what is journalled when, and what a restart makes of it

@@ -1,15 +1,15 @@
 """Rate limits that hold across processes: reserve, run, settle.
 
-window       sliding-window arithmetic: pure
-admission    one transaction: correct, admit, queue
-line         who of this process waits, and when to ask again
-limiter      durable_rate_limit_acquire, and where the rows live
-buckets      what is asked and what is answered
-owner        whether the process that holds a ticket still lives
-providers    limits of model providers: catalogue, environment, llm_rate_limit
-slot         llm_slot and with_rate_limit; concurrency.py has its seats
-hints        what a provider's answer says about coming back: pure
-counting     what Prometheus sees
+window.py     sliding-window arithmetic: pure
+admission.py  one transaction: correct, admit, queue
+line.py       the callers of this process that wait, and when to ask again
+limiter.py    durable_rate_limit_acquire, and where the rows live
+buckets.py    what is asked and what is answered
+owner.py      whether the process that holds a ticket still lives
+providers.py  limits of model providers: catalogue, environment, llm_rate_limit
+slot.py       llm_slot and with_rate_limit; concurrency.py, its seats
+hints.py      what a provider's answer says about coming back: pure
+listing.py    what an operator sees; counting.py, what Prometheus sees
 """
 
 from __future__ import annotations

@@ -4,14 +4,31 @@
 a generator of named statements (see `operations.py`), in a transaction of its own; the engines
 differ in how they drive it and in nothing that can be seen.
 
-    contract     records, and what an engine must do
-    operations   the generators, and the loop that drives one
-    log          append, read, cursors          retention   trim
-    codec        what may enter                 topics of queues: `harn.topics`
-    indexes      how a fold of the log plugs in
-    holding      what a trim must leave         trimmed     what it explains
-    store        the open engine of a runtime
-    memory, sqlite, file, postgres              the engines
+    contract.py      records, and what an engine must do
+    operations.py    the generators, and the loop that drives one
+    queries.py       the SQL of every concern, by name: the files in sql/
+    codec.py         what may enter the log
+    store.py         the open engine of a runtime; apart.py, the same engine opened again
+    places.py        a store's URL, and private files
+
+    sqlite.py        an engine; session.py, one connection; handover.py, between loop and threads
+    memory.py        an engine: the same statements, in memory
+    file.py          an engine; filelog.py, the log in files; lines.py, a topic's file
+    journal.py       the commit journal of that engine
+    postgres.py      an engine; pgserver.py, connections; pgpipeline.py, bursts of statements;
+                     pgarrays.py, columns as arrays
+    listening.py     NOTIFY as a wake-up hint; watching.py, inotify as one
+
+    log.py           append, read, cursors; moving.py, export and import
+    retention.py     trim; holding.py, what it must leave; trimmed.py, what it explains
+    indexes.py       how a fold of the log plugs in; rebuild.py, verify and rebuild
+
+    jobs.py          enqueue and claim; settling.py, what ends a claim or a job
+    jobindex.py      the queues' tables; jobfold.py, the same from the log
+    jobrecords.py    what travels; jobviews.py, what can be seen; deadletters.py, dead jobs
+    triggers.py      inbox, dedupe, schedules; triggergates.py, gates and circuits
+    triggerfold.py   the triggers' tables, from the log
+    leases.py        names with one holder; limits.py, rate-limit buckets
 """
 
 from __future__ import annotations

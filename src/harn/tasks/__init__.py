@@ -1,11 +1,14 @@
 """Structured concurrency: tasks that cannot leak.
 
-scope.py       spawn; scope, the block that joins what was spawned in it; cancel_graceful
+scope.py       spawn; scope, the block that joins what was spawned in it
 handle.py      TaskHandle: await it, cancel it, ask how it ended
-parallel.py    parallel, each, settle, race, stream: the same function over many items
+parallel.py    parallel, each, settle, race: the same function over many items; stream.py, its
+               values as they come; crew.py, the workers under all of them
 timing.py      deadline, retry
 isolation.py   where a function runs: loop, thread (threads.py), process (processes.py)
 background.py  run_in_thread: a runtime on a thread of its own, for synchronous programs
+callables.py   what can be called; apart.py, run apart from the loop and know who is running
+stopping.py    cancel_graceful, is_cancelled
 cleanup.py     defer, owned, disown, drop
 waiting.py     wait_agent
 results.py     Ok and Err

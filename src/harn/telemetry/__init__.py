@@ -1,1 +1,7 @@
-"""What can be seen from outside: spans for OpenTelemetry, families for Prometheus."""
+"""What can be seen from outside: spans, metric families, log lines.
+
+spans.py    spans and links for OpenTelemetry, at no cost while nothing listens
+metrics.py  every Prometheus family, and the registry that collects them
+logs.py     log lines that say which task was running
+html.py     small tables for notebooks
+"""

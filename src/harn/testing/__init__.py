@@ -4,6 +4,11 @@
 run). `fresh_runtime()` is a runtime in memory on such a clock; `mock_time()` swaps the clock of
 the runtime you are in. `VirtualTimeLoop` goes further and fakes the event loop's own time, for
 code that calls `asyncio.sleep` itself. None of them ever jumps over real work.
+
+clock.py    FakeClock, fresh_runtime, mock_time
+loop.py     VirtualTimeLoop, run_virtual
+models.py   FakeModels: a model provider on loopback that follows a script
+plugin.py   fixtures for pytest
 """
 
 from harn.testing.clock import FakeClock, fresh_runtime, mock_time

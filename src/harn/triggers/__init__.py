@@ -3,7 +3,7 @@
 event.py        TriggerEvent, and dotted paths into it
 matching.py     which bindings an event reaches, and in which order
 binding.py      a trigger, checked, with its version
-flow.py         the gates' options and decisions; gates.py carries them out
+flow.py         the gates' options and decisions; gates.py carries them out; line.py, who waits
 retry.py        when a failed dispatch is tried again; circuit.py, when a destination is left alone
 handlers.py     SpawnToPool, worker://, functions; a2a.py, a2a:// over outbound.py and guard.py
 dispatch.py     one event on its way; dispatcher.py, attempts and outcome; outcomes.py, its records

@@ -4,7 +4,7 @@ queue.py       WorkerQueue and Claim: enqueue, claim, renew, ack, fail, release,
 policy.py      SchedulerPolicy: how consumers share a queue
 fairshare.py   deficit round robin, decided
 desk.py        what meets shares one transaction
-consumer.py    drain: claim, work, renew, settle
+consumer.py    drain: claim, work, renew, settle; working.py, one job at work
 renewing.py    claims stay alive on a thread of their own
 records.py     jobs, receipts, summaries
 """
