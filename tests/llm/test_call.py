@@ -165,6 +165,8 @@ async def test_leaving_a_stream_early_hangs_up() -> None:
         while models.open_now:
             await asyncio.sleep(0.001)
 
+    assert len(models.received) == 1
+
 
 async def test_a_streams_failure_comes_out_after_its_pieces() -> None:
     pieces: list[str] = []

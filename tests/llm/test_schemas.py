@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import msgspec
@@ -30,8 +31,12 @@ PERSON = {
         {"name": "Ada", "next": "x"},
     ],
 )
-def test_what_fits_is_accepted(value) -> None:
+def test_what_fits_is_accepted_as_it_is(value) -> None:
+    before = copy.deepcopy(value)
+
     check(value, PERSON)
+
+    assert value == before
 
 
 @pytest.mark.parametrize(

@@ -134,4 +134,14 @@ def test_B3_B7_the_victim_is_the_oldest_of_all_or_of_the_longest(order, steps) -
 
 def test_an_absent_task_is_discarded_without_harm() -> None:
     for arrivals in (Oldest(), Longest()):
-        arrivals.discard(Item(1, partition="x"))
+        first, second = Item(1, partition="x"), Item(2, partition="x")
+        arrivals.discard(first)
+        arrivals.add(first)
+        arrivals.add(second)
+
+        arrivals.discard(Item(3, partition="x"))
+        arrivals.discard(Item(4, partition="y"))
+
+        assert arrivals.victim(None) is first
+        arrivals.discard(first)
+        assert arrivals.victim(None) is second

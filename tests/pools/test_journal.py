@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -565,6 +566,25 @@ async def test_J9_a_failed_write_fails_the_submit_and_leaves_nothing(disk, monke
     assert not list(disk.glob("*.damaged"))
 
 
+async def test_J9_a_failed_write_fails_every_submit_that_shared_it(disk, monkeypatch) -> None:
+    pool = await opened()
+    await pool.submit(hang)
+    await harn.current_runtime().clock.settle()
+    write = os.write
+
+    def full(fd, data):
+        if fd == pool._journal._journal._file._fd:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(fd, data)
+
+    monkeypatch.setattr(os, "write", full)
+    submits = [asyncio.ensure_future(pool.submit(partial(note, n))) for n in range(3)]
+    await asyncio.wait(submits, timeout=30)
+    monkeypatch.undo()
+
+    assert [each.done() and type(each.exception()) for each in submits] == [StorageError] * 3
+
+
 async def test_J9_an_end_that_could_not_be_written_is_written_later(disk, monkeypatch) -> None:
     pool = await opened()
     gate = asyncio.Event()
@@ -822,17 +842,21 @@ def test_a_line_carries_its_checksum_and_reads_back() -> None:
         assert encode(decode(line[:-1])) == line
 
 
-async def test_two_processes_race_for_one_pool_and_one_wins(disk) -> None:
-    async def race():
-        async with harn.Runtime(state_dir=disk.parent, storage="memory://"):
-            try:
-                await opened()
-            except PoolLocked:
-                return "locked"
-            await asyncio.sleep(0.02)
-            return "won"
-
-    for _ in range(10):
-        outcomes = await asyncio.gather(race(), race(), race())
-        assert "won" in outcomes
-        assert outcomes.count("won") == 1 or "locked" not in outcomes
+def test_two_processes_race_for_one_pool_and_one_wins(tmp_path) -> None:
+    racer = Path(__file__).parents[1] / "crash" / "pool_racer.py"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    command = [sys.executable, str(racer), str(tmp_path)]
+    processes = [subprocess.Popen(command, **pipes) for _ in range(2)]
+    try:
+        assert [each.stdout.readline() for each in processes] == ["ready\n"] * 2
+        for number in range(5):
+            for each in processes:
+                each.stdin.write(f"go {number}\n")
+            answers = [each.stdout.readline() for each in processes]
+            assert sorted(answers) == ["locked\n", "won\n"]
+            winner = processes[answers.index("won\n")]
+            winner.stdin.write("release\n")
+            assert winner.stdout.readline() == "released\n"
+    finally:
+        for each in processes:
+            each.communicate(timeout=30)

@@ -735,6 +735,20 @@ async def test_I7_retention_bounds_tasks_and_keys_by_count_and_age(clock) -> Non
 # Waiting for oneself.
 
 
+async def test_I7_a_key_holds_up_to_its_age_and_no_longer(runtime, clock) -> None:
+    pool = await pool_create(retention=harn.Retention(age="1m"))
+    first = await pool.submit(lambda: 1, idempotency_key="k")
+    await first
+
+    await clock.advance("1m")
+    kept = await pool.submit(lambda: 2, idempotency_key="k")
+    await clock.advance("1ms")
+    gone = await pool.submit(lambda: 3, idempotency_key="k")
+
+    assert kept is first
+    assert gone is not first
+
+
 async def test_P9_a_closure_that_waits_for_its_own_full_pool_is_told() -> None:
     pool = await pool_create(max_concurrent=1)
 

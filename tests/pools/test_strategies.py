@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given, settings, strategies as st
 from pool_items import Item, Model
@@ -103,10 +105,15 @@ def test_P6_no_key_can_name_the_partition_of_those_without_one() -> None:
 @pytest.mark.parametrize("strategy", ALL, ids=lambda each: each.kind)
 def test_a_long_queue_is_dropped_without_deep_recursion(strategy) -> None:
     queue = strategy.queue()
+    last = Item(200_000)
+    held_before = sys.getrefcount(last)
     for seq in range(200_000):
         queue.push(Item(seq))
+    queue.push(last)
 
     del queue
+
+    assert sys.getrefcount(last) == held_before
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,40 @@ async def test_R7_a_process_that_falls_silent_loses_its_place_after_its_lease(
     assert not silent.done()
 
 
+async def test_R7_a_silent_neighbour_holds_up_nobody_while_there_is_room_for_both(
+    street, clock
+) -> None:
+    await street[0].take(limit=2, units=2)
+    silent = street[1].take(limit=2)
+    await clock.settle()
+    street[1].fall_silent()
+    behind = street[2].take(limit=2)
+    await clock.settle()
+    third = street[0].take(limit=2)
+
+    await clock.advance("1100ms")  # everything is free, and the silent one's lease still runs
+
+    assert behind.done()
+    assert not third.done()
+    street[1].wake_up()
+    await clock.advance("100ms")
+    assert silent.done()
+
+
+async def test_a_clock_that_is_set_back_keeps_no_silent_neighbour_in_line(street, clock) -> None:
+    await street[0].take()
+    silent = street[1].take()
+    await clock.settle()
+    street[1].fall_silent()
+    clock._start_ms -= 3_600_000
+    behind = street[2].take()
+
+    await clock.advance("10s")
+
+    assert behind.done()
+    assert not silent.done()
+
+
 async def test_whoever_wakes_from_silence_stands_where_it_stood(street, clock) -> None:
     await street[0].take()
     silent = street[1].take(limit=1, units=5)

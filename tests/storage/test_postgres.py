@@ -10,6 +10,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import ANY
 
 import psycopg
 import pytest
@@ -304,3 +305,28 @@ async def test_an_operation_that_only_reads_sees_one_moment(postgres_url: str) -
         before, after = await looking
 
     assert before == after == [(1,)]
+
+
+async def test_E6_an_append_that_waits_for_a_topic_holds_no_later_one(postgres_url: str) -> None:
+    dsn, schema = postgres_url.split("?schema=")
+    waits = (
+        "SELECT 1 FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    both = [draft("b", "k", 1), draft("a", "k", 1)]
+    async with (
+        Runtime(storage=postgres_url) as runtime,
+        await psycopg.AsyncConnection.connect(dsn) as other,
+    ):
+        store = runtime.service(Store)
+        await store.run(lambda: append(both))
+        await other.execute(f"SET search_path TO {schema}")
+        await other.execute("SELECT 1 FROM topics WHERE name = 'a' FOR UPDATE")
+        waiting = asyncio.ensure_future(store.run(lambda: append(both)))
+        while not await (await other.execute(waits)).fetchall():
+            await asyncio.sleep(0.01)
+
+        await other.execute("SELECT 1 FROM topics WHERE name = 'b' FOR UPDATE NOWAIT")
+        await other.commit()
+
+        assert await waiting == [(2, ANY), (2, ANY)]

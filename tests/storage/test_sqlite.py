@@ -319,6 +319,23 @@ async def test_47_an_operation_that_writes_nothing_syncs_what_was_written_before
             assert weather.calls["xSync"] > before
 
 
+async def test_47_an_idle_store_syncs_what_the_weaker_class_wrote(
+    path: Path, weather: Weather, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "SYNC_WITHIN", 0.01)
+    async with Runtime(storage=f"sqlite:///{path}") as runtime:
+        store = runtime.service(Store)
+        await store.run(lambda: append([draft("a", "k", 1)]), durability="full")
+        before = weather.calls["xSync"]
+
+        await store.run(lambda: append([draft("a", "k", 2)]), durability="normal")
+        assert isinstance(store.driver, SqliteDriver)
+        while store.driver._writer._unsynced:
+            await asyncio.sleep(0.005)
+
+        assert weather.calls["xSync"] > before
+
+
 def nothing() -> Operation[None]:
     yield from ()
 

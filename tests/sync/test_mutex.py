@@ -55,11 +55,14 @@ async def test_Y1_one_task_at_a_time_in_the_same_block(runtime: Runtime) -> None
 
 
 async def test_two_blocks_are_two_locks_even_on_one_line(runtime: Runtime) -> None:
+    entered = 0
     async with mutex():
         async with mutex():
-            pass
+            entered += 1
     async with mutex(), mutex():
-        pass
+        entered += 1
+
+    assert entered == 2
 
 
 async def test_inside_a_helper_the_helpers_place_counts(runtime: Runtime) -> None:
@@ -196,7 +199,8 @@ async def test_a_section_left_while_somebody_gets_in_line_is_not_missed(
 
     monkeypatch.setattr(sys.modules["harn.sync.mutex"], "Future", collecting)
     async with mutex("m"):
-        pass
+        others = runtime.service(Mutexes).sections
+        assert len(others) == 1
 
 
 async def test_a_permit_given_back_while_somebody_gets_in_line_is_not_missed(

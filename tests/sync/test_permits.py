@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -534,3 +536,35 @@ async def test_permits_unwind_in_turn_with_defers(runtime: Runtime) -> None:
         defer(note)
 
     assert seen == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "acquire",
+    [
+        lambda: sync_semaphore_acquire("k", 2, 2),
+        lambda: sync_gate_acquire("k", 1),
+        lambda: sync_rwlock_acquire("k", "write"),
+        lambda: sync_mutex_acquire("k", timeout="1h"),
+    ],
+    ids=["semaphore", "gate", "rwlock", "mutex"],
+)
+async def test_a_permit_released_by_a_finaliser_while_a_caller_joins_the_line_is_granted(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, acquire: Any
+) -> None:
+    # A finaliser runs wherever the collector does: here, as the caller makes its future.
+    async def take() -> Any:
+        return disown(await acquire())
+
+    abandoned = await spawn(take)
+
+    def collecting(*, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        abandoned.release()
+        return asyncio.Future(loop=loop)
+
+    there = sys.modules["harn.sync.turnstile"]
+    monkeypatch.setattr(there, "asyncio", SimpleNamespace(Future=collecting))
+    waiting = asyncio.ensure_future(acquire())
+    await settle()
+
+    assert waiting.done()
+    assert not (await waiting).released

@@ -48,10 +48,15 @@ async def test_N8_a_deadline_interrupts_the_block_at_its_time_and_not_before(
 
 
 async def test_a_block_that_ends_in_time_is_left_alone(runtime: Runtime, clock: FakeClock) -> None:
+    me = asyncio.current_task()
+    assert me is not None
     async with deadline("1s"):
         await turns()
+    assert clock.pending == 0
     await clock.advance("5s")
     await turns()
+
+    assert me.cancelling() == 0
 
 
 async def test_N8_nested_deadlines_end_at_the_earlier_one(

@@ -310,3 +310,28 @@ async def test_D5_a_job_that_is_given_back_costs_its_key_no_credit(runtime: harn
     sequence = tenants(await served(queue, 6))
 
     assert (first.job.tenant_id, sequence) == ("a", "baabaa")
+
+
+async def test_D5_a_job_given_back_in_a_later_round_earns_its_key_no_turn(
+    runtime: harn.Runtime,
+) -> None:
+    queue = worker_queue("q", SchedulerPolicy(strategy="drr", weights={"b": 2}))
+    await queue.enqueue_many([NewJob(n, tenant_id=t) for n in range(20) for t in "ab"])
+
+    [first] = await queue.claim_many("w", 1)
+    assert tenants(await served(queue, 3)) == "bba"  # the last one begins another round
+    await first.release()
+
+    assert first.job.tenant_id == "a"
+    assert tenants(await served(queue, 6)) == "bbabba"
+
+
+async def test_a_key_that_runs_empty_waits_for_the_next_round(runtime: harn.Runtime) -> None:
+    queue = worker_queue("q", SchedulerPolicy(strategy="drr", weights={"b": 3}))
+    await queue.enqueue_many([NewJob(n, tenant_id="b") for n in range(9)])
+    await queue.enqueue(0, tenant_id="a")
+    assert tenants(await served(queue, 2)) == "ab"
+
+    await queue.enqueue(1, tenant_id="a")
+
+    assert tenants(await served(queue, 4)) == "bbab"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import uuid
 from typing import Any
 
@@ -9,9 +10,10 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 import harn
 from harn import ClaimLost, NewJob, SchedulerPolicy, worker_queue
+from harn.runtime import current_frame_var
 from harn.storage import JobIndex, Store
 from harn.storage.rebuild import compare
-from harn.testing import fresh_runtime
+from harn.testing import FakeClock, fresh_runtime
 from harn.workers import Claim
 
 KEYS = st.sampled_from(["a", "b", None])
@@ -61,6 +63,47 @@ async def test_a_rebuilt_index_is_the_index_on_postgresql_too(
 ) -> None:
     async with fresh_runtime(storage=postgres_url) as runtime:
         await work_and_compare(runtime, steps)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=STEPS)
+async def test_a_rebuilt_index_is_the_index_on_files_too(steps: list[Any]) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        async with fresh_runtime(storage=f"file:///{place}/log") as runtime:
+            await work_and_compare(runtime, steps)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=STEPS)
+async def test_an_index_folds_what_another_process_wrote_to_the_files(steps: list[Any]) -> None:
+    clock = FakeClock()
+    with tempfile.TemporaryDirectory() as place:
+        url = f"file:///{place}/log"
+        async with (
+            fresh_runtime(storage=url, clock=clock) as one,
+            fresh_runtime(storage=url, clock=clock) as other,
+        ):
+            await take_turns([one, other], steps)
+            for runtime in (one, other):
+                run = runtime.service(Store).run
+                assert await run(lambda: compare([JobIndex()])) == []
+
+
+async def take_turns(runtimes: list[harn.Runtime], steps: list[Any]) -> None:
+    """Let each step be taken by the next of *runtimes*, whose claims are its own."""
+    clock: Any = runtimes[0].clock
+    queues, held = {}, {}
+    for number, (step, detail) in enumerate([*FIRST, *FIRST, *steps]):
+        runtime = runtimes[number % len(runtimes)]
+        token = current_frame_var.set(runtime.frame)
+        try:
+            if runtime not in queues:
+                queues[runtime] = [worker_queue("q", policy) for policy in POLICIES]
+                held[runtime] = []
+            await clock.advance("1ms")
+            await act(queues[runtime], held[runtime], clock, step, detail)
+        finally:
+            current_frame_var.reset(token)
 
 
 async def work_and_compare(runtime: harn.Runtime, steps: list[Any]) -> None:

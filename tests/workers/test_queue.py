@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +22,7 @@ from harn import (
     worker_queue,
     worker_queues,
 )
+from harn.runtime import current_frame_var
 from harn.testing import FakeClock
 
 HOUR = 3_600_000
@@ -274,6 +276,68 @@ async def test_a_dedupe_key_answers_with_the_first_job(
     assert batch[0].job_id == batch[1].job_id
     assert (kept.job_id, kept.duplicate) == (first.job_id, True)
     assert gone.duplicate is False
+
+
+async def test_a_dedupe_key_is_free_at_the_end_of_its_window_and_not_before(
+    queue: WorkerQueue, clock: FakeClock
+) -> None:
+    first = await queue.enqueue(1, dedupe_key="k")
+    claim = await queue.claim_next("w")
+    assert claim is not None
+    await claim.ack()
+
+    await clock.advance(milliseconds=24 * HOUR - 1)
+    last = await queue.enqueue(2, dedupe_key="k")
+    await clock.advance("1ms")
+    free = await queue.enqueue(3, dedupe_key="k")
+
+    assert (last.job_id, last.duplicate) == (first.job_id, True)
+    assert free.duplicate is False
+
+
+async def test_K1_an_expired_claim_is_not_revived_over_its_keys_cap(
+    store_runtime: Runtime, clock: FakeClock
+) -> None:
+    queue = worker_queue("q", SchedulerPolicy(strategy="drr", max_concurrent_per_key=1))
+    await queue.enqueue("first", tenant_id="a")
+    late = await queue.claim_next("w", ttl="1m")
+    assert late is not None
+    await clock.advance("1m")
+    await queue.enqueue("second", tenant_id="a", priority="high")
+    other = await queue.claim_next("x", ttl="1m")
+    assert other is not None and other.job.payload == "second"
+
+    with pytest.raises(ClaimLost, match="as many claims as the cap allows"):
+        await late.renew()
+
+    assert await queue.claim_next("y") is None
+
+
+async def test_C7_claimers_of_several_runtimes_never_share_a_job(lasting_url: str) -> None:
+    async with AsyncExitStack() as stack:
+        queues = []
+        for _ in range(3):
+            runtime = await stack.enter_async_context(Runtime(storage=lasting_url))
+            queues.append(_queue_of(runtime))
+        await queues[0].enqueue_many(range(60))
+
+        async def claim_all(queue: WorkerQueue) -> list[int]:
+            found = []
+            while (claim := await queue.claim_next("w")) is not None:
+                found.append(claim.job.id)
+            return found
+
+        claimed = await asyncio.gather(*(claim_all(queue) for queue in queues))
+
+    assert sorted(id for each in claimed for id in each) == list(range(1, 61))
+
+
+def _queue_of(runtime: Runtime) -> WorkerQueue:
+    token = current_frame_var.set(runtime.frame)
+    try:
+        return worker_queue("q")
+    finally:
+        current_frame_var.reset(token)
 
 
 async def test_A6_purge_takes_what_is_ready_or_scheduled_and_nothing_in_flight(

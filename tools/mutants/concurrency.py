@@ -8,7 +8,10 @@ MUTANTS = (
         "sync/turnstile.py",
         "            if self.free:\n                self.serve(self.monotonic())",
         "            if False:\n                self.serve(self.monotonic())",
-        ("sync/test_permits.py",),
+        (
+            "sync/test_permits.py::"
+            "test_a_permit_released_by_a_finaliser_while_a_caller_joins_the_line_is_granted",
+        ),
         "a permit that a finaliser releases as a caller joins the line is never granted",
     ),
     Mutant(
@@ -40,7 +43,7 @@ MUTANTS = (
         "sync/waiters.py",
         "        granted = self.state == GRANTED\n        self.state = GONE",
         "        granted = False\n        self.state = GONE",
-        ("sync/test_cancel.py",),
+        ("sync/test_cancel.py::test_Y3_a_cancelled_acquire_holds_nothing",),
         "whatever was granted to a cancelled waiter is lost",
     ),
     Mutant(
@@ -84,7 +87,8 @@ MUTANTS = (
         "            lost_at = asked + ttl * (1 - MARGIN)",
         "            lost_at = asked + ttl * (1 + MARGIN)",
         (
-            "supervisors/test_leases.py::test_U6_a_lease_that_cannot_be_renewed_is_lost_before_it_ends",
+            "supervisors/test_leases.py::"
+            "test_U6_a_lease_that_cannot_be_renewed_is_lost_before_it_ends",
         ),
         "a child still runs when another process may take its lease",
     ),

@@ -8,7 +8,7 @@ MUTANTS = (
         "pools/strategies.py",
         "            if line.live:\n                self._rotation.append(line)",
         "            if line.live:\n                self._rotation.appendleft(line)",
-        ("pools/test_strategies.py",),
+        ("pools/test_strategies.py::test_P5_P6_every_queue_gives_the_order_of_its_model",),
         "a busy partition goes first until it is empty",
     ),
     Mutant(
@@ -16,7 +16,10 @@ MUTANTS = (
         "pools/backpressure.py",
         "        return next(iter(self._tasks))",
         "        return next(reversed(self._tasks))",
-        ("pools/test_backpressure.py",),
+        (
+            "pools/test_backpressure.py::"
+            "test_B3_B7_the_victim_is_the_oldest_of_all_or_of_the_longest",
+        ),
         "a ring buffer keeps the oldest tasks",
     ),
     Mutant(
@@ -24,7 +27,7 @@ MUTANTS = (
         "pools/backpressure.py",
         "    if queued < policy.max_depth and not ahead:",
         "    if queued < policy.max_depth:",
-        ("pools/test_backpressure.py", "pools/test_pool.py"),
+        ("pools/test_backpressure.py::test_a_submit_meets_what_its_policy_says",),
         "a submit takes the place that is held for a parked one",
     ),
     Mutant(
@@ -48,7 +51,7 @@ MUTANTS = (
         "pools/memory.py",
         "ended[0]._finished_ms < since):",
         "ended[0]._finished_ms <= since):",
-        ("pools/test_pool.py::test_I7_retention_bounds_tasks_and_keys_by_count_and_age",),
+        ("pools/test_pool.py::test_I7_a_key_holds_up_to_its_age_and_no_longer",),
         "a key is forgotten at the age that retention still promises",
     ),
     Mutant(
@@ -56,7 +59,7 @@ MUTANTS = (
         "pools/journalfile.py",
         "        os.fdatasync(self._fd)",
         "        os.fstat(self._fd)",
-        ("pools/test_journal.py",),
+        ("pools/test_journal.py::test_J3_submit_returns_after_the_sync_and_not_before",),
         "a submit is acknowledged before it is on the disk",
     ),
     Mutant(
@@ -94,7 +97,7 @@ MUTANTS = (
         "pools/journal.py",
         "        failed = [line for line in lines if not line.owed]",
         "        failed = [line for line in lines if not line.owed][:1]",
-        ("pools/test_journal.py",),
+        ("pools/test_journal.py::test_J9_a_failed_write_fails_every_submit_that_shared_it",),
         "of the submits that share a failed write only the first is told",
     ),
     Mutant(

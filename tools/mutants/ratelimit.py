@@ -8,7 +8,10 @@ MUTANTS = (
         "ratelimit/admission.py",
         "                return False\n        return True\n\n    def _those_ahead",
         "                return False\n        return False\n\n    def _those_ahead",
-        ("ratelimit/test_neighbours.py",),
+        (
+            "ratelimit/test_neighbours.py::"
+            "test_R7_a_silent_neighbour_holds_up_nobody_while_there_is_room_for_both",
+        ),
         "with room for all, each process waits until the one ahead of it has been served",
     ),
     Mutant(
@@ -16,7 +19,10 @@ MUTANTS = (
         "ratelimit/admission.py",
         "        if head.until_us > self.now + LEASE_US:",
         "        if False:",
-        ("ratelimit/test_neighbours.py",),
+        (
+            "ratelimit/test_neighbours.py::"
+            "test_a_clock_that_is_set_back_keeps_no_silent_neighbour_in_line",
+        ),
         "after the clock was set back a dead process holds its place for as long as that",
     ),
     Mutant(
@@ -24,7 +30,10 @@ MUTANTS = (
         "ratelimit/admission.py",
         "head.until_us <= self.now or self.is_gone(head.owner):",
         "head.until_us < self.now - 1_000_000 or self.is_gone(head.owner):",
-        ("ratelimit/test_neighbours.py",),
+        (
+            "ratelimit/test_neighbours.py::"
+            "test_R7_a_process_that_falls_silent_loses_its_place_after_its_lease",
+        ),
         "a silent process holds the line after its lease",
     ),
     Mutant(
@@ -32,7 +41,7 @@ MUTANTS = (
         "ratelimit/window.py",
         "            if expires > now:\n                self.head_us = expires",
         "            if expires >= now:\n                self.head_us = expires",
-        ("ratelimit/test_window.py",),
+        ("ratelimit/test_window.py::test_R1_one_rule_admits_exactly_what_the_model_admits",),
         "units that expire now still count",
     ),
     Mutant(
@@ -40,7 +49,7 @@ MUTANTS = (
         "ratelimit/window.py",
         "        over = self.live + charge - self.strictest(limit, span)[0]",
         "        over = self.live + charge - self.strictest(limit, span)[0] - 1",
-        ("ratelimit/test_window.py",),
+        ("ratelimit/test_window.py::test_R1_one_rule_admits_exactly_what_the_model_admits",),
         "a window holds one unit more than its limit",
     ),
     Mutant(
@@ -48,7 +57,10 @@ MUTANTS = (
         "ratelimit/window.py",
         "        return min(self.live, over) if over > 0 else 0",
         "        return over if 0 < over <= self.live else 0",
-        ("ratelimit/test_window.py",),
+        (
+            "ratelimit/test_window.py::"
+            "test_R6_whoever_asks_for_a_stricter_rule_gets_it_from_everybody",
+        ),
         "a charge larger than the limit passes a window that is not empty",
     ),
     Mutant(
@@ -56,7 +68,10 @@ MUTANTS = (
         "ratelimit/window.py",
         "        if charge > most:\n            charge = most",
         "        if False:\n            charge = most",
-        ("ratelimit/test_window.py",),
+        (
+            "ratelimit/test_window.py::"
+            "test_R6_what_is_oversize_for_the_stricter_rule_charges_one_full_window_of_it",
+        ),
         "a charge larger than the limit counts for more than one window",
     ),
     Mutant(
@@ -64,7 +79,7 @@ MUTANTS = (
         "ratelimit/window.py",
         "        self.live += to - units",
         "        self.live += to",
-        ("ratelimit/test_limiter.py",),
+        ("ratelimit/test_limiter.py::test_settling_down_frees_units_for_whoever_waits",),
         "a settled reservation counts with what was reserved as well",
     ),
     Mutant(
@@ -76,12 +91,12 @@ MUTANTS = (
         "units that were freed are found only when the next timer comes",
     ),
     Mutant(
-        "settled-after-the-window",
-        "ratelimit/admission.py",
-        "        if at >= 0 and not at <= self.now < at + want.span:",
-        "        if at >= 0 and not at <= self.now <= at + want.span:",
-        ("ratelimit/test_limiter.py::test_settling_after_the_window_changes_nothing",),
-        "a correction at the end of its window counts in the next one",
+        "settle-up-is-ignored",
+        "ratelimit/window.py",
+        "        self.live += to - units",
+        "        self.live += min(to, units) - units",
+        ("ratelimit/test_limiter.py::test_settling_up_only_delays_what_comes_next",),
+        "what a call cost beyond its reservation is not counted",
     ),
     Mutant(
         "cancelled-grant-not-refunded",
@@ -96,7 +111,7 @@ MUTANTS = (
         "ratelimit/line.py",
         "                if queue:\n                    self._wake_lines((want.key,))",
         "                if queue:\n                    pass",
-        ("ratelimit/test_limiter.py",),
+        ("ratelimit/test_limiter.py::test_a_cancelled_acquire_leaves_no_place_in_line",),
         "the caller behind a cancelled one is not asked for",
     ),
 )

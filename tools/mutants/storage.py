@@ -8,7 +8,7 @@ MUTANTS = (
         "storage/sqlite.py",
         "        if self._unsynced and self.session is not None:\n            try:",
         "        if False and self.session is not None:\n            try:",
-        ("storage/test_sqlite.py",),
+        ("storage/test_sqlite.py::test_47_an_idle_store_syncs_what_the_weaker_class_wrote",),
         "commits of durability=normal are never synced while the store is idle",
     ),
     Mutant(
@@ -16,7 +16,10 @@ MUTANTS = (
         "storage/sqlite.py",
         "            if full and self._unsynced:",
         "            if False and self._unsynced:",
-        ("storage/test_sqlite.py",),
+        (
+            "storage/test_sqlite.py::"
+            "test_47_an_operation_that_writes_nothing_syncs_what_was_written_before",
+        ),
         "a full commit that writes nothing leaves the weaker commits before it unsynced",
     ),
     Mutant(
@@ -26,7 +29,7 @@ MUTANTS = (
         "                    request.error = ours",
         "            for request in wanted[:1]:\n                if request.error is None:\n"
         "                    request.error = ours",
-        ("storage/test_sqlite.py",),
+        ("storage/test_sqlite.py::test_a_commit_that_fails_fails_every_operation_in_it",),
         "a COMMIT that failed is acknowledged to all but the first operation in it",
     ),
     Mutant(
@@ -34,7 +37,10 @@ MUTANTS = (
         "storage/sqlite.py",
         '            execute("ROLLBACK" if alone else "ROLLBACK TO one")',
         '            execute("ROLLBACK" if alone else "SAVEPOINT two")',
-        ("storage/test_conformance.py",),
+        (
+            "storage/test_conformance.py::"
+            "test_an_operation_that_fails_in_a_shared_commit_fails_alone",
+        ),
         "half of a failed operation is committed with its neighbours",
     ),
     Mutant(
@@ -42,7 +48,7 @@ MUTANTS = (
         "storage/journal.py",
         "            if sync:\n                os.fdatasync(self._fd)",
         "            if False:\n                os.fdatasync(self._fd)",
-        ("storage/test_file.py", "storage/test_power_loss.py"),
+        ("storage/test_file.py::test_E1_power_loss_takes_no_acknowledged_record",),
         "an acknowledged commit may be lost with the power",
     ),
     Mutant(
@@ -50,7 +56,7 @@ MUTANTS = (
         "storage/journal.py",
         "            os.fsync(fresh)\n            os.rename(temporary, self.path)",
         "            os.rename(temporary, self.path)",
-        ("storage/test_file.py", "storage/test_power_loss.py"),
+        ("storage/test_file_syncs.py",),
         "a new journal may be empty after a power cut",
     ),
     Mutant(
@@ -58,7 +64,7 @@ MUTANTS = (
         "storage/journal.py",
         "            os.rename(temporary, self.path)\n            sync_dir(self.path.parent)",
         "            os.rename(temporary, self.path)",
-        ("storage/test_file.py", "storage/test_power_loss.py"),
+        ("storage/test_file_syncs.py",),
         "the old journal may come back after a power cut, without what the topics then held",
     ),
     Mutant(
@@ -66,7 +72,7 @@ MUTANTS = (
         "storage/filelog.py",
         "            _sync_file(self._path(topic))",
         "            self._path(topic)",
-        ("storage/test_file.py", "storage/test_power_loss.py"),
+        ("storage/test_file.py::test_E1_power_loss_takes_no_acknowledged_record",),
         "the journal starts over before the topics' files hold what it said",
     ),
     Mutant(
@@ -74,7 +80,7 @@ MUTANTS = (
         "storage/filelog.py",
         "        _write_all(handle, data, 0)\n        os.fsync(handle)",
         "        _write_all(handle, data, 0)",
-        ("storage/test_file.py", "storage/test_power_loss.py"),
+        ("storage/test_file_syncs.py",),
         "a compacted topic may be empty after a power cut",
     ),
     Mutant(
@@ -82,7 +88,7 @@ MUTANTS = (
         "storage/filelog.py",
         "    os.rename(temporary, path)\n    sync_dir(path.parent)",
         "    os.rename(temporary, path)",
-        ("storage/test_file.py", "storage/test_power_loss.py"),
+        ("storage/test_file_syncs.py",),
         "a trim may be undone by a power cut after the journal has moved on",
     ),
     Mutant(
@@ -90,7 +96,7 @@ MUTANTS = (
         "storage/filelog.py",
         "            self._doubtful = True",
         "            self._doubtful = False",
-        ("storage/test_file.py",),
+        ("storage/test_file.py::test_J9_a_sync_that_fails_later_is_made_good_by_the_next_commit",),
         "after a failed sync a later one of the same journal is believed",
     ),
     Mutant(
@@ -98,7 +104,7 @@ MUTANTS = (
         "storage/file.py",
         "for request in wanted:\n                request.error = request.error or ours",
         "for request in wanted[:1]:\n                request.error = request.error or ours",
-        ("storage/test_file.py",),
+        ("storage/test_file_syncs.py::test_J9_a_commit_that_fails_fails_every_operation_in_it",),
         "a commit that failed is acknowledged to all but the first operation in it",
     ),
     Mutant(
@@ -106,7 +112,7 @@ MUTANTS = (
         "storage/file.py",
         "        names = self._log.names() if grown is None else grown",
         "        names = self._log.names() if grown is None else set()",
-        ("storage/test_rebuild.py",),
+        ("storage/test_rebuild.py::test_a_second_process_folds_what_the_first_one_wrote",),
         "what another process wrote is not in this one's index",
     ),
     Mutant(
@@ -122,7 +128,7 @@ MUTANTS = (
         "storage/log.py",
         "    return [(topic, count, largest) for topic, count in sorted(counts.items())]",
         "    return [(topic, count, largest) for topic, count in counts.items()]",
-        ("storage/test_postgres.py",),
+        ("storage/test_postgres.py::test_E6_an_append_that_waits_for_a_topic_holds_no_later_one",),
         "two appends to the same topics wait for each other's heads",
     ),
     Mutant(
@@ -130,7 +136,7 @@ MUTANTS = (
         "storage/sql/jobs.postgres.sql",
         "FROM queues WHERE name = :queue FOR UPDATE",
         "FROM queues WHERE name = :queue",
-        ("workers/test_queue.py::test_C7_racing_claimers_never_share_a_job",),
+        ("workers/test_queue.py::test_C7_claimers_of_several_runtimes_never_share_a_job",),
         "two claims read the same ready jobs",
     ),
     Mutant(
@@ -138,7 +144,10 @@ MUTANTS = (
         "storage/sql/leases.sql",
         "WHERE leases.expires_at_ms <= :now",
         "WHERE leases.expires_at_ms <= :now + 1",
-        ("storage/test_lease_operations.py",),
+        (
+            "storage/test_lease_operations.py::"
+            "test_an_expired_lease_is_taken_over_with_a_higher_epoch",
+        ),
         "a lease is taken over a millisecond before its holder stops",
     ),
     Mutant(
@@ -146,7 +155,10 @@ MUTANTS = (
         "storage/sql/leases.sql",
         "epoch = leases.epoch + 1,",
         "epoch = leases.epoch,",
-        ("storage/test_lease_operations.py",),
+        (
+            "storage/test_lease_operations.py::"
+            "test_an_expired_lease_is_taken_over_with_a_higher_epoch",
+        ),
         "the fencing token of a taken lease is that of its last holder",
     ),
     Mutant(
@@ -154,7 +166,10 @@ MUTANTS = (
         "storage/sql/leases.sql",
         "WHERE name = :lease AND epoch = :epoch AND expires_at_ms > 0",
         "WHERE name = :lease AND epoch <= :epoch + 1 AND expires_at_ms > 0",
-        ("storage/test_lease_operations.py",),
+        (
+            "storage/test_lease_operations.py::"
+            "test_an_expired_lease_is_taken_over_with_a_higher_epoch",
+        ),
         "a holder that lost its lease keeps it",
     ),
 )

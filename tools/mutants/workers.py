@@ -27,7 +27,7 @@ MUTANTS = (
         "storage/sql/jobs.sql",
         "WHERE queue_id = :queue_id AND wake_at <= :until ORDER BY wake_at LIMIT :limit;",
         "WHERE queue_id = :queue_id AND wake_at < :until ORDER BY wake_at LIMIT :limit;",
-        ("workers/test_queue.py",),
+        ("workers/test_queue.py::test_C5_a_silent_consumer_loses_its_claim",),
         "a claim is still held at the moment it expires",
     ),
     Mutant(
@@ -35,7 +35,7 @@ MUTANTS = (
         "storage/jobindex.py",
         "        return self.alarm is not None and self.alarm <= self.now",
         "        return self.alarm is not None and self.alarm < self.now",
-        ("workers/test_queue.py",),
+        ("workers/test_queue.py::test_C5_a_silent_consumer_loses_its_claim",),
         "a scheduled job is not ready at its own time",
     ),
     Mutant(
@@ -67,7 +67,7 @@ MUTANTS = (
         "storage/settling.py",
         "            if 0 < self._state.cap <= Share(*row).in_flight:",
         "            if 0 < self._state.cap < Share(*row).in_flight:",
-        ("workers/test_queue.py", "workers/test_fairshare.py"),
+        ("workers/test_queue.py::test_K1_an_expired_claim_is_not_revived_over_its_keys_cap",),
         "a renewal after the expiry puts one claim more in flight than the cap",
     ),
     Mutant(
@@ -86,7 +86,10 @@ MUTANTS = (
         "storage/jobs.py",
         "settled_at + dedupe_ms > state.now",
         "settled_at + dedupe_ms >= state.now",
-        ("workers/test_queue.py::test_a_dedupe_key_answers_with_the_first_job",),
+        (
+            "workers/test_queue.py::"
+            "test_a_dedupe_key_is_free_at_the_end_of_its_window_and_not_before",
+        ),
         "a job is still answered with its predecessor when the window is over",
     ),
     Mutant(
@@ -114,19 +117,22 @@ MUTANTS = (
         "a key full of old jobs is promoted over everyone else, again and again",
     ),
     Mutant(
-        "empty-key-keeps-its-credit",
-        "workers/fairshare.py",
-        "            share.turn, share.credit = None, 0",
-        "            share.turn = None",
-        ("workers/test_fairshare.py::test_C8_picks_are_those_of_the_rule_written_out_in_full",),
-        "a key that runs empty saves its credit for later",
+        "returning-key-jumps-the-round",
+        "storage/sql/jobs.sqlite.sql",
+        "WHEN ?7 > 0 AND in_flight >= ?7 THEN NULL ELSE ?5 + 1 END,",
+        "WHEN ?7 > 0 AND in_flight >= ?7 THEN NULL ELSE ?5 END,",
+        ("workers/test_fairshare.py::test_a_key_that_runs_empty_waits_for_the_next_round",),
+        "a key that runs empty and comes back is served twice in a round",
     ),
     Mutant(
         "release-refunds-an-earlier-round",
         "storage/jobindex.py",
         "        if to.attempts < job.attempts and job.claim_round == self._state.round:",
         "        if to.attempts < job.attempts:",
-        ("workers/test_fairshare.py",),
+        (
+            "workers/test_fairshare.py::"
+            "test_D5_a_job_given_back_in_a_later_round_earns_its_key_no_turn",
+        ),
         "a job given back in a later round earns its key an extra turn",
     ),
     Mutant(

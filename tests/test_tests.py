@@ -1,0 +1,94 @@
+"""Every test can fail: it asserts, expects an error, or calls a helper of the tests that does."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+CHECKS = {"raises", "fail", "warns", "assert_outcomes", "check_returncode", "fnmatch_lines"}
+"""What fails a test when it is called, beside `assert` and `raise`."""
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def helpers_of(path: Path) -> dict[str, list[tuple[Function, Path]]]:
+    """The functions of *path* and of the modules of the tests that it imports, by name."""
+    found: dict[str, list[tuple[Function, Path]]] = {}
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, Function):
+            found.setdefault(node.name, []).append((node, path))
+        for name in _modules(node):
+            for place in (path.parent / f"{name}.py", TESTS / f"{name}.py"):
+                if place.is_file() and place != path:
+                    for known, functions in helpers_of(place).items():
+                        found.setdefault(known, []).extend(functions)
+    return found
+
+
+def _modules(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+
+
+def can_fail(function: Function, path: Path, seen: frozenset[str] = frozenset()) -> bool:
+    """Whether *function* of *path* checks something itself, or by what it calls in the tests."""
+    names: set[str] = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assert | ast.Raise):
+            return True
+        if isinstance(node, ast.Call):
+            names.add(ast.unparse(node.func).rpartition(".")[2])
+    if names & CHECKS:
+        return True
+    helpers = helpers_of(path)
+    return any(
+        can_fail(helper, home, seen | {name})
+        for name in names - seen
+        for helper, home in helpers.get(name, ())
+        if helper is not function
+    )
+
+
+def written_in(path: Path) -> list[Function]:
+    return [
+        node
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, Function) and node.name.startswith("test_")
+    ]
+
+
+@pytest.mark.parametrize(
+    "path", sorted(TESTS.rglob("test_*.py")), ids=lambda path: str(path.relative_to(TESTS))
+)
+def test_every_test_can_fail(path: Path) -> None:
+    idle = [test.name for test in written_in(path) if not can_fail(test, path)]
+
+    assert not idle, f"these assert nothing: {idle}"
+
+
+@pytest.mark.parametrize(
+    ("text", "bites"),
+    [
+        ("def test_a():\n    assert 1", True),
+        ("def test_a():\n    with pytest.raises(ValueError):\n        f()", True),
+        ("def check():\n    assert 1\ndef test_a():\n    asyncio.run(check())", True),
+        ("def test_a():\n    f()", False),
+        ("def f():\n    return 1\ndef test_a():\n    f()", False),
+        ("def test_a():\n    test_a()", False),
+    ],
+)
+def test_a_test_that_asserts_nothing_is_found(text: str, bites: bool, tmp_path: Path) -> None:
+    path = tmp_path / "test_sample.py"
+    path.write_text(text)
+
+    assert [can_fail(test, path) for test in written_in(path)] == [bites]
