@@ -24,7 +24,7 @@ def picture(text: str) -> dict[str, set[str]]:
         if "in this process" in line:
             continue  # says what the columns are
         label = re.match(r" *(\w+)   ", line)[1] if re.match(r" *\w+   +\S", line) else label  # type: ignore[index]
-        rooms = re.findall(r"[a-z]+", line)
+        rooms = re.findall(r"[a-z_]+", line)
         found.setdefault(label, set()).update(set(rooms) - {label})
     return found
 

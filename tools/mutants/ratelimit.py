@@ -47,30 +47,28 @@ MUTANTS = (
     Mutant(
         "window-admits-one-too-many",
         "ratelimit/window.py",
-        "        over = self.live + charge - self.strictest(limit, span)[0]",
-        "        over = self.live + charge - self.strictest(limit, span)[0] - 1",
-        ("ratelimit/test_window.py::test_R1_one_rule_admits_exactly_what_the_model_admits",),
+        "over = rule.live + charge - rule.limit",
+        "over = rule.live + charge - rule.limit - 1",
+        ("ratelimit/test_window.py",),
         "a window holds one unit more than its limit",
     ),
     Mutant(
         "oversize-does-not-wait",
         "ratelimit/window.py",
-        "        return min(self.live, over) if over > 0 else 0",
-        "        return over if 0 < over <= self.live else 0",
+        "charge = min(charge, self.most) + ahead",
+        "charge = min(charge, self.most - 1) + ahead",
         (
-            "ratelimit/test_window.py::"
-            "test_R6_whoever_asks_for_a_stricter_rule_gets_it_from_everybody",
+            "ratelimit/test_window.py::test_R4_an_oversize_charge_waits_for_an_empty_window_and_fills_it",
         ),
         "a charge larger than the limit passes a window that is not empty",
     ),
     Mutant(
         "oversize-charges-all",
         "ratelimit/window.py",
-        "        if charge > most:\n            charge = most",
-        "        if False:\n            charge = most",
+        "        charge = min(charge, self.most)\n        expires",
+        "        expires",
         (
-            "ratelimit/test_window.py::"
-            "test_R6_what_is_oversize_for_the_stricter_rule_charges_one_full_window_of_it",
+            "ratelimit/test_window.py::test_R4_an_oversize_charge_waits_for_an_empty_window_and_fills_it",
         ),
         "a charge larger than the limit counts for more than one window",
     ),

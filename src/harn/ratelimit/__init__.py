@@ -1,6 +1,6 @@
 """Rate limits that hold across processes: reserve, run, settle.
 
-window.py     sliding-window arithmetic: pure
+window.py     sliding-window arithmetic: pure; rules.py, the rules that count for a key
 admission.py  one transaction: correct, admit, queue
 line.py       the callers of this process that wait, and when to ask again
 limiter.py    durable_rate_limit_acquire, and where the rows live
