@@ -46,6 +46,8 @@ def can_fail(function: Function, path: Path, seen: frozenset[str] = frozenset())
     for node in ast.walk(function):
         if isinstance(node, ast.Assert | ast.Raise):
             return True
+        if isinstance(node, ast.keyword) and ast.unparse(node) == "check=True":
+            return True  # of subprocess.run
         if isinstance(node, ast.Call):
             names.add(ast.unparse(node.func).rpartition(".")[2])
     if names & CHECKS:

@@ -61,7 +61,8 @@ async def test_everything_else_may_be_opened_meanwhile(path: Path, tmp_path: Pat
         await runtime.event_log.emit("a", "k", 1)
 
         for other in (":memory:", "", "file::memory:?cache=shared", str(tmp_path / "other")):
-            sqlite3.connect(other, uri=other.startswith("file:")).close()
+            with closing(sqlite3.connect(other, uri=other.startswith("file:"))) as opened:
+                assert opened.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,)
 
 
 async def test_once_the_last_runtime_has_left_the_file_is_anyones(path: Path) -> None:

@@ -6,6 +6,7 @@ something for it to do, so that `harn --version` starts at once.
 
 tree.py          the tree of commands, each imported when it is called
 where.py         which manifest a command is about; stores.py, which store
+work.py          what a command waits for before it ends
 output.py        JSON or text, and never a terminal's escapes
 orchestrator.py  `harn orchestrator`: check.py, serve.py, fire.py, queue.py, dlq.py, metrics.py
 log.py           `harn log`; ratelimit.py, `harn ratelimit`; top.py, `harn top`

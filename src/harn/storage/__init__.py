@@ -9,7 +9,8 @@ differ in how they drive it and in nothing that can be seen.
     queries.py       the SQL of every concern, by name: the files in sql/
     codec.py         what may enter the log
     store.py         the open engine of a runtime; apart.py, the same engine opened again
-    places.py        a store's URL, and private files
+    places.py        a store's URL, and private files; openfiles.py, the files that are open here
+    backup.py        an online copy of a store
 
     sqlite.py        an engine; session.py, one connection; handover.py, between loop and threads
     memory.py        an engine: the same statements, in memory
