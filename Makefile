@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 UV := python3 -m uv
 
-.PHONY: uv help demo test check lint types interop bench stress mutants docs lock
+.PHONY: uv help demo test check lint types interop bench stress mutants docs audit lock
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ docs: uv ## make the generated pages again and build the site into site/
 	$(UV) run python -m tools.api
 	$(UV) run python -m tools.dashboard
 	$(UV) run --group docs zensical build --strict
+
+audit: uv ## published advisories against what was tested; needs the network
+	$(UV) tool run pip-audit --strict --requirement requirements.lock --disable-pip
 
 lock: uv ## pin what was tested, with hashes and no addresses
 	$(UV) export -q --all-extras --group dev --no-emit-project --no-header -o requirements.lock

@@ -233,7 +233,12 @@ class ModelError(HarnError):
         self.headers = dict(headers or {})
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `"; did you mean 'x'?"` for the nearest of *known*, or nothing."""
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """Return `"; did you mean 'x'?"` for the nearest of *known*, or nothing.
+
+    What is no short text is near to nothing: to show it might take forever, or run out of stack.
+    """
+    if not isinstance(name, str) or len(name) > 100:
+        return ""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -268,6 +268,9 @@ class EventLog:
         What is not settled, or not read by a consumer with a stored cursor, stays; *force*
         removes it too. Cancelling leaves a part removed, oldest first.
         """
+        for option, value in (("keep", keep), ("before_ms", before_ms)):
+            if value is not None and not _is_count(value):
+                raise InvalidOption(option, value, "0 or a positive integer, or None")
         await self._settle(check_topic(topic))
         total = 0
         while gone := await self.store.run(
@@ -535,12 +538,14 @@ def _made(record: _Record) -> Draft | None:
 
 
 def _check_range(after: int, limit: int | None) -> None:
-    if isinstance(after, bool) or not isinstance(after, int) or not 0 <= after < 1 << 62:
+    if not _is_count(after):
         raise InvalidOption("after", after, "an offset: 0 or a positive integer")
-    if limit is not None and (
-        isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit < 1 << 62
-    ):
+    if limit is not None and not _is_count(limit):
         raise InvalidOption("limit", limit, "0 or a positive integer, or None for all")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
 
 
 async def event_log_emit(

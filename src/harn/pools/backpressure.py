@@ -137,7 +137,7 @@ def _from_mapping(value: Mapping[str, Any]) -> BackpressurePolicy:
         raise InvalidOption("backpressure.kind", kind, f"one of {', '.join(_KEYS)}{near}")
     for name in value:
         if name not in _KEYS[kind] | {"kind", "_type"}:
-            near = did_you_mean(str(name), _KEYS[kind])
+            near = did_you_mean(name, _KEYS[kind])
             raise InvalidOption(f"backpressure.{name}", value[name], f"no such key{near}")
     depth = value.get("max_depth", value.get("capacity"))
     if kind == "queue":

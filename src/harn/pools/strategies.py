@@ -156,7 +156,7 @@ def _unknown(value: object) -> InvalidOption:
 
 
 def _near(name: object, known: Iterable[str]) -> str:
-    return did_you_mean(str(name), known)
+    return did_you_mean(name, known)
 
 
 class Queue(Generic[T]):

@@ -106,7 +106,7 @@ def _bucket(given: Bucket | Mapping[str, Any]) -> Bucket:
         raise InvalidOption("buckets", given, "Bucket(...) or a mapping with key and limit")
     for name in given:
         if name not in FIELDS:
-            accepted = f"only {', '.join(FIELDS)}{did_you_mean(str(name), FIELDS)}"
+            accepted = f"only {', '.join(FIELDS)}{did_you_mean(name, FIELDS)}"
             raise InvalidOption("buckets", name, accepted)
     for name in ("key", "limit"):
         if name not in given:
@@ -185,7 +185,7 @@ class RateLimitGrant:
             raise InvalidOption("actual", actual, "a mapping of key to units")
         for key, units in actual.items():
             if key not in known:
-                accepted = f"a key of this grant{did_you_mean(str(key), known)}"
+                accepted = f"a key of this grant{did_you_mean(key, known)}"
                 raise InvalidOption("actual", key, accepted)
             check_whole(key, units, 0)
         if self._held is None or not actual:

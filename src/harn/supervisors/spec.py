@@ -242,7 +242,7 @@ def _from_mapping(kind: Callable[..., T], given: Mapping[str, Any], option: str)
     known = [item.name for item in fields(kind)]  # type: ignore[arg-type]
     for key in given:
         if key not in known:
-            near = did_you_mean(str(key), known)
+            near = did_you_mean(key, known)
             raise InvalidOption(option, key, f"one of {', '.join(known)}{near}")
     for name in ("name", "task"):
         if name in known and name not in given:

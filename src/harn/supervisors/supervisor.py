@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from harn.clock import Timer, resolve
 from harn.duration import Duration, to_seconds
-from harn.errors import HarnError
+from harn.errors import HarnError, InvalidOption
 from harn.graceful import parked
 from harn.runtime import Runtime, Task, current_frame
 from harn.supervisors.aftermath import Aftermath
@@ -154,7 +154,12 @@ class Supervisor:
         self._advance()
 
     def request_stop(self, by: float) -> None:
-        """Have every child end, if possible *by* then; returns at once."""
+        """Have every child end, if possible *by* then; returns at once.
+
+        *by* is a time of the runtime's monotonic clock.
+        """
+        if isinstance(by, bool) or not isinstance(by, int | float) or not abs(by) < 1e12:
+            raise InvalidOption("by", by, "a time of the runtime's monotonic clock, in seconds")
         if self._final is not None:
             return
         if self._ending is None:

@@ -57,7 +57,7 @@ def sync_metrics(
     1
     """
     if kind is not None and kind not in get_args(Kind):
-        near = did_you_mean(str(kind), get_args(Kind))
+        near = did_you_mean(kind, get_args(Kind))
         raise InvalidOption("kind", kind, f"one of {', '.join(get_args(Kind))}{near}")
     named = current_runtime().service(Permits).named
     with guard:

@@ -332,7 +332,7 @@ async def sync_rwlock_acquire(
     True
     """
     if mode not in get_args(Mode):
-        near = did_you_mean(str(mode), get_args(Mode))
+        near = did_you_mean(mode, get_args(Mode))
         raise InvalidOption("mode", mode, f'"read" or "write"{near}')
     frame = current_frame()
     turnstile = frame.task.runtime.service(Permits).open("rwlock", key, MOST_READERS)

@@ -242,7 +242,7 @@ def _table(
         raise InvalidOption(option, value, f"a mapping with {', '.join(known)}")
     for key in value:
         if key not in known:
-            near = did_you_mean(str(key), known)
+            near = did_you_mean(key, known)
             raise InvalidOption(f"{option}.{key}", value[key], f"no such key{near}")
     for key in needed:
         if key not in value:

@@ -137,7 +137,7 @@ def check_match(match: Any, option: str = "match") -> Match:
         raise InvalidOption(option, match, 'a mapping such as {"events": ["channel:orders"]}')
     for key in match:
         if key not in MATCH_KEYS:
-            near = did_you_mean(str(key), MATCH_KEYS)
+            near = did_you_mean(key, MATCH_KEYS)
             raise InvalidOption(f"{option}.{key}", match[key], f"no such key{near}")
     return Match(
         events=_events(match.get("events", ()), f"{option}.events"),

@@ -143,7 +143,7 @@ class Triggers:
         """Return the trigger *id*, or raise `TriggerError` with the nearest name."""
         found = self._active.get(id)
         if found is None:
-            raise TriggerError(f"no trigger {id!r}{did_you_mean(str(id), self._active)}")
+            raise TriggerError(f"no trigger {id!r}{did_you_mean(id, self._active)}")
         return found
 
     def find(self, id: str) -> Binding | None:

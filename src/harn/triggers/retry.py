@@ -74,7 +74,7 @@ def check_retry(value: Any, default: Retry, option: str = "retry") -> Retry:
     for key in value:
         if key not in known:
             raise InvalidOption(
-                f"{option}.{key}", value[key], f"no such key{did_you_mean(str(key), known)}"
+                f"{option}.{key}", value[key], f"no such key{did_you_mean(key, known)}"
             )
     backoff = value.get("backoff", default.backoff)
     if backoff not in get_args(Backoff):

@@ -231,8 +231,7 @@ class WorkerQueue:
         Cancelling gives the jobs back.
         """
         check_consumer(consumer_id)
-        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_AT_ONCE:
-            raise InvalidOption("n", n, f"a whole number from 1 to {MOST_AT_ONCE}")
+        _check_number(n)
         ttl_ms = check_ttl(ttl)
         claimed = await self.desk.claim(lambda: self.claiming(consumer_id, n, ttl_ms))
         return await self.opened(claimed, consumer_id, ttl_ms)
@@ -241,6 +240,7 @@ class WorkerQueue:
         self, consumer_id: str, n: int, ttl_ms: int, triggers: frozenset[str] | None = None
     ) -> Claiming:
         """Describe a claim by this queue's policy."""
+        _check_number(n)
         ids = self.runtime.ids
         return Claiming(
             consumer=consumer_id,
@@ -300,8 +300,9 @@ class WorkerQueue:
         Jobs in flight stay, and so do jobs enqueued after the call. Cancelling leaves a part
         purged, oldest first.
         """
-        if reason is not None and not isinstance(reason, str):
-            raise InvalidOption("reason", reason, "text, or None")
+        for option, value in (("reason", reason), ("by", by)):
+            if value is not None and not isinstance(value, str):
+                raise InvalidOption(option, value, "text, or None")
         who = by or self.runtime.ambient.submitted_by
         total, after, until = 0, 0, None
         while True:
@@ -383,6 +384,11 @@ def _text_of(value: object) -> str:
     except Exception as error:
         text = f"<{type(value).__name__}: {type(error).__name__} in its __str__>"
     return text[:MAX_ERROR].encode("utf-8", "replace").decode()
+
+
+def _check_number(n: object) -> None:
+    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_AT_ONCE:
+        raise InvalidOption("n", n, f"a whole number from 1 to {MOST_AT_ONCE}")
 
 
 def error_text(error: BaseException | str) -> str:
