@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
 
 from harn.cli.output import emit, say
-from harn.cli.where import Where, common
-from harn.errors import ManifestError
+from harn.cli.where import DEFAULT_CONFIG, Where, common
 from harn.escaping import one_line, to_json
+from harn.orchestrator import (
+    ManifestProblems,
+    ManifestTrigger,
+    Problem,
+    examine_manifest,
+    manifest_schema,
+    unservable,
+)
 
 
 @click.command()
@@ -20,60 +28,35 @@ def check(where: Where, schema: bool) -> int:
 
     Exits with 1 when there is a mistake. Handlers are imported; secrets are not read.
     """
-    from harn.orchestrator import ManifestProblems, manifest_schema
-
     if schema:
         say(to_json(manifest_schema(), indent=2))
         return 0
     where.check_state_dir()
     try:
-        manifest = where.manifest()
-    except ManifestProblems as error:
-        lines = [one_line(str(problem)) for problem in error.problems]
-        problems = [problem.as_dict() for problem in error.problems]
-        found = {"ok": False, "problems": problems, "notes": []}
-        emit(where.as_json, found, lambda: "\n".join(lines))
-        return 1
-    problems, notes = _look_further(manifest)
+        manifest, problems = examine_manifest(where.config or DEFAULT_CONFIG)
+        triggers: Sequence[ManifestTrigger] = manifest.triggers
+    except ManifestProblems as error:  # not even TOML
+        problems, triggers = error.problems, ()
     found = {
         "ok": not problems,
-        "triggers": [trigger.id for trigger in manifest.triggers],
-        "problems": problems,
-        "notes": notes,
+        "triggers": [each.id for each in triggers],
+        "problems": [problem.as_dict() for problem in problems],
+        "notes": list(_notes(triggers)),
     }
-    emit(where.as_json, found, lambda: _rendered(found))
+    emit(where.as_json, found, lambda: _rendered(found, problems))
     return 1 if problems else 0
 
 
-def _look_further(manifest: Any) -> tuple[list[dict[str, Any]], list[str]]:
-    """Import the handlers, and say what keeps the manifest from being served."""
-    from harn.orchestrator import Problem, unservable
-
-    exports = manifest.resolver()
-    problems, notes = [], []
-    for number, trigger in enumerate(manifest.triggers):
-        where = f"triggers[{number}]"
-        try:
-            manifest.bound(trigger, exports)
-        except ManifestError as error:
-            problems.append(Problem(manifest.path.name, where, "handler", str(error)).as_dict())
+def _notes(triggers: Sequence[ManifestTrigger]) -> Iterator[str]:
+    """Say what keeps a trigger from being served."""
+    for trigger in triggers:
         if (why := unservable(trigger)) is not None:
-            notes.append(f"{where} ({trigger.id}): {why}")
-    if manifest.setup is not None:
-        try:
-            exports.resolve(manifest.setup)
-        except ManifestError as error:
-            name = manifest.path.name
-            problems.append(Problem(name, "orchestrator", "setup", str(error)).as_dict())
-    return problems, notes
+            yield f"triggers[{trigger.number}] ({trigger.id}): {why}"
 
 
-def _rendered(found: dict[str, Any]) -> str:
-    lines = [
-        one_line(f"{each['file']}: {each['table']}.{each['key']}: {each['message']}")
-        for each in found["problems"]
-    ]
-    lines += [one_line(f"note: {note}") for note in found["notes"]]
-    if found["ok"]:
+def _rendered(found: dict[str, Any], problems: Sequence[Problem]) -> str:
+    lines = [str(problem) for problem in problems]
+    lines += [f"note: {note}" for note in found["notes"]]
+    if not problems:
         lines.append(f"ok: {len(found['triggers'])} triggers")
-    return "\n".join(lines)
+    return "\n".join(map(one_line, lines))

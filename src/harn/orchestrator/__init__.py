@@ -1,6 +1,7 @@
 """The orchestrator: a manifest in, triggers and queues running.
 
-manifest.py   harn.toml as frozen records; triggertables.py, its triggers; problems.py, mistakes
+manifest.py   harn.toml as frozen records; triggertables.py, its triggers; triggerparts.py, their
+              parts, checked one by one; problems.py, mistakes
 exports.py    from `handlers::on_task` to a callable
 draining.py   from a queue's job to its handler
 views.py      what the queues look like from outside; overview.py, everything at a glance
@@ -16,7 +17,12 @@ from harn.orchestrator.exports import Exports
 from harn.orchestrator.hooks import Hook, Key
 from harn.orchestrator.inspecting import inspection
 from harn.orchestrator.intake import Intake, Reply
-from harn.orchestrator.manifest import Manifest, ServeOptions, read_manifest
+from harn.orchestrator.manifest import (
+    Manifest,
+    ServeOptions,
+    examine_manifest,
+    read_manifest,
+)
 from harn.orchestrator.overview import overview, shares_of
 from harn.orchestrator.problems import ManifestProblems, Problem
 from harn.orchestrator.schema import manifest_schema
@@ -37,6 +43,7 @@ __all__ = [
     "ServeOptions",
     "Service",
     "check_exposure",
+    "examine_manifest",
     "explain",
     "inspection",
     "manifest_consumer",

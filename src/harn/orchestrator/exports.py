@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,6 +31,11 @@ class Exports:
         self._directory = directory
         self._sources = dict(sources)
         self._loaded: dict[str, ModuleType] = {}
+
+    @property
+    def names(self) -> Collection[str]:
+        """The exports' names."""
+        return self._sources.keys()
 
     def resolve(self, reference: str) -> Any:
         """Return what `export::name` stands for; a `ManifestError` says what is wrong with it."""

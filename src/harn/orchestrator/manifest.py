@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import stat
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from harn.orchestrator.secrets import SecretName, check_secrets
 from harn.orchestrator.triggertables import (
     ManifestTrigger,
     binding_of,
+    check_handlers,
     handler_of,
     read_triggers,
     route_of,
@@ -96,6 +97,28 @@ def read_manifest(path: str | Path) -> Manifest:
 
     Nothing is imported and no secret is read.
     """
+    manifest, _, problems = _read_parts(path)
+    if problems.found:
+        raise ManifestProblems(problems.found)
+    return manifest
+
+
+def examine_manifest(path: str | Path) -> tuple[Manifest, list[Problem]]:
+    """Read the manifest, import its handlers and its setup, and return every mistake.
+
+    The manifest holds the triggers that are right. A file that cannot be read is a
+    `ManifestError`.
+    """
+    manifest, document, problems = _read_parts(path)
+    exports = manifest.resolver()
+    check_handlers(document, exports, problems)
+    setup = manifest.setup
+    if setup is not None and setup.split("::")[0] in manifest.exports:
+        problems.attempt("orchestrator", "setup", lambda: exports.resolve(setup))
+    return manifest, problems.found
+
+
+def _read_parts(path: str | Path) -> tuple[Manifest, dict[str, Any], Problems]:
     path = Path(path)
     if path.is_dir():
         path = path / "harn.toml"
@@ -113,16 +136,20 @@ def read_manifest(path: str | Path) -> Manifest:
     manifest = Manifest(
         path=path,
         exports=exports,
-        triggers=tuple(read_triggers(document, exports, problems)),
+        triggers=tuple(read_triggers(document, _declared(document), problems)),
         serve=_serve(document, problems),
         setup=setup,
         a2a_allow=_allow(document, problems),
         pipeline=pipeline,
     )
-    _check_together(manifest, problems)
-    if problems.found:
-        raise ManifestProblems(problems.found)
-    return manifest
+    _check_together(manifest, _declared(document), problems)
+    return manifest, document, problems
+
+
+def _declared(document: Mapping[str, Any]) -> Collection[str]:
+    """Return the names of the exports, those that are written wrong included."""
+    table = document.get("exports")
+    return table.keys() if isinstance(table, dict) else ()
 
 
 def _read(path: Path) -> str:
@@ -221,12 +248,12 @@ def _is_names(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) and each for each in value)
 
 
-def _check_together(manifest: Manifest, problems: Problems) -> None:
+def _check_together(manifest: Manifest, exports: Collection[str], problems: Problems) -> None:
     setup = manifest.setup
-    if setup is not None and setup.split("::")[0] not in manifest.exports:
+    if setup is not None and setup.split("::")[0] not in exports:
         problems.add("orchestrator", "setup", f"[exports] has no {setup.split('::')[0]!r}")
     paths: dict[str, str] = {}
-    for number, trigger in enumerate(manifest.triggers):
+    for trigger in manifest.triggers:
         path = route_of(trigger)
         if path is not None and paths.setdefault(path, trigger.id) != trigger.id:
-            problems.add(f"triggers[{number}]", "path", f"{path} is also {paths[path]!r}'s")
+            problems.add(f"triggers[{trigger.number}]", "path", f"{path} is also {paths[path]!r}'s")

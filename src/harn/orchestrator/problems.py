@@ -71,17 +71,31 @@ class Problems:
         start = self._table_line(table)
         if start is None:
             return None
-        name = re.escape(key.split(".")[0])
+        first, _, rest = key.partition(".")
+        name = re.escape(first)
         for number in range(start, len(self._lines)):
             line = self._lines[number]
             if number > start and line.lstrip().startswith("["):
-                inner = re.match(rf"\s*\[\[?[\w.\" -]*\.{name}\]", line)
-                if inner is None:
+                if re.match(rf"\s*\[\[?\s*{re.escape(table.split('[')[0])}\s*\]", line):
+                    break  # the next table of this name
+                if name and re.match(rf"\s*\[\[?[\w.\" -]*\.{name}\]", line):
+                    return self._inner_line(number, rest)
+                if not re.match(rf"\s*\[\[?\s*{re.escape(table.split('[')[0])}\.", line):
                     break
-                return number + 1
             if name and re.match(rf"\s*\"?{name}\"?\s*=", line):
                 return number + 1
         return start + 1 if table else None
+
+    def _inner_line(self, start: int, key: str) -> int:
+        """Find *key* in the table whose heading is at *start*, else return the heading's line."""
+        name = re.escape(key.split(".")[0])
+        for number in range(start + 1, len(self._lines)):
+            line = self._lines[number]
+            if line.lstrip().startswith("["):
+                break
+            if name and re.match(rf"\s*\"?{name}\"?\s*=", line):
+                return number + 1
+        return start + 1
 
     def _table_line(self, table: str) -> int | None:
         match = re.fullmatch(r"(\w+)\[(\d+)\]", table)

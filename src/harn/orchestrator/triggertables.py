@@ -1,35 +1,24 @@
-"""`[[triggers]]`: a manifest's tables, checked part by part: no mistake hides another."""
+"""`[[triggers]]`: a manifest's tables as records; `triggerparts.py` checks their parts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from harn.errors import ManifestError, did_you_mean
-from harn.orchestrator.exports import Exports, split_reference
+from harn.errors import HarnError, did_you_mean
+from harn.orchestrator.exports import Exports
 from harn.orchestrator.problems import Problems
 from harn.orchestrator.secrets import SecretName, check_secrets
-from harn.triggers import (
-    FROM_MANIFEST,
-    Binding,
-    LocalTarget,
-    SpawnToPool,
-    check_binding,
-    check_handler,
-    check_id,
-    check_kind,
-    check_match,
-    check_tenant,
-)
+from harn.orchestrator.triggerparts import check_export, check_parts, check_reference, no_factory
+from harn.triggers import FROM_MANIFEST, Binding, LocalTarget, SpawnToPool, check_binding
 
 TRIGGER_KEYS = (
     *("id", "kind", "provider", "match", "handler", "priority", "path", "tenant_id", "secrets"),
     *("batch", "debounce", "rate_limit", "throttle", "singleton", "concurrency"),
     *("retry", "dedupe_key", "schedule", "timezone", "catchup_mode", "filter"),
 )
-POOL_KEYS = ("pool", "task_factory", "priority_from", "key_from")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +34,8 @@ class ManifestTrigger:
     path: str | None = None
     tenant_id: str | None = None
     secrets: Mapping[str, tuple[SecretName, ...]] = field(default_factory=dict)
+    number: int = field(default=0, compare=False)
+    """Its place among the manifest's triggers, from 0."""
 
     @property
     def priority(self) -> str:
@@ -59,18 +50,17 @@ class ManifestTrigger:
 
 
 def read_triggers(
-    document: Mapping[str, Any], exports: Mapping[str, str], problems: Problems
+    document: Mapping[str, Any], exports: Collection[str], problems: Problems
 ) -> Iterator[ManifestTrigger]:
     """Read every trigger that is right; the others are mistakes."""
-    tables = document.get("triggers", [])
-    if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
+    if not _is_list_of_tables(document):
         problems.add("triggers", "", "a list of tables: write [[triggers]]")
         return
     seen: dict[str, int] = {}
-    for number, table in enumerate(tables):
+    for number, table in enumerate(document.get("triggers", [])):
         where = f"triggers[{number}]"
-        trigger = _trigger(table, where, problems)
-        problems.attempt(where, "handler", partial(_check_export, table.get("handler"), exports))
+        trigger = _trigger(table, number, problems)
+        problems.attempt(where, "handler", partial(check_export, table.get("handler"), exports))
         if trigger is None:
             continue
         if trigger.id in seen:
@@ -79,8 +69,27 @@ def read_triggers(
         yield trigger
 
 
-def _trigger(table: dict[str, Any], where: str, problems: Problems) -> ManifestTrigger | None:
-    before = len(problems.found)
+def check_handlers(document: Mapping[str, Any], exports: Exports, problems: Problems) -> None:
+    """Import the handler of every trigger, right or not, whose handler is written right."""
+    if not _is_list_of_tables(document):
+        return
+    for number, table in enumerate(document.get("triggers", [])):
+        handler = table.get("handler")
+        try:
+            check_reference(handler)
+            check_export(handler, exports.names)
+        except HarnError:
+            continue  # it has been told
+        problems.attempt(f"triggers[{number}]", "handler", partial(handler_of, handler, exports))
+
+
+def _is_list_of_tables(document: Mapping[str, Any]) -> bool:
+    tables = document.get("triggers", [])
+    return isinstance(tables, list) and all(isinstance(each, dict) for each in tables)
+
+
+def _trigger(table: dict[str, Any], number: int, problems: Problems) -> ManifestTrigger | None:
+    before, where = len(problems.found), f"triggers[{number}]"
     for key in table:
         if key not in TRIGGER_KEYS:
             problems.add(where, key, f"no such key{did_you_mean(key, TRIGGER_KEYS)}")
@@ -88,7 +97,7 @@ def _trigger(table: dict[str, Any], where: str, problems: Problems) -> ManifestT
         if key not in table:
             problems.add(where, key, "is missing")
     if len(problems.found) > before:
-        _check_parts(table, where, problems)
+        check_parts(table, where, problems)
         return None
     trigger = ManifestTrigger(
         id=table["id"],
@@ -100,15 +109,15 @@ def _trigger(table: dict[str, Any], where: str, problems: Problems) -> ManifestT
         path=table.get("path") or _inner(table, "path"),
         tenant_id=table.get("tenant_id"),
         secrets=_secrets(table, where, problems),
+        number=number,
     )
-    _check_parts(table, where, problems)
+    check_parts(table, where, problems)
     if len(problems.found) == before:
         _check_whole(trigger, where, problems)
     return trigger if len(problems.found) == before else None
 
 
 _OPTIONS = (*TRIGGER_KEYS[9:-1], "priority")
-_GATES = ("batch", "debounce", "rate_limit", "throttle", "singleton", "concurrency")
 
 
 def _match(table: Mapping[str, Any]) -> Any:
@@ -121,68 +130,6 @@ def _match(table: Mapping[str, Any]) -> Any:
 def _inner(table: Mapping[str, Any], key: str) -> Any:
     match = table.get("match")
     return match.get(key) if isinstance(match, dict) else None
-
-
-def _check_parts(table: Mapping[str, Any], where: str, problems: Problems) -> None:
-    """Check every part by itself, so that one mistake does not hide another."""
-    plain: dict[str, Any] = {
-        "id": "x",
-        "kind": "channel.emit",
-        "provider": "channel",
-        "match": {},
-        "handler": print,
-    }
-    if "id" in table:
-        problems.attempt(where, "id", lambda: check_id(table["id"]))
-    if "kind" in table:
-        problems.attempt(where, "kind", lambda: check_kind(table["kind"]))
-    if "match" in table:
-        problems.attempt(where, "match", lambda: check_match(_match(table)))
-    if "handler" in table:
-        problems.attempt(where, "handler", lambda: _check_reference(table["handler"]))
-    for key in (*_GATES, "retry", "dedupe_key"):
-        if key in table:
-            options = {key: table[key]}
-            check = partial(check_binding, **plain, options=options, default_retry=FROM_MANIFEST)
-            problems.attempt(where, key, check)
-    if "tenant_id" in table:
-        problems.attempt(where, "tenant_id", lambda: check_tenant(table["tenant_id"]))
-
-
-def _check_reference(handler: Any) -> None:
-    if isinstance(handler, dict):
-        for key in handler:
-            if key not in POOL_KEYS:
-                near = did_you_mean(key, POOL_KEYS)
-                raise ManifestError(f"{key!r}: no such key of a pool's handler{near}")
-        factory = handler.get("task_factory")
-        if not isinstance(factory, str):
-            raise ManifestError('a pool\'s handler needs task_factory = "export::function"')
-        split_reference(factory)
-        SpawnToPool(
-            handler.get("pool", ""),
-            _nothing,
-            handler.get("priority_from"),
-            handler.get("key_from"),
-        )
-    elif not isinstance(handler, str):
-        raise ManifestError('"export::function", "worker://queue", "a2a://host/path", or a pool')
-    elif "://" in handler:
-        check_handler(handler)
-    else:
-        split_reference(handler)
-
-
-def _check_export(handler: Any, exports: Mapping[str, str]) -> None:
-    name = handler.get("task_factory") if isinstance(handler, dict) else handler
-    if isinstance(name, str) and "::" in name and name.split("::")[0] not in exports:
-        export = name.split("::")[0]
-        raise ManifestError(f"[exports] has no {export!r}{did_you_mean(export, exports)}")
-
-
-def _nothing(event: Any) -> Any:
-    """Stand in for a factory that is not imported yet."""
-    return lambda: None
 
 
 def _secrets(
@@ -206,15 +153,7 @@ def _secrets(
 
 def _check_whole(trigger: ManifestTrigger, where: str, problems: Problems) -> None:
     """Check what only the whole trigger shows."""
-    problems.attempt(where, "", lambda: binding_of(trigger, _nothing))
-    if trigger.kind == "stream" and not _inner({"match": trigger.match}, "topic"):
-        problems.add(where, "match", 'a stream needs match = { topic = "..." }')
-    if trigger.path is not None:
-        is_path = isinstance(trigger.path, str) and trigger.path.startswith("/")
-        if not is_path or len(trigger.path) > 200 or not trigger.path.isprintable():
-            problems.add(where, "path", 'a path such as "/hooks/github"')
-        elif trigger.kind not in ("webhook", "a2a-push"):
-            problems.add(where, "path", "only for webhook and a2a-push")
+    problems.attempt(where, "", lambda: binding_of(trigger, no_factory))
 
 
 def route_of(trigger: ManifestTrigger) -> str | None:

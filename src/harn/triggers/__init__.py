@@ -24,9 +24,11 @@ from harn.triggers.binding import (
     check_binding,
     check_id,
     check_kind,
+    check_priority,
+    check_provider,
 )
 from harn.triggers.circuit import circuit_state
-from harn.triggers.cron import check_schedule
+from harn.triggers.cron import check_catchup, check_expression, check_schedule, check_zone
 from harn.triggers.deadletters import DeadLetters, Letters
 from harn.triggers.dispatch import Dispatch, DispatchHandle
 from harn.triggers.event import TriggerEvent, check_tenant, event_from
@@ -86,12 +88,17 @@ __all__ = [
     "channel_emit",
     "check_allowed",
     "check_binding",
+    "check_catchup",
+    "check_expression",
     "check_handler",
     "check_id",
     "check_kind",
     "check_match",
+    "check_priority",
+    "check_provider",
     "check_schedule",
     "check_tenant",
+    "check_zone",
     "circuit_state",
     "event_from",
     "is_wanted",

@@ -119,17 +119,20 @@ def check_schedule(
     >>> check_schedule("0 2 * * *", "Europe/Berlin").timezone
     'Europe/Berlin'
     """
-    timezone = "UTC" if timezone is None else timezone
-    catchup = "skip" if catchup is None else catchup
-    _check_zone(timezone, f"{option}.timezone")
-    if catchup not in get_args(Catchup):
-        near = did_you_mean(catchup, get_args(Catchup)) if isinstance(catchup, str) else ""
-        raise InvalidOption(f"{option}.catchup_mode", catchup, f'"skip", "latest" or "all"{near}')
-    _check_expression(expression, f"{option}.schedule")
-    schedule = Schedule(" ".join(expression.split()), timezone, catchup)
-    if schedule.next(0) is None:
-        raise InvalidOption(f"{option}.schedule", expression, "a time that comes at all")
-    return schedule
+    return Schedule(
+        check_expression(expression, f"{option}.schedule"),
+        check_zone("UTC" if timezone is None else timezone, f"{option}.timezone"),
+        check_catchup("skip" if catchup is None else catchup, f"{option}.catchup_mode"),
+    )
+
+
+def check_catchup(catchup: Any, option: str) -> Catchup:
+    """Return *catchup* if it says what missed instants are worth."""
+    for known in get_args(Catchup):
+        if catchup == known:
+            return known  # type: ignore[no-any-return]
+    near = did_you_mean(catchup, get_args(Catchup)) if isinstance(catchup, str) else ""
+    raise InvalidOption(option, catchup, f'"skip", "latest" or "all"{near}')
 
 
 def _without_seconds(expression: str) -> tuple[str, int]:
@@ -140,7 +143,8 @@ def _without_seconds(expression: str) -> tuple[str, int]:
     return expression, 0
 
 
-def _check_expression(expression: Any, option: str) -> None:
+def check_expression(expression: Any, option: str) -> str:
+    """Return *expression*, with single blanks, if it names times that come at all."""
     accepted = 'five cron fields such as "0 2 * * *", or six with seconds in front'
     if not isinstance(expression, str) or len(expression) > 200 or not expression.isascii():
         raise InvalidOption(option, expression, accepted)
@@ -150,9 +154,14 @@ def _check_expression(expression: Any, option: str) -> None:
         CronSim(expression, datetime(2026, 1, 1, tzinfo=UTC))
     except Exception as error:  # the parser's own, and what odd input makes it trip over
         raise InvalidOption(option, expression, f"{accepted} ({error})") from None
+    plain = " ".join(expression.split())
+    if Schedule(plain).next(0) is None:
+        raise InvalidOption(option, expression, "a time that comes at all")
+    return plain
 
 
-def _check_zone(name: Any, option: str) -> None:
+def check_zone(name: Any, option: str) -> str:
+    """Return *name* if it is a time zone that this machine knows."""
     accepted = 'an IANA zone such as "Europe/Berlin" or "UTC", not an offset'
     if not isinstance(name, str) or name.split("/")[0] in _NO_ZONES:
         raise InvalidOption(option, name, accepted)
@@ -160,6 +169,7 @@ def _check_zone(name: Any, option: str) -> None:
         _zone(name)
     except Exception:  # unknown, a path, a directory: the library raises half a dozen kinds
         raise InvalidOption(option, name, accepted) from None
+    return name
 
 
 @functools.lru_cache(maxsize=256)
