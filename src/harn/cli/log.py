@@ -14,11 +14,12 @@ import click
 from harn.cli.output import DURATION, LiveLine, emit, json_flag, say
 from harn.cli.stores import runtime_for
 from harn.clock import iso
-from harn.errors import StorageError
+from harn.errors import StorageCorrupt, StorageError
 from harn.escaping import one_line, to_json
 from harn.masking import mask
 from harn.runtime import Runtime
 from harn.storage import (
+    Damaged,
     Importer,
     Store,
     check_there,
@@ -61,16 +62,22 @@ def verify(storage: str | None, state_dir: Path | None, as_json: bool) -> int:
     async def work(runtime: Runtime) -> dict[str, Any]:
         log, store = runtime.event_log, runtime.service(Store)
         show = _Progress("records read")
-        pages = await store.check()
-        heads = await store.run(list_topics, write=False)
-        records = 0
+        pages, heads, records = await _checked(store), dict[str, int](), 0
+        try:
+            heads = await store.run(list_topics, write=False)
+        except StorageCorrupt as error:
+            pages.append(str(error))
         for topic in heads:
             async for page in log.pages(topic, 0, None):
                 records += len(page)
                 show(records)
         show.end()
         folded = _Progress("records folded")
-        differences = await store.run(lambda: compare(progress=folded))
+        try:
+            differences = await store.run(lambda: compare(progress=folded))
+        except StorageCorrupt as error:
+            differences = []
+            pages.append(f"the indexes cannot be compared: {error}")
         folded.end()
         return {
             "storage": mask(runtime.storage_url),
@@ -91,6 +98,13 @@ def verify(storage: str | None, state_dir: Path | None, as_json: bool) -> int:
     found = _run(storage, state_dir, work)
     emit(as_json, found, lambda: _verified(found))
     return 0 if found["ok"] else 1
+
+
+async def _checked(store: Store) -> list[str]:
+    try:
+        return await store.check()
+    except StorageCorrupt as error:
+        return [str(error)]
 
 
 @log.command()
@@ -122,12 +136,16 @@ def rebuild(storage: str | None, state_dir: Path | None, as_json: bool) -> int:
 @store_options
 @json_flag
 def export_(target: Path, storage: str | None, state_dir: Path | None, as_json: bool) -> int:
-    """Write every record to the file TARGET (or `-`) as JSON lines."""
+    """Write every record to the file TARGET (or `-`) as JSON lines.
+
+    A record that cannot be read is left out and told on stderr, and the exit code is 1.
+    """
+    damaged: list[Damaged] = []
 
     async def work(runtime: Runtime) -> int:
         show, count = _Progress("records written"), 0
         with _output(target) as out:
-            async for line in export_lines(runtime.service(Store)):
+            async for line in export_lines(runtime.service(Store), damaged):
                 out.write(line)
                 count += 1
                 show(count)
@@ -138,7 +156,10 @@ def export_(target: Path, storage: str | None, state_dir: Path | None, as_json: 
     lines = _run(storage, state_dir, work)
     if str(target) != "-":
         emit(as_json, {"exported": lines}, lambda: f"{lines} lines written to {target}")
-    return 0
+    for each in damaged:
+        what = one_line(f"{each.topic} record {each.id}: {each.reason}")
+        click.echo(f"left out: {what}", err=True)
+    return 1 if damaged else 0
 
 
 @log.command("import")

@@ -153,7 +153,8 @@ def supervised(lifecycle: Iterable[Event]) -> list[dict[str, Any]]:
 
 async def _newest(runtime: Runtime, topic: str, count: int = RECENT) -> list[Event]:
     head = await runtime.event_log.head(topic)
-    return await runtime.event_log.read(topic, max(0, head - count), count)
+    found = await runtime.event_log.read(topic, max(0, head - count), count)
+    return [each for each in found if isinstance(each.payload, dict)]  # others are damaged
 
 
 async def _limits(runtime: Runtime, state_dir: Path) -> list[dict[str, Any]]:

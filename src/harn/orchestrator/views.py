@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from harn.clock import iso
 from harn.duration import roughly
 from harn.errors import HarnError
@@ -18,6 +16,7 @@ from harn.storage import (
     QueueCounts,
     ShareCounts,
     Store,
+    decode,
     inbox,
     keys_in_turn,
     list_shares,
@@ -135,7 +134,7 @@ def _block(counts: QueueCounts, shares: list[ShareCounts], own: SchedulerPolicy)
 
 
 def _claimers_policy(counts: QueueCounts) -> dict[str, Any] | None:
-    return None if counts.policy is None else msgspec.json.decode(counts.policy)
+    return None if counts.policy is None else decode(counts.policy)
 
 
 def _weight(policy: dict[str, Any], key: str) -> int:
@@ -281,7 +280,7 @@ def _facts(counts: QueueCounts, view: JobView) -> dict[str, Any]:
     if view.settled_at is not None:
         document["settled_at"] = iso(view.settled_at)
     if view.history:
-        document["history"] = msgspec.json.decode(view.history)
+        document["history"] = decode(view.history)
     return document
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from harn.errors import InvalidOption
+from harn.errors import InvalidOption, StorageCorrupt
 from harn.storage.contract import Draft
 
 MAX_PAYLOAD = 10 * 1024 * 1024
@@ -33,8 +33,15 @@ EMPTY = b"{}"
 _TOPIC = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _known_topics: set[str] = set()
 _known_kinds: set[str] = set()
-decode: Callable[[bytes], Any] = msgspec.json.Decoder().decode
-"""Read JSON as it was kept."""
+_decode: Callable[[bytes | str], Any] = msgspec.json.Decoder().decode
+
+
+def decode(kept: bytes | str) -> Any:
+    """Read JSON as it was kept; what is none was damaged (`StorageCorrupt`)."""
+    try:
+        return _decode(kept)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise StorageCorrupt(f"not JSON: {error}") from error
 
 
 def draft(topic: str, kind: str, payload: Any, headers: Mapping[str, Any] | None = None) -> Draft:
@@ -99,7 +106,7 @@ def encode(option: str, value: Any, at_most: int) -> bytes:
         if size > at_most:
             raise InvalidOption(option, f"{size:,} bytes", f"JSON of at most {at_most:,} bytes")
         if encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:
-            _check_depth(option, decode(encoded))
+            _check_depth(option, _decode(encoded))
     return encoded
 
 

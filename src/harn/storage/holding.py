@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from harn.errors import StorageCorrupt
 from harn.storage.codec import decode
 from harn.storage.log import PAGE, PAGE_BYTES
 from harn.storage.operations import Operation, ask
@@ -39,6 +40,6 @@ def first_that(topic: str, is_needed: Callable[[dict[str, Any]], bool]) -> Opera
 def _read(payload: Any) -> dict[str, Any]:
     try:
         found = decode(payload)
-    except ValueError:
+    except StorageCorrupt:
         return {}
     return found if isinstance(found, dict) else {}

@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
+from harn.errors import StorageCorrupt
 from harn.storage.jobindex import open_queue, read_ages
-from harn.storage.jobrecords import READY, Share
+from harn.storage.jobrecords import READY, STATES, Share
 from harn.storage.operations import Operation, ask
 from harn.storage.settling import NewId, settle_due
 
@@ -172,4 +173,7 @@ def look_at_job(queue_id: int, id: int) -> Operation[JobView | None]:
         in_queue.append(before_us)
     ahead = [tuple(in_key), tuple(in_queue)]
     fields: list[Any] = [id, *row, Share(*share[0]) if share else None, *ahead]
-    return JobView(*fields)
+    view = JobView(*fields)
+    if view.state not in range(len(STATES)):
+        raise StorageCorrupt(f"job {id} has no state that can be read: {view.state!r}")
+    return view

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from harn.errors import StorageCorrupt
 from harn.storage.codec import decode
 from harn.storage.contract import Damaged, Draft, Event
 from harn.storage.operations import Ask, Operation, Row, Rows, ask, ask_many, ask_together
@@ -87,10 +88,18 @@ def read(topic: str, after: int, limit: int = PAGE) -> Operation[tuple[list[Even
     damaged: list[Damaged] = []
     for id, kind, payload, headers, at in rows:
         try:
-            events.append(Event(id, topic, kind, decode(payload), decode(headers), at))
-        except ValueError as error:
-            damaged.append(Damaged(topic, id, f"not JSON: {error}"))
+            events.append(event_of(topic, id, kind, payload, headers, at))
+        except StorageCorrupt as error:
+            damaged.append(Damaged(topic, id, str(error)))
     return events, damaged
+
+
+def event_of(topic: str, id: Any, kind: Any, payload: Any, headers: Any, at: Any) -> Event:
+    """Read a record from its row; one that cannot be what was written is `StorageCorrupt`."""
+    found, told = decode(payload), decode(headers)
+    if not (isinstance(told, dict) and isinstance(kind, str) and isinstance(at, int)):
+        raise StorageCorrupt("its kind, headers or time is not what it was")
+    return Event(id, topic, kind, found, told, at)
 
 
 def head(topic: str) -> Operation[int]:
@@ -102,6 +111,9 @@ def head(topic: str) -> Operation[int]:
 def topics() -> Operation[dict[str, int]]:
     """Return every topic with its newest offset."""
     rows = yield ask("list_topics")
+    for name, newest in rows:
+        if not (isinstance(name, str) and isinstance(newest, int)):
+            raise StorageCorrupt(f"the newest offset of topic {name!r} cannot be read: {newest!r}")
     return dict(rows)
 
 

@@ -16,7 +16,7 @@ from harn.clock import Clock
 from harn.errors import StorageError
 from harn.storage.contract import Durability, Hooks
 from harn.storage.operations import Recipe
-from harn.storage.session import Session, migrate, translated
+from harn.storage.session import MEMORY, Session, migrate, translated
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ class MemoryDriver:
                 session.commit()
             except BaseException as error:
                 session.rollback()
-                if (ours := translated(error, "memory://")) is error:
+                if (ours := translated(error, MEMORY)) is error:
                     raise
                 raise ours from error
             return result, session.touched
@@ -98,6 +98,6 @@ class MemoryDriver:
         if self._closed:
             raise StorageError("this store is closed")
         connection = apsw.Connection(":memory:", statementcachesize=200)
-        migrate(connection, "memory://")
+        migrate(connection, MEMORY)
         self._session = Session(connection, self._clock)
         return self._session

@@ -11,32 +11,35 @@ them. The export is a moment: what is appended while it runs stays out.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from harn.errors import StorageCorrupt, StorageError, StorageVersion
 from harn.escaping import in_json
-from harn.storage.log import COLUMNS, PAGE, PAGE_BYTES, TAKE_OFFSETS
+from harn.storage.contract import Damaged
+from harn.storage.log import COLUMNS, PAGE, PAGE_BYTES, TAKE_OFFSETS, event_of, topics
 from harn.storage.operations import Operation, Row, Rows, ask, ask_many
 from harn.storage.store import Store
 
 VERSION = 1
+MOST_DAMAGED = 1000
+"""Records that an export leaves out, at most."""
 
 
-async def export(store: Store) -> AsyncIterator[bytes]:
+async def export(store: Store, damaged: list[Damaged] | None = None) -> AsyncIterator[bytes]:
     """Yield the lines of an export of *store*, header first.
 
-    A record that cannot be read stops it: `verify` names it, a trim removes it.
+    A record that cannot be read stops it, unless it can be noted in *damaged* and left out.
     """
-    listed = await store.run(_list, write=False)
-    heads: dict[str, int] = dict(listed)
+    heads = await store.run(topics, write=False)
     yield _shown(msgspec.json.encode({"harn_export": VERSION, "topics": heads}))
     after = dict.fromkeys(heads, 0)
     pages: dict[str, list[Row]] = {}
     while after or pages:
         for topic in [name for name in after if name not in pages]:
-            rows = await store.run(lambda t=topic: _records(t, after[t]), write=False)  # type: ignore[misc]
+            rows = await _page(store, topic, after[topic], heads[topic], damaged)
             rows = [row for row in rows if row[1] <= heads[topic]]
             if rows:
                 after[topic] = rows[-1][1]
@@ -49,7 +52,14 @@ async def export(store: Store) -> AsyncIterator[bytes]:
         row = pages[topic].pop()
         if not pages[topic]:
             del pages[topic]
-        yield _shown(_line(topic, row))
+        try:
+            line = _line(topic, row)
+        except StorageCorrupt as error:
+            if damaged is None or len(damaged) >= MOST_DAMAGED:
+                raise
+            damaged.append(Damaged(topic, row[1], str(error)))
+        else:
+            yield _shown(line)
     for topic, consumer, position in await store.run(_cursors, write=False):
         yield _shown(msgspec.json.encode({"cursor": [topic, consumer, position]}))
 
@@ -109,7 +119,7 @@ class Importer:
             raise StorageError("this is no export: its first line does not say so")
         self._begun = True
         self._heads = item["topics"]
-        self._there = dict(await self._store.run(_list, write=False))
+        self._there = await self._store.run(topics, write=False)
         taken = sorted(name for name in self._heads if self._there.get(name))
         if taken and not self._resume:
             raise StorageError(
@@ -124,16 +134,30 @@ class Importer:
             self.records += len(waiting)
 
 
-def _list() -> Operation[Rows]:
-    return (yield ask("list_topics"))
-
-
 def _cursors() -> Operation[Rows]:
     return (yield ask("list_cursors"))
 
 
-def _records(topic: str, after: int) -> Operation[Rows]:
-    return (yield ask("read_records", topic=topic, after=after, limit=PAGE, budget=PAGE_BYTES))
+async def _page(
+    store: Store, topic: str, after: int, head: int, damaged: list[Damaged] | None
+) -> Rows:
+    """Read the next records; around a broken page by smaller steps, if damage can be noted."""
+    limit = PAGE
+    while True:
+        try:
+            return await store.run(partial(_records, topic, after, limit), write=False)
+        except StorageCorrupt as error:
+            if damaged is None or after >= head or len(damaged) >= MOST_DAMAGED:
+                raise
+            if limit > 1:
+                limit = limit // 8 or 1
+            else:
+                after += 1
+                damaged.append(Damaged(topic, after, str(error)))
+
+
+def _records(topic: str, after: int, limit: int) -> Operation[Rows]:
+    return (yield ask("read_records", topic=topic, after=after, limit=limit, budget=PAGE_BYTES))
 
 
 def _move(topic: str, consumer: str, position: int) -> Operation[None]:
@@ -164,7 +188,7 @@ def _restore(items: list[tuple[str, Row]]) -> Operation[None]:
 def _line(topic: str, row: Row) -> bytes:
     _, id, kind, payload, headers, at = row
     try:
-        msgspec.json.decode(payload)
+        event_of(topic, *row[1:])
         return msgspec.json.encode(
             {
                 "topic": topic,
@@ -175,7 +199,7 @@ def _line(topic: str, row: Row) -> bytes:
                 "payload": msgspec.Raw(payload),
             }
         )
-    except ValueError as error:
+    except (StorageCorrupt, ValueError) as error:
         raise StorageCorrupt(f"{topic}: record {id} cannot be read ({error})") from None
 
 

@@ -7,6 +7,7 @@ moments cannot be compared.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,14 +15,16 @@ from dataclasses import dataclass
 import apsw
 
 from harn.clock import SystemClock
-from harn.storage.codec import decode
+from harn.errors import StorageCorrupt
 from harn.storage.contract import Event
 from harn.storage.indexes import INDEXES, Index, Table
-from harn.storage.log import PAGE, PAGE_BYTES
+from harn.storage.log import PAGE, PAGE_BYTES, event_of
 from harn.storage.operations import Operation, Row, Rows, ask, ask_many
-from harn.storage.session import Session, migrate
+from harn.storage.session import ODD_ROW, Session, migrate
 from harn.storage.trimmed import Trimmed, oldest_kept, trimmed_queues
 from harn.topics import queue_topics
+
+logger = logging.getLogger("harn.storage")
 
 Progress = Callable[[int], None]
 MOST_SHOWN = 20
@@ -45,7 +48,8 @@ def compare(
     """
     found: list[Difference] = []
     for index in INDEXES if indexes is None else indexes:
-        scratch = yield from _folded(index, progress, (yield from _queues(index)))
+        scratch, unread = yield from _folded(index, progress, (yield from _queues(index)))
+        found += [Difference("events", "unreadable", row) for row in unread[:MOST_SHOWN]]
         trimmed = Trimmed({})
         for table in index.tables:
             kept = yield ask(table.dump)
@@ -66,7 +70,9 @@ def rebuild(
     counts: dict[str, int] = {}
     for index in INDEXES if indexes is None else indexes:
         known = yield from _queues(index)
-        scratch = yield from _folded(index, progress, [each for each in known if each.keys])
+        scratch, unread = yield from _folded(index, progress, [each for each in known if each.keys])
+        for topic, id, reason in unread:
+            logger.warning("%s: record %s is in no index: %s", topic, id, reason)
         for table in index.tables:
             rows = scratch.execute(ask(table.dump))
             yield ask(table.clear)
@@ -100,8 +106,11 @@ def _queues(index: Index) -> Operation[list[_Queue]]:
 
 def _folded(
     index: Index, progress: Progress | None, queues: Sequence[_Queue] = ()
-) -> Operation[Session]:
-    """Fold the log; *queues* have their numbers first, though a trim may have left none of one."""
+) -> Operation[tuple[Session, list[Row]]]:
+    """Fold the log, and list what cannot be folded as (topic, id, reason).
+
+    *queues* have their numbers first, though a trim may have left none of one.
+    """
     connection = apsw.Connection(":memory:", statementcachesize=200)
     migrate(connection, "a fold in memory")
     scratch = Session(connection, SystemClock)
@@ -113,14 +122,28 @@ def _folded(
         scratch.execute(ask("add_queue", queue=queue.name))
         if queue.keys is not None:
             scratch.drive(_remember_keys(queue.name, *queue.keys))
-    count = 0
+    count, unread = 0, list[Row]()
     while (event := (yield from merge.next())) is not None:
-        scratch.drive(index.fold(event))
+        if (reason := _fold(scratch, index, event)) is not None:
+            unread.append((event.topic, event.id, reason))
         count += 1
         if progress is not None and count % PAGE == 0:
             progress(count)
     scratch.commit()
-    return scratch
+    return scratch, unread
+
+
+def _fold(scratch: Session, index: Index, event: Event) -> str | None:
+    """Fold *event*; return why it cannot be, if it is JSON but not what was written."""
+    scratch.connection.execute("SAVEPOINT one")
+    try:
+        scratch.drive(index.fold(event))
+        return None
+    except (StorageCorrupt, ValueError, LookupError, *ODD_ROW) as error:
+        scratch.connection.execute("ROLLBACK TO one")
+        return f"{type(error).__name__}: {error}"
+    finally:
+        scratch.connection.execute("RELEASE one")
 
 
 def _remember_keys(queue: str, dimension: str, cap: int) -> Operation[None]:
@@ -160,11 +183,10 @@ class _Merge:
 
 
 def _event(topic: str, row: Row) -> Event | None:
-    _, id, kind, payload, headers, at = row
     try:
-        return Event(id, topic, kind, decode(payload), decode(headers), at)
-    except ValueError:
-        return None  # reported by whoever reads the topic; it folds into nothing
+        return event_of(topic, *row[1:])
+    except StorageCorrupt:
+        return None  # reported by every reader of the topic; it folds into nothing
 
 
 def _differences(table: Table, kept: Rows, folded: Rows, trimmed: Trimmed) -> list[Difference]:

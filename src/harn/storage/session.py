@@ -14,6 +14,9 @@ from harn.storage.log import TAKE_OFFSETS
 from harn.storage.operations import Ask, Operation, Row, Rows, T, drive
 from harn.storage.queries import WIDE, Query, load_queries, missing_steps
 
+MEMORY = "memory://"
+ODD_ROW = (TypeError, AttributeError)
+"""What an operation raises that was sent something else than it stored."""
 MOST_TOPICS = 1000
 """Topics whose place is remembered."""
 
@@ -194,6 +197,9 @@ def translated(error: BaseException, where: str) -> BaseException:
         return _because(StorageError(message), error)
     if isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError):
         return _because(StorageError(f"{where} cannot be written ({error})"), error)
+    if isinstance(error, ODD_ROW) and where != MEMORY:
+        message = f"{where} holds a row that cannot be read ({error}); run `harn log verify`"
+        return _because(StorageCorrupt(message), error)
     if isinstance(error, apsw.Error | OSError):
         return _because(StorageError(f"{where}: {_what_to_do(error)}"), error)
     return error

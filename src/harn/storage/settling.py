@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from harn.errors import StorageCorrupt
 from harn.storage.codec import decode
 from harn.storage.contract import Draft
 from harn.storage.deadletters import dead_letters
@@ -66,7 +67,7 @@ def queue_headers(queue: str) -> bytes:
 def read_bodies(topic: str, ids: Sequence[int]) -> Operation[dict[int, bytes]]:
     """Read the records of some jobs, encoded as they are."""
     rows = yield ask("job_bodies", topic=topic, ids=_encode(ids).decode())
-    found = {id: bytes(body) for id, body in rows}
+    found = {id: bytes(body or b"") for id, body in rows}  # a lost one reads as damaged
     for id in ids:
         if id not in found:  # an engine that keeps its records elsewhere
             found[id] = yield from _record(topic, id)
@@ -75,7 +76,7 @@ def read_bodies(topic: str, ids: Sequence[int]) -> Operation[dict[int, bytes]]:
 
 def _record(topic: str, id: int) -> Operation[bytes]:
     rows = yield ask("read_events", topic=topic, after=id - 1, limit=1, budget=1)
-    return bytes(rows[0][2]) if rows and rows[0][0] == id else b""
+    return bytes(rows[0][2] or b"") if rows and rows[0][0] == id else b""
 
 
 def settle_due(state: QueueState, new_id: NewId) -> Operation[None]:
@@ -263,7 +264,9 @@ class Settling:
         found = yield from read_bodies(self._topics.jobs, [job.id])
         try:
             told = decode(found[job.id])
-        except ValueError:
+        except StorageCorrupt:
+            told = None
+        if not isinstance(told, dict):
             told = {"event": None}
         entry = self._new_id("dlq")
         self._state.drafts += dead_letters(entry, self._state.name, job.id, told, attempts, error)

@@ -270,7 +270,7 @@ class WorkerQueue:
             job = read_job(
                 *(self.name, one.id, one.body, one.enqueued_at, one.attempts, one.max_attempts)
             )
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             bury = Settlement(
                 *("fail", one.id, one.claim_id, consumer_id),
                 error=f"the job's record is damaged: {error}",
