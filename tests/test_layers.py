@@ -30,16 +30,15 @@ LINES = [
         "escaping",
         "graceful",
         "ids",
-        "joining",
         "masking",
         "naming",
         "open_runtimes",
+        "quiescence",
         "runtime",
         "settings",
+        "teardown",
         "telemetry",
         "topics",
-        "unwinding",
-        "wakers",
     },
 ]
 LEFT, RIGHT = {"tasks", "sync"}, {"storage", "eventlog"}

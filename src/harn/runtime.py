@@ -39,13 +39,12 @@ from harn.duration import Duration, to_seconds
 from harn.errors import HarnError, InvalidOption, did_you_mean
 from harn.graceful import asked, raise_if_asked
 from harn.ids import IdSource
-from harn.joining import join_cancelled
 from harn.masking import mask
 from harn.open_runtimes import note_left, note_open, note_started, only_open
+from harn.quiescence import alarm_now, threads_now
 from harn.settings import Settings
+from harn.teardown import join_cancelled, note, unwind
 from harn.telemetry.spans import current_ids
-from harn.unwinding import note, unwind
-from harn.wakers import alarm_now, threads_now
 
 if TYPE_CHECKING:
     from harn.eventlog import EventLog

@@ -29,23 +29,23 @@ from harn import (
     waitpoint_wait,
 )
 from harn.sync.mutex import Mutexes
+from harn.sync.permit_queue import PermitQueue
 from harn.sync.permits import Permits
-from harn.sync.turnstile import Turnstile
 from sweep import Run, sweep
 
 
-def assert_free(turnstile: Turnstile) -> None:
-    assert turnstile.free == turnstile.capacity
-    assert turnstile.queued == 0
-    assert turnstile.first() is None
-    assert turnstile.holder is None
-    assert not turnstile.holders
+def assert_free(queue: PermitQueue) -> None:
+    assert queue.free == queue.capacity
+    assert queue.queued == 0
+    assert queue.first() is None
+    assert queue.holder is None
+    assert not queue.holders
 
 
 def assert_all_free(runtime: Runtime) -> None:
-    for turnstiles in runtime.service(Permits).named.values():
-        for turnstile in turnstiles.values():
-            assert_free(turnstile)
+    for permit_queues in runtime.service(Permits).named.values():
+        for queue in permit_queues.values():
+            assert_free(queue)
     for section in runtime.service(Mutexes).sections.values():
         assert_free(section)
 
@@ -65,8 +65,8 @@ def assert_nobody_sleeps_who_could_run(runtime: Runtime, *channels: Channel[Any]
         if len(ch) + ch._promised_room < ch.capacity:
             assert ch._senders.first() is None
         assert len(ch) + ch._promised_room <= ch.capacity
-    for turnstiles in runtime.service(Permits).named.values():
-        for each in turnstiles.values():
+    for permit_queues in runtime.service(Permits).named.values():
+        for each in permit_queues.values():
             first = each.first()
             assert first is None or first.want > each.free
 

@@ -46,7 +46,7 @@ from harn import (
 )
 from harn.runtime import current_runtime
 from harn.sync import deadlock
-from harn.sync.deadlock import hope
+from harn.sync.deadlock import possible_waker
 from harn.testing import FakeClock, run_virtual
 
 Case = Callable[[], Awaitable[Any]]
@@ -628,12 +628,12 @@ def run_near_miss(arrange: Arrange, monkeypatch: pytest.MonkeyPatch, times: int)
     looks: list[str | None] = []
 
     def look(runtime: Runtime) -> str | None:
-        looks.append(hope(runtime))
+        looks.append(possible_waker(runtime))
         if len(looks) == times:
             runtime.loop.call_soon(wake)
         return looks[-1]
 
-    monkeypatch.setattr(deadlock, "hope", look)
+    monkeypatch.setattr(deadlock, "possible_waker", look)
     wake: Callable[[], Any] = lambda: None  # noqa: E731
 
     async def main() -> Any:
@@ -755,7 +755,7 @@ def test_a_fake_clock_with_a_timer_set_is_hope_and_without_one_is_not() -> None:
             await asyncio.sleep(0)
         # The root is at work here: look as the detector would once it has blocked too.
         runtime.root.waiting = waiting._task.waiting
-        assert "not waiting" in str(hope(runtime))
+        assert "not waiting" in str(possible_waker(runtime))
         sleeper.cancel()
         runtime.root.waiting = None
 
@@ -813,7 +813,7 @@ def test_a_loop_that_cannot_be_looked_into_never_raises() -> None:
         async with Runtime():
             ch = channel("c")
             looked = asyncio.get_running_loop().create_future()
-            assert "cannot be looked into" in str(hope(current_runtime()))
+            assert "cannot be looked into" in str(possible_waker(current_runtime()))
             looked.set_result(None)
             asyncio.get_running_loop().call_later(0.7, ch.try_send, "later")
             return str(await ch.receive())

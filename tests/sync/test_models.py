@@ -18,7 +18,7 @@ from harn import (
     sync_rwlock_acquire,
     sync_semaphore_acquire,
 )
-from harn.sync.waiters import WAITING
+from harn.sync.wait_queue import WAITING
 
 steps = settings(deadline=None, max_examples=150)
 

@@ -30,8 +30,8 @@ from harn import (
     spawn,
     sync_mutex_acquire,
 )
-from harn.sync.keys import structural
 from harn.sync.mutex import Mutexes
+from harn.sync.structural_key import structural
 
 
 async def settle(times: int = 5) -> None:

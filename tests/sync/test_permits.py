@@ -561,7 +561,7 @@ async def test_a_permit_released_by_a_finaliser_while_a_caller_joins_the_line_is
         abandoned.release()
         return asyncio.Future(loop=loop)
 
-    there = sys.modules["harn.sync.turnstile"]
+    there = sys.modules["harn.sync.permit_queue"]
     monkeypatch.setattr(there, "asyncio", SimpleNamespace(Future=collecting))
     waiting = asyncio.ensure_future(acquire())
     await settle()

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from harn.sync.waiters import GRANTED, TIMED_OUT, WAITING, Waiter, WaitQueue, guard, park
+from harn.sync.wait_queue import GRANTED, TIMED_OUT, WAITING, Waiter, WaitQueue, guard, park
 from harn.testing import FakeClock
 
 

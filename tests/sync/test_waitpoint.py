@@ -18,7 +18,7 @@ from harn import (
     waitpoint_complete,
     waitpoint_wait,
 )
-from harn.sync.waiters import WAITING
+from harn.sync.wait_queue import WAITING
 from harn.sync.waitpoint import Waitpoints
 from harn.testing import FakeClock
 from harn.topics import waitpoint_topic

@@ -4,8 +4,8 @@ from tools.mutants.mutant import Mutant
 
 MUTANTS = (
     Mutant(
-        "turnstile-misses-a-finalisers-release",
-        "sync/turnstile.py",
+        "permit-queue-misses-a-finalisers-release",
+        "sync/permit_queue.py",
         "            if self.free:\n                self.serve(self.monotonic())",
         "            if False:\n                self.serve(self.monotonic())",
         (
@@ -15,24 +15,24 @@ MUTANTS = (
         "a permit that a finaliser releases as a caller joins the line is never granted",
     ),
     Mutant(
-        "turnstile-grant-dies-with-its-waiter",
-        "sync/turnstile.py",
+        "permit-queue-grant-dies-with-its-waiter",
+        "sync/permit_queue.py",
         "            self.acquisitions -= 1\n            self.give_back(turn, now)",
         "            self.acquisitions -= 1",
         ("sync/test_cancel.py::test_Y3_a_granted_waiter_that_is_cancelled_hands_on",),
         "a permit granted to a cancelled waiter is lost",
     ),
     Mutant(
-        "turnstile-head-that-left-still-blocks",
-        "sync/turnstile.py",
+        "permit-queue-head-that-left-still-blocks",
+        "sync/permit_queue.py",
         "            self.serve(now)  # it may have held back those behind it",
         "            pass",
         ("sync/test_permits.py::test_a_timed_out_head_lets_those_behind_it_pass",),
         "a large request that gave up holds back the small ones behind it",
     ),
     Mutant(
-        "turnstile-newcomer-overtakes",
-        "sync/turnstile.py",
+        "permit-queue-newcomer-overtakes",
+        "sync/permit_queue.py",
         "        if self.free >= turn.want and (not self.queued or self.first() is None):",
         "        if self.free >= turn.want:",
         ("sync/test_permits.py::test_Y2_a_request_for_many_is_not_overtaken",),
@@ -40,7 +40,7 @@ MUTANTS = (
     ),
     Mutant(
         "withdrawn-waiter-is-never-granted",
-        "sync/waiters.py",
+        "sync/wait_queue.py",
         "        granted = self.state == GRANTED\n        self.state = GONE",
         "        granted = False\n        self.state = GONE",
         ("sync/test_cancel.py::test_Y3_a_cancelled_acquire_holds_nothing",),

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
+from harn.cli.lint_rules import Finding, check_source
 from harn.cli.output import emit, json_flag
 from harn.escaping import one_line
-from harn.tasks import Finding, check_source
 
 SKIPPED = {"__pycache__", "node_modules", "build", "dist", "venv"}
 

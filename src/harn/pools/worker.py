@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from harn.pools.task import ClosureFrame, PoolTask
 from harn.runtime import current_frame_var
-from harn.unwinding import unwind
+from harn.teardown import unwind
 
 if TYPE_CHECKING:
     from harn.pools.slots import Slots

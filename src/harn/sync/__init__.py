@@ -4,12 +4,12 @@
     mailbox.py    named inboxes
     shared.py     cells and maps with versions; scopes.py says who shares them
     atomic.py     counters
-    mutex.py      critical sections by place or by resource; keys.py compares resources
-    permits.py    named mutex, rwlock, semaphore, gate; turnstile.py gives the permits out,
+    mutex.py      critical sections by place or by resource; structural_key.py compares resources
+    permits.py    named mutex, rwlock, semaphore, gate; permit_queue.py gives the permits out,
                   metrics.py counts them
     waitpoint.py  moments that many wait for and one settles
     deadlock.py   finds out when nobody can come any more
-    waiters.py    the one wait queue under all of them
+    wait_queue.py the one wait queue under all of them
 
 First come, first served, safe to cancel at any moment, and usable from worker threads.
 """
@@ -36,7 +36,7 @@ from harn.sync.shared import (
     shared_cell,
     shared_map,
 )
-from harn.sync.waiters import GRANTED, Waiter, WaitQueue, guard, park
+from harn.sync.wait_queue import GRANTED, Waiter, WaitQueue, guard, park
 from harn.sync.waitpoint import (
     Waitpoint,
     waitpoint_cancel,

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from harn.errors import ChannelClosed, InvalidOption
 from harn.graceful import asked, raise_if_asked
 from harn.sync.deadlock import began_waiting, ended_waiting
-from harn.sync.waiters import CLOSED, GRANTED, Waiter, WaitQueue, guard
+from harn.sync.wait_queue import CLOSED, GRANTED, Waiter, WaitQueue, guard
 
 T = TypeVar("T")
 D = TypeVar("D")

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from harn.clock import Timer
 from harn.errors import ChannelDeadlock
+from harn.quiescence import can_look_into, outside_work, something_ready
 from harn.runtime import Runtime, Task, current_frame, current_frame_var
-from harn.sync.waiters import GONE, WAITING, Waiter, guard, task_running_on
+from harn.sync.wait_queue import GONE, WAITING, Waiter, guard, task_running_on
 from harn.tasks import AwaitingTasks
-from harn.wakers import can_look_into, outside_work, something_ready
 
 if TYPE_CHECKING:
     from harn.sync.channel import Channel
@@ -91,7 +91,7 @@ class Detector:
         if quiet and not any(map(_blocked_on_channel, self.runtime.tasks)):
             self._pause = LOOK_EVERY
             return
-        if hope(self.runtime) is None:
+        if possible_waker(self.runtime) is None:
             self._break_up()
         self.look_later()
 
@@ -118,7 +118,7 @@ def _blocked_on_channel(task: Task) -> bool:
     return isinstance(task.waiting, Waiter) and task.waiting.verb in CHANNEL_VERBS
 
 
-def hope(runtime: Runtime) -> str | None:
+def possible_waker(runtime: Runtime) -> str | None:
     """Name something that could still wake a blocked task of *runtime*, or return None."""
     loop = runtime.loop
     if not can_look_into(loop):

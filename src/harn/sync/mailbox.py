@@ -14,7 +14,7 @@ from harn.errors import ChannelClosed, InvalidOption, MailboxClosed
 from harn.runtime import current_frame
 from harn.sync.channel import DEFAULT_CAPACITY, Channel
 from harn.sync.scopes import Namespaces, resolve_scope
-from harn.sync.waiters import guard
+from harn.sync.wait_queue import guard
 
 T = TypeVar("T")
 D = TypeVar("D")

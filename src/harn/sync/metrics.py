@@ -7,9 +7,9 @@ from typing import Any, get_args, overload
 
 from harn.errors import InvalidOption, did_you_mean
 from harn.runtime import current_runtime
+from harn.sync.permit_queue import PermitQueue
 from harn.sync.permits import MOST_READERS, Kind, Permits
-from harn.sync.turnstile import Turnstile
-from harn.sync.waiters import guard
+from harn.sync.wait_queue import guard
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,30 +65,30 @@ def sync_metrics(
             found = named[kind].get(key)
             return None if found is None else _metrics(found)
         return [
-            _metrics(turnstile)
-            for each, turnstiles in named.items()
+            _metrics(queue)
+            for each, permit_queues in named.items()
             if kind in (None, each)
-            for name, turnstile in turnstiles.items()
+            for name, queue in permit_queues.items()
             if key in (None, name)
         ]
 
 
-def _metrics(turnstile: Turnstile) -> SyncMetrics:
-    is_rwlock = turnstile.kind == "rwlock"
-    returned = turnstile.returned  # by threads, and the loop has not got round to it
-    held = turnstile.capacity - turnstile.free - sum(turn.want for turn, _ in returned)
-    held_seconds = turnstile.held_seconds + sum(held_for for _, held_for in returned)
+def _metrics(queue: PermitQueue) -> SyncMetrics:
+    is_rwlock = queue.kind == "rwlock"
+    returned = queue.returned  # by threads, and the loop has not got round to it
+    held = queue.capacity - queue.free - sum(turn.want for turn, _ in returned)
+    held_seconds = queue.held_seconds + sum(held_for for _, held_for in returned)
     return SyncMetrics(
-        kind=turnstile.kind,
-        key=str(turnstile.key),
-        capacity=None if is_rwlock else turnstile.capacity,
-        acquisition_count=turnstile.acquisitions,
-        timeout_count=turnstile.timeouts,
-        cancellation_count=turnstile.cancellations,
-        release_count=turnstile.acquisitions - turnstile.out + len(returned),
+        kind=queue.kind,
+        key=str(queue.key),
+        capacity=None if is_rwlock else queue.capacity,
+        acquisition_count=queue.acquisitions,
+        timeout_count=queue.timeouts,
+        cancellation_count=queue.cancellations,
+        release_count=queue.acquisitions - queue.out + len(returned),
         current_held=1 if is_rwlock and held == MOST_READERS else held,
-        current_queue_depth=turnstile.queued,
-        max_queue_depth=turnstile.longest_line,
-        total_wait_ms=round(turnstile.wait_seconds * 1000),
+        current_queue_depth=queue.queued,
+        max_queue_depth=queue.longest_line,
+        total_wait_ms=round(queue.wait_seconds * 1000),
         total_held_ms=round(held_seconds * 1000),
     )

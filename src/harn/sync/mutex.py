@@ -17,9 +17,9 @@ from typing import Any
 from harn.errors import HarnError
 from harn.graceful import asked, raise_if_asked
 from harn.runtime import Runtime, current_frame, current_frame_var, current_runtime
-from harn.sync.keys import SameObject, structural
-from harn.sync.turnstile import Turn, Turnstile
-from harn.sync.waiters import GRANTED, WAITING, task_running_on
+from harn.sync.permit_queue import PermitQueue, PermitWaiter
+from harn.sync.structural_key import SameObject, structural
+from harn.sync.wait_queue import GRANTED, WAITING, task_running_on
 
 _frame_here = current_frame_var.get  # saves binding it anew each time
 
@@ -34,14 +34,14 @@ class Mutexes:
     def __init__(self, runtime: Runtime) -> None:
         self.loop = runtime.loop
         self._runtime = runtime
-        self.sections: dict[object, Turnstile] = {}
+        self.sections: dict[object, PermitQueue] = {}
 
-    def open(self, key: object) -> Turnstile:
+    def open(self, key: object) -> PermitQueue:
         """Make the section under *key*."""
         if len(self.sections) >= MOST_IDLE:
             for each in [key for key, section in self.sections.items() if section.is_idle]:
                 del self.sections[each]
-        section = self.sections[key] = Turnstile("mutex", None, 1, self._runtime)
+        section = self.sections[key] = PermitQueue("mutex", None, 1, self._runtime)
         return section
 
     def forget(self, key: object) -> None:
@@ -58,7 +58,7 @@ class Mutex:
     __slots__ = ("_key", "_section", "_shown")
     _key: Any
     _shown: Any
-    _section: Turnstile | None
+    _section: PermitQueue | None
 
     async def __aenter__(self) -> None:
         if asked:
@@ -83,7 +83,7 @@ class Mutex:
             section.holder = holder
             return
         section.key = self._shown
-        turn = Turn()
+        turn = PermitWaiter()
         turn.on = section
         turn.state = WAITING
         turn.holder = holder
@@ -109,7 +109,7 @@ class Mutex:
             if task.waiting is turn:
                 task.waiting = None
 
-    def _move_to(self, section: Turnstile) -> None:
+    def _move_to(self, section: PermitQueue) -> None:
         # An idle section may have been swept and made anew. One that is still in use can only be
         # that of another runtime, and leaving would then leave the wrong one.
         assert self._section is not None

@@ -16,8 +16,8 @@ from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption, did_you_mean
 from harn.graceful import asked, raise_if_asked
 from harn.runtime import Frame, Runtime, current_frame, current_frame_var
-from harn.sync.turnstile import Turn, Turnstile
-from harn.sync.waiters import GONE, GRANTED, WAITING, guard, task_running_on
+from harn.sync.permit_queue import PermitQueue, PermitWaiter
+from harn.sync.wait_queue import GONE, GRANTED, WAITING, guard, task_running_on
 from harn.tasks import works_for
 
 Kind = Literal["mutex", "rwlock", "semaphore", "gate"]
@@ -31,7 +31,7 @@ MOST_READERS = 1 << 40
 _frame_here = current_frame_var.get  # saves binding it anew each time
 
 
-class Permit(Turn):
+class Permit(PermitWaiter):
     """Something held; `release()` gives it back, as do `with`, `async with` and the scope's end."""
 
     # Filled in by whoever makes it: an `__init__` would cost more than what it does.
@@ -40,11 +40,11 @@ class Permit(Turn):
 
     async def _granted(self) -> Self | None:
         """Wait in line; None when the time is up, and then nothing is held."""
-        turnstile, task = self.on, self._frame.task
+        queue, task = self.on, self._frame.task
         timer = None
         if self.timed:
             if not self._patience:
-                turnstile.timeouts += 1
+                queue.timeouts += 1
                 return None
             timer = task.runtime.clock.call_at(self.since + self._patience, self.expire)
         elif task.aio is self.holder:
@@ -65,16 +65,16 @@ class Permit(Turn):
         if self.state == GRANTED:
             _own(self._frame, self)
             return self
-        turnstile.wait_seconds += turnstile.monotonic() - self.since
-        turnstile.timeouts += 1
-        turnstile.leave(self)
+        queue.wait_seconds += queue.monotonic() - self.since
+        queue.timeouts += 1
+        queue.leave(self)
         return None
 
     def _gave_up(self) -> None:
-        turnstile = self.on
-        turnstile.wait_seconds += turnstile.monotonic() - self.since
-        turnstile.cancellations += 1
-        turnstile.leave(self)
+        queue = self.on
+        queue.wait_seconds += queue.monotonic() - self.since
+        queue.cancellations += 1
+        queue.leave(self)
 
     @property
     def kind(self) -> str:
@@ -111,18 +111,18 @@ class Permit(Turn):
             del self._frame.cleanups[self]  # type: ignore[union-attr]
         except (KeyError, TypeError):
             pass  # disowned, or its scope has ended
-        turnstile = self.on
-        monotonic = turnstile.monotonic  # calling it from the slot costs twice as much
+        queue = self.on
+        monotonic = queue.monotonic  # calling it from the slot costs twice as much
         now = monotonic()
-        if get_ident() != turnstile.thread:
-            turnstile.give_back_from_thread(self, now - since)
+        if get_ident() != queue.thread:
+            queue.give_back_from_thread(self, now - since)
             return True
-        turnstile.held_seconds += now - since
-        if turnstile.capacity != 1:
-            turnstile.give_back(self, now)
+        queue.held_seconds += now - since
+        if queue.capacity != 1:
+            queue.give_back(self, now)
             return True
         # What `give_back` and `serve` do with one permit, in one piece: the hot end of a hand-off.
-        line = turnstile.line
+        line = queue.line
         while line:
             turn = line.popleft()
             if not turn.state:  # WAITING
@@ -131,15 +131,15 @@ class Permit(Turn):
                 except InvalidStateError:
                     continue  # cancelled, and about to leave
                 turn.state = GRANTED
-                turnstile.queued -= 1
-                turnstile.acquisitions += 1
-                turnstile.holder = turn.holder
-                turnstile.wait_seconds += now - turn.since
+                queue.queued -= 1
+                queue.acquisitions += 1
+                queue.holder = turn.holder
+                queue.wait_seconds += now - turn.since
                 turn.since = now
                 return True
-        turnstile.free = 1
-        turnstile.out = 0
-        turnstile.holder = None
+        queue.free = 1
+        queue.out = 0
+        queue.holder = None
         return True
 
     def disowned(self) -> None:
@@ -180,23 +180,23 @@ class Permit(Turn):
         return f"<Permit {self.kind} {self.key!r} {state}>"
 
 
-def _ask(turnstile: Turnstile, permits: int, frame: Frame, timeout: Duration | None) -> Permit:
+def _ask(queue: PermitQueue, permits: int, frame: Frame, timeout: Duration | None) -> Permit:
     """Take *permits* at once, or else stand in line; the state of what is returned says which."""
     if asked:
         raise_if_asked()
     permit = Permit()
-    permit.on = turnstile
+    permit.on = queue
     permit.state = WAITING
     permit.want = permits
     permit.timed = timeout is not None
     permit._frame = frame
-    permit.holder = task_running_on(turnstile.loop)
+    permit.holder = task_running_on(queue.loop)
     if frame.task.thread is not None:
         permit.holder = works_for(permit.holder)
-    permit.since = turnstile.monotonic()
+    permit.since = queue.monotonic()
     if timeout is not None:
         permit._patience = to_seconds(timeout, "timeout")
-    if turnstile.enter(permit, timeout is None or permit._patience > 0):
+    if queue.enter(permit, timeout is None or permit._patience > 0):
         _own(frame, permit)
     return permit
 
@@ -208,15 +208,15 @@ def _own(frame: Frame, permit: Permit) -> None:
 
 
 class Permits:
-    """The named turnstiles of one runtime."""
+    """The named permit_queues of one runtime."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self.named: dict[str, dict[str, Turnstile]] = {kind: {} for kind in get_args(Kind)}
+        self.named: dict[str, dict[str, PermitQueue]] = {kind: {} for kind in get_args(Kind)}
         self.mutexes = self.named["mutex"]
 
-    def open(self, kind: str, key: str, capacity: int) -> Turnstile:
-        """Return the turnstile under *key*, made with *capacity* if it is new."""
+    def open(self, kind: str, key: str, capacity: int) -> PermitQueue:
+        """Return the queue under *key*, made with *capacity* if it is new."""
         if not isinstance(key, str) or not key:
             raise InvalidOption("key", key, "a non-empty string")
         found = self.named[kind].get(key) or self._make(kind, key, capacity)
@@ -227,20 +227,20 @@ class Permits:
             )
         return found
 
-    def _make(self, kind: str, key: str, capacity: int) -> Turnstile:
-        turnstiles = self.named[kind]
+    def _make(self, kind: str, key: str, capacity: int) -> PermitQueue:
+        permit_queues = self.named[kind]
         with guard:  # another thread may be reading them all
-            made = turnstiles[key] = Turnstile(kind, key, capacity, self._runtime)
-            if len(turnstiles) > MOST_IDLE:
-                _forget_the_idle(turnstiles, made)
+            made = permit_queues[key] = PermitQueue(kind, key, capacity, self._runtime)
+            if len(permit_queues) > MOST_IDLE:
+                _forget_the_idle(permit_queues, made)
         return made
 
 
-def _forget_the_idle(turnstiles: dict[str, Turnstile], new: Turnstile) -> None:
+def _forget_the_idle(permit_queues: dict[str, PermitQueue], new: PermitQueue) -> None:
     # The oldest half goes at once, so that this happens rarely however many keys come.
-    idle = [key for key, each in turnstiles.items() if each.is_idle and each is not new]
+    idle = [key for key, each in permit_queues.items() if each.is_idle and each is not new]
     for key in idle[: MOST_IDLE // 2]:
-        del turnstiles[key]
+        del permit_queues[key]
 
 
 async def sync_mutex_acquire(key: str, timeout: Duration | None = None) -> Permit | None:
@@ -262,40 +262,40 @@ async def sync_mutex_acquire(key: str, timeout: Duration | None = None) -> Permi
     task = frame.task
     runtime = task.runtime
     try:
-        turnstile = runtime._services[Permits].mutexes[key]  # saves two calls
-        if _get_running_loop() is not turnstile.loop:
+        queue = runtime._services[Permits].mutexes[key]  # saves two calls
+        if _get_running_loop() is not queue.loop:
             runtime.check_here()
     except (KeyError, TypeError):
-        turnstile = runtime.service(Permits).open("mutex", key, 1)
-    if timeout is not None or turnstile.returned:
-        permit = _ask(turnstile, 1, frame, timeout)
+        queue = runtime.service(Permits).open("mutex", key, 1)
+    if timeout is not None or queue.returned:
+        permit = _ask(queue, 1, frame, timeout)
         return permit if permit.state == GRANTED else await permit._granted()
     # What `_ask` and `_granted` do without a timeout, in one piece: the hot one.
     permit = Permit()
-    permit.on = turnstile
+    permit.on = queue
     permit.state = WAITING
     permit._frame = frame
-    permit.holder = holder = task_running_on(turnstile.loop)
+    permit.holder = holder = task_running_on(queue.loop)
     if task.thread is not None:
         permit.holder = holder = works_for(holder)
-    permit.since = turnstile.monotonic()
-    if turnstile.free:  # nobody holds it, so nobody waits
-        turnstile.free = 0
-        turnstile.out = 1
-        turnstile.acquisitions += 1
-        turnstile.holder = holder
+    permit.since = queue.monotonic()
+    if queue.free:  # nobody holds it, so nobody waits
+        queue.free = 0
+        queue.out = 1
+        queue.acquisitions += 1
+        queue.holder = holder
         permit.state = GRANTED
     else:
-        if turnstile.holder is holder:
-            turnstile.enter(permit)  # which refuses
-        future: Future[None] = Future(loop=turnstile.loop)  # `create_future` is one call more
+        if queue.holder is holder:
+            queue.enter(permit)  # which refuses
+        future: Future[None] = Future(loop=queue.loop)  # `create_future` is one call more
         permit.future = future
-        turnstile.line.append(permit)
-        turnstile.queued = queued = turnstile.queued + 1
-        if queued > turnstile.longest_line:
-            turnstile.longest_line = queued
-        if turnstile.free:
-            turnstile.serve(turnstile.monotonic())  # a finaliser has given it back meanwhile
+        queue.line.append(permit)
+        queue.queued = queued = queue.queued + 1
+        if queued > queue.longest_line:
+            queue.longest_line = queued
+        if queue.free:
+            queue.serve(queue.monotonic())  # a finaliser has given it back meanwhile
         if task.aio is holder:
             task.waiting = permit
         before, task.parked = task.parked, future
@@ -335,9 +335,9 @@ async def sync_rwlock_acquire(
         near = did_you_mean(mode, get_args(Mode))
         raise InvalidOption("mode", mode, f'"read" or "write"{near}')
     frame = current_frame()
-    turnstile = frame.task.runtime.service(Permits).open("rwlock", key, MOST_READERS)
+    queue = frame.task.runtime.service(Permits).open("rwlock", key, MOST_READERS)
     want = MOST_READERS if mode == "write" else 1
-    permit = _ask(turnstile, want, frame, timeout)
+    permit = _ask(queue, want, frame, timeout)
     return permit if permit.state == GRANTED else await permit._granted()
 
 
@@ -360,8 +360,8 @@ async def sync_semaphore_acquire(
     if _positive("permits", permits) > capacity:
         raise InvalidOption("permits", permits, f"at most the capacity, {capacity}")
     frame = current_frame()
-    turnstile = frame.task.runtime.service(Permits).open("semaphore", key, capacity)
-    permit = _ask(turnstile, permits, frame, timeout)
+    queue = frame.task.runtime.service(Permits).open("semaphore", key, capacity)
+    permit = _ask(queue, permits, frame, timeout)
     return permit if permit.state == GRANTED else await permit._granted()
 
 
@@ -379,8 +379,8 @@ async def sync_gate_acquire(key: str, limit: int, timeout: Duration | None = Non
     """
     _positive("limit", limit)
     frame = current_frame()
-    turnstile = frame.task.runtime.service(Permits).open("gate", key, limit)
-    permit = _ask(turnstile, 1, frame, timeout)
+    queue = frame.task.runtime.service(Permits).open("gate", key, limit)
+    permit = _ask(queue, 1, frame, timeout)
     return permit if permit.state == GRANTED else await permit._granted()
 
 

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 from harn.errors import InvalidOption, did_you_mean
 from harn.naming import check_data, check_name
 from harn.runtime import Runtime, Task
-from harn.sync.waiters import guard
+from harn.sync.wait_queue import guard
 
 Scope = Literal["task", "task_group", "workflow_run", "agent_session", "tenant", "process"]
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from harn.graceful import asked, raise_if_asked
 from harn.runtime import current_runtime
 from harn.sync.channel import Channel
 from harn.sync.deadlock import began_waiting, ended_waiting
-from harn.sync.waiters import GRANTED, Waiter, guard, park
+from harn.sync.wait_queue import GRANTED, Waiter, guard, park
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption
 from harn.graceful import asked, raise_if_asked
 from harn.runtime import Runtime, current_runtime
-from harn.sync.waiters import GONE, GRANTED, Waiter, WaitQueue, guard, park
+from harn.sync.wait_queue import GONE, GRANTED, Waiter, WaitQueue, guard, park
 from harn.topics import waitpoint_topic
 
 Status = Literal["completed", "cancelled", "timed_out"]

@@ -3,24 +3,24 @@
 scope.py       spawn; scope, the block that joins what was spawned in it
 handle.py      TaskHandle: await it, cancel it, ask how it ended
 parallel.py    parallel, each, settle, race: the same function over many items; stream.py, its
-               values as they come; crew.py, the workers under all of them
+               values as they come; parallel_engine.py, the workers under all of them
 timing.py      deadline, retry
 isolation.py   where a function runs: loop, thread (threads.py), process (processes.py)
 background.py  run_in_thread: a runtime on a thread of its own, for synchronous programs
-callables.py   what can be called; apart.py, run apart from the loop and know who is running
-stopping.py    cancel_graceful, is_cancelled
+callables.py   what can be called
+foreign_runtime.py   run apart from the loop and still know who is running
+cancel.py      cancel_graceful, is_cancelled
 cleanup.py     defer, owned, disown, drop
-waiting.py     wait_agent
+wait_agent.py  wait_agent
 results.py     Ok and Err
-ownership.py   the analysis behind `harn lint`
 """
 
 from harn.tasks.background import run_in_thread
 from harn.tasks.callables import check_callable, is_async_callable
+from harn.tasks.cancel import cancel_graceful, is_cancelled
 from harn.tasks.cleanup import Owned, defer, disown, drop, owned
 from harn.tasks.handle import AwaitingTasks, Nursery, TaskHandle, launch
 from harn.tasks.isolation import Isolation, Runner, check_isolation, runner_for
-from harn.tasks.ownership import Finding, check_source
 from harn.tasks.parallel import (
     Settled,
     parallel,
@@ -30,17 +30,15 @@ from harn.tasks.parallel import (
 )
 from harn.tasks.results import Err, Ok, is_err, is_ok, unwrap, unwrap_err
 from harn.tasks.scope import Scope, scope, spawn
-from harn.tasks.stopping import cancel_graceful, is_cancelled
 from harn.tasks.stream import ParallelStream, parallel_each_stream
 from harn.tasks.threads import from_thread, works_for
 from harn.tasks.timing import Deadline, deadline, retry
-from harn.tasks.waiting import wait_agent
+from harn.tasks.wait_agent import wait_agent
 
 __all__ = [
     "AwaitingTasks",
     "Deadline",
     "Err",
-    "Finding",
     "Isolation",
     "Nursery",
     "Ok",
@@ -53,7 +51,6 @@ __all__ = [
     "cancel_graceful",
     "check_callable",
     "check_isolation",
-    "check_source",
     "deadline",
     "defer",
     "disown",

@@ -9,9 +9,9 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from harn.quiescence import OWN_THREADS
 from harn.runtime import Runtime, current_frame_var, restore_frame
-from harn.unwinding import note
-from harn.wakers import OWN_THREADS
+from harn.teardown import note
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from harn.errors import DeadlockError, HarnError, TaskCancelled
 from harn.graceful import asked, is_stop, raise_if_asked
 from harn.runtime import Frame, Runtime, Task, current_frame, current_frame_var
 from harn.tasks.results import Err, Ok
-from harn.unwinding import unwind
+from harn.teardown import unwind
 
 T = TypeVar("T")
 Status = Literal["running", "completed", "failed", "cancelled"]

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
 from harn.errors import InvalidOption, RaceFailed
-from harn.tasks.crew import Crew, Items
 from harn.tasks.isolation import Isolation
+from harn.tasks.parallel_engine import Crew, Items
 from harn.tasks.results import Err, Ok
 
 A = TypeVar("A")

@@ -23,7 +23,7 @@ from typing import Any
 
 from harn.errors import HarnError, InvalidOption, WorkerDied
 from harn.runtime import Runtime, current_frame
-from harn.tasks.apart import Passport, run_with
+from harn.tasks.foreign_runtime import Passport, run_with
 from harn.tasks.threads import Threads
 
 _spawning = threading.Lock()

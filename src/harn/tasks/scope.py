@@ -28,11 +28,10 @@ from typing import Any, Self, TypeVar, TypeVarTuple, overload
 from harn.clock import Timer
 from harn.errors import HarnError, InvalidOption
 from harn.graceful import asked, request_stop
-from harn.joining import REPORT_AFTER, logger
 from harn.runtime import Frame, Task, current_frame, current_frame_var
 from harn.tasks.handle import AwaitingTasks, TaskHandle, launch
 from harn.tasks.isolation import Isolation, bind
-from harn.unwinding import note, unwind
+from harn.teardown import REPORT_AFTER, logger, note, unwind
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -196,7 +195,7 @@ class Scope:
         if cancel is None and self._cancelled_from_outside(error):
             cancel = error if isinstance(error, asyncio.CancelledError) else None
             cancel = cancel or asyncio.CancelledError()
-        chosen = self._weigh(cancel, error)
+        chosen = self._choose_error(cancel, error)
         if self.frame.cleanups:
             chosen = await unwind(self.frame, chosen)
         if chosen is None or chosen is error:
@@ -214,7 +213,7 @@ class Scope:
             return isinstance(error, asyncio.CancelledError)
         return self._host.uncancel() > self._cancels_before
 
-    def _weigh(
+    def _choose_error(
         self, cancel: asyncio.CancelledError | None, error: BaseException | None
     ) -> BaseException | None:
         """Choose what comes out of the block: a cancel from outside, else the first failure."""

@@ -17,9 +17,9 @@ from typing import Any, Generic, Self, TypeVar, cast, overload
 from harn.errors import HarnError
 from harn.graceful import parked
 from harn.runtime import current_frame
-from harn.tasks.crew import Crew, Running, Worker
 from harn.tasks.handle import AwaitingTasks
 from harn.tasks.isolation import Isolation
+from harn.tasks.parallel_engine import Crew, Running, Worker
 
 A = TypeVar("A")
 T = TypeVar("T")

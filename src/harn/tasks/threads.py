@@ -24,11 +24,11 @@ from typing import Any, TypeVar
 
 from harn.clock import SystemClock, Timer
 from harn.errors import HarnError
-from harn.joining import REPORT_AFTER
+from harn.quiescence import OWN_THREADS
 from harn.runtime import Runtime, Task, calling_frame, current_frame, current_frame_var
-from harn.tasks.apart import run_apart
 from harn.tasks.callables import is_async_callable
-from harn.wakers import OWN_THREADS
+from harn.tasks.foreign_runtime import run_apart
+from harn.teardown import REPORT_AFTER
 
 T = TypeVar("T")
 

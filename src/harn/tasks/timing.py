@@ -13,7 +13,7 @@ from harn.errors import DeadlineExceeded, HarnError, InvalidOption
 from harn.graceful import is_stop
 from harn.runtime import current_frame, current_runtime, sleep
 from harn.tasks.isolation import bind
-from harn.unwinding import note
+from harn.teardown import note
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from typing import Any, Self
 from harn.clock import Activity, Timer, from_iso, iso
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption
+from harn.quiescence import can_look_into, outside_work, something_ready, threads_now
 from harn.runtime import Runtime, current_runtime
-from harn.wakers import can_look_into, outside_work, something_ready, threads_now
 
 EPSILON = 1e-9
 BLIND_ROUNDS = 100

@@ -16,8 +16,8 @@ from concurrent.futures import Executor
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from harn.clock import Activity, Timer, from_iso
+from harn.quiescence import outside_work, threads_now
 from harn.runtime import Runtime
-from harn.wakers import outside_work, threads_now
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

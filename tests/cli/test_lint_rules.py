@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harn.cli import invoke
-from harn.tasks.ownership import check_source
+from harn.cli.lint_rules import check_source
 
 HEAD = "import harn\nfrom harn import Owned, channel, disown, drop, owned\n"
 

@@ -1,23 +1,83 @@
-"""Run the cleanups of a frame, all of them, whatever happens meanwhile.
+"""Ending what is owned: wait for cancelled tasks, run cleanups, choose the error that comes out.
 
-Cleanups unwind last in, first out. One that fails does not stop the others; a cancel that
-arrives while one waits is kept until the last has run. What comes out in the end is decided by
-`weigh`: a cancel before anything else, then the error that was already on its way, then the
-first failure; whatever loses becomes a note on the winner.
+Structured code must not return while something it owns is still running. `join_cancelled` waits for
+tasks that were cancelled; `unwind` runs the cleanups of a frame, last in, first out. A cancel that
+arrives meanwhile is kept and raised once everything has ended. It is never swallowed and never
+turned into anything else.
+
+Several errors may meet on the way out. `choose_error` takes a cancel before anything else, then
+the error that was already on its way, then the first failure. The others become notes on it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Iterable
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from harn.joining import REPORT_AFTER, logger
+from harn.clock import Clock, Timer
 
 if TYPE_CHECKING:
     from harn.runtime import Frame
+
+logger = logging.getLogger("harn.tasks")
+
+REPORT_AFTER = 5.0
+"""Seconds after which a task that ignores its cancellation is reported."""
+
+
+async def join_cancelled(
+    tasks: Collection[asyncio.Future[Any]],
+    clock: Clock,
+    describe: Callable[[asyncio.Future[Any]], str] = repr,
+) -> None:
+    """Wait until every one of *tasks*, cancelled by the caller, is done; results stay with them.
+
+    Cancelling this cancels the tasks once more and still waits for all of them, then raises the
+    cancel. Whoever is left after five seconds is named in the log, and again each time that
+    doubles.
+    """
+    left = {task for task in tasks if not task.done()}
+    if not left:
+        return
+    waiter: asyncio.Future[None] | None = None
+    timer: Timer
+    cancelled: asyncio.CancelledError | None = None
+    started = clock.monotonic()
+
+    def one_done(task: asyncio.Future[Any]) -> None:
+        left.discard(task)
+        if not left and waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def report_at(patience: float) -> Timer:
+        return clock.call_at(started + patience, partial(report, patience), background=True)
+
+    def report(patience: float) -> None:
+        nonlocal timer
+        for task in left:
+            logger.warning("%s still runs %g s after its cancel", describe(task), patience)
+        timer = report_at(patience * 2)
+
+    timer = report_at(REPORT_AFTER)
+    for task in list(left):
+        task.add_done_callback(one_done)
+    try:
+        while left:
+            waiter = asyncio.get_running_loop().create_future()
+            try:
+                await waiter
+            except asyncio.CancelledError as error:
+                cancelled = error
+                for task in list(left):
+                    task.cancel()
+    finally:
+        timer.cancel()
+    if cancelled is not None:
+        raise cancelled
 
 
 async def unwind(frame: Frame, error: BaseException | None = None) -> BaseException | None:
@@ -37,10 +97,12 @@ async def unwind(frame: Frame, error: BaseException | None = None) -> BaseExcept
         except BaseException as failure:
             failures.append(failure)
     frame.task.shielded -= 1
-    return weigh(error, failures) if failures else error
+    return choose_error(error, failures) if failures else error
 
 
-def weigh(error: BaseException | None, failures: Iterable[BaseException]) -> BaseException | None:
+def choose_error(
+    error: BaseException | None, failures: Iterable[BaseException]
+) -> BaseException | None:
     """Choose what comes out; the others become notes on it."""
     found = [*([error] if error is not None else []), *failures]
     if not found:

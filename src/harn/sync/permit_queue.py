@@ -1,12 +1,12 @@
-"""A turnstile: so many permits, given out first come, first served.
+"""The queue for a number of permits: first come, first served.
 
 Mutex, semaphore, gate and read-write lock are all this one thing with another capacity: a mutex
-has one permit, a writer takes all of them. Whoever stands first in line waits for as many as it
-wants, and nobody overtakes it, so a waiting writer holds back the readers behind it.
+has one permit, a writer takes all of them. The first waiter waits for as many as it wants, and no
+other overtakes it, so a waiting writer holds back the readers behind it.
 
-A turnstile belongs to its loop's thread: nobody else touches the line, the permits or the counters,
-so they need no lock. What another thread gives back lands in `returned`, under `guard`; the loop's
-thread puts it back as soon as it runs, or when somebody asks before that.
+A permit queue belongs to its loop's thread: no other thread touches the waiters, the permits or the
+counters, so they need no lock. What another thread releases lands in `returned`, under `guard`; the
+loop's thread puts it back as soon as it runs, or when a caller asks before that.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Any
 
 from harn.errors import MutexReentered
 from harn.runtime import Runtime
-from harn.sync.waiters import GRANTED, SWEEP_AFTER, WAITING, Waiter, first_waiting, guard
+from harn.sync.wait_queue import GRANTED, SWEEP_AFTER, WAITING, Waiter, first_waiting, guard
 
 Holder = asyncio.Task[Any] | None
 """Who holds a permit: an asyncio task. A child has our context, but it is another task."""
 
 
-class Turn(Waiter):
-    """A place in a turnstile's line."""
+class PermitWaiter(Waiter):
+    """A caller that waits for permits, or holds them."""
 
     verb = "permit"
-    on: Turnstile
+    on: PermitQueue
     since = 0.0
     """When it was asked for; once granted, since when it is held."""
 
@@ -38,7 +38,7 @@ class Turn(Waiter):
         return self.on.thread
 
 
-class Turnstile:
+class PermitQueue:
     """The permits under one key, who holds them, who waits, and the counters of both."""
 
     __slots__ = (
@@ -79,8 +79,8 @@ class Turnstile:
         self.held = 1
         self.holders: dict[Holder, int] = {}
         self.out = 0  # grants that were not given back
-        self.returned: deque[tuple[Turn, float]] = deque()
-        self.line: deque[Turn] = deque()  # those that gave up are in it too, until swept
+        self.returned: deque[tuple[PermitWaiter, float]] = deque()
+        self.line: deque[PermitWaiter] = deque()  # those that gave up are in it too, until swept
         self.queued = 0
         self.longest_line = 0
         self.acquisitions = 0
@@ -94,7 +94,7 @@ class Turnstile:
         """Whether nobody holds or waits."""
         return self.free == self.capacity and not self.queued
 
-    def enter(self, turn: Turn, may_wait: bool = True) -> bool:
+    def enter(self, turn: PermitWaiter, may_wait: bool = True) -> bool:
         """Take what *turn* wants if that overtakes nobody, or else put it in line.
 
         False if it has to wait. `MutexReentered` if it would wait, without a timeout, for what
@@ -118,11 +118,11 @@ class Turnstile:
                 self.serve(self.monotonic())  # a finaliser may have given something back meanwhile
         return False
 
-    def first(self) -> Turn | None:
+    def first(self) -> PermitWaiter | None:
         """Return the first in line, or None; those that gave up are dropped."""
         return first_waiting(self.line)
 
-    def _grant(self, turn: Turn) -> None:
+    def _grant(self, turn: PermitWaiter) -> None:
         want = turn.want
         self.free -= want
         self.out += 1
@@ -138,7 +138,7 @@ class Turnstile:
         first = self.held if holder is self.holder else 0
         return first + self.holders.get(holder, 0)
 
-    def give_back(self, turn: Turn, now: float) -> None:
+    def give_back(self, turn: PermitWaiter, now: float) -> None:
         """Put back what *turn* was granted, and serve the line."""
         want = turn.want
         self.free += want
@@ -150,7 +150,7 @@ class Turnstile:
         if self.line:
             self.serve(now)
 
-    def disown(self, turn: Turn) -> None:
+    def disown(self, turn: PermitWaiter) -> None:
         """Count what *turn* holds as nobody's: its task may end before it is given back."""
         if turn.state != GRANTED:
             return
@@ -173,7 +173,7 @@ class Turnstile:
             if not self.free:
                 return
 
-    def leave(self, turn: Turn) -> None:
+    def leave(self, turn: PermitWaiter) -> None:
         """Give up *turn*'s place, and the grant if it had one, to those behind it."""
         now = self.monotonic()
         if turn.withdraw():
@@ -185,7 +185,7 @@ class Turnstile:
                 self.line = deque(each for each in self.line if each.state == WAITING)
             self.serve(now)  # it may have held back those behind it
 
-    def give_back_from_thread(self, turn: Turn, held_for: float) -> None:
+    def give_back_from_thread(self, turn: PermitWaiter, held_for: float) -> None:
         """Give back what *turn* was granted, from another thread than the loop's."""
         with guard:
             self.returned.append((turn, held_for))

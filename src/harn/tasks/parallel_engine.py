@@ -27,11 +27,10 @@ from typing import Any
 
 from harn.errors import InvalidOption, TaskCancelled
 from harn.graceful import asked, is_stop, raise_if_asked, request_stop
-from harn.joining import join_cancelled
 from harn.runtime import Frame, Task, current_frame, current_frame_var
 from harn.tasks.handle import AwaitingTasks
 from harn.tasks.isolation import Isolation, bind, limit_of
-from harn.unwinding import note, unwind
+from harn.teardown import join_cancelled, note, unwind
 
 Items = Iterable[Any] | AsyncIterable[Any]
 

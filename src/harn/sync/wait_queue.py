@@ -13,8 +13,8 @@ wait as a `Waiter` in a `WaitQueue`. Three rules make that safe against cancels 
 3. **One guard for the whole room.** The regions are a few lines long, never await and never call
    anybody's code, so one lock is held for a microsecond at most. It lets a select hold a place in
    many queues at once, and it lets worker threads use the same primitives as the loop. It is
-   re-entrant because a finaliser may run anywhere, also inside a region. Turnstiles, which only
-   their loop's thread changes, do without it (see `turnstile.py`).
+   re-entrant because a finaliser may run anywhere, also inside a region. PermitQueue, which only
+   their loop's thread changes, do without it (see `permit_queue.py`).
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ from harn.clock import SystemClock
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption, TaskCancelled
 from harn.graceful import request_stop
-from harn.joining import REPORT_AFTER, logger
 from harn.runtime import current_frame
 from harn.tasks.handle import TaskHandle
 from harn.tasks.results import Err, Ok
 from harn.tasks.threads import current_call
+from harn.teardown import REPORT_AFTER, logger
 
 T = TypeVar("T")
 
