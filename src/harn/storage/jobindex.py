@@ -87,6 +87,8 @@ class QueueState(msgspec.Struct):
     promotions: int
     is_new: bool = False
     is_changed: bool = False
+    is_touched: bool = False
+    """Whether anything else was written for the queue."""
     tally: Tally = msgspec.field(default_factory=Tally)
     drafts: list[Draft] = []
     """Records to append when the operation is through."""

@@ -95,6 +95,8 @@ class WorkDone(msgspec.Struct, frozen=True):
     entered: list[tuple[int, bool]]
     settled: list[SettlementResult]
     claimed: list[Claimed]
+    changed_nothing: bool = False
+    """Whether it was only a look: claims that chose nothing."""
 
 
 def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
@@ -104,7 +106,7 @@ def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
     state = yield from open_queue(queue, create=bool(work.jobs), ahead=ahead)
     if state is None:
         gone = [SettlementResult("lost", note="the queue is gone") for _ in work.settlements]
-        return WorkDone([], gone, [Claimed([]) for _ in work.claims])
+        return WorkDone([], gone, [Claimed([]) for _ in work.claims], changed_nothing=True)
     entered: list[tuple[int, bool]] = []
     settled: list[SettlementResult] = []
     claimed: list[Claimed] = []
@@ -115,10 +117,18 @@ def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
     for claiming in work.claims:
         claimed.append((yield from _claim(state, claiming, new_id)))
         state.ahead.clear()
+    idle = _is_idle(state, work, claimed)
     yield from write_back(state)
     for each in claimed:  # last, so that all of the writing above goes out with this question
         yield from _fill(state, each)
-    return WorkDone(entered, settled, claimed)
+    return WorkDone(entered, settled, claimed, idle)
+
+
+def _is_idle(state: QueueState, work: Work, claimed: Sequence[Claimed]) -> bool:
+    """Tell whether nothing was asked but claims, which chose nothing and changed nothing."""
+    if work.jobs or work.settlements or state.is_changed or state.is_touched or state.drafts:
+        return False
+    return not any(each.jobs for each in claimed)
 
 
 def _ahead(queue: str, work: Work, drafts: Sequence[Draft]) -> list[Ask]:
@@ -239,15 +249,23 @@ def _deduped(
 # -- claim ---------------------------------------------------------------------------------------
 
 
-def has_work(queue: str) -> Operation[tuple[bool, int, int | None]]:
-    """Tell, without writing, whether a claim may find something, the time, and what is due."""
+def has_work(
+    queue: str, triggers: frozenset[str] | None = None
+) -> Operation[tuple[bool, int, int | None]]:
+    """Tell, without writing, whether a claim may find something, the time, and what is due.
+
+    With *triggers* only jobs of these trigger ids count.
+    """
     rows = yield ask("queue_row", queue=queue)
     if not rows:
         return False, 0, None
     queue_id, now, alarm = rows[0][0], rows[0][1], rows[0][8]
     if alarm is not None and alarm <= now:
         return True, now, alarm
-    return bool((yield ask("open_keys", queue_id=queue_id, limit=1))), now, alarm
+    found = bool((yield ask("open_keys", queue_id=queue_id, limit=1)))
+    if found and (ours := (yield from _foreign(queue_id, triggers))) is not None:
+        found = bool((yield ask("open_job_of", queue_id=queue_id, triggers=ours)))
+    return found, now, alarm
 
 
 def claim_jobs(queue: str, claiming: Claiming, new_id: NewId) -> Operation[Claimed]:
@@ -270,13 +288,14 @@ def _claim(state: QueueState, claiming: Claiming, new_id: NewId) -> Operation[Cl
         round=state.round,
         last_key=state.last_key,
         promoted=bool(state.promoted),
-        triggers=(yield from _foreign(state, claiming.triggers)),
+        triggers=(yield from _foreign(state.queue_id, claiming.triggers)),
     )
     seen = state.ahead.get(claiming.look.name) if board.triggers is None else None
     choice = yield from claiming.choose(board, len(claiming.claim_ids), seen)
     if not choice.picks:
         if claiming.cap and (yield ask("held_back_keys", queue_id=state.queue_id)):
             yield ask("add_deferral", queue_id=state.queue_id)
+            state.is_touched = True
         return Claimed([], state.now, state.alarm)
     jobs = yield from _hold(state, claiming, choice)
     return Claimed(jobs, state.now, state.alarm)
@@ -287,6 +306,7 @@ def _adopt_policy(state: QueueState, claiming: Claiming) -> Operation[None]:
     if state.policy == claiming.policy:
         return
     yield ask("set_policy", queue_id=state.queue_id, policy=claiming.policy)
+    state.is_touched = True
     keys = (claiming.dimension, claiming.cap)
     if claiming.strategy != "drr" or (state.dimension, state.cap) == keys:
         return
@@ -296,11 +316,11 @@ def _adopt_policy(state: QueueState, claiming: Claiming) -> Operation[None]:
     yield from change_cap(state, claiming.cap)
 
 
-def _foreign(state: QueueState, triggers: frozenset[str] | None) -> Operation[str | None]:
+def _foreign(queue_id: int, triggers: frozenset[str] | None) -> Operation[str | None]:
     """Return the claimer's trigger ids as JSON if the queue has seen any other one."""
     if triggers is None:
         return None
-    rows = yield ask("foreign_triggers", queue_id=state.queue_id)
+    rows = yield ask("foreign_triggers", queue_id=queue_id)
     if all(trigger in triggers for (trigger,) in rows):
         return None
     return _encode(sorted(triggers)).decode()

@@ -15,7 +15,7 @@ import apsw
 from harn.clock import Clock
 from harn.errors import StorageError
 from harn.storage.contract import Durability, Hooks
-from harn.storage.operations import Recipe
+from harn.storage.operations import Recipe, changed_nothing
 from harn.storage.session import MEMORY, Session, migrate, translated
 
 T = TypeVar("T")
@@ -46,14 +46,14 @@ class MemoryDriver:
         """Carry the operation out at once; the future is done."""
         answer = asyncio.get_running_loop().create_future() if into is None else into
         try:
-            answer.set_result(self.run_now(recipe))
+            answer.set_result(self.run_now(recipe, write=write))
         except Exception as error:
             answer.set_exception(error)
         return answer
 
-    def run_now(self, recipe: Recipe[T]) -> T:
+    def run_now(self, recipe: Recipe[T], *, write: bool = True) -> T:
         """Carry the operation out at once."""
-        result, touched = self._run(recipe)
+        result, touched = self._run(recipe, write)
         if touched:
             self._hooks.appended(frozenset(touched))
         return result
@@ -66,13 +66,16 @@ class MemoryDriver:
         """Carry the operation out on another thread than the loop's; nobody is told."""
         return self._run(recipe)[0]
 
-    def _run(self, recipe: Recipe[T]) -> tuple[T, set[str]]:
+    def _run(self, recipe: Recipe[T], write: bool = True) -> tuple[T, set[str]]:
         with self._lock:
             session = self._session or self._open()
             try:
                 session.begin()
                 result = session.drive(recipe())
-                session.commit()
+                if write and not changed_nothing(result):
+                    session.commit()
+                else:
+                    session.rollback()
             except BaseException as error:
                 session.rollback()
                 if (ours := translated(error, MEMORY)) is error:

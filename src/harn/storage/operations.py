@@ -103,6 +103,14 @@ def drive(
         operation.close()
 
 
+def changed_nothing(result: object) -> bool:
+    """Tell whether the operation that returned *result* says so: then it is rolled back.
+
+    A commit without changes still writes the store's clock, is synced, and wakes other readers.
+    """
+    return getattr(result, "changed_nothing", False) is True
+
+
 def nothing() -> Operation[None]:
     """Do nothing, as an operation."""
     return

@@ -33,7 +33,7 @@ from harn.storage.contract import Draft, Durability, Hooks
 from harn.storage.handover import Handover, Request
 from harn.storage.listening import Listener, Notifier
 from harn.storage.log import APPEND, TAKE_OFFSETS, topics_of
-from harn.storage.operations import Ask, Recipe, Row, Rows, drive, nothing
+from harn.storage.operations import Ask, Recipe, Row, Rows, changed_nothing, drive, nothing
 from harn.storage.pgarrays import array_types
 from harn.storage.pgpipeline import Statement
 from harn.storage.pgserver import (
@@ -236,8 +236,8 @@ class _Lane:
             if self._claims:
                 self._flush(connection)  # not with the commit: whether we may is not known yet
             request.result, request.touched = result, self._touched
-            self._committing = write
-            self._queued.append(("COMMIT", {}))
+            self._committing = write and not changed_nothing(result)
+            self._queued.append(("COMMIT" if self._committing or not write else "ROLLBACK", {}))
             news = self._notifier.at_once(self._touched)
             self._flush(connection, afterwards=news)
             if self._touched and not news:

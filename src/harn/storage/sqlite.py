@@ -31,7 +31,7 @@ from harn.storage.backup import copy_database
 from harn.storage.contract import Durability, Hooks
 from harn.storage.handover import Handover, Request, StoreThread
 from harn.storage.openfiles import Identity, hold, release
-from harn.storage.operations import Recipe, nothing
+from harn.storage.operations import Recipe, changed_nothing, nothing
 from harn.storage.places import make_private_file
 from harn.storage.session import Session, migrate, translated
 from harn.storage.watching import FileWatch
@@ -386,6 +386,9 @@ class _Writer(_Thread):
             self._reserve()
             for request in wanted:
                 self._carry_out_one(session, request, alone=len(wanted) == 1)
+            if all(changed_nothing(request.result) for request in wanted):
+                session.rollback()
+                return
             if full and self._unsynced:
                 session.connection.execute(TOUCH)
             session.commit()

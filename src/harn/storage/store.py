@@ -65,7 +65,7 @@ class Store:
         """
         self._runtime.check_here()
         if isinstance(self.driver, MemoryDriver):
-            return self.driver.run_now(recipe)
+            return self.driver.run_now(recipe, write=write)
         return await self.driver.submit(recipe, write=write, durability=durability)
 
     def submit(

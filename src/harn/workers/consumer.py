@@ -247,11 +247,12 @@ class Consumer:
         while self._is_empty:
             await store.grown(topic, self._mark, self._due_in)
             before, self._mark = self._mark, store.growth(topic)
-            if self._mark[0] != before[0]:
+            if self._mark[0] != before[0] and self._triggers is None:
                 self._is_empty = False  # jobs were put in: no need to look first
                 break
+            look = partial(has_work, self.queue.name, self._triggers)
             try:
-                found, now, due = await store.run(partial(has_work, self.queue.name), write=False)
+                found, now, due = await store.run(look, write=False)
             except HarnError:
                 self._due_in = RETRY_AFTER
                 continue

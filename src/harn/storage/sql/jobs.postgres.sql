@@ -135,6 +135,11 @@ CROSS JOIN LATERAL (SELECT priority, id, enqueued_at, key, attempts, max_attempt
     AND (:triggers::text IS NULL OR trigger_id IN (SELECT json_array_elements_text(:triggers::json)))
     ORDER BY id LIMIT :wanted) AS j;
 
+-- name: open_job_of
+-- Find a ready job of these trigger ids, a JSON list, whose key can be served.
+SELECT j.id FROM jobs j WHERE j.queue_id = :queue_id AND j.state = 0 AND j.trigger_id IN (SELECT json_array_elements_text(:triggers::json))
+AND EXISTS (SELECT 1 FROM shares s WHERE s.queue_id = j.queue_id AND s.key = j.key AND s.turn IS NOT NULL) LIMIT 1;
+
 -- name: claim_jobs
 -- Give jobs to a consumer.
 UPDATE jobs SET state = 2, wake_at = v.wake_at, attempts = jobs.attempts + 1, epoch = jobs.epoch + 1, claim_id = v.claim_id, held = 1,

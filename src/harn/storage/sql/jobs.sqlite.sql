@@ -66,6 +66,11 @@ FROM (
         AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :wanted)
 ) AS heads;
 
+-- name: open_job_of
+-- Find a ready job of these trigger ids, a JSON list, whose key can be served.
+SELECT j.id FROM jobs j WHERE j.queue_id = :queue_id AND j.state = 0 AND j.trigger_id IN (SELECT value FROM json_each(:triggers))
+AND EXISTS (SELECT 1 FROM shares s WHERE s.queue_id = j.queue_id AND s.key = j.key AND s.turn IS NOT NULL) LIMIT 1;
+
 -- name: claim_jobs
 -- Give jobs to a consumer.
 UPDATE jobs SET state = 2, wake_at = ?5, attempts = attempts + 1, epoch = epoch + 1, claim_id = ?3, held = 1,
