@@ -1,7 +1,8 @@
 """Every `HARN_*` environment variable: its name, default and meaning, on one page.
 
-`Settings.load()` reads them once, where a runtime or a command starts, and refuses a bad value
-with the variable's name. Nothing else in harn looks at the environment.
+`Settings.load()` reads them once, where a runtime or a command starts; `SchedulerSettings.load()`
+reads those of worker queues whenever a queue is made. Both refuse a bad value with the variable's
+name. Nothing else in harn looks at the environment.
 """
 
 from __future__ import annotations
@@ -171,7 +172,24 @@ class Settings:
         "How long a model call may travel: its reservation counts that much longer than a minute.",
     )
 
-    scheduler_strategy: str = _variable(
+    dedupe_window_ms: int = _variable(
+        "HARN_DEDUPE_WINDOW",
+        86_400_000,
+        _duration_ms,
+        "How long a settled job's dedupe key still answers with that job.",
+    )
+
+    @classmethod
+    def load(cls, environ: Mapping[str, str] | None = None) -> Self:
+        """Read *environ* (the process's own unless given); a bad value is an `InvalidOption`."""
+        return cls(**_found(cls, environ))
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """How worker queues share their jobs: read when a queue is made, not when the runtime opens."""
+
+    strategy: str = _variable(
         "HARN_SCHEDULER_STRATEGY",
         "fifo",
         _word(
@@ -180,7 +198,7 @@ class Settings:
         ),
         "How a worker queue chooses the next job: `fifo`, or `drr` for a fair share.",
     )
-    scheduler_fairness_key: str = _variable(
+    fairness_key: str = _variable(
         "HARN_SCHEDULER_FAIRNESS_KEY",
         "tenant",
         _word(
@@ -196,50 +214,50 @@ class Settings:
         ),
         "What a fair share is given to: `tenant`, `binding`, `trigger-id`, `tenant-and-binding`.",
     )
-    scheduler_quantum: int = _variable(
+    quantum: int = _variable(
         "HARN_SCHEDULER_QUANTUM", 1, _at_least(1), "Jobs a key may take in a round, per weight."
     )
-    scheduler_starvation_age_ms: int = _variable(
+    starvation_age_ms: int = _variable(
         "HARN_SCHEDULER_STARVATION_AGE_MS",
         300_000,
         _at_least(0),
         "Promote a job that has waited this long, in milliseconds; 0 never does.",
     )
-    scheduler_max_concurrent_per_key: int = _variable(
+    max_concurrent_per_key: int = _variable(
         "HARN_SCHEDULER_MAX_CONCURRENT_PER_KEY",
         0,
         _at_least(0),
         "Claims of one key in flight at once, at most; 0 is no cap.",
     )
-    scheduler_default_weight: int = _variable(
+    default_weight: int = _variable(
         "HARN_SCHEDULER_DEFAULT_WEIGHT",
         1,
         _at_least(1),
         "Weight of keys that `HARN_SCHEDULER_WEIGHTS` does not list.",
     )
-    scheduler_weights: tuple[tuple[str, int], ...] = _variable(
+    weights: tuple[tuple[str, int], ...] = _variable(
         "HARN_SCHEDULER_WEIGHTS",
         (),
         _weights,
         "Weights of keys, as in `tenant-a:3,tenant-b:1`.",
     )
-    dedupe_window_ms: int = _variable(
-        "HARN_DEDUPE_WINDOW",
-        86_400_000,
-        _duration_ms,
-        "How long a settled job's dedupe key still answers with that job.",
-    )
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None) -> Self:
         """Read *environ* (the process's own unless given); a bad value is an `InvalidOption`."""
-        environ = os.environ if environ is None else environ
-        found = {}
-        for item in fields(cls):
-            name = item.metadata["name"]
-            if name in environ:
-                found[item.name] = _parsed(name, environ[name], item.metadata["parse"])
-        return cls(**found)
+        return cls(**_found(cls, environ))
+
+
+def _found(
+    kind: type[Settings] | type[SchedulerSettings], environ: Mapping[str, str] | None
+) -> dict[str, Any]:
+    environ = os.environ if environ is None else environ
+    found = {}
+    for item in fields(kind):
+        name = item.metadata["name"]
+        if name in environ:
+            found[item.name] = _parsed(name, environ[name], item.metadata["parse"])
+    return found
 
 
 def read_secret(name: str, environ: Mapping[str, str] | None = None) -> str | None:
@@ -307,5 +325,5 @@ def variables() -> list[Variable]:
     """List every variable, in the order of this page."""
     return [
         Variable(item.metadata["name"], str(item.default), item.metadata["meaning"])
-        for item in fields(Settings)
+        for item in (*fields(Settings), *fields(SchedulerSettings))
     ]

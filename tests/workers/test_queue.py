@@ -527,3 +527,22 @@ async def test_A1_a_late_ack_beside_a_claim_keeps_its_job_from_being_claimed(
     assert other is not None
     assert other.job.id != late.job.id
     assert (await queue.summary()).acked == 1
+
+
+async def test_D4_a_queue_reads_the_environment_when_it_is_made(runtime, monkeypatch) -> None:
+    monkeypatch.setenv("HARN_SCHEDULER_STRATEGY", "drr")
+    queue = worker_queue("triage")
+    for tenant in "aaabbb":
+        await queue.enqueue({}, tenant_id=tenant)
+
+    picked = [(await queue.claim_next("w")).job.tenant_id for _ in range(6)]
+
+    assert picked == ["a", "b"] * 3
+
+
+async def test_D4_a_bad_setting_is_refused_where_the_queue_is_made(monkeypatch) -> None:
+    monkeypatch.setenv("HARN_SCHEDULER_QUANTUM", "0")
+    async with Runtime():
+        with pytest.raises(InvalidOption, match="HARN_SCHEDULER_QUANTUM"):
+            worker_queue("other")
+        assert worker_queue("other", SchedulerPolicy()).policy.quantum == 1

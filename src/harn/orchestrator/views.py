@@ -37,7 +37,7 @@ RECENT_MS = 3_600_000
 
 async def queues_view(runtime: Runtime) -> dict[str, Any]:
     """Return the document of `queue ls --json`. Cancelling leaves nothing behind."""
-    policy = SchedulerPolicy.from_settings(runtime.settings)
+    policy = SchedulerPolicy.from_env()
     summaries, blocks, warnings = [], [], []
     for counts, shares in await _everything(runtime, MOST_KEYS):
         summaries.append(summarise(counts).as_dict())
@@ -174,7 +174,7 @@ def _warnings(counts: QueueCounts, own: SchedulerPolicy) -> list[str]:
 
 async def queue_samples(runtime: Runtime) -> list[Sample | HistogramSample]:
     """Return the samples of every queue and its scheduler. Cancelling leaves nothing behind."""
-    own = SchedulerPolicy.from_settings(runtime.settings)
+    own = SchedulerPolicy.from_env()
     samples: list[Sample | HistogramSample] = []
     for counts, shares in await _everything(runtime, MOST_KEYS):
         queue = counts.queue
@@ -241,7 +241,7 @@ async def explain(runtime: Runtime, queue: str, job_id: int) -> dict[str, Any]:
     view = await store.run(lambda: look_at_job(counts.queue_id, job_id), write=False)
     if view is None:
         raise HarnError(f"queue {queue!r} has no job {job_id}")
-    own = SchedulerPolicy.from_settings(runtime.settings)
+    own = SchedulerPolicy.from_env()
     policy = _claimers_policy(counts) or own.as_dict()
     document = _facts(counts, view)
     if STATES[view.state] in ("ready", "scheduled"):

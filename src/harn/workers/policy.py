@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, get_args
 import msgspec
 
 from harn.errors import InvalidOption, did_you_mean
-from harn.settings import Settings
+from harn.settings import SchedulerSettings
 from harn.storage import DIMENSIONS, Dimension, shown_key
 
 Strategy = Literal["fifo", "drr"]
@@ -56,19 +56,15 @@ class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
         >>> SchedulerPolicy.from_env({"HARN_SCHEDULER_STRATEGY": "drr"}).strategy
         'drr'
         """
-        return cls.from_settings(Settings.load(environ))
-
-    @classmethod
-    def from_settings(cls, settings: Settings) -> Self:
-        """Return the policy that *settings* ask for."""
+        settings = SchedulerSettings.load(environ)
         return cls(
-            strategy=settings.scheduler_strategy,  # type: ignore[arg-type]
-            fairness_key=settings.scheduler_fairness_key,  # type: ignore[arg-type]
-            quantum=settings.scheduler_quantum,
-            starvation_age_ms=settings.scheduler_starvation_age_ms,
-            max_concurrent_per_key=settings.scheduler_max_concurrent_per_key,
-            default_weight=settings.scheduler_default_weight,
-            weights=dict(settings.scheduler_weights),
+            strategy=settings.strategy,  # type: ignore[arg-type]
+            fairness_key=settings.fairness_key,  # type: ignore[arg-type]
+            quantum=settings.quantum,
+            starvation_age_ms=settings.starvation_age_ms,
+            max_concurrent_per_key=settings.max_concurrent_per_key,
+            default_weight=settings.default_weight,
+            weights=dict(settings.weights),
         )
 
     def weight(self, key: str) -> int:

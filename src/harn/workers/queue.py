@@ -143,7 +143,7 @@ class WorkerQueue:
             raise InvalidOption("policy", policy, "a SchedulerPolicy, or None")
         self.name = check_queue_name(name)
         self.topics = queue_topics(self.name)
-        self.policy = policy or SchedulerPolicy.from_settings(runtime.settings)
+        self.policy = policy or SchedulerPolicy.from_env()
         self.runtime = runtime
         self.store = runtime.service(Store)
         self.desk: Desk = runtime.service(Desks).of(self.name)
@@ -340,7 +340,7 @@ def worker_queue(name: str, policy: SchedulerPolicy | None = None) -> WorkerQueu
     """Return the queue *name* of the current runtime's store.
 
     *policy* says how this process's claims share the queue; without one, the environment's
-    `HARN_SCHEDULER_*` variables do.
+    `HARN_SCHEDULER_*` variables do, as they are at this call. A bad value is an `InvalidOption`.
 
     >>> import harn
     >>> async def main() -> str:
