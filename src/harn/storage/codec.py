@@ -1,13 +1,12 @@
 """What may enter the log, and in which form it is kept: checked once, the same on every engine.
 
 A payload is JSON, at most 10 MiB of it and at most 200 levels deep. NUL inside a string is fine
-(it travels escaped); a lone surrogate is not text and is refused, and so are NaN and infinities,
-which JSON does not know.
+(it travels escaped); a lone surrogate is not text and is refused. `strictjson.py` says what else is
+not JSON.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,6 +15,7 @@ import msgspec
 
 from harn.errors import InvalidOption, StorageCorrupt
 from harn.storage.contract import Draft
+from harn.storage.strictjson import first_fault, is_plain
 
 MAX_PAYLOAD = 10 * 1024 * 1024
 MAX_HEADERS = 64 * 1024
@@ -97,16 +97,19 @@ def encode(option: str, value: Any, at_most: int) -> bytes:
     try:
         encoded = _encoder.encode(value)
     except RecursionError:
-        raise InvalidOption(option, _sketch(value), f"JSON of at most {MAX_DEPTH} levels") from None
+        raise InvalidOption(
+            option, _sketch(value), f"JSON of at most {MAX_DEPTH} levels that does not hold itself"
+        ) from None
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidOption(option, _sketch(value), f"a JSON value ({error})") from None
-    if b"null" in encoded and not _is_finite(value):
-        raise InvalidOption(option, _sketch(value), "JSON, which knows no NaN or infinity")
-    if (size := len(encoded)) > SHALLOW:
-        if size > at_most:
-            raise InvalidOption(option, f"{size:,} bytes", f"JSON of at most {at_most:,} bytes")
-        if encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:
-            _check_depth(option, _decode(encoded))
+        why = first_fault(value, option) or error
+        raise InvalidOption(option, _sketch(value), f"a JSON value ({why})") from None
+    if (size := len(encoded)) > at_most:
+        raise InvalidOption(option, f"{size:,} bytes", f"JSON of at most {at_most:,} bytes")
+    finite = b"null" not in encoded  # which is what the encoder writes for NaN
+    if not is_plain(value, finite=finite) and (fault := first_fault(value, option)) is not None:
+        raise InvalidOption(option, _sketch(value), f"a JSON value ({fault})")
+    if size > SHALLOW and encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:
+        _check_depth(option, _decode(encoded))
     return encoded
 
 
@@ -115,29 +118,13 @@ def _as_json(value: Any) -> Any:
         return value.model_dump(mode="json")
     if hasattr(value, "as_dict"):
         return value.as_dict()
+    for kind in (str, int, float):
+        if isinstance(value, kind):  # of a class of its own, but text or a number all the same
+            return kind(value)
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_as_json)
-
-
-def _is_finite(value: Any) -> bool:
-    """Tell whether no float inside is NaN or infinite: the encoder would write null for it."""
-    left = [value]
-    while left:
-        item = left.pop()
-        if isinstance(item, float):
-            if not math.isfinite(item):
-                return False
-        elif isinstance(item, Mapping):
-            left.extend(item.values())
-        elif isinstance(item, list | tuple | set | frozenset):
-            left.extend(item)
-        elif hasattr(item, "__dataclass_fields__"):
-            left.extend(getattr(item, name) for name in item.__dataclass_fields__)
-        elif isinstance(item, msgspec.Struct):
-            left.extend(getattr(item, name) for name in item.__struct_fields__)
-    return True
 
 
 def _check_depth(option: str, value: Any) -> None:
@@ -157,5 +144,5 @@ def _containers(item: list[Any] | dict[str, Any]) -> list[Any]:
 def _sketch(value: Any) -> str:
     try:
         return repr(value)[:80]
-    except RecursionError:
-        return f"a deep {type(value).__name__}"
+    except Exception:  # too deep, a number of too many digits, or a repr that fails
+        return f"a {type(value).__name__}"
