@@ -7,7 +7,7 @@ differ in how they drive it and in nothing that can be seen.
     contract.py      records, and what an engine must do
     operations.py    the generators, and the loop that drives one
     queries.py       the SQL of every concern, by name: the files in sql/
-    codec.py         what may enter the log
+    codec.py         what may enter the log; strictjson.py, what is JSON and what is not
     store.py         the open engine of a runtime; apart.py, the same engine opened again
     places.py        a store's URL, and private files; openfiles.py, the files that are open here
     backup.py        an online copy of a store
