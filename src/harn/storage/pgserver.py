@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import socket
 import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("harn.storage")
 
 STATEMENT_MS = 30_000
+FIRST_MS = 3000
+"""Milliseconds after which a server that has never been reached is given up."""
 FORGET_MS = 7 * 86_400_000
 """Milliseconds after which a producer that writes no more is forgotten."""
 REACH = 0.5
@@ -75,7 +81,10 @@ class Server:
             if not self.reached:
                 # Not through the pool, which would keep to itself why there is no connection.
                 with psycopg.connect(self._dsn, **{**CONNECT, "connect_timeout": 2}) as connection:
-                    migrate(connection, self.schema, self._busy_ms, self.where)
+                    with answered_within(connection, min(self._busy_ms, FIRST_MS)):
+                        connection.execute("SELECT 1")
+                    with answered_within(connection, STATEMENT_MS):
+                        migrate(connection, self.schema, self._busy_ms, self.where)
                 self.reached = True
             if self._pool is None:
                 self._pool = psycopg_pool.ConnectionPool(
@@ -96,8 +105,8 @@ class Server:
     def _configure(self, connection: Connection[Any]) -> None:
         # A pooler lends us another backend each time, which knows nothing that we prepared or
         # set, or knows something else by its name.
-        cursor = connection.execute("SELECT pg_backend_pid()")
-        row = cursor.fetchone()
+        with answered_within(connection, self._busy_ms):
+            row = connection.execute("SELECT pg_backend_pid()").fetchone()
         own = row is not None and row[0] == connection.info.backend_pid
         assert isinstance(connection, _Connection)
         connection.statements = Pipeline(connection, is_own=self.prepares and own)
@@ -139,6 +148,37 @@ class _Borrowed:
         self._pool.putconn(self._connection)
 
 
+@contextlib.contextmanager
+def answered_within(connection: Connection[Any], ms: int) -> Iterator[None]:
+    """Cut *connection* if the block lasts longer than *ms*.
+
+    A pooler lets a client in before it has a server for it, and then says nothing: no limit that
+    is set on the server can help.
+    """
+    late = threading.Event()
+
+    def cut() -> None:
+        late.set()
+        with contextlib.suppress(OSError, psycopg.Error):
+            with socket.socket(fileno=os.dup(connection.fileno())) as ours:
+                ours.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(ms / 1000, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except Exception as error:
+        if not late.is_set():
+            raise
+        raise psycopg.OperationalError(
+            f"let in, but no answer within {ms / 1000:g} s; a pooler without a free connection? "
+            "Raise its pool size, lower pool_size in the URL, or use its transaction mode"
+        ) from error
+    finally:
+        timer.cancel()
+
+
 def is_made(dsn: str, schema: str) -> bool:
     """Tell whether a store was made in *schema*. A server that does not answer may have one:
     whoever opens it says what is wrong.
@@ -147,7 +187,8 @@ def is_made(dsn: str, schema: str) -> bool:
     try:
         with psycopg.connect(dsn, **CONNECT) as connection:
             cursor = psycopg.ClientCursor(connection)
-            [(_, listed)] = cursor.execute(load_queries("postgres")["has_schema"].text, names)
+            with answered_within(connection, FIRST_MS):
+                [(_, listed)] = cursor.execute(load_queries("postgres")["has_schema"].text, names)
             return bool(listed)
     except psycopg.Error:
         return True

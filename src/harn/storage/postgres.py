@@ -37,7 +37,10 @@ from harn.storage.operations import Ask, Recipe, Row, Rows, changed_nothing, dri
 from harn.storage.pgarrays import array_types
 from harn.storage.pgpipeline import Statement
 from harn.storage.pgserver import (
+    FIRST_MS,
+    STATEMENT_MS,
     Server,
+    answered_within,
     connection_lost,
     pipeline_of,
     translated,
@@ -53,8 +56,6 @@ T = TypeVar("T")
 logger = logging.getLogger("harn.storage")
 
 BUSY_MS = 5000
-FIRST_MS = 3000
-"""Milliseconds after which a server that has never been reached is given up."""
 POOL_SIZE = 4
 FEW = 1000
 """So many rows fit into a statement that waits for others; more are sent in a stream."""
@@ -331,7 +332,11 @@ class _Lane:
         if not queued:
             return []
         pipeline = pipeline_of(connection)
-        results = pipeline.run(queued, afterwards)
+        if pipeline.is_own:
+            results = pipeline.run(queued, afterwards)
+        else:  # a pooler may have no server for us, and then nothing there limits the wait
+            with answered_within(connection, STATEMENT_MS):
+                results = pipeline.run(queued, afterwards)
         if self._claims:
             self._claims = False
             if results[self._claim_at].ntuples != 1:
