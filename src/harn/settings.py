@@ -134,6 +134,13 @@ class Settings:
         "Hosts and networks, with commas between, that `a2a://` may reach though not public; "
         "`a2a+http://` before one also allows clear text.",
     )
+    credential_headers: tuple[str, ...] = _variable(
+        "HARN_CREDENTIAL_HEADERS",
+        (),
+        lambda text: tuple(part.strip().casefold() for part in text.split(",") if part.strip()),
+        "Words, with commas between: headers whose names hold one are not kept with an event, "
+        "like those with `token`, `key` or `cookie` in them.",
+    )
     debug: bool = _variable(
         "HARN_DEBUG",
         False,

@@ -48,6 +48,13 @@ def test_G15_a_thousand_valid_requests_under_two_rotated_keys_are_all_accepted(
         assert accepted(scheme, signed(scheme, chance.choice((OLD, NEW)), body, at, f"m{number}"))
 
 
+@pytest.mark.parametrize(
+    "id", ["msg.1", "msg 1", "msg:1", "msg_1\n", "m\x00", "mäh", "", "m" * 257]
+)
+def test_a_standard_id_of_other_characters_is_refused_although_it_is_signed(id: str) -> None:
+    assert isinstance(verify("standard", [NEW], *signed("standard", id=id), NOW), Refused)
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_S4_ten_thousand_mutated_requests_are_all_refused(scheme: Scheme) -> None:
     chance = random.Random(f"lies about {scheme}")

@@ -42,7 +42,7 @@ def _parts(plan: Plan) -> Iterator[tuple[str, bytes]]:
 
 
 def _trigger_parts(plan: Plan, trigger: ManifestTrigger) -> Iterator[tuple[str, Any]]:
-    for key in ("kind", "provider", "match", "handler", "path", "tenant_id"):
+    for key in ("kind", "provider", "match", "handler", "path", "body", "tenant_id"):
         yield key, getattr(trigger, key)
     yield from trigger.options.items()
     keys = [hook.keys for hook in plan.hooks if hook.trigger_id == trigger.id]

@@ -1,7 +1,8 @@
 """What a request to a trigger says, once its signature has been checked: pure.
 
 Nothing that decides comes from a header that nobody signed: the kind of event, like its payload, is
-read from the body, and the tenant belongs to the key that signed.
+read from the body, the trigger says whether that is JSON or a form, and the tenant belongs to the
+key that signed.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl
 
 import msgspec
 
-from harn.triggers import SENSITIVE_HEADERS, Genuine, Headers, Refused, Scheme, verify
+from harn.triggers import Genuine, Headers, Refused, Scheme, is_credential, verify
 
 Proof = Scheme | Literal["bearer"]
+BodyFormat = Literal["json", "form"]
+BODY_FORMATS: tuple[BodyFormat, ...] = get_args(BodyFormat)
 
 MOST_HEADERS_KEPT = 40
+STRIPE_DELIVERY = frozenset(("pending_webhooks",))
+"""Fields of a Stripe event that differ from one delivery of it to the next."""
 MOST_FIELDS = 1000
 A2A_RECEIVED = "a2a.task.received"
 A2A_METHODS = ("SendMessage", "message/send")
@@ -57,6 +62,7 @@ class Hook:
     provider: str
     proof: Proof
     keys: tuple[Key, ...]
+    body: BodyFormat = "json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +104,13 @@ def _bearer(keys: Sequence[Key], headers: Headers, body: bytes) -> Proven | Refu
     return Proven(f"body:{digest}", digest, found.tenant_id)
 
 
-def read_body(body: bytes, content_type: str) -> Any:
-    """Read a body as JSON, or as a form where it says so; a `ValueError` if it is neither."""
-    if content_type.split(";")[0].strip().lower() == "application/x-www-form-urlencoded":
+def read_body(body: bytes, format: BodyFormat) -> Any:
+    """Read a body as its trigger says; a `ValueError` says why it is not of that *format*.
+
+    >>> read_body(b"text=hi&n=1", "form")
+    {'text': 'hi', 'n': '1'}
+    """
+    if format == "form":
         pairs = parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
         return dict(pairs)
     try:
@@ -160,12 +170,25 @@ def delivery_of(hook: Hook, proven: Proven, payload: Any) -> str:
     return proven.delivery
 
 
-def kept_headers(headers: Headers) -> dict[str, str]:
-    """Choose the headers that stay with an event: none that carries a secret."""
+def digest_of(hook: Hook, proven: Proven, payload: Any) -> str:
+    """Return the digest of what a delivery says, which a repetition shares.
+
+    Stripe writes into an event how many deliveries it still owes; that is not what it says.
+    """
+    if hook.proof != "stripe" or not isinstance(payload, Mapping) or "id" not in payload:
+        return proven.digest
+    said = {name: value for name, value in payload.items() if name not in STRIPE_DELIVERY}
+    return sha256(msgspec.json.encode(said, order="sorted")).hexdigest()
+
+
+def kept_headers(headers: Headers, more: Sequence[str] = ()) -> dict[str, str]:
+    """Choose the headers that stay with an event: none that may carry a secret.
+
+    *more* are words, beside the usual ones, that mark a name as a credential's.
+    """
     kept: dict[str, str] = {}
     for name, values in headers.items():
-        tells = any(word in name for word in ("token", "secret", "key", "auth"))
-        if not tells and name not in SENSITIVE_HEADERS and len(kept) < MOST_HEADERS_KEPT:
+        if len(kept) < MOST_HEADERS_KEPT and not is_credential(name, more):
             kept[name[:100]] = values[0][:500] if values else ""
     return kept
 

@@ -21,6 +21,7 @@ from harn.orchestrator.hooks import (
     Key,
     Proven,
     delivery_of,
+    digest_of,
     kept_headers,
     kind_of,
     prove,
@@ -45,6 +46,7 @@ REFILL_PER_S = 1024.0
 MOST_SENDERS = 10_000
 MOST_IN_FLIGHT = 4096
 TELL_EVERY_MS = 60_000
+_FORMATS = {"json": "JSON", "form": "a form"}
 
 _NOBODY = Hook("", "", "webhook", "github", (Key(os.urandom(32)),))
 """What an unknown path is checked against, so that it takes as long as a known one."""
@@ -132,9 +134,9 @@ class Intake:
         if _first(headers, "content-encoding").lower() not in ("", "identity"):
             return Reply(415, {"error": "a body must come as it is, not compressed"})
         try:
-            payload = read_body(body, _first(headers, "content-type"))
+            payload = read_body(body, hook.body)
         except ValueError:
-            return Reply(400, {"error": "the body is not JSON"})
+            return Reply(400, {"error": f"the body is not {_FORMATS[hook.body]}"})
         if hook.provider == "slack" and _is_challenge(payload):
             return Reply(200, {"challenge": payload["challenge"]})
         refusal = rpc_refusal(payload) if hook.provider == "a2a-push" else None
@@ -152,7 +154,7 @@ class Intake:
                 payload={"payload": payload},
                 tenant_id=proven.tenant_id,
                 dedupe_key=delivery,
-                headers=kept_headers(headers),
+                headers=kept_headers(headers, self.runtime.settings.credential_headers),
                 signature="verified",
             )
             if not is_wanted(binding, event):
@@ -161,7 +163,7 @@ class Intake:
             claim = DedupeClaim(
                 f"{joined('hook', proven.tenant_id or '')}:{hook.trigger_id}",
                 delivery,
-                proven.digest,
+                digest_of(hook, proven, payload),
                 KEEP_IDS_MS if by_id else KEEP_BODIES_MS,
             )
             accepted = await self._triggers.accept(event, [binding], claim=claim)

@@ -93,7 +93,7 @@ def _hook(runtime: Runtime, manifest: Manifest, trigger: ManifestTrigger) -> Hoo
         Key(signing_key(scheme, value, name.name), name.tenant_id or trigger.tenant_id)
         for name, value in found
     ]
-    return Hook(trigger.id, path, trigger.provider, scheme, tuple(keys))
+    return Hook(trigger.id, path, trigger.provider, scheme, tuple(keys), trigger.body)
 
 
 def _long_enough(

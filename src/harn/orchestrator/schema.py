@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from harn.orchestrator.hooks import BODY_FORMATS
 from harn.orchestrator.manifest import LONGEST_PIPELINE
 from harn.triggers import KINDS, PROVIDERS
 
@@ -93,6 +94,7 @@ def _trigger() -> Schema:
                 ]
             },
             "path": {"type": "string", "pattern": "^/"},
+            "body": {"enum": list(BODY_FORMATS), "default": "json"},
             "tenant_id": _TEXT,
             "secrets": _object({"signing": _SECRETS, "bearer": _SECRETS, "a2a": _SECRETS}),
             "batch": _object(

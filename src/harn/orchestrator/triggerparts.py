@@ -8,6 +8,7 @@ from typing import Any
 
 from harn.errors import InvalidOption, ManifestError, did_you_mean
 from harn.orchestrator.exports import split_reference
+from harn.orchestrator.hooks import BODY_FORMATS
 from harn.orchestrator.problems import Problems
 from harn.triggers import (
     FROM_MANIFEST,
@@ -135,6 +136,10 @@ def _check_for_kind(table: Mapping[str, Any], kind: Any, where: str, problems: P
         problems.add(where, "schedule", 'is missing: a cron trigger needs schedule = "0 2 * * *"')
     if kind == "stream" and not any(_placed(table, ("topic",))):
         problems.add(where, "match", 'a stream needs match = { topic = "..." }')
+    if "body" in table and kind != "webhook":
+        problems.add(where, "body", "only for webhook")
+    elif table.get("body", "json") not in BODY_FORMATS:
+        problems.add(where, "body", f"one of {', '.join(BODY_FORMATS)}")
     for place, _, path in _placed(table, ("path",)):
         if kind not in SERVED:
             problems.add(where, place, f"only for {' and '.join(SERVED)}")

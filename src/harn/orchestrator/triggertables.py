@@ -9,6 +9,7 @@ from typing import Any
 
 from harn.errors import HarnError, did_you_mean
 from harn.orchestrator.exports import Exports
+from harn.orchestrator.hooks import BodyFormat
 from harn.orchestrator.problems import Problems
 from harn.orchestrator.secrets import SecretName, check_secrets
 from harn.orchestrator.triggerparts import check_export, check_parts, check_reference, no_factory
@@ -17,7 +18,7 @@ from harn.triggers import FROM_MANIFEST, Binding, LocalTarget, SpawnToPool, chec
 TRIGGER_KEYS = (
     *("id", "kind", "provider", "match", "handler", "priority", "path", "tenant_id", "secrets"),
     *("batch", "debounce", "rate_limit", "throttle", "singleton", "concurrency"),
-    *("retry", "dedupe_key", "schedule", "timezone", "catchup_mode", "filter"),
+    *("retry", "dedupe_key", "schedule", "timezone", "catchup_mode", "filter", "body"),
 )
 
 
@@ -32,6 +33,7 @@ class ManifestTrigger:
     handler: str | Mapping[str, Any]
     options: Mapping[str, Any]
     path: str | None = None
+    body: BodyFormat = "json"
     tenant_id: str | None = None
     secrets: Mapping[str, tuple[SecretName, ...]] = field(default_factory=dict)
     number: int = field(default=0, compare=False)
@@ -107,6 +109,7 @@ def _trigger(table: dict[str, Any], number: int, problems: Problems) -> Manifest
         handler=table["handler"],
         options={key: table[key] for key in TRIGGER_KEYS if key in table and key in _OPTIONS},
         path=table.get("path") or _inner(table, "path"),
+        body=table.get("body", "json"),
         tenant_id=table.get("tenant_id"),
         secrets=_secrets(table, where, problems),
         number=number,
@@ -117,7 +120,7 @@ def _trigger(table: dict[str, Any], number: int, problems: Problems) -> Manifest
     return trigger if len(problems.found) == before else None
 
 
-_OPTIONS = (*TRIGGER_KEYS[9:-1], "priority")
+_OPTIONS = (*TRIGGER_KEYS[9:-2], "priority")
 
 
 def _match(table: Mapping[str, Any]) -> Any:

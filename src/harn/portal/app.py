@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,6 +25,7 @@ try:
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import PlainTextResponse, Response
     from starlette.routing import BaseRoute, Route
+    from starlette.types import ASGIApp, Receive, Scope, Send
 except ImportError as error:  # pragma: no cover - the extra is installed in tests
     raise ImportError("serving needs the extra: install harn[server]") from error
 
@@ -36,8 +38,10 @@ MOST_BODY = 1024 * 1024
 READ_WITHIN = 10.0
 """Seconds in which a whole body must have arrived."""
 MOST_HEADERS = 100
+MOST_HEAD = 64 * 1024
+"""Bytes of a request's target and headers together."""
 
-_LOCAL = ("localhost", "127.0.0.1", "[::1]")
+_LOCAL = re.compile(r"(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -59,22 +63,59 @@ class Served(Protocol):
         """Read the manifest again."""
 
 
-def build_app(served: Served, routes: Sequence[BaseRoute] = ()) -> Starlette:
+def build_app(served: Served, routes: Sequence[BaseRoute] = ()) -> ASGIApp:
     """Make the application for *served*; *routes* come before its own."""
-    return Starlette(
-        routes=[
-            *routes,
-            Route("/health", _healthz, methods=["GET"]),
-            Route("/healthz", _healthz, methods=["GET"]),
-            Route("/readyz", _readyz(served), methods=["GET"]),
-            Route("/version", _guarded(served, _version), methods=["GET"]),
-            Route("/metrics", _guarded(served, _metrics(served)), methods=["GET"]),
-            Route(
-                "/admin/reload", _guarded(served, _reload(served), always=True), methods=["POST"]
-            ),
-            Route("/{path:path}", _receive(served), methods=["POST"]),
-        ]
-    )
+    return Doorkeeper(served, Starlette(routes=_routes(served, routes)))
+
+
+def _routes(served: Served, routes: Sequence[BaseRoute]) -> list[BaseRoute]:
+    return [
+        *routes,
+        Route("/health", _healthz, methods=["GET"]),
+        Route("/healthz", _healthz, methods=["GET"]),
+        Route("/readyz", _readyz(served), methods=["GET"]),
+        Route("/version", _guarded(served, _version), methods=["GET"]),
+        Route("/metrics", _guarded(served, _metrics(served)), methods=["GET"]),
+        Route("/admin/reload", _guarded(served, _reload(served), always=True), methods=["POST"]),
+        Route("/{path:path}", _receive(served), methods=["POST"]),
+    ]
+
+
+class Doorkeeper:
+    """What every request passes first: its head is checked before any of it is used."""
+
+    def __init__(self, served: Served, app: ASGIApp) -> None:
+        self._served = served
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request whose head is refused, and close its connection; pass others on."""
+        refused = _odd_head(scope) if scope["type"] == "http" else None
+        if refused is None:
+            await self._app(scope, receive, send)
+            return
+        self._served.intake.note_refusal(str(refused.body["error"]), refused.status)
+        await _json(refused)(scope, receive, send)
+
+
+def _odd_head(scope: Scope) -> Reply | None:
+    """Say what is wrong with a request's first lines, or None."""
+    headers: Sequence[tuple[bytes, bytes]] = scope["headers"]
+    names = {name.lower() for name, _ in headers}
+    if b"content-length" in names and b"transfer-encoding" in names:
+        # A proxy in front may believe the other one, and see another request in the rest.
+        return _closing(400, "both Content-Length and Transfer-Encoding")
+    if len(headers) > MOST_HEADERS:
+        return _closing(431, "too many headers")
+    size = len(scope["raw_path"]) + len(scope["query_string"])
+    if size + sum(len(name) + len(value) for name, value in headers) > MOST_HEAD:
+        # The parser bounds only what has not arrived whole: a long head may come in one piece.
+        return _closing(431, f"a head of more than {MOST_HEAD:,} bytes")
+    return None
+
+
+def _closing(status: int, error: str) -> Reply:
+    return Reply(status, {"error": error}, {"Connection": "close"})
 
 
 async def _healthz(request: Request) -> Response:
@@ -127,8 +168,7 @@ def _guarded(served: Served, endpoint: Endpoint, *, always: bool = False) -> End
         if keys:
             allowed = _holds_key(request, keys)
         else:
-            host = request.headers.get("host", "").rsplit(":", 1)[0].lower()
-            allowed = host in _LOCAL and not always
+            allowed = not always and _LOCAL.fullmatch(request.headers.get("host", "")) is not None
         if not allowed:
             served.intake.note_refusal("not an operator", 401)
             return _json(Reply(401, {"error": "unauthorized"}))
@@ -152,21 +192,17 @@ def _receive(served: Served) -> Endpoint:
         busy = intake.admit(request.client.host if request.client else "")
         if busy is not None:
             return _json(busy)
-        if len(request.headers.raw) > MOST_HEADERS:
-            intake.note_refusal("too many headers", 431)
-            return _json(Reply(431, {"error": "too many headers"}))
         try:
             async with deadline(READ_WITHIN):
                 body = await _read(request)
         except DeadlineExceeded:
             intake.note_refusal("a slow body", 408)
-            return _json(Reply(408, {"error": "the body took too long"}, {"Connection": "close"}))
+            return _json(_closing(408, "the body took too long"))
         except ClientDisconnect:
             return _json(Reply(400, {"error": "the body broke off"}))
         if body is None:
             intake.note_refusal("a large body", 413)
-            error = f"at most {MOST_BODY:,} bytes"
-            return _json(Reply(413, {"error": error}, {"Connection": "close"}))
+            return _json(_closing(413, f"at most {MOST_BODY:,} bytes"))
         return _json(await intake.receive(request.url.path, _headers(request), body))
 
     return receive

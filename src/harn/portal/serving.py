@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from harn.portal.app import MOST_HEAD
+
 try:
     import uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -20,7 +22,6 @@ logger = logging.getLogger("harn.portal")
 
 HEAD_WITHIN = 10.0
 """Seconds in which a request's first lines must have arrived."""
-MOST_HEAD = 64 * 1024
 MOST_CONNECTIONS = 1000
 TELL_EVERY = 60.0
 """Seconds between two lines about requests that cannot be read."""

@@ -38,7 +38,7 @@ from harn.triggers.jobs import JobRunner
 from harn.triggers.matching import check_match, is_wanted
 from harn.triggers.registry import Accepted, EmitReceipt, Triggers
 from harn.triggers.retry import FROM_MANIFEST
-from harn.triggers.secrets import SENSITIVE_HEADERS, Secrets
+from harn.triggers.secrets import Secrets, is_credential
 from harn.triggers.signatures import (
     SCHEMES,
     Genuine,
@@ -62,7 +62,6 @@ __all__ = [
     "KINDS",
     "PROVIDERS",
     "SCHEMES",
-    "SENSITIVE_HEADERS",
     "A2aRights",
     "A2aTarget",
     "Accepted",
@@ -101,6 +100,7 @@ __all__ = [
     "check_zone",
     "circuit_state",
     "event_from",
+    "is_credential",
     "is_wanted",
     "sign",
     "signing_key",

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from harn import topics
 from harn.clock import SystemClock, resolve
 from harn.errors import InvalidOption, TriggerError, did_you_mean
@@ -35,6 +37,7 @@ from harn.triggers.dispatch import Dispatch, DispatchHandle
 from harn.triggers.dispatcher import Dispatcher
 from harn.triggers.event import TriggerEvent, as_gate_key, check_field, check_tenant, event_at, find
 from harn.triggers.matching import route
+from harn.triggers.secrets import without_credentials
 from harn.triggers.sources import Sources
 from harn.triggers.tending import Tending
 
@@ -217,6 +220,7 @@ class Triggers:
         nothing happened; afterwards its dispatches run.
         """
         self.runtime.warn_if_nothing_is_kept("a trigger's event")
+        event = self._without_credentials(event)
         new = NewEvent(
             id=event.id,
             record=event.as_dict(),
@@ -232,6 +236,11 @@ class Triggers:
         landing = asyncio.ensure_future(self._land(new, event, bindings))
         self.runtime.own(landing)
         return await asyncio.shield(landing)
+
+    def _without_credentials(self, event: TriggerEvent) -> TriggerEvent:
+        """Leave out headers that may carry a secret, also of an event that is replayed."""
+        kept = without_credentials(event.headers, self.runtime.settings.credential_headers)
+        return event if kept == event.headers else msgspec.structs.replace(event, headers=kept)
 
     async def _land(
         self,

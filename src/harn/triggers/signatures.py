@@ -33,7 +33,8 @@ MOST_SIGNATURES = 16
 
 _SECONDS = re.compile(r"[0-9]{1,12}", re.ASCII)
 _HEX = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_ID = re.compile(r"[!-~]{1,256}", re.ASCII)
+_ID = re.compile(r"[A-Za-z0-9_-]{1,256}", re.ASCII)
+"""No dot: `id.t.body` must have one reading, or a captured signature fits another id and body."""
 
 
 @dataclass(frozen=True, slots=True)
