@@ -231,3 +231,40 @@ async def everything(served: Site, request: bytes) -> bytes:
             return await reader.read()
     finally:
         writer.close()
+
+
+@pytest.mark.parametrize("control", ["\0", "\n", "\x1b", "\x9b", "\u2028"], ids=ascii)
+async def test_a_delivery_id_with_a_control_is_the_same_400_on_every_store(
+    control: str, storage_url: str
+) -> None:
+    id = f"evt{control}1"
+    message = {"params": {"message": {"messageId": id}}}
+    agent = {"authorization": "Bearer key of acme 12345"}
+    async with site(storage_url) as served:
+        answers = [
+            await served.send("stripe", {"id": id}),
+            await served.send("slack", {"event_id": id}),
+            await served.client.post("/a2a", json=message, headers=agent),
+        ]
+
+    assert [answer.status_code for answer in answers] == [400] * 3
+    for answer in answers:
+        assert answer.json() == {
+            "error": "delivery id is not accepted: text without control characters"
+        }
+
+
+async def test_a_dedupe_key_with_a_control_is_a_400(storage_url: str) -> None:
+    async with site(storage_url) as served:
+        await trigger_register(
+            id="on-github",
+            kind="webhook",
+            provider="github",
+            match={},
+            handler=fails,
+            dedupe_key="provider_payload.payload.after",
+        )
+        answer = await served.send("github", {"after": "a\0b"})
+
+    assert answer.status_code == 400
+    assert answer.json() == {"error": "dedupe_key is not accepted: text without control characters"}

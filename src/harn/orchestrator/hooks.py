@@ -16,6 +16,8 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from harn.errors import InvalidOption
+from harn.naming import has_controls
 from harn.triggers import Genuine, Headers, Refused, Scheme, is_credential, verify
 
 Proof = Scheme | Literal["bearer"]
@@ -153,7 +155,10 @@ def _word(value: Any) -> str:
 
 
 def delivery_of(hook: Hook, proven: Proven, payload: Any) -> str:
-    """Name a delivery by what its sender signed: an id inside the body before the body's digest."""
+    """Name a delivery by what its sender signed: an id inside the body before the body's digest.
+
+    An id with a control character is refused: not every store could keep it.
+    """
     if not isinstance(payload, Mapping) or proven.delivery.startswith("id:"):
         return proven.delivery
     inner: Any = None
@@ -166,6 +171,8 @@ def delivery_of(hook: Hook, proven: Proven, payload: Any) -> str:
         message = message.get("message") if isinstance(message, Mapping) else None
         inner = message.get("messageId") if isinstance(message, Mapping) else None
     if isinstance(inner, str) and 0 < len(inner) <= 300:
+        if has_controls(inner):
+            raise InvalidOption("delivery id", inner, "text without control characters")
         return f"id:{inner}"
     return proven.delivery
 

@@ -145,8 +145,8 @@ class Intake:
         return await self._take_in(hook, proven, payload, headers)
 
     async def _take_in(self, hook: Hook, proven: Proven, payload: Any, headers: Headers) -> Reply:
-        delivery = delivery_of(hook, proven, payload)
         try:
+            delivery = delivery_of(hook, proven, payload)
             binding = self._triggers.get(hook.trigger_id)
             event = self._triggers.new_event(
                 provider=hook.provider,
@@ -167,8 +167,9 @@ class Intake:
                 KEEP_IDS_MS if by_id else KEEP_BODIES_MS,
             )
             accepted = await self._triggers.accept(event, [binding], claim=claim)
-        except InvalidOption:
-            return Reply(400, {"error": "the body holds what cannot be kept"})
+        except InvalidOption as error:
+            # Its value is the sender's own: it is not repeated.
+            return Reply(400, {"error": f"{error.option} is not accepted: {error.accepted}"})
         except StorageError:
             return BUSY
         except HarnError:

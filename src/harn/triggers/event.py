@@ -16,12 +16,16 @@ import msgspec
 
 from harn.clock import from_iso, iso
 from harn.errors import InvalidOption, did_you_mean
+from harn.naming import check_data
 
 MISSING: Final = object()
 """What a path that leads nowhere finds."""
 
 MOST_PRIORITY = 1_000_000
 """Priorities that come out of an event stay within plus and minus this."""
+
+MOST_KEY = 500
+"""Characters of an event's id, dedupe key or trace."""
 
 SignatureState = Literal["verified", "unsigned"]
 
@@ -167,6 +171,8 @@ def check_path(option: str, path: str | None) -> str | None:
 
 
 _TYPES = {field.name: field.type for field in msgspec.structs.fields(TriggerEvent)}
+_KEYS = frozenset(("id", "dedupe_key", "trace_id"))
+"""Fields that name something: each store must keep them exactly as they are."""
 SETTABLE = _FIELDS - {"provider_payload", "received_at", "provider"}
 
 
@@ -179,6 +185,8 @@ def check_field(name: str, value: Any) -> None:
         raise InvalidOption(name, value, f"a field{did_you_mean(name, SETTABLE)}")
     if name == "tenant_id" and value is not None:
         check_tenant(value)
+    if name in _KEYS and value is not None:
+        check_data(name, value, MOST_KEY)
     try:
         msgspec.convert(value, _TYPES[name])
         if name == "occurred_at":

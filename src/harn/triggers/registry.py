@@ -19,7 +19,7 @@ from harn import topics
 from harn.clock import SystemClock, resolve
 from harn.errors import InvalidOption, TriggerError, did_you_mean
 from harn.ids import digest
-from harn.naming import check_name, joined
+from harn.naming import check_data, check_name, has_controls, joined
 from harn.runtime import current_frame
 from harn.storage import (
     DedupeClaim,
@@ -291,8 +291,8 @@ class Triggers:
     async def emit(self, name: str, payload: Any, *, id: str | None = None) -> EmitReceipt:
         """Emit on a channel."""
         check_channel(name)
-        if id is not None and (not isinstance(id, str) or not id or len(id) > 500):
-            raise InvalidOption("id", id, "1 to 500 characters, or None")
+        if id is not None:
+            check_data("id", id, 500)
         provided = {"name": name, "payload": payload}
         event = self.new_event(
             provider="channel", kind="channel.emit", payload=provided, dedupe_key=id
@@ -367,6 +367,8 @@ def _delivery(binding: Binding, event: TriggerEvent, replay_of: str | None) -> D
         scope = f"{joined('binding', event.tenant_id or '')}:{binding.id}"
         keep_ms = binding.retry.retention_days * DAY_MS
         key = as_gate_key(value)
+        if has_controls(key):
+            raise InvalidOption("dedupe_key", key, "text without control characters")
         claim = DedupeClaim(scope, _at_most_500(key), "", keep_ms)
         if key == "null":
             claim = None  # nothing there to know it by

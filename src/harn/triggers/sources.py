@@ -16,7 +16,7 @@ from harn.errors import InvalidOption
 from harn.storage import Event, Store, check_topic, cron_last, give_up
 from harn.triggers.binding import Binding
 from harn.triggers.cron import Schedule, due
-from harn.triggers.event import check_tenant, event_at
+from harn.triggers.event import event_at
 from harn.triggers.matching import is_wanted
 
 if TYPE_CHECKING:
@@ -142,25 +142,21 @@ class Sources:
                 await self._sleep(AGAIN_AFTER)
 
     async def _take(self, binding: Binding, record: Event, name: str) -> None:
-        tenant = record.headers.get("tenant_id")
         try:
-            if tenant is not None:
-                check_tenant(tenant)
+            event = self._triggers.new_event(
+                provider="stream",
+                kind=record.kind,
+                occurred_ms=record.occurred_at_ms,
+                tenant_id=record.headers.get("tenant_id"),
+                dedupe_key=f"{name}:{record.id}",
+                payload={"topic": record.topic, "offset": record.id, "payload": record.payload},
+            )
+            reached = [binding] if is_wanted(binding, event) else []
+            await self._triggers.accept(event, reached, instant=(name, record.id))
         except InvalidOption as error:
             # No retry would make it right, and the records behind it must not wait for it.
             logger.warning("%s: record %d is passed over: %s", binding.key, record.id, error)
             await self._triggers.dispatcher.store.run(partial(give_up, name, record.id))
-            return
-        event = self._triggers.new_event(
-            provider="stream",
-            kind=record.kind,
-            occurred_ms=record.occurred_at_ms,
-            tenant_id=tenant,
-            dedupe_key=f"{name}:{record.id}",
-            payload={"topic": record.topic, "offset": record.id, "payload": record.payload},
-        )
-        reached = [binding] if is_wanted(binding, event) else []
-        await self._triggers.accept(event, reached, instant=(name, record.id))
 
     # -- both ----------------------------------------------------------------------------------
 

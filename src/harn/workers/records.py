@@ -9,6 +9,7 @@ import msgspec
 
 from harn.duration import Duration, to_ms
 from harn.errors import InvalidOption, did_you_mean
+from harn.naming import has_controls
 from harn.storage import PRIORITIES, Durability, JobDraft, encode, encode_headers
 from harn.telemetry.html import html_fields
 from harn.telemetry.spans import trace_headers, tracing
@@ -262,16 +263,8 @@ def check_ttl(ttl: Duration) -> int:
 
 
 def _check_dedupe(key: object) -> None:
-    if not isinstance(key, str) or not 0 < len(key) <= 512 or "\0" in key or not _is_text(key):
-        raise InvalidOption("dedupe_key", key, "1 to 512 characters, none of them NUL")
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    if not isinstance(key, str) or not 0 < len(key) <= 512 or has_controls(key):
+        raise InvalidOption("dedupe_key", key, "1 to 512 characters, none of them a control")
 
 
 def _when(not_before: datetime | Duration | None) -> tuple[int | None, int | None]:
