@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 from served import NEW, Site, site
 
-from harn import TriggerEvent, event_log_read, topics, trigger_fire, trigger_register
-from harn.orchestrator import Hook, Key
+from harn import ManifestError, TriggerEvent, event_log_read, topics, trigger_fire, trigger_register
+from harn.orchestrator import Hook, Key, read_manifest
 from harn.portal import build_app
 from harn.triggers import SCHEMES, Scheme, sign
 
@@ -268,3 +269,23 @@ async def test_a_dedupe_key_with_a_control_is_a_400(storage_url: str) -> None:
 
     assert answer.status_code == 400
     assert answer.json() == {"error": "dedupe_key is not accepted: text without control characters"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "said"),
+    [
+        ("webhook", '"xml"', "one of json, form"),
+        ("webhook", "[1]", "one of json, form"),
+        ("a2a-push", '"form"', "only for webhook"),
+    ],
+)
+def test_a_body_format_that_is_none_is_a_mistake_of_the_manifest(
+    kind: str, body: str, said: str, tmp_path: Path
+) -> None:
+    provider = "github" if kind == "webhook" else kind
+    (tmp_path / "harn.toml").write_text(
+        f'[[triggers]]\nid = "t"\nkind = "{kind}"\nprovider = "{provider}"\n'
+        f'handler = "worker://q"\nbody = {body}\n'
+    )
+    with pytest.raises(ManifestError, match=rf"body: {said}"):
+        read_manifest(tmp_path)
