@@ -18,6 +18,7 @@ from harn import (
     StorageBusy,
     Supervisor,
     current_runtime,
+    sleep,
     supervisor_start,
 )
 from harn.storage import Store, release_lease, take_lease
@@ -132,6 +133,31 @@ async def test_U6_a_lease_that_cannot_be_renewed_is_lost_before_it_ends(
     monkeypatch.setattr(store, "run", run)
     await clock.advance("1s")
     assert watch.ledger == ["+a1", "-a1", "+a2"]
+
+
+async def test_U6_a_lease_counts_from_when_its_renewal_was_asked_for(
+    runtime: Runtime, clock: FakeClock, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await watch.start("a")
+    await clock.settle()
+    store = runtime.service(Store)
+    run, answers = store.run, []
+
+    async def slow_once(*args, **options):
+        if answers:
+            raise StorageBusy("out of reach")
+        answers.append(await run(*args, **options))  # at 3.3 s, for 10 s
+        await sleep("3s")
+        return answers[0]
+
+    monkeypatch.setattr(store, "run", slow_once)
+    await clock.advance("12.2s")
+    assert watch.on_duty == {"a"}
+    await clock.advance("300ms")
+
+    assert watch.on_duty == set()
+    monkeypatch.setattr(store, "run", run)
+    await clock.settle()
 
 
 async def test_a_store_that_comes_back_in_time_keeps_the_lease(
