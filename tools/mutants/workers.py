@@ -117,14 +117,6 @@ MUTANTS = (
         "a key full of old jobs is promoted over everyone else, again and again",
     ),
     Mutant(
-        "returning-key-jumps-the-round",
-        "storage/sql/jobs.sqlite.sql",
-        "WHEN ?7 > 0 AND in_flight >= ?7 THEN NULL ELSE ?5 + 1 END,",
-        "WHEN ?7 > 0 AND in_flight >= ?7 THEN NULL ELSE ?5 END,",
-        ("workers/test_fairshare.py::test_a_key_that_runs_empty_waits_for_the_next_round",),
-        "a key that runs empty and comes back is served twice in a round",
-    ),
-    Mutant(
         "release-refunds-an-earlier-round",
         "storage/jobindex.py",
         "        if to.attempts < job.attempts and job.claim_round == self._state.round:",
