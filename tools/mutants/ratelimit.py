@@ -68,7 +68,7 @@ MUTANTS = (
         "        charge = min(charge, self.most)\n        expires",
         "        expires",
         (
-            "ratelimit/test_window.py::test_R4_an_oversize_charge_waits_for_an_empty_window_and_fills_it",
+            "ratelimit/test_window.py::test_R6_what_is_oversize_for_the_stricter_rule_charges_one_full_window_of_it",
         ),
         "a charge larger than the limit counts for more than one window",
     ),
