@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Callable
@@ -159,10 +160,8 @@ async def test_no_call_ends_in_a_bare_exception(path: Path, damage: str) -> None
             queue.summary,
             harn.worker_queues,
         ):
-            try:
-                await call()
-            except HarnError:
-                pass
+            [answer] = await asyncio.gather(call(), return_exceptions=True)
+            assert not isinstance(answer, Exception) or isinstance(answer, HarnError), answer
 
 
 def test_an_export_leaves_out_what_cannot_be_read_and_says_so(
