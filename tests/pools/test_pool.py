@@ -197,6 +197,21 @@ async def test_P8_any_failure_fails_only_its_task_and_frees_the_slot(error, wher
     adds_up(pool)
 
 
+async def test_a_failed_task_is_logged_with_its_traceback(caplog) -> None:
+    pool = await pool_create(name="p")
+
+    async def fails() -> None:
+        raise LookupError("nothing there")
+
+    await (await pool.submit(fails)).wait()
+    await (await pool.submit(lambda: 1)).wait()
+
+    [line] = [record for record in caplog.records if record.name == "harn.pools"]
+    assert line.levelname == "WARNING"
+    assert "'p'" in line.getMessage() and "nothing there" in line.getMessage()
+    assert line.exc_info[0] is LookupError
+
+
 async def test_the_cause_of_a_failure_is_the_original_exception() -> None:
     pool = await pool_create()
     error = ValueError("boom")

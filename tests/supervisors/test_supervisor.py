@@ -173,6 +173,18 @@ async def test_a_clean_exit_clears_the_last_error(runtime: Runtime, clock: FakeC
     assert (state.metrics.failed, state.metrics.stopped) == (1, 1)
 
 
+async def test_a_failed_child_is_logged_with_its_traceback(runtime: Runtime, caplog) -> None:
+    sup = await supervisor_start(
+        name="s", children=[Child("c", boom, restart=Restart(mode="never"))]
+    )
+    await sup.wait()
+
+    [line] = [record for record in caplog.records if record.name == "harn.supervisors"]
+    assert line.levelno == logging.WARNING
+    assert "child 'c' failed: RuntimeError: boom" in line.getMessage()
+    assert line.exc_info[0] is RuntimeError
+
+
 async def test_never_leaves_a_failed_child_failed(runtime: Runtime) -> None:
     sup = await supervisor_start(children=[Child("a", boom)], restart="never")
     state = await sup.wait()

@@ -12,6 +12,8 @@ from receiver import Receiver
 
 from harn.telemetry.spans import come_from, span_after, trace_headers
 
+ERROR = 2
+"""The number that OTLP gives to the status of an error."""
 PROGRAM = str(Path(__file__).with_name("traced.py"))
 
 
@@ -55,6 +57,37 @@ def test_a_trace_goes_over_a_queue_to_another_process_with_a_link(tmp_path: Path
     assert asked.parent_span_id == job.span_id
     usage = {each.key: each.value.int_value for each in asked.attributes}
     assert (usage["gen_ai.usage.input_tokens"], usage["gen_ai.usage.output_tokens"]) == (3, 1)
+
+
+def test_a_failed_dispatch_has_an_error_status_its_exception_and_its_accept(tmp_path: Path) -> None:
+    with Receiver() as receiver:
+        run("failing", receiver, tmp_path)
+
+    accept, dispatch = receiver.named("trigger.accept"), receiver.named("trigger.dispatch router")
+    assert (dispatch.trace_id, dispatch.parent_span_id) == (accept.trace_id, accept.span_id)
+    assert dispatch.status.code == ERROR
+    assert "no luck" in dispatch.status.message
+    [event] = dispatch.events
+    told = {each.key: each.value.string_value for each in event.attributes}
+    assert event.name == "exception"
+    assert (told["exception.type"], told["exception.message"]) == ("ValueError", "no luck")
+    assert "in handler" in told["exception.stacktrace"]
+
+
+def test_a_dispatch_that_another_process_takes_over_is_part_of_the_same_trace(
+    tmp_path: Path,
+) -> None:
+    with Receiver() as receiver:
+        run("accept", receiver, tmp_path)
+    accept = receiver.named("trigger.accept")
+    with Receiver() as receiver:
+        run("take_over", receiver, tmp_path)
+
+    dispatch = receiver.named("trigger.dispatch router")
+
+    assert (dispatch.trace_id, dispatch.parent_span_id) == (accept.trace_id, accept.span_id)
+    assert [link.span_id for link in dispatch.links] == [accept.span_id]
+    assert dispatch.status.code != ERROR
 
 
 @pytest.mark.parametrize(

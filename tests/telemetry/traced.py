@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -14,6 +16,7 @@ from harn import Job, drain, llm_call, llm_provider, worker_queue
 from harn.llm.http import Secret
 from harn.llm.openai import OpenAICompatible
 from harn.testing.models import FakeModels, Say
+from harn.triggers import Triggers
 
 
 async def ask() -> str:
@@ -54,8 +57,57 @@ async def in_process() -> None:
     )
     with trace.get_tracer("app").start_as_current_span("webhook"):
         receipt = await harn.channel_emit("asked", {})
-        outcome = await harn.pool_wait(receipt.dispatched[0].result)
+        handle = await receipt.dispatched[0].wait()
+        outcome = await harn.pool_wait(handle.result)
         assert outcome.result == "yes", outcome
+
+
+async def register(handler: Any, **flow: Any) -> None:
+    await harn.trigger_register(
+        id="router",
+        kind="channel.emit",
+        provider="channel",
+        match={"events": ["channel:asked"]},
+        handler=handler,
+        **flow,
+    )
+
+
+async def failing() -> None:
+    """A handler that fails, for an event that comes outside any span."""
+
+    async def handler(event: Any) -> None:
+        raise ValueError("no luck")
+
+    await register(handler, retry={"max": 1})
+    receipt = await harn.channel_emit("asked", {})
+    handle = await receipt.dispatched[0].wait()
+    assert handle.status == "dlq", handle
+
+
+async def accept() -> None:
+    """An event is taken in, and the process ends before its handler does."""
+
+    async def handler(event: Any) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    begun = asyncio.Event()
+    await register(handler)
+    await harn.channel_emit("asked", {})
+    await begun.wait()
+
+
+async def take_over() -> None:
+    """Another process finds the event and dispatches it."""
+
+    async def handler(event: Any) -> None:
+        done.set()
+
+    done = asyncio.Event()
+    await register(handler)
+    await done.wait()
+    await harn.current_runtime().service(Triggers).dispatcher.idle()
 
 
 if __name__ == "__main__":
@@ -63,6 +115,5 @@ if __name__ == "__main__":
     provider = TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(url)))
     trace.set_tracer_provider(provider)
-    roles = {"produce": produce, "consume": consume, "in_process": in_process}
-    harn.run(roles[role], state_dir=state_dir)
+    harn.run(globals()[role], state_dir=state_dir)
     provider.shutdown()

@@ -34,6 +34,7 @@ from harn.pools import (
     ring_buffer,
 )
 from harn.testing import FakeClock
+from harn.triggers.secrets import Secrets
 
 Seen = list[Any]
 
@@ -519,3 +520,27 @@ async def test_an_event_that_cannot_be_is_refused_before_it_is_written(
         await trigger_fire("t", 1, **{field: value})
 
     assert await records(topics.TRIGGER_ENVELOPES) == []
+
+
+async def test_every_failed_attempt_is_logged_and_kept_with_its_traceback(
+    runtime: Runtime, caplog
+) -> None:
+    async def handler(event: TriggerEvent) -> None:
+        raise LookupError("nothing there, hush-hush")
+
+    runtime.service(Secrets).register("hush-hush")
+    await on_channel("c", handler, retry={"max": 2, "backoff": "immediate"})
+
+    handle = await trigger_fire("t")
+
+    lines = [record for record in caplog.records if record.name == "harn.triggers"]
+    assert [line.levelname for line in lines] == ["WARNING", "WARNING", "ERROR"]
+    assert all("in handler" in line.getMessage() for line in lines[:2])
+    assert handle.dlq_entry_id in lines[2].getMessage()
+    attempts = [payload for _, payload in await records(topics.TRIGGER_ATTEMPTS)]
+    letters = [payload for kind, payload in await records(topics.TRIGGER_DLQ) if "id" in payload]
+    for told in (*attempts, *letters):
+        assert told["error_type"] == "LookupError"
+        assert told["error_message"] == "nothing there, ***"
+        assert "in handler" in told["traceback"]
+    assert "hush-hush" not in caplog.text + str(attempts) + str(letters)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from harn.cli.orchestrator import DEFAULT_CONFIG
-from harn.cli.output import emit, table
+from harn.cli.output import emit, indented, table
 from harn.cli.where import Where, common
 from harn.cli.work import Finishing, fail_line, work_option
 from harn.escaping import one_line
@@ -78,7 +78,11 @@ def _letters(found: dict[str, Any]) -> str:
         for entry in found["entries"]
     ]
     listing = table(("id", "trigger", "class", "error"), rows) if rows else ""
-    return f"{found['pending_entries']} dead letters\n{listing}".rstrip()
+    lines = [f"{found['pending_entries']} dead letters", listing]
+    for entry in found["entries"]:
+        if trace := indented(entry.get("traceback")):
+            lines += ["", one_line(str(entry.get("id"))), *trace]
+    return "\n".join(lines).rstrip()
 
 
 @click.command()

@@ -54,6 +54,11 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join([line(list(headings)), *(line(row) for row in cells)])
 
 
+def indented(text: str | None) -> list[str]:
+    """Return the lines of a traceback for people; none without one."""
+    return [f"    {one_line(line)}" for line in (text or "").splitlines()]
+
+
 def on_terminal() -> bool:
     """Tell whether progress may be shown: only on stderr, and only to a person."""
     return sys.stderr.isatty()

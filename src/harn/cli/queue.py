@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from harn.cli.output import DURATION, emit, on_terminal, say, table
+from harn.cli.output import DURATION, emit, indented, on_terminal, say, table
 from harn.cli.where import Where, common
 from harn.cli.work import fail_line
 from harn.duration import roughly, to_text
@@ -272,6 +272,7 @@ def _explained(document: dict[str, Any]) -> str:
     lines = [f"job {shown.pop('job_event_id')} of {one_line(shown.pop('queue'))}"]
     lines.append(f"  {one_line(shown.pop('verdict'))}")
     keys_ahead = shown.get("scheduling", {}).pop("keys_ahead", [])
+    failure = shown.pop("failure", {})
 
     def render(prefix: str, value: Any) -> None:
         if isinstance(value, dict):
@@ -285,6 +286,7 @@ def _explained(document: dict[str, Any]) -> str:
         lines.append(
             f"  attempt {each['attempt']}: {each['status']}: {one_line(str(each['error']))}"
         )
+    lines += indented(failure.get("traceback"))
     if keys_ahead:
         rows = [[each["key"], each["credit"], each["ready_jobs"]] for each in keys_ahead[:20]]
         lines.append("  keys whose turn comes first:")

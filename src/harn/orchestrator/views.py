@@ -25,6 +25,7 @@ from harn.storage import (
     shown_key,
 )
 from harn.telemetry.metrics import HistogramSample, Sample
+from harn.topics import queue_topics
 from harn.triggers import Triggers
 from harn.workers import SchedulerPolicy, WorkerQueue, rank, summarise
 
@@ -33,6 +34,9 @@ MOST_KEYS = 1000
 LABELLED_KEYS = 200
 """Keys of one queue that are labels of a metric; the rest are `other`."""
 RECENT_MS = 3_600_000
+LOOKED_BACK = 100_000
+"""Responses searched, newest first, for the last failure of a job."""
+_PAGE = 500
 
 
 async def queues_view(runtime: Runtime) -> dict[str, Any]:
@@ -246,8 +250,29 @@ async def explain(runtime: Runtime, queue: str, job_id: int) -> dict[str, Any]:
     document = _facts(counts, view)
     if STATES[view.state] in ("ready", "scheduled"):
         document["scheduling"] = await _standing(store, counts, view, policy)
+    if view.history:
+        document |= await _last_failure(runtime, queue, view)
     document["verdict"] = _verdict(counts, view, document)
     return document
+
+
+async def _last_failure(runtime: Runtime, queue: str, view: JobView) -> dict[str, Any]:
+    """Find the latest failed attempt of a job among the responses, newest first."""
+    log, topic = runtime.event_log, queue_topics(queue).responses
+    end = await log.head(topic)
+    last = max(0, end - LOOKED_BACK)
+    while end > last:
+        start = max(last, end - _PAGE)
+        page = await log.read(topic, start, end - start)
+        for record in reversed(page):
+            told = record.payload
+            if told.get("job_event_id") == view.id and told.get("error") is not None:
+                names = ("error", "error_type", "error_message", "traceback")
+                return {"failure": {name: told.get(name) for name in names}}
+        if page and page[0].occurred_at_ms < view.enqueued_at:
+            break
+        end = start
+    return {}
 
 
 def _facts(counts: QueueCounts, view: JobView) -> dict[str, Any]:

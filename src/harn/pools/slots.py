@@ -8,6 +8,7 @@ looks. `Pool` adds the door: what may be submitted, and when.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from harn.pools.options import PoolOptions
 from harn.pools.parking import ParkingLine
 from harn.pools.snapshots import TaskStatus
 from harn.pools.stuck import StuckWaits
-from harn.pools.task import ClosureFrame, ClosureTask, PoolTask
+from harn.pools.task import ClosureFrame, ClosureTask, PoolTask, describe
 from harn.pools.worker import Worker
 from harn.runtime import Runtime, current_frame_var
 from harn.tasks import Runner, runner_for, works_for
@@ -30,6 +31,8 @@ from harn.telemetry.spans import instant_span
 
 if TYPE_CHECKING:
     from harn.pools.persistence import Persistence
+
+logger = logging.getLogger("harn.pools")
 
 
 class Slots:
@@ -140,6 +143,8 @@ class Slots:
         """
         if task._started_ms is not None:
             self._running = self._stuck.running = self._running - 1
+        if status == "failed":
+            self._log_failure(task, result)
         task._end = status
         task._body = result
         task._finished_ms = now = self._now()
@@ -153,6 +158,11 @@ class Slots:
             self._journal.ended(task)
         if task._waiters is not None:
             task._wake()
+
+    def _log_failure(self, task: PoolTask, error: Any) -> None:
+        raised = error if isinstance(error, BaseException) else None
+        text = error if raised is None else describe(raised)
+        logger.warning("pool %r: task %s failed: %s", self.name, task.id, text, exc_info=raised)
 
     def complete(self, worker: Worker, task: PoolTask, result: Any) -> None:
         """Finish *task* and give *worker* the next one.

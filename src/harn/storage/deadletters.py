@@ -9,6 +9,7 @@ import msgspec
 
 from harn.clock import iso
 from harn.storage.contract import Draft
+from harn.storage.jobrecords import Settlement
 from harn.topics import TRIGGER_DLQ
 
 _CLASSES = (
@@ -31,6 +32,15 @@ def error_class(error: str) -> str:
     return next((name for name, words in _CLASSES if words.search(text)), "unknown")
 
 
+def failure_fields(told: Settlement) -> dict[str, Any]:
+    """Return what a record says of a failed attempt beside its `error`."""
+    return {
+        "error_type": told.error_type,
+        "error_message": told.error_message,
+        "traceback": told.traceback,
+    }
+
+
 def dead_letters(
     entry_id: str,
     queue: str,
@@ -38,8 +48,12 @@ def dead_letters(
     record: dict[str, Any],
     attempts: list[dict[str, Any]],
     error: str,
+    told: Settlement | None = None,
 ) -> list[Draft]:
-    """Make the two records for a job that died of *error* after *attempts*."""
+    """Make the two records for a job that died of *error* after *attempts*.
+
+    *told* is the last attempt's failure, if the job did not die of a claim that expired.
+    """
     event = record.get("event")
     known = event if isinstance(event, dict) else {}
     kind_of_error = error_class(error)
@@ -76,6 +90,7 @@ def dead_letters(
             }
             for each in attempts
         ],
+        **({} if told is None else failure_fields(told)),
     }
     headers = {
         name: value

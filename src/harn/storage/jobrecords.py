@@ -101,6 +101,9 @@ class Settlement(msgspec.Struct, frozen=True):
     """What the handler returned, as JSON."""
     outcome_omitted: bool = False
     error: str | None = None
+    error_type: str | None = None
+    error_message: str | None = None
+    traceback: str | None = None
     reason: str | None = None
     delay_ms: int | None = None
     """For a release or a failure: how long the job waits from now."""

@@ -10,7 +10,7 @@ import msgspec
 from harn.errors import StorageCorrupt
 from harn.storage.codec import decode
 from harn.storage.contract import Draft
-from harn.storage.deadletters import dead_letters
+from harn.storage.deadletters import dead_letters, failure_fields
 from harn.storage.jobindex import (
     ACK_HELD,
     BATCH,
@@ -223,7 +223,7 @@ class Settling:
         response = self._respond(item)
         error = item.error or "failed"
         if item.final or 0 < job.max_attempts <= job.attempts:
-            yield from self.bury(job, item.consumer, error)
+            yield from self.bury(job, item.consumer, error, told=item)
             return SettlementResult("done", response=response, dead=True)
         record: dict[str, Any] = {"failed_at_ms": self._state.now, "error": error}
         if item.delay_ms is not None:
@@ -247,9 +247,15 @@ class Settling:
         return SettlementResult("done", expires_at=until)
 
     def bury(
-        self, job: JobState, consumer: str, error: str, *, already_told: bool = False
+        self,
+        job: JobState,
+        consumer: str,
+        error: str,
+        *,
+        already_told: bool = False,
+        told: Settlement | None = None,
     ) -> Operation[None]:
-        """Move *job* to the dead letters with its last *error*."""
+        """Move *job* to the dead letters with its last *error*, and what *told* says of it."""
         now = self._state.now
         history = job.history
         if not already_told:
@@ -263,13 +269,14 @@ class Settling:
         self._state.tally.dead += 1
         found = yield from read_bodies(self._topics.jobs, [job.id])
         try:
-            told = decode(found[job.id])
+            body = decode(found[job.id])
         except StorageCorrupt:
-            told = None
-        if not isinstance(told, dict):
-            told = {"event": None}
+            body = None
+        if not isinstance(body, dict):
+            body = {"event": None}
         entry = self._new_id("dlq")
-        self._state.drafts += dead_letters(entry, self._state.name, job.id, told, attempts, error)
+        letters = dead_letters(entry, self._state.name, job.id, body, attempts, error, told)
+        self._state.drafts += letters
 
     def purge(self, job: JobState, by: str, reason: str | None) -> None:
         """Take *job* away."""
@@ -294,6 +301,8 @@ class Settling:
             "outcome": msgspec.Raw(item.outcome),
             "error": item.error,
         }
+        if item.error is not None:
+            response |= failure_fields(item)
         if item.outcome_omitted:
             response["outcome_omitted"] = True
         self._add(self._topics.responses, "job_response", response)

@@ -186,6 +186,12 @@ class Supervisor:
         # A child that let a graceful stop pass has drained, as one that returned has.
         drained = told and handle.status == "cancelled" and not member.cancelled
         clean = isinstance(outcome, Ok) and (handle.status == "completed" or drained)
+        if isinstance(outcome, Err):
+            logger.warning(
+                "supervisor %r: child %r failed: %s",
+                *(self.name, member.spec.name, describe(outcome.error)),
+                exc_info=outcome.error,
+            )
         member.ended()
         if self._final is not None:
             return

@@ -93,5 +93,6 @@ def _message(record: logging.LogRecord) -> str:
     text = record.getMessage()
     if record.exc_info and record.exc_info[0] is not None:
         kind, error, _ = record.exc_info
-        text = f"{text} ({kind.__name__}: {error})"
+        trace = logging.Formatter().formatException(record.exc_info)
+        text = f"{text} ({kind.__name__}: {error})\n{trace}"
     return text

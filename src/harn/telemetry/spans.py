@@ -109,6 +109,31 @@ def span_after(
         yield opened
 
 
+def note_exception(told: Mapping[str, str | None]) -> None:
+    """Record an exception on the span in force here, as OpenTelemetry names it.
+
+    *told* has its `error_type`, `error_message` and `traceback`, as records do.
+    """
+    if tracing():
+        from opentelemetry import trace
+
+        named = {
+            "exception.type": told["error_type"],
+            "exception.message": told["error_message"],
+            "exception.stacktrace": told["traceback"],
+        }
+        event = {name: value for name, value in named.items() if value is not None}
+        trace.get_current_span().add_event("exception", event)
+
+
+def fail_span(reason: str) -> None:
+    """Give the span in force here the status of an error."""
+    if tracing():
+        from opentelemetry import trace
+
+        trace.get_current_span().set_status(trace.Status(trace.StatusCode.ERROR, reason))
+
+
 def come_from(headers: Mapping[str, Any]) -> SpanContext | None:
     """Read the span that *headers* name; None if they name none, or badly."""
     from opentelemetry import trace

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ from harn.errors import HarnError
 from harn.triggers.binding import Binding
 from harn.triggers.event import TriggerEvent
 from harn.triggers.handlers import delivery_key
+from harn.workers import Failure
 
 Status = Literal["succeeded", "failed", "dlq", "skipped", "cancelled"]
 Shown = Literal["dispatched", "failed", "dlq", "waiting", "cancelled"]
@@ -57,6 +59,8 @@ class Outcome:
     dlq_entry_id: str | None = None
     skip: str | None = None
     history: tuple[dict[str, Any], ...] = ()
+    failure: Failure | None = None
+    """What the last attempt raised, without secrets."""
 
 
 class Dispatch:
@@ -74,6 +78,7 @@ class Dispatch:
         due_ms: int = 0,
         taken: int = 1,
         known: bool = False,
+        came_with: Mapping[str, Any] | None = None,
     ) -> None:
         self.binding = binding
         self.event = event
@@ -83,6 +88,8 @@ class Dispatch:
         self.attempt = attempt
         self.due_ms = due_ms
         self.taken = taken
+        self.came_with = came_with or {}
+        """The headers of its envelope, which name the trace it is part of."""
         self.outcome: Outcome | None = None
         if known:
             self.outcome = Outcome("skipped", skip="duplicate")

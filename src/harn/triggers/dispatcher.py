@@ -29,7 +29,8 @@ from harn.storage import (
     settle_envelope,
 )
 from harn.tasks import launch
-from harn.telemetry.spans import span, tracing
+from harn.telemetry.failures import traceback_text
+from harn.telemetry.spans import fail_span, note_exception, span, span_after, tracing
 from harn.triggers.binding import Binding
 from harn.triggers.circuit import Circuit, admit, after_failure, after_success
 from harn.triggers.dispatch import Dispatch, Outcome
@@ -38,6 +39,7 @@ from harn.triggers.gates import Entrant, Gates, Passage
 from harn.triggers.handlers import Call, NotRetryable
 from harn.triggers.outcomes import headers_of, outcome_records, plain
 from harn.triggers.secrets import Secrets
+from harn.workers import Failure
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -107,12 +109,21 @@ class Dispatcher:
     async def _carry_out(self, dispatch: Dispatch) -> None:
         outcome = Outcome("cancelled")
         try:
-            with traced(f"trigger.dispatch {dispatch.binding.id}", headers_of(dispatch)):
+            name = f"trigger.dispatch {dispatch.binding.id}"
+            with span_after(name, dispatch.came_with, headers_of(dispatch)):
                 outcome = await self._to_outcome(dispatch)
+                if outcome.status in ("failed", "dlq"):
+                    fail_span(outcome.error or "failed")
         except Exception as error:
             # The store failed us: the envelope stays, and whoever takes it over tries again.
             outcome = Outcome("failed", error=self.text_of(error))
-            logger.error("%s: event %s: %s", dispatch.binding.key, dispatch.event.id, outcome.error)
+            logger.error(
+                "%s: event %s: %s\n%s",
+                dispatch.binding.key,
+                dispatch.event.id,
+                outcome.error,
+                self.failure_of(error).traceback,
+            )
         finally:
             self.running.pop(dispatch.envelope, None)
             self.counts[outcome.status] += 1
@@ -167,24 +178,25 @@ class Dispatcher:
             if not await self.may_try(dispatch.binding):
                 return self._dead(dispatch, attempt - 1, IS_OPEN, history)
             error: BaseException | None = None
+            failure: Failure | None = None
             dispatch.go_on()
             try:
                 result = await dispatch.binding.target.deliver(self._call(dispatch, attempt))
             except (Exception, SystemExit) as raised:
-                error = raised
-            self._note_attempt(dispatch, attempt, error, history)
-            if error is None:
+                error, failure = raised, self.failure_of(raised)
+            self._note_attempt(dispatch, attempt, error, failure, history)
+            if error is None or failure is None:
                 await self.note_result(dispatch.binding, None)
                 return Outcome("succeeded", attempt, plain(result), history=tuple(history))
-            text = self.text_of(error)
+            text = failure.text
             if isinstance(error, NotRetryable | NotImplementedError):
-                return self._dead(dispatch, attempt, text, history)
+                return self._dead(dispatch, attempt, text, history, failure)
             if await self.note_result(dispatch.binding, error):
                 opened = OPENED.format(n=5, error=text)
-                return self._dead(dispatch, attempt, opened, history)
+                return self._dead(dispatch, attempt, opened, history, failure)
             if attempt < retry.max:
                 await self._back_off(dispatch, entrant, passage, attempt + 1, text)
-        return self._dead(dispatch, retry.max, text, history)
+        return self._dead(dispatch, retry.max, text, history, failure)
 
     def _call(self, dispatch: Dispatch, attempt: int) -> Call:
         binding = dispatch.binding
@@ -257,10 +269,11 @@ class Dispatcher:
         dispatch: Dispatch,
         attempt: int,
         error: BaseException | None,
+        failure: Failure | None,
         history: list[dict[str, Any]],
     ) -> None:
         at = event_at(self.runtime.clock.now_ms())
-        text = None if error is None else self.text_of(error)
+        text = None if failure is None else failure.text
         timed_out = isinstance(error, TimeoutError)
         status = "success" if error is None else "timeout" if timed_out else "failed"
         history.append({"attempt": attempt, "at": at, "status": status, "error": text})
@@ -274,8 +287,15 @@ class Dispatcher:
                 "attempt": attempt,
                 "outcome": status,
                 "error_msg": text,
+                **({} if failure is None else failure.as_dict()),
             },
         )
+        if failure is not None:
+            note_exception(failure.as_dict())
+            logger.warning(
+                "%s: event %s failed in attempt %d: %s\n%s",
+                *(dispatch.binding.key, dispatch.event.id, attempt, text, failure.traceback),
+            )
 
     def text_of(self, error: BaseException) -> str:
         """Return what an error says, without secrets."""
@@ -289,11 +309,32 @@ class Dispatcher:
             text = f"handler raised {type(error).__name__}: {said}"
         return self._secrets.mask(text)[:MOST_ERROR]
 
+    def failure_of(self, error: BaseException) -> Failure:
+        """Describe what a handler raised, without secrets."""
+        mask = self._secrets.mask
+        try:
+            message = mask(str(error))[:MOST_ERROR]
+        except Exception:
+            message = "(its text cannot be shown)"
+        trace = mask(traceback_text(error))
+        return Failure(self.text_of(error), type(error).__name__, message, trace)
+
     # -- the end -------------------------------------------------------------------------------
 
-    def _dead(self, dispatch: Dispatch, attempts: int, error: str, history: Any) -> Outcome:
+    def _dead(
+        self,
+        dispatch: Dispatch,
+        attempts: int,
+        error: str,
+        history: Any,
+        failure: Failure | None = None,
+    ) -> Outcome:
         entry_id = self.runtime.ids.new("dlq")
-        return Outcome("dlq", attempts, None, error, entry_id, history=tuple(history))
+        logger.error(
+            "%s: event %s is a dead letter now, %s: %s",
+            *(dispatch.binding.key, dispatch.event.id, entry_id, error),
+        )
+        return Outcome("dlq", attempts, None, error, entry_id, None, tuple(history), failure)
 
     async def _settle(self, dispatch: Dispatch, outcome: Outcome) -> Outcome:
         """Write the outcome down; a store that is away is asked again for a while."""
@@ -315,7 +356,7 @@ class Dispatcher:
         raise AssertionError("unreachable")
 
 
-def traced(name: str, attributes: Mapping[str, str]) -> AbstractContextManager[object]:
+def traced(name: str, attributes: Mapping[str, Any]) -> AbstractContextManager[object]:
     """Open a span around the block, if anybody listens; payloads are no part of it."""
     return span(name, attributes) if tracing() else nullcontext()
 

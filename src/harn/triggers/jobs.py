@@ -23,7 +23,7 @@ from harn.triggers.event import TriggerEvent, event_from
 from harn.triggers.gates import Entrant, Passage
 from harn.triggers.handlers import Call, NotRetryable, replay_in
 from harn.triggers.registry import Triggers
-from harn.workers import Bury, GiveBack, Job, RetryLater
+from harn.workers import Bury, Failure, GiveBack, Job, RetryLater
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -136,15 +136,16 @@ class JobRunner:
         try:
             result = await self._run(binding, call, job)
         except NotRetryable as error:
-            raise Bury(dispatcher.text_of(error)) from None
+            failure = dispatcher.failure_of(error)
+            raise Bury(failure.text, failure) from None
         except Exception as error:
             await dispatcher.note_result(binding, error)
-            text = dispatcher.text_of(error)
+            failure = dispatcher.failure_of(error)
             if not binding.retry_given:
-                raise TriggerError(text) from None
+                raise _Failed(failure) from None
             if job.attempts >= binding.retry.max:
-                raise Bury(text) from None
-            raise RetryLater(text, binding.retry.before(job.attempts + 1)) from None
+                raise Bury(failure.text, failure) from None
+            raise RetryLater(failure, binding.retry.before(job.attempts + 1)) from None
         await dispatcher.note_result(binding, None)
         return result
 
@@ -160,6 +161,14 @@ class JobRunner:
             self.unwell[job.id] = str(work)
             raise TriggerError(str(work))
         return result
+
+
+class _Failed(TriggerError):
+    """A handler that failed; its exception itself may hold secrets, *failure* does not."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.text)
+        self.failure = replace(failure, text=f"TriggerError: {failure.text}")
 
 
 def _nothing() -> None:

@@ -87,6 +87,7 @@ def _dead_letter(dispatch: Dispatch, outcome: Outcome) -> list[Draft]:
         "kind": event.kind,
         "state": "pending",
         "error": outcome.error,
+        **({} if outcome.failure is None else outcome.failure.as_dict()),
         "retry_history": list(outcome.history),
         "replay_of_event_id": dispatch.replay_of,
         **same,

@@ -31,10 +31,10 @@ from harn.storage import (
     take_in,
 )
 from harn.telemetry.metrics import Metrics, Sample
-from harn.telemetry.spans import current_ids, instant_span, tracing
+from harn.telemetry.spans import current_ids, trace_headers
 from harn.triggers.binding import Binding, State, TriggerBinding
 from harn.triggers.dispatch import Dispatch, DispatchHandle
-from harn.triggers.dispatcher import Dispatcher
+from harn.triggers.dispatcher import Dispatcher, traced
 from harn.triggers.event import TriggerEvent, as_gate_key, check_field, check_tenant, event_at, find
 from harn.triggers.matching import route
 from harn.triggers.secrets import without_credentials
@@ -221,21 +221,29 @@ class Triggers:
         """
         self.runtime.warn_if_nothing_is_kept("a trigger's event")
         event = self._without_credentials(event)
-        new = NewEvent(
-            id=event.id,
-            record=event.as_dict(),
-            owner=self.dispatcher.owner,
-            deliveries=tuple(_delivery(binding, event, replay_of) for binding in bindings),
-            claim=claim,
-            instant=instant,
-            beside=tuple(beside),
-            replay_of=replay_of,
-            headers={"event_id": event.id, "provider": event.provider, "kind": event.kind},
-        )
-        # Its own task: a cancel must not come between the commit and the start.
-        landing = asyncio.ensure_future(self._land(new, event, bindings))
-        self.runtime.own(landing)
-        return await asyncio.shield(landing)
+        # The span's own ids go with the envelope: a dispatch is part of this trace, also one
+        # that another process carries out later.
+        with traced("trigger.accept", {"event_id": event.id, "reached": len(bindings)}):
+            new = NewEvent(
+                id=event.id,
+                record=event.as_dict(),
+                owner=self.dispatcher.owner,
+                deliveries=tuple(_delivery(binding, event, replay_of) for binding in bindings),
+                claim=claim,
+                instant=instant,
+                beside=tuple(beside),
+                replay_of=replay_of,
+                headers={
+                    "event_id": event.id,
+                    "provider": event.provider,
+                    "kind": event.kind,
+                    **trace_headers(),
+                },
+            )
+            # Its own task: a cancel must not come between the commit and the start.
+            landing = asyncio.ensure_future(self._land(new, event, bindings))
+            self.runtime.own(landing)
+            return await asyncio.shield(landing)
 
     def _without_credentials(self, event: TriggerEvent) -> TriggerEvent:
         """Leave out headers that may carry a secret, also of an event that is replayed."""
@@ -263,12 +271,11 @@ class Triggers:
                 replay_of=new.replay_of,
                 replay=taken.replay,
                 known=known,
+                came_with=new.headers,
             )
             dispatches.append(dispatch)
             if not known:
                 self.dispatcher.start(dispatch)
-        if tracing():
-            instant_span("trigger.accept", {"event_id": event.id, "reached": len(dispatches)})
         if self._store.is_memory and self.taken_in % 1000 == 0:
             await self.tending.bound_memory()
         self.tending.begin()

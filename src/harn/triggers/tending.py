@@ -102,6 +102,7 @@ class Tending:
                     attempt=orphan.attempt,
                     due_ms=orphan.due_ms,
                     taken=orphan.taken,
+                    came_with=found[0].headers,
                 )
             )
 

@@ -5,6 +5,7 @@ policy.py      SchedulerPolicy: how consumers share a queue
 fairshare.py   deficit round robin, decided
 desk.py        what meets shares one transaction
 consumer.py    drain: claim, work, renew, settle; working.py, one job at work
+failures.py    what is kept of a failed attempt, and its log line
 renewing.py    claims stay alive on a thread of their own
 records.py     jobs, receipts, summaries
 """
@@ -17,6 +18,7 @@ from harn.workers.consumer import (
     default_consumer_id,
     drain,
 )
+from harn.workers.failures import Failure
 from harn.workers.fairshare import rank
 from harn.workers.policy import SchedulerPolicy
 from harn.workers.queue import Claim, WorkerQueue, summarise, worker_queue, worker_queues
@@ -28,6 +30,7 @@ __all__ = [
     "Consumer",
     "DrainReport",
     "EnqueueReceipt",
+    "Failure",
     "GiveBack",
     "Job",
     "NewJob",

@@ -33,6 +33,7 @@ from harn.tasks import (
     scope,
 )
 from harn.telemetry.spans import span_after, tracing
+from harn.workers.failures import Failure, failure_of, log_failure
 from harn.workers.policy import SchedulerPolicy
 from harn.workers.queue import MOST_AT_ONCE, Claim, WorkerQueue
 from harn.workers.records import DrainReport, Job, check_consumer, check_ttl
@@ -63,12 +64,16 @@ class GiveBack(Exception):
 class Bury(Exception):
     """Raised by a handler whose dispatch is over for good: the job is dead."""
 
+    def __init__(self, reason: str, failure: Failure | None = None) -> None:
+        super().__init__(reason)
+        self.failure = failure
+
 
 class RetryLater(Exception):
     """Raised by a handler that failed and knows when to try again."""
 
-    def __init__(self, error: BaseException | str, delay: Duration) -> None:
-        super().__init__(str(error))
+    def __init__(self, error: BaseException | str | Failure, delay: Duration) -> None:
+        super().__init__(error.text if isinstance(error, Failure) else str(error))
         self.error = error
         self.delay = delay
 
@@ -318,13 +323,16 @@ class Consumer:
                 delay_ms=None if wish.delay is None else check_ttl(wish.delay),
             )
         except Bury as wish:
-            settlement = claim.failing(wish.__cause__ or str(wish), final=True)
+            working.failure = failure_of(wish.failure or wish.__cause__ or str(wish))
+            settlement = claim.failing(working.failure, final=True)
         except RetryLater as wish:
-            settlement = claim.failing(wish.error, delay=wish.delay)
+            working.failure = failure_of(wish.error)
+            settlement = claim.failing(working.failure, delay=wish.delay)
         except BaseException as error:
             if is_stop(working.handle.task, error):
                 raise
-            settlement = claim.failing(error)
+            working.failure = failure_of(error)
+            settlement = claim.failing(working.failure)
         self._settle(working, settlement)
         self._ask()
 
@@ -365,6 +373,9 @@ class Consumer:
         if working.is_given_back:
             return
         self.drained += 1
+        if working.failure is not None:
+            _log(working.claim.job, working.failure, result, error)
+            working.failure = None
         if result is None:
             # The store is out of reach: the claim will expire and the job will be done again.
             self.deferred += 1
@@ -395,6 +406,16 @@ class Consumer:
             list(self.responses),
             await self.queue.summary(),
         )
+
+
+def _log(job: Job, failure: Failure, result: SettlementResult | None, error: str) -> None:
+    """Log a failed attempt, and that its record is missing if it could not be written."""
+    if result is None:
+        log_failure(job, failure, dead=False, note=f"this could not be recorded ({error})")
+    elif result.settled == "lost":
+        log_failure(job, failure, dead=False, note=f"its claim was lost before ({result.note})")
+    else:
+        log_failure(job, failure, dead=result.dead)
 
 
 async def drain(

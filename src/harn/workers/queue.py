@@ -8,6 +8,7 @@ releases. A claim that was superseded by another one can do nothing any more (`C
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from harn.storage import (
 )
 from harn.topics import check_queue_name, queue_topics
 from harn.workers.desk import Desk, Desks
+from harn.workers.failures import Failure, failure_of, log_failure, text_of
 from harn.workers.fairshare import chooser, first_look
 from harn.workers.policy import SchedulerPolicy
 from harn.workers.records import (
@@ -48,8 +50,9 @@ from harn.workers.records import (
 if TYPE_CHECKING:
     from harn.runtime import Runtime
 
+logger = logging.getLogger("harn.workers")
+
 MOST_AT_ONCE = 1000
-MAX_ERROR = 10_000
 
 
 class Claim:
@@ -96,7 +99,11 @@ class Claim:
 
         On its last attempt the job goes to the dead letters. Cancelling may leave it failed.
         """
-        return (await self._do(self.failing(error, delay=delay))).settled == "done"
+        failure = failure_of(error)
+        result = await self._do(self.failing(failure, delay=delay))
+        if result.settled == "done":
+            log_failure(self.job, failure, dead=result.dead)
+        return result.settled == "done"
 
     async def release(self, reason: str | None = None, delay: Duration | None = None) -> bool:
         """Give the job back, and its attempt too; after *delay* it can be claimed again.
@@ -119,11 +126,18 @@ class Claim:
         return self.asking("ack", outcome=encoded, outcome_omitted=omitted)
 
     def failing(
-        self, error: BaseException | str, *, delay: Duration | None = None, final: bool = False
+        self, failure: Failure, *, delay: Duration | None = None, final: bool = False
     ) -> Settlement:
-        """Return the settlement that fails with *error*."""
-        delay_ms = None if delay is None else to_ms(delay, "delay")
-        return self.asking("fail", error=error_text(error), delay_ms=delay_ms, final=final)
+        """Return the settlement that fails with *failure*."""
+        return self.asking(
+            "fail",
+            error=failure.text,
+            error_type=failure.type,
+            error_message=failure.message,
+            traceback=failure.traceback,
+            delay_ms=None if delay is None else to_ms(delay, "delay"),
+            final=final,
+        )
 
     async def _do(self, settlement: Settlement) -> SettlementResult:
         result = await self._queue.desk.settle(settlement)
@@ -271,9 +285,11 @@ class WorkerQueue:
                 *(self.name, one.id, one.body, one.enqueued_at, one.attempts, one.max_attempts)
             )
         except (ValueError, TypeError) as error:
+            text = f"the job's record is damaged: {error}"
+            logger.error("queue %r: job %s is dead: %s", self.name, one.id, text)
             bury = Settlement(
                 *("fail", one.id, one.claim_id, consumer_id),
-                error=f"the job's record is damaged: {error}",
+                error=text,
                 final=True,
             )
             self.desk.settle(bury).add_done_callback(_look_away)
@@ -375,28 +391,12 @@ def encode_outcome(outcome: Any) -> tuple[bytes, bool]:
     try:
         return encode("outcome", outcome, MAX_RECORD), False
     except InvalidOption:
-        return encode("outcome", _text_of(outcome), MAX_RECORD), True
-
-
-def _text_of(value: object) -> str:
-    try:
-        text = str(value)
-    except Exception as error:
-        text = f"<{type(value).__name__}: {type(error).__name__} in its __str__>"
-    return text[:MAX_ERROR].encode("utf-8", "replace").decode()
+        return encode("outcome", text_of(outcome), MAX_RECORD), True
 
 
 def _check_number(n: object) -> None:
     if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_AT_ONCE:
         raise InvalidOption("n", n, f"a whole number from 1 to {MOST_AT_ONCE}")
-
-
-def error_text(error: BaseException | str) -> str:
-    """Write an error as `Type: message`; a string stands for itself."""
-    if isinstance(error, str):
-        return _text_of(error) or "failed"
-    message = _text_of(error)
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def lost(job: Job, result: SettlementResult) -> ClaimLost:

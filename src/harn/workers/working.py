@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from harn.storage import SettlementResult
 from harn.tasks import TaskHandle
+from harn.workers.failures import Failure
 from harn.workers.queue import Claim
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ class Working:
     began, and it takes the answer to the settlement.
     """
 
-    __slots__ = ("claim", "consumer", "handle", "is_given_back", "is_lost", "outcome")
+    __slots__ = ("claim", "consumer", "failure", "handle", "is_given_back", "is_lost", "outcome")
 
     handle: TaskHandle[None]
 
@@ -27,6 +28,7 @@ class Working:
         self.consumer = consumer
         self.claim = claim
         self.outcome: Any = None
+        self.failure: Failure | None = None
         self.is_lost = False
         self.is_given_back = False
 

@@ -1,0 +1,80 @@
+"""What is kept of a failed attempt, and the line that the log gets for it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harn.telemetry.failures import traceback_text
+
+if TYPE_CHECKING:
+    from harn.workers.records import Job
+
+logger = logging.getLogger("harn.workers")
+
+MAX_ERROR = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an attempt failed, as its records and its log line tell it.
+
+    An exception that has an attribute `failure` of this kind decides itself what is shown of it.
+    """
+
+    text: str
+    """`Type: message`, the `error` of every record."""
+    type: str | None = None
+    message: str | None = None
+    traceback: str | None = None
+    error: BaseException | None = None
+    """The exception itself, for the log; None if it must not be shown as it is."""
+
+    def as_dict(self) -> dict[str, str | None]:
+        """Return what a record says of it beside its `error`."""
+        return {
+            "error_type": self.type,
+            "error_message": self.message,
+            "traceback": self.traceback,
+        }
+
+
+def failure_of(error: BaseException | str | Failure) -> Failure:
+    """Describe *error*; a string has neither type nor traceback."""
+    if isinstance(error, Failure):
+        return error
+    if isinstance(error, str):
+        text = text_of(error) or "failed"
+        return Failure(text, message=text)
+    told = getattr(error, "failure", None)
+    if isinstance(told, Failure):
+        return told
+    name, message = type(error).__name__, text_of(error)
+    text = f"{name}: {message}" if message else name
+    return Failure(text, name, message, traceback_text(error), error)
+
+
+def log_failure(job: Job, failure: Failure, *, dead: bool, note: str = "") -> None:
+    """Log a failed attempt with its traceback: a warning, or an error if the job is dead now."""
+    if dead:
+        level, ending = logging.ERROR, "the job is dead"
+    else:
+        level, ending = logging.WARNING, note or "it is tried again"
+    most = job.max_attempts or "any number"
+    said = f"queue {job.queue!r}: job {job.id} failed in attempt {job.attempts} of {most}; {ending}"
+    if failure.error is not None:
+        logger.log(level, "%s: %s", said, failure.text, exc_info=failure.error)
+    elif failure.traceback is not None:
+        logger.log(level, "%s: %s\n%s", said, failure.text, failure.traceback)
+    else:
+        logger.log(level, "%s: %s", said, failure.text)
+
+
+def text_of(value: object) -> str:
+    """Return `str(value)`, cut to a length and in characters that a record can hold."""
+    try:
+        text = str(value)
+    except Exception as error:
+        text = f"<{type(value).__name__}: {type(error).__name__} in its __str__>"
+    return text[:MAX_ERROR].encode("utf-8", "replace").decode()
