@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import pytest
 
-from harn import InvalidOption
+from harn import InvalidOption, agent_loop
 from harn.llm.tools import Tool, as_text, tools_of
 
 
@@ -68,3 +68,13 @@ def test_results_are_written_for_the_model() -> None:
     assert as_text({"a": [1]}) == '{"a":[1]}'
     assert as_text(None) == "null"
     assert as_text(object).startswith("<class")
+
+
+async def test_agent_loop_names_itself_when_an_option_is_unknown() -> None:
+    with pytest.raises(TypeError, match=r"agent_loop\(\).*'max_token'.*max_tokens"):
+        await agent_loop("hello", max_token=5)
+
+
+async def test_without_a_provider_the_error_names_the_way_to_register_one(runtime) -> None:
+    with pytest.raises(InvalidOption, match=r"llm_provider\("):
+        await agent_loop("hello")

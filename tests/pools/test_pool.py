@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import functools
+import inspect
 import threading
 
 import pytest
@@ -24,7 +25,9 @@ from harn import (
     PoolTaskCancelled,
     PoolTaskFailed,
     PoolTaskRejected,
+    Runtime,
     backpressure_queue,
+    durable,
     fail_fast,
     fair_round_robin,
     from_thread,
@@ -97,6 +100,9 @@ async def test_a_task_runs_and_its_handle_tells_everything() -> None:
         "started_at": "2026-01-01T00:00:00.000Z",
         "finished_at": "2026-01-01T00:00:00.000Z",
         "result": 42,
+        "error": None,
+        "rejection_reason": None,
+        "rejection_policy": None,
     }
 
 
@@ -1130,7 +1136,7 @@ async def test_a_snapshot_shows_what_was_configured() -> None:
     }
     assert seen["config"]["max_concurrent"] == 1
     assert seen["stale_after_ms"] == 30_000
-    assert "scope_id" not in seen
+    assert seen["scope_id"] is None
 
 
 async def test_metrics_tell_the_counts_of_each_pool(runtime) -> None:
@@ -1160,3 +1166,86 @@ async def test_a_task_whose_worker_dies_before_it_began_runs_with_another(runtim
 
     assert await task == "red"
     assert worker not in pool.workers
+
+
+# -- what is submitted -------------------------------------------------------------------------
+
+
+async def _times(a: int, b: int = 2, *, c: int = 1) -> int:
+    return a * b * c
+
+
+class _Adder:
+    def __call__(self, n: int) -> int:
+        return n + 1
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "result"),
+    [
+        (lambda: 1, (), 1),
+        (lambda n: n, (7,), 7),
+        (lambda n=3: n, (), 3),
+        (lambda *n: n, (1, 2), (1, 2)),
+        (lambda n: n, ({"priority": 5},), {"priority": 5}),
+        (_times, (3,), 6),
+        (_times, (3, 5), 15),
+        (functools.partial(_times, 3), (5,), 15),
+        (functools.partial(_times, b=5), (3,), 15),
+        (_Adder(), (1,), 2),
+        (len, ("abc",), 3),
+        (dict, (), {}),
+    ],
+)
+async def test_the_arguments_of_submit_go_to_the_function(fn, args, result) -> None:
+    pool = await pool_create(max_concurrent=2)
+
+    assert await (await pool.submit(fn, *args, key="k")) == result
+    assert await pool.submit_nowait(fn, *args) == result
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "said"),
+    [
+        (lambda x: 1, (), "x"),
+        (_times, (), "a"),
+        (_times, (1, 2, 3), "too many"),
+        (functools.partial(_times, 1, 2), (3,), "too many"),
+        (functools.partial(_times, 1, d=2), (), "d"),
+        (_Adder(), (), "n"),
+        (lambda: 1, ({"priority": 5},), "options are keywords"),
+        (_Adder().__call__, (1, 2), "too many"),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_refused_at_once(fn, args, said) -> None:
+    pool = await pool_create()
+
+    with pytest.raises(TypeError, match=said):
+        await pool.submit(fn, *args)
+    with pytest.raises(TypeError, match=said):
+        pool.submit_nowait(fn, *args)
+
+    assert pool.snapshot().total == 0
+
+
+async def test_pool_create_says_that_its_options_are_keywords() -> None:
+    with pytest.raises(TypeError, match="options are keywords"):
+        await pool_create({"name": "review"})
+
+    assert "name" in inspect.signature(pool_create).parameters
+    assert inspect.iscoroutinefunction(pool_create)
+
+
+async def test_a_durable_function_is_journalled_with_the_arguments_of_submit(tmp_path) -> None:
+    async with Runtime(state_dir=tmp_path, pipeline_id="p"):
+        pool = await pool_create(name="review", scope="pipeline")
+        task = await pool.submit(_durable_double, 21)
+        assert await task == 42
+
+    [journal] = (tmp_path / "pools").rglob("*.jsonl")
+    assert "tests:double" in journal.read_text() and "[[21],{}]" in journal.read_text()
+
+
+@durable(name="tests:double")
+def _durable_double(n: int) -> int:
+    return 2 * n

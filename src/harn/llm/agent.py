@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from harn import topics
-from harn.errors import InvalidOption
+from harn.errors import InvalidOption, did_you_mean
 from harn.llm.call import llm_call
 from harn.llm.messages import LlmResult, Message, ToolCall, Usage
 from harn.llm.tools import Tool, as_text, tools_of
@@ -15,6 +16,9 @@ from harn.runtime import current_frame, current_runtime
 from harn.tasks import is_async_callable, parallel_each, spawn
 
 MOST_TOOLS_AT_ONCE = 8
+
+OPTIONS = frozenset(inspect.signature(llm_call).parameters) - {"prompt", "system", "tools"}
+"""What `agent_loop` passes on to each call of the model."""
 
 Stop = Literal["done", "max_iterations"]
 
@@ -83,6 +87,12 @@ async def agent_loop(
         or max_iterations < 1
     ):
         raise InvalidOption("max_iterations", max_iterations, "a whole number of at least 1")
+    for name in options:
+        if name not in OPTIONS:
+            raise TypeError(
+                f"agent_loop() got an unexpected keyword argument {name!r}"
+                f"{did_you_mean(name, sorted(OPTIONS))}"
+            )
     known = tools_of(tools)
     specs = [tool.spec for tool in known.values()]
     talk = _Conversation([Message("user", task)] if isinstance(task, str) else list(task))

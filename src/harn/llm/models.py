@@ -138,7 +138,10 @@ class Models:
         if len(own) == 1 and not self._registered:
             return own[0]
         raise InvalidOption(
-            "provider", None, "a name: there is not exactly one provider to choose from"
+            "provider",
+            None,
+            "a name: there is not exactly one provider to choose from; "
+            "register yours with llm_provider(name, client)",
         )
 
     def _client(self, name: str, entry: Entry | None) -> Provider:

@@ -20,6 +20,7 @@ from harn.errors import DeadlockError, HarnError, PoolFull
 from harn.pools.audit import Submitted, note_drop
 from harn.pools.backpressure import Decision, Evict, Park, Refuse, RejectNew, decide
 from harn.pools.caused import caused_var
+from harn.pools.closures import closure_of
 from harn.pools.memory import binding, fingerprint
 from harn.pools.names import iso_text
 from harn.pools.options import LARGEST, check_labels, exact, whole_number
@@ -28,7 +29,6 @@ from harn.pools.snapshots import PoolSnapshot
 from harn.pools.stuck import waited_for, waits_for
 from harn.pools.task import PoolTask
 from harn.runtime import Task, current_frame_var
-from harn.tasks import check_callable
 from harn.telemetry.html import html_fields
 from harn.telemetry.spans import instant_span, tracing
 
@@ -68,24 +68,25 @@ class Pool(Slots):
 
     async def submit(
         self,
-        fn: Callable[[], Any],
+        fn: Callable[..., Any],
         /,
-        *,
+        *args: Any,
         priority: int = 0,
         key: str | None = None,
         idempotency_key: str | None = None,
         **labels: str | None,
     ) -> PoolTask:
-        """Submit *fn* and return its task: running if a slot was free, else queued.
+        """Submit a call of *fn* with *args*; return its task, running if a slot was free.
 
-        With `block_submitter` this waits for a place, first come, first served; in a pipeline
-        pool it returns when the task is safe on the disk. Labels are kept on the task; the fair
-        queue's field is one of them. Cancelling means it was not submitted: it leaves no task
-        and no hole in the line.
+        Arguments that do not fit *fn* are a `TypeError` here. With `block_submitter` this waits
+        for a place, first come, first served; in a pipeline pool it returns when the task is
+        safe on the disk. Labels are kept on the task; the fair queue's field is one of them.
+        Cancelling means it was not submitted: it leaves no task and no hole in the line.
         """
-        task = self._try_submit(fn, priority, key, idempotency_key, labels)
+        call = closure_of(fn, args)
+        task = self._try_submit(call, priority, key, idempotency_key, labels)
         if task is None:
-            task = await self._submit_in_turn(fn, priority, key, idempotency_key, labels)
+            task = await self._submit_in_turn(call, priority, key, idempotency_key, labels)
         if self._journal is not None:
             await self._journal.acknowledge(task)
         if (caused := caused_var.get()) is not None:
@@ -94,20 +95,20 @@ class Pool(Slots):
 
     def submit_nowait(
         self,
-        fn: Callable[[], Any],
+        fn: Callable[..., Any],
         /,
-        *,
+        *args: Any,
         priority: int = 0,
         key: str | None = None,
         idempotency_key: str | None = None,
         **labels: str | None,
     ) -> PoolTask:
-        """Submit *fn* without ever waiting: `PoolFull` where `submit` would park.
+        """Submit a call without ever waiting: `PoolFull` where `submit` would park.
 
         In a pipeline pool the task is on its way to the disk when this returns; `wait()` on it
         tells when its outcome is safe.
         """
-        task = self._try_submit(fn, priority, key, idempotency_key, labels)
+        task = self._try_submit(closure_of(fn, args), priority, key, idempotency_key, labels)
         if task is None:
             queued = self._queue.live
             raise PoolFull(
@@ -233,8 +234,6 @@ class Pool(Slots):
             raise self._elsewhere()
         if self._refusing:
             raise self._closed_error()
-        if not callable(fn):
-            check_callable(fn)
         if type(priority) is not int or (priority and abs(priority) > LARGEST):
             whole_number("priority", priority)
         if key is not None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, overload
+import functools
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ParamSpec, overload
 
 from harn.duration import Duration
 from harn.errors import InvalidOption, PoolExists, PoolNotFound
@@ -15,6 +16,8 @@ from harn.pools.snapshots import TaskSnapshot
 from harn.pools.task import PoolTask
 from harn.runtime import Runtime, current_runtime
 from harn.telemetry.metrics import Metrics, Sample
+
+P = ParamSpec("P")
 
 MOST_LABELS = 200
 """Pools that have metrics under their own name; the rest are added up as `other`."""
@@ -106,6 +109,24 @@ def _measured(pool: Pool) -> Iterator[tuple[Any, ...]]:
     yield "harn_pool_idempotency_conflicts_total", pool.idempotency_conflicts
 
 
+def _with_keywords(
+    create: Callable[P, Coroutine[Any, Any, Pool]],
+) -> Callable[P, Coroutine[Any, Any, Pool]]:
+    """Let *create* say that its options are keywords, if it is called with something else."""
+
+    @functools.wraps(create)
+    async def checked(*args: P.args, **options: P.kwargs) -> Pool:
+        if args:
+            raise TypeError(
+                f"pool_create takes no {type(args[0]).__name__}: its options are keywords, as in "
+                'pool_create(name="review", max_concurrent=5)'
+            )
+        return await create(*args, **options)
+
+    return checked
+
+
+@_with_keywords
 async def pool_create(
     *,
     name: str | None = None,

@@ -96,14 +96,17 @@ class TaskSnapshot(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         return None if self._finished_ms is None else iso_text(self._finished_ms)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the snapshot under the spec's names; what is not set is left out."""
+        """Return the snapshot under the spec's names.
+
+        Fields that the spec shows are None if they are not set; others are left out.
+        """
         shown: dict[str, Any] = {"_type": "pool_task"}
         for name in FIELDS:
             value = getattr(self, name)
             if name == "result":
                 if self.status == "completed":
                     shown[name] = value
-            elif value or name in ("priority", "key"):
+            elif value or name in SHOWN:
                 shown[name] = value
         return shown
 
@@ -136,6 +139,8 @@ FIELDS = (
     "result_omitted",
 )
 """What a `TaskSnapshot` has, in the order in which it is shown."""
+SHOWN = frozenset(("priority", "key", "error", "rejection_reason", "rejection_policy"))
+"""Those that `as_dict` has although they are not set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,8 +182,6 @@ class PoolSnapshot:
         shown["queue"] = self.queue.as_dict()
         shown["queue_strategy"] = self.queue.kind
         shown["backpressure"] = self.backpressure.as_dict()
-        if self.scope_id is None:
-            del shown["scope_id"]
         return shown
 
     def _repr_html_(self) -> str:

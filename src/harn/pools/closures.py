@@ -1,0 +1,58 @@
+"""What a pool may run: a function, with the arguments that it is submitted with."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import Any
+
+from harn.tasks import check_callable
+
+
+def closure_of(fn: Callable[..., Any], args: Sequence[Any] = ()) -> Callable[[], Any]:
+    """Return what calls *fn* with *args*; `TypeError` now, not later, if they do not fit.
+
+    A built-in function whose signature is unknown is taken as it is.
+    """
+    if not callable(fn):
+        check_callable(fn)
+    if not _fits_at_a_glance(fn, len(args)):
+        _check_fit(fn, args)
+    return functools.partial(fn, *args) if args else fn
+
+
+def _fits_at_a_glance(fn: Callable[..., Any], count: int) -> bool:
+    """Tell whether *count* arguments fit; false also where only `inspect` could tell."""
+    if isinstance(fn, functools.partial) and not fn.keywords:
+        count, fn = count + len(fn.args), fn.func
+    if type(fn) is not FunctionType or fn.__code__.co_kwonlyargcount or hasattr(fn, "__wrapped__"):
+        return False
+    most = fn.__code__.co_argcount
+    return most - len(fn.__defaults__ or ()) <= count <= most
+
+
+def _check_fit(fn: Callable[..., Any], args: Sequence[Any]) -> None:
+    keywords: dict[str, Any] = {}
+    while isinstance(fn, functools.partial):
+        args, keywords = (*fn.args, *args), {**fn.keywords, **keywords}
+        fn = fn.func
+    try:
+        signature = inspect.signature(fn)
+    except (ValueError, TypeError):
+        return
+    try:
+        signature.bind(*args, **keywords)
+    except TypeError as error:
+        name = getattr(fn, "__qualname__", None) or repr(fn)
+        raise TypeError(_advice(name, signature, args, str(error))) from None
+
+
+def _advice(name: str, signature: inspect.Signature, args: Sequence[Any], problem: str) -> str:
+    if args and not signature.parameters:
+        return (
+            f"{name} takes no arguments, and submit was given {len(args)} for it; "
+            "options are keywords: submit(fn, priority=10)"
+        )
+    return f"{name}{signature} cannot be called like this: {problem}; give submit(fn, *args)"
