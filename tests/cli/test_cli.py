@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -142,3 +143,20 @@ def test_a_table_lines_up() -> None:
     assert table(["queue", "ready"], [["a", 1], ["long name", 200]]) == (
         "queue      ready\na              1\nlong name    200"
     )
+
+
+def test_only_a_service_or_a_lower_level_logs_failed_work(tmp_path) -> None:
+    import io
+
+    from harn.telemetry import logs
+
+    def logged(**options: bool) -> str:
+        out = io.StringIO()
+        with logs.configured(stream=out, **options):
+            logging.getLogger("harn.workers").warning("job 1 failed", extra=logs.FAILED_WORK)
+            logging.getLogger("harn.workers").warning("something else")
+        return out.getvalue()
+
+    assert "job 1 failed" in logged()
+    assert "job 1 failed" not in logged(with_failed_work=False)
+    assert "something else" in logged(with_failed_work=False)

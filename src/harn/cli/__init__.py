@@ -47,7 +47,7 @@ def _invoke(argv: Sequence[str]) -> int:
     from harn.errors import HarnError
 
     try:
-        with _logging():
+        with _logging(argv):
             result = harn.main(args=list(argv), prog_name="harn", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except click.exceptions.NoArgsIsHelpError as help_wanted:
@@ -81,7 +81,7 @@ def _invoke(argv: Sequence[str]) -> int:
         return _unexpected(error)
 
 
-def _logging() -> AbstractContextManager[None]:
+def _logging(argv: Sequence[str]) -> AbstractContextManager[None]:
     import logging
 
     from harn.settings import Settings
@@ -89,7 +89,12 @@ def _logging() -> AbstractContextManager[None]:
 
     settings = Settings.load()
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
-    return logs.configured("json" if settings.log == "json" else "text", level)
+    # A service has its log and nothing else. Other commands say in one line what failed; the
+    # tracebacks come with HARN_LOG_LEVEL=info.
+    serves = "serve" in argv or level < logging.WARNING
+    return logs.configured(
+        "json" if settings.log == "json" else "text", level, with_failed_work=serves
+    )
 
 
 def _usage(error: click.UsageError, argv: Sequence[str]) -> str:

@@ -27,6 +27,7 @@ from harn.pools.task import ClosureFrame, ClosureTask, PoolTask, describe
 from harn.pools.worker import Worker
 from harn.runtime import Runtime, current_frame_var
 from harn.tasks import Runner, runner_for, works_for
+from harn.telemetry.logs import FAILED_WORK
 from harn.telemetry.spans import instant_span
 
 if TYPE_CHECKING:
@@ -162,7 +163,8 @@ class Slots:
     def _log_failure(self, task: PoolTask, error: Any) -> None:
         raised = error if isinstance(error, BaseException) else None
         text = error if raised is None else describe(raised)
-        logger.warning("pool %r: task %s failed: %s", self.name, task.id, text, exc_info=raised)
+        told = (self.name, task.id, text)
+        logger.warning("pool %r: task %s failed: %s", *told, exc_info=raised, extra=FAILED_WORK)
 
     def complete(self, worker: Worker, task: PoolTask, result: Any) -> None:
         """Finish *task* and give *worker* the next one.

@@ -35,6 +35,7 @@ from harn.supervisors.records import (
 )
 from harn.supervisors.spec import SupervisorSpec
 from harn.tasks import Err, Ok, TaskHandle
+from harn.telemetry.logs import FAILED_WORK
 
 if TYPE_CHECKING:
     from harn.supervisors.registry import Supervisors
@@ -191,6 +192,7 @@ class Supervisor:
                 "supervisor %r: child %r failed: %s",
                 *(self.name, member.spec.name, describe(outcome.error)),
                 exc_info=outcome.error,
+                extra=FAILED_WORK,
             )
         member.ended()
         if self._final is not None:

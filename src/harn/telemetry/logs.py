@@ -70,14 +70,32 @@ class JsonLine(logging.Formatter):
         return to_json(line)
 
 
+FAILED_WORK = {"failed_work": True}
+"""The `extra` of a record about work that failed: a job, a dispatch, a pool task, a child."""
+
+
+def is_not_failed_work(record: logging.LogRecord) -> bool:
+    """Tell whether *record* is about something else than work that failed."""
+    return not getattr(record, "failed_work", False)
+
+
 @contextlib.contextmanager
 def configured(
-    format: LogFormat = "text", level: int = logging.WARNING, stream: TextIO | None = None
+    format: LogFormat = "text",
+    level: int = logging.WARNING,
+    stream: TextIO | None = None,
+    *,
+    with_failed_work: bool = True,
 ) -> Iterator[None]:
-    """Send the records of harn to *stream* (stderr unless given) while the block runs."""
+    """Send the records of harn to *stream* (stderr unless given) while the block runs.
+
+    A command that reports in its own line what failed does without the records of it.
+    """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLine() if format == "json" else OneLine())
     handler.addFilter(WhoIsRunning())
+    if not with_failed_work:
+        handler.addFilter(is_not_failed_work)
     ours = logging.getLogger("harn")
     before = ours.level
     ours.addHandler(handler)

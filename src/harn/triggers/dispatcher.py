@@ -30,6 +30,7 @@ from harn.storage import (
 )
 from harn.tasks import launch
 from harn.telemetry.failures import traceback_text
+from harn.telemetry.logs import FAILED_WORK
 from harn.telemetry.spans import fail_span, note_exception, span, span_after, tracing
 from harn.triggers.binding import Binding
 from harn.triggers.circuit import Circuit, admit, after_failure, after_success
@@ -295,6 +296,7 @@ class Dispatcher:
             logger.warning(
                 "%s: event %s failed in attempt %d: %s\n%s",
                 *(dispatch.binding.key, dispatch.event.id, attempt, text, failure.traceback),
+                extra=FAILED_WORK,
             )
 
     def text_of(self, error: BaseException) -> str:
@@ -333,6 +335,7 @@ class Dispatcher:
         logger.error(
             "%s: event %s is a dead letter now, %s: %s",
             *(dispatch.binding.key, dispatch.event.id, entry_id, error),
+            extra=FAILED_WORK,
         )
         return Outcome("dlq", attempts, None, error, entry_id, None, tuple(history), failure)
 

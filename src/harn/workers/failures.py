@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harn.telemetry.failures import traceback_text
+from harn.telemetry.logs import FAILED_WORK
 
 if TYPE_CHECKING:
     from harn.workers.records import Job
@@ -64,11 +65,11 @@ def log_failure(job: Job, failure: Failure, *, dead: bool, note: str = "") -> No
     most = job.max_attempts or "any number"
     said = f"queue {job.queue!r}: job {job.id} failed in attempt {job.attempts} of {most}; {ending}"
     if failure.error is not None:
-        logger.log(level, "%s: %s", said, failure.text, exc_info=failure.error)
+        logger.log(level, "%s: %s", said, failure.text, exc_info=failure.error, extra=FAILED_WORK)
     elif failure.traceback is not None:
-        logger.log(level, "%s: %s\n%s", said, failure.text, failure.traceback)
+        logger.log(level, "%s: %s\n%s", said, failure.text, failure.traceback, extra=FAILED_WORK)
     else:
-        logger.log(level, "%s: %s", said, failure.text)
+        logger.log(level, "%s: %s", said, failure.text, extra=FAILED_WORK)
 
 
 def text_of(value: object) -> str:
