@@ -1,6 +1,6 @@
 """Agent pools: named budgets of concurrency that many submitters share.
 
-options.py       what a pool and a submit may be told
+options.py       what a pool and a submit may be told; closures.py, what is submitted
 strategies.py    which queued task goes next: fifo, priority, lifo, fair_round_robin
 backpressure.py  what a full queue does; parking.py, the line of those who wait
 pool.py          Pool: the door; slots.py, who runs, who is next, how it ends

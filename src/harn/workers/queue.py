@@ -140,6 +140,7 @@ class Claim:
         )
 
     async def _do(self, settlement: Settlement) -> SettlementResult:
+        self._queue.runtime.check_here()
         result = await self._queue.desk.settle(settlement)
         if result.settled == "lost":
             raise lost(self.job, result)
@@ -217,6 +218,7 @@ class WorkerQueue:
         jobs = [draft_job(self.name, item) for item in items]
         if not jobs:
             return []
+        self.runtime.check_here()
         self.runtime.warn_if_nothing_is_kept("enqueue")
         entered = await self.desk.enqueue(jobs)
         topic, durability = self.topics.responses, self.store.durability
@@ -244,6 +246,7 @@ class WorkerQueue:
 
         Cancelling gives the jobs back.
         """
+        self.runtime.check_here()
         check_consumer(consumer_id)
         _check_number(n)
         ttl_ms = check_ttl(ttl)
