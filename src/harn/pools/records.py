@@ -126,7 +126,7 @@ def decode(line: bytes, first: bool = False) -> Record:
         raise StorageCorrupt("its checksum does not fit")
     try:
         record: Record = _decoder.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         _refuse_newer(line)
         raise StorageCorrupt(str(error)) from None
     if record.v != VERSION:
@@ -137,7 +137,7 @@ def decode(line: bytes, first: bool = False) -> Record:
 def _refuse_newer(line: bytes) -> None:
     try:
         version = _version_decoder.decode(line).v
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return
     if version > VERSION:
         raise StorageVersion(f"is of version {version}; this harn reads version {VERSION}")

@@ -91,7 +91,7 @@ def read_line(line: bytes, near: int, position: int) -> Line | Broken:
         return Broken(near, position, "the checksum does not match")
     try:
         return _line_decoder.decode(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return Broken(near, position, str(error))
 
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from harn.errors import StorageCorrupt, StorageError, StorageVersion
 from harn.escaping import in_json
+from harn.storage.codec import MAX_PAYLOAD, check_kind, check_topic, encode, encode_headers
 from harn.storage.contract import Damaged
 from harn.storage.log import COLUMNS, PAGE, PAGE_BYTES, TAKE_OFFSETS, event_of, topics
 from harn.storage.operations import Operation, Row, Rows, ask, ask_many
@@ -26,6 +27,33 @@ from harn.storage.store import Store
 VERSION = 1
 MOST_DAMAGED = 1000
 """Records that an export leaves out, at most."""
+
+T = TypeVar("T")
+Offset = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+
+
+class _Header(msgspec.Struct):
+    """The first line of an export."""
+
+    harn_export: int = 0
+    topics: dict[str, Offset] = {}
+
+
+class _Record(msgspec.Struct):
+    """The line of a record."""
+
+    topic: str
+    id: Offset
+    kind: str
+    at: Annotated[int, msgspec.Meta(ge=-(1 << 62), lt=1 << 62)]
+    headers: dict[str, Any]
+    payload: Any
+
+
+class _Cursor(msgspec.Struct):
+    """The line of a consumer's cursor."""
+
+    cursor: tuple[str, str, Offset]
 
 
 async def export(store: Store, damaged: list[Damaged] | None = None) -> AsyncIterator[bytes]:
@@ -86,7 +114,7 @@ class Importer:
         """Take *lines* in."""
         for line in lines:
             if line.strip():
-                await self._take(_decoded(line))
+                await self._take(line)
 
     async def finish(self) -> None:
         """Write what is left and give every topic its newest offset."""
@@ -96,29 +124,32 @@ class Importer:
         for topic, head in self._heads.items():
             await self._store.run(lambda t=topic, h=head: _raise(t, h))  # type: ignore[misc]
 
-    async def _take(self, item: dict[str, Any]) -> None:
+    async def _take(self, line: bytes) -> None:
         if not self._begun:
-            await self._begin(item)
-        elif "cursor" in item:
-            topic, consumer, position = item["cursor"]
-            await self._store.run(lambda: _move(topic, consumer, position))
-        else:
-            row = _row(item)
-            if row[1] <= self._there.get(item["topic"], 0):
-                self.skipped += 1
-                return
-            self._waiting.append((item["topic"], row))
-            self._size += len(row[3])
-            if len(self._waiting) >= 2000 or self._size > PAGE_BYTES:
-                await self._flush()
+            await self._begin(line)
+            return
+        if line.lstrip().startswith(b'{"cursor"'):
+            topic, consumer, position = _decoded(line, _Cursor).cursor
+            await self._store.run(lambda: _move(check_topic(topic), consumer, position))
+            return
+        item = _decoded(line, _Record)
+        row = _row(item)
+        if row[1] <= self._there.get(item.topic, 0):
+            self.skipped += 1
+            return
+        self._waiting.append((item.topic, row))
+        self._size += len(row[3])
+        if len(self._waiting) >= 2000 or self._size > PAGE_BYTES:
+            await self._flush()
 
-    async def _begin(self, item: dict[str, Any]) -> None:
-        if item.get("harn_export", 0) > VERSION:
-            raise StorageVersion("this export was written by a newer harn; upgrade")
-        if "harn_export" not in item:
+    async def _begin(self, line: bytes) -> None:
+        first = _decoded(line, _Header)
+        if first.harn_export == 0:
             raise StorageError("this is no export: its first line does not say so")
+        if first.harn_export > VERSION:
+            raise StorageVersion("this export was written by a newer harn; upgrade")
         self._begun = True
-        self._heads = item["topics"]
+        self._heads = {check_topic(name): head for name, head in first.topics.items()}
         self._there = await self._store.run(topics, write=False)
         taken = sorted(name for name in self._heads if self._there.get(name))
         if taken and not self._resume:
@@ -210,22 +241,15 @@ def _shown(line: bytes) -> bytes:
     return in_json(line.decode()).encode() + b"\n"
 
 
-def _row(item: dict[str, Any]) -> Row:
-    return (
-        0,
-        item["id"],
-        item["kind"],
-        msgspec.json.encode(item["payload"]),
-        msgspec.json.encode(item["headers"]),
-        item["at"],
-    )
+def _row(item: _Record) -> Row:
+    check_topic(item.topic)
+    check_kind(item.kind)
+    payload = encode("payload", item.payload, MAX_PAYLOAD)
+    return (0, item.id, item.kind, payload, encode_headers(item.headers), item.at)
 
 
-def _decoded(line: bytes) -> dict[str, Any]:
+def _decoded(line: bytes, kind: type[T]) -> T:
     try:
-        found = msgspec.json.decode(line)
-    except ValueError as error:
+        return msgspec.json.decode(line, type=kind)
+    except (ValueError, RecursionError) as error:
         raise StorageCorrupt(f"a line of the export cannot be read: {error}") from None
-    if not isinstance(found, dict):
-        raise StorageCorrupt("a line of the export is no object")
-    return found

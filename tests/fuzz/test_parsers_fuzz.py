@@ -1,0 +1,205 @@
+"""Every parser of bytes from outside reads them or refuses them; nothing else comes out."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harn import (
+    HarnError,
+    ManifestError,
+    Runtime,
+    event_log_emit,
+    event_log_read,
+    pool_create,
+    trigger_register,
+    worker_queue,
+)
+from harn.orchestrator import Hook, Intake, Key, read_manifest
+from harn.pools.records import fold
+from harn.storage import Importer, Store, export
+from harn.storage.lines import read_line
+from harn.triggers import sign
+from odd_bytes import mutated
+
+SECONDS = 3
+BODIES: dict[str, list[Any]] = {
+    "github": [{"action": "opened", "pull_request": {"n": 1}}],
+    "stripe": [{"id": "evt_1", "type": "invoice.paid", "data": {}}],
+    "slack": [{"type": "event_callback", "event_id": "E1", "event": {"type": "message"}}],
+    "standard": [{"type": "a.b", "data": {"n": [1, None, "é"]}}],
+    "bearer": [
+        {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "message/send",
+            "params": {"message": {"messageId": "m", "contextId": "c", "parts": []}},
+        }
+    ],
+}
+MANIFEST = b"""
+[exports]
+handlers = "lib.py"
+
+[serve]
+bind = "127.0.0.1:8080"
+queues = ["review"]
+
+[a2a]
+allow = ["10.0.0.0/8", "agents.example"]
+
+[[triggers]]
+id = "on-push"
+kind = "webhook"
+provider = "github"
+path = "/hooks/github"
+match = { events = ["push"] }
+handler = "handlers::on_push"
+secrets = ["env:SECRET"]
+retry = { max = 3, backoff = "exponential" }
+batch = { size = 3, timeout = "5s" }
+"""
+
+
+@pytest.fixture
+def rounds(at_least: Callable[[int], int]) -> Iterator[random.Random]:
+    """Yield a source of chance again and again, for a few seconds or 2,000 rounds."""
+    rng, until = random.Random(18), time.monotonic() + at_least(SECONDS)
+
+    def rounds() -> Iterator[random.Random]:
+        for _ in range(at_least(2000)):
+            if time.monotonic() > until:
+                return
+            yield rng
+
+    return rounds()
+
+
+@pytest.mark.parametrize("scheme", BODIES)
+async def test_webhook_bodies_are_read_or_refused(scheme: Any, rounds: Any) -> None:
+    """They are signed: this is what a sender with a key can do."""
+    secret = b"a key of sixteen bytes"
+    provider = "a2a-push" if scheme == "bearer" else scheme
+    good = [json.dumps(each).encode() for each in BODIES[scheme]]
+    types = ["application/json", "application/x-www-form-urlencoded", "", "text/\xff; x"]
+
+    async with Runtime() as runtime:
+        kind = "a2a-push" if scheme == "bearer" else "webhook"
+        await trigger_register(id="t", kind=kind, provider=provider, match={}, handler=_nothing)
+        intake = Intake(runtime, [Hook("t", "/t", provider, scheme, (Key(secret, "acme"),))])
+        for number, rng in enumerate(rounds):
+            body = mutated(rng.choice(good), rng)
+            now = runtime.clock.now_ms() // 1000
+            headers = {"content-type": [rng.choice(types)]}
+            if scheme == "bearer":
+                headers["authorization"] = [f"Bearer {secret.decode()}"]
+            else:
+                signed = sign(scheme, secret, body, now, f"msg_{number}")
+                headers |= {name: [value] for name, value in signed.items()}
+
+            reply = await intake.receive("/t", headers, body)
+
+            assert reply.status in (200, 202, 400, 409), (body, reply)
+
+
+def test_manifests_are_read_or_refused(tmp_path: Path, rounds: Any) -> None:
+    path = tmp_path / "harn.toml"
+    (tmp_path / "lib.py").write_text("")
+    for rng in rounds:
+        path.write_bytes(mutated(MANIFEST, rng))
+        try:
+            read_manifest(path)
+        except ManifestError as error:
+            assert str(error)
+
+
+async def test_journals_of_pools_are_read_and_their_damage_named(
+    tmp_path: Path, rounds: Any
+) -> None:
+    async with Runtime(state_dir=tmp_path, storage="memory://"):
+        pool = await pool_create(name="web", scope="pipeline", pipeline_id="nightly")
+        for _ in range(5):
+            await (await pool.submit(_one)).wait()
+    [path] = (tmp_path / "pools").glob("*.jsonl")
+    good = path.read_bytes()
+    assert len(fold(good.splitlines(keepends=True))[0].tasks) == 5
+
+    for rng in rounds:
+        try:
+            ledger, end = fold(mutated(good, rng).splitlines(keepends=True))
+        except HarnError:
+            continue
+        assert end >= 0 and all(each.reason for each in ledger.damage)
+
+
+async def test_files_of_a_store_are_read_or_refused(tmp_path: Path, rounds: Any) -> None:
+    """Topics, the commit journal, the cursors and every other file that a file store keeps."""
+    good = tmp_path / "good"
+    async with Runtime(storage=f"file:///{good}"):
+        for n in range(5):
+            await event_log_emit("news", "kind", {"n": n})
+            await worker_queue("review").enqueue({"n": n})
+    files = [each.relative_to(good) for each in good.rglob("*") if each.is_file()]
+
+    for number, rng in enumerate(rounds):
+        copy = tmp_path / f"copy{number}"
+        shutil.copytree(good, copy)
+        name = rng.choice([each for each in files if (good / each).stat().st_size < 100_000])
+        (copy / name).write_bytes(mutated((good / name).read_bytes(), rng))
+        try:
+            async with Runtime(storage=f"file:///{copy}"):
+                await event_log_read("news")
+                await worker_queue("review").summary()
+                await event_log_emit("news", "kind", 1)
+        except HarnError as error:
+            assert str(error)
+        except BaseException as error:
+            error.add_note(f"{name}: {(copy / name).read_bytes()!r:.2000}")
+            raise
+        shutil.rmtree(copy)
+
+
+def test_lines_of_a_topic_are_read_or_called_broken(rounds: Any) -> None:
+    from harn.storage.lines import seal, write_line
+
+    good = write_line(1, 1, "kind", b'{"n":1}', b"{}", 1)
+    for rng in rounds:
+        line = mutated(good, rng)
+        read_line(line, 1, 0)
+        read_line(seal(line.rstrip(b"\n")[:-1]), 1, 0)  # a checksum is no key: it may be right
+
+
+async def test_exports_are_taken_in_or_refused(rounds: Any) -> None:
+    async with Runtime() as runtime:
+        for n in range(3):
+            await event_log_emit("news", "kind", {"n": n})
+            await worker_queue("review").enqueue({"n": n})
+        lines = [line async for line in export(runtime.service(Store))]
+    for rng in rounds:
+        async with Runtime() as runtime:
+            importer = Importer(runtime.service(Store))
+            changed = list(lines)
+            at = rng.randrange(len(lines))
+            changed[at] = mutated(lines[at], rng)
+            try:
+                await importer.feed(changed)
+                await importer.finish()
+            except HarnError as error:
+                assert str(error)
+            except BaseException as error:
+                error.add_note(f"{changed[at]!r:.2000}")
+                raise
+
+
+def _one() -> int:
+    return 1
+
+
+def _nothing(event: Any) -> None: ...
