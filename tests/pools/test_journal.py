@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import shutil
 import stat
@@ -188,6 +189,25 @@ async def test_results_reload_as_the_same_value_or_as_text(disk) -> None:
     assert [each.result for each in seen[:4]] == values[:4]
     assert [each.result_omitted for each in seen] == [False] * 4 + [True] * 4
     assert [each.result for each in seen[4:]] == [repr(value) for value in values[4:]]
+
+
+async def test_R19_a_result_that_is_not_json_is_marked_in_the_journal_beside_its_text(disk) -> None:
+    async def give_set():
+        return {1984}
+
+    pool = await opened()
+    task = await pool.submit(give_set)
+    await pool.close()
+    whole = (disk / journal_name("nightly", "jobs")).read_bytes()
+
+    [end] = [each for each in map(json.loads, whole.splitlines()) if each["kind"] == "end"]
+    assert (end["result_omitted"], end["result_text"], "result" in end) == (True, "{1984}", False)
+    ledger, _ = fold(whole.splitlines(keepends=True))
+    ledger, _ = fold(ledger.as_lines())  # as a compaction writes it
+    [record] = ledger.tasks.values()
+    assert (record.result_omitted, record.result_text) == (True, "{1984}")
+    seen = (await opened()).find(task.id).snapshot()
+    assert (seen.result_omitted, seen.result) == (True, "{1984}")
 
 
 async def test_rejected_and_cancelled_tasks_and_counts_reload(disk) -> None:

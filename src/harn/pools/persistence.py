@@ -297,7 +297,7 @@ def _write_result(end: EndRecord, task: PoolTask) -> None:
     if written is not None:
         end.result = msgspec.Raw(written)
     else:
-        end.result_text = shown(task.result)
+        end.result_text, end.result_omitted = shown(task.result), True
 
 
 def _text(error: str | None) -> str | None:

@@ -59,6 +59,8 @@ class TaskRecord(msgspec.Struct, tag_field="kind", tag="task", omit_defaults=Tru
     finished_at: int | None = None
     result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     result_text: str | None = None
+    result_omitted: bool = False
+    """Whether *result_text* stands for a result that is not JSON."""
     error: str | None = None
     rejection_reason: str | None = None
     rejection_policy: str | None = None
@@ -82,6 +84,8 @@ class EndRecord(msgspec.Struct, tag_field="kind", tag="end", omit_defaults=True)
     status: str
     result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     result_text: str | None = None
+    result_omitted: bool = False
+    """Whether *result_text* stands for a result that is not JSON."""
     error: str | None = None
     rejection_reason: str | None = None
     rejection_policy: str | None = None
@@ -195,6 +199,7 @@ class Ledger:
         task.finished_at = end.at
         task.result = end.result
         task.result_text = end.result_text
+        task.result_omitted = end.result_omitted
         task.error = end.error
         task.rejection_reason = end.rejection_reason
         task.rejection_policy = end.rejection_policy
