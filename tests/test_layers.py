@@ -30,6 +30,7 @@ LINES = [
         "escaping",
         "graceful",
         "ids",
+        "private_files",
         "masking",
         "naming",
         "open_runtimes",

@@ -115,6 +115,12 @@ class Settings:
         repr=False,  # it may hold a password
     )
 
+    allow_insecure_state: bool = _variable(
+        "HARN_ALLOW_INSECURE_STATE",
+        False,
+        _switch,
+        "Use a state directory, store, manifest or handler module that others can write to.",
+    )
     log: str = _variable(
         "HARN_LOG",
         "text",
@@ -265,6 +271,11 @@ def _found(
         if name in environ:
             found[item.name] = _parsed(name, environ[name], item.metadata["parse"])
     return found
+
+
+def allow_insecure_state() -> None:
+    """Set `HARN_ALLOW_INSECURE_STATE` for this process and the processes that it starts."""
+    os.environ["HARN_ALLOW_INSECURE_STATE"] = "1"
 
 
 def read_secret(name: str, environ: Mapping[str, str] | None = None) -> str | None:

@@ -12,11 +12,12 @@ from typing import Any, BinaryIO, TypeVar
 import click
 
 from harn.cli.output import DURATION, LiveLine, emit, json_flag, say
-from harn.cli.stores import runtime_for
+from harn.cli.stores import insecure_flag, runtime_for
 from harn.clock import iso
 from harn.errors import StorageCorrupt, StorageError
 from harn.escaping import one_line, to_json
 from harn.masking import mask
+from harn.private_files import open_private
 from harn.runtime import Runtime
 from harn.storage import (
     Damaged,
@@ -26,6 +27,7 @@ from harn.storage import (
     compare,
     export as export_lines,
     list_topics,
+    read_only,
     rebuild as rebuild_indexes,
 )
 
@@ -39,9 +41,10 @@ def store_options(command: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option(
         "--state-dir", type=click.Path(path_type=Path), help="Directory that holds the store."
     )(command)
-    return click.option("--storage", help="The store, such as postgresql://... or file:///dir.")(
+    command = click.option("--storage", help="The store, such as postgresql://... or file:///dir.")(
         command
     )
+    return insecure_flag(command)
 
 
 @click.group()
@@ -55,8 +58,8 @@ def log() -> None:
 def verify(storage: str | None, state_dir: Path | None, as_json: bool) -> int:
     """Read every record, fold the log and compare it with the indexes.
 
-    Exits with 1 when anything is damaged or differs. Writers wait while the indexes are
-    compared.
+    Exits with 1 when anything is damaged or differs. Nothing is written or mended. Writers wait
+    while the indexes are compared.
     """
 
     async def work(runtime: Runtime) -> dict[str, Any]:
@@ -95,7 +98,7 @@ def verify(storage: str | None, state_dir: Path | None, as_json: bool) -> int:
             ],
         }
 
-    found = _run(storage, state_dir, work)
+    found = _run(storage, state_dir, work, only_read=True)
     emit(as_json, found, lambda: _verified(found))
     return 0 if found["ok"] else 1
 
@@ -264,13 +267,19 @@ def _run(
     work: Callable[[Runtime], Awaitable[T]],
     *,
     may_make: bool = False,
+    only_read: bool = False,
 ) -> T:
-    """Run *work* on the store, which is there already unless the command *may_make* one."""
+    """Run *work* on the store, which is there already unless the command *may_make* one.
+
+    With *only_read* nothing is written, not even to mend what a crash left.
+    """
 
     async def main() -> T:
         async with runtime_for(storage, state_dir) as runtime:
             if not may_make:
                 check_there(runtime.storage_url)
+            if only_read:
+                runtime.storage_url = read_only(runtime.storage_url)
             return await work(runtime)
 
     return asyncio.run(main())
@@ -304,16 +313,12 @@ class _output:  # noqa: N801 - reads as a function
         if str(self._target) == "-":
             self._file: BinaryIO = sys.stdout.buffer
         else:
-            self._file = open(self._target, "xb", opener=_private)
+            self._file = open(self._target, "xb", opener=open_private)
         return self._file
 
     def __exit__(self, *_: object) -> None:
         if str(self._target) != "-":
             self._file.close()
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 async def _source(source: str) -> AsyncIterator[bytes]:

@@ -5,11 +5,32 @@ Journals and limiter files live in the state directory in every case.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import click
 
 from harn.errors import StorageError
 from harn.runtime import Runtime
-from harn.settings import Settings
+from harn.settings import Settings, allow_insecure_state
+
+
+def insecure_flag(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--allow-insecure-state`; it counts from the moment the command line is read."""
+
+    def allow(_: click.Context, __: click.Parameter, wanted: bool) -> None:
+        if wanted:
+            allow_insecure_state()
+
+    return click.option(
+        "--allow-insecure-state",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=allow,
+        help="Use files and directories that others can write to.",
+    )(command)
 
 
 def chosen_store(storage: str | None, state_dir: Path | None) -> tuple[Path, str | None]:

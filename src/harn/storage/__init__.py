@@ -93,7 +93,7 @@ from harn.storage.leases import (
 from harn.storage.log import PAGE, append, head, raise_head, read, topics as list_topics
 from harn.storage.moving import Importer, export
 from harn.storage.operations import Ask, Operation, Recipe, Row, Rows, ask, ask_ahead, ask_many
-from harn.storage.places import check_there, read_url
+from harn.storage.places import check_there, read_only, read_url
 from harn.storage.rebuild import Difference, compare, rebuild
 from harn.storage.retention import trim
 from harn.storage.settling import purge_jobs
@@ -228,6 +228,7 @@ __all__ = [
     "queue_names",
     "raise_head",
     "read",
+    "read_only",
     "read_url",
     "rebuild",
     "release_lease",

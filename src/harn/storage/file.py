@@ -24,7 +24,7 @@ from harn.storage.filelog import FileLog
 from harn.storage.handover import Handover, Request, StoreThread
 from harn.storage.indexes import INDEXES
 from harn.storage.log import TAKE_OFFSETS
-from harn.storage.operations import Ask, Recipe, Rows, drive
+from harn.storage.operations import Ask, Operation, Recipe, Rows, ask, drive
 from harn.storage.places import Place
 from harn.storage.session import Session, migrate, translated
 from harn.storage.watching import FileWatch
@@ -50,7 +50,8 @@ class FileDriver:
         )
         busy_ms = BUSY_MS if place.busy_ms is None else place.busy_ms
         self._handover = Handover(clock, hooks)
-        self._worker = _Worker(FileLog(self.path, clock, busy_ms), clock, self._handover)
+        log = FileLog(self.path, clock, busy_ms, read_only="read_only" in place.options)
+        self._worker = _Worker(log, clock, self._handover)
         self._watch = FileWatch(lambda: [self.path], clock, hooks.hinted)
         self._closed = False
         self._forked = False
@@ -82,8 +83,8 @@ class FileDriver:
         self._watch.switch(wanted)
 
     async def check(self) -> list[str]:
-        """Find nothing: every record has a checksum, and reading looks at it."""
-        return []
+        """Look at the journal and at what was set aside; reading looks at each record."""
+        return [text for (text,) in await self.submit(_check_files, write=False)]
 
     async def aclose(self) -> None:
         """Finish what was handed over, then close the files."""
@@ -262,6 +263,10 @@ class _Timed(Session):
     def now(self) -> int:
         """Return the directory's time."""
         return self._log.now()
+
+
+def _check_files() -> Operation[Rows]:
+    return (yield ask("check_files"))
 
 
 _drivers: weakref.WeakSet[FileDriver] = weakref.WeakSet()

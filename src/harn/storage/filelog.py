@@ -4,6 +4,10 @@
 <dir>/commits.jsonl   the commit journal (see `journal.py`)
 <dir>/cursors.json    where consumers stand, as of the journal's start
 <dir>/topics/*.jsonl  one file a topic (see `lines.py`)
+<dir>/*.damaged       damaged bytes that were set aside (see `damage.py`)
+
+Opened read-only, nothing of this is made, mended or written: what the journal has and the
+topics' files have not is read as if it had been carried over.
 """
 
 from __future__ import annotations
@@ -17,16 +21,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from harn.clock import Clock
-from harn.errors import StorageBusy
+from harn.errors import StorageBusy, StorageError
+from harn.private_files import make_private_dir, open_private, sync_dir
+from harn.storage.carrying import by_id, fits, mended, torn_tail
+from harn.storage.damage import Damage, count_aside, set_aside
 from harn.storage.journal import Commit, Journal, Part
-from harn.storage.lines import Broken, Line, TopicFile, write_header, write_line
+from harn.storage.lines import (
+    Broken,
+    Line,
+    TopicFile,
+    close_line,
+    is_sealed,
+    write_header,
+    write_line,
+)
 from harn.storage.operations import Ask, Row, Rows
-from harn.storage.places import make_private_dir, sync_dir
 
 logger = logging.getLogger("harn.storage")
 
@@ -56,20 +69,32 @@ class Staged:
 class FileLog:
     """The log in a directory; used by one thread, shared with other processes by its lock."""
 
-    def __init__(self, directory: Path, clock: Callable[[], Clock], busy_ms: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        clock: Callable[[], Clock],
+        busy_ms: int,
+        *,
+        read_only: bool = False,
+    ) -> None:
+        self.read_only = read_only
         self.directory = directory
         self.topics = directory / "topics"
         self.staged = Staged()
         self._clock = clock
         self._busy_ms = busy_ms
-        self._journal = Journal(directory)
+        self._journal = Journal(directory, read_only=read_only)
         self._lock = -1
         self._heads: dict[str, int] = {}
         self._ends: dict[str, int] = {}
         self._places: dict[str, tuple[int, int, int]] = {}
         self._cursors: dict[tuple[str, str], int] = {}
         self._unsynced: set[str] = set()
+        self._overlay: dict[str, list[tuple[int, bytes]]] = {}
         self._doubtful = False
+        self._irregular = False
+        self._is_first = True
+        self._reports: dict[str, None] = {}
         self.grown: set[str] | None = None
         """Topics that others wrote to since this was last emptied; None: any of them."""
         self._statements: dict[str, Callable[..., Rows]] = {
@@ -91,6 +116,7 @@ class FileLog:
             "list_cursors": self._list_cursors,
             "freeze": list,
             "now": lambda: [(self.now(),)],
+            "check_files": self._check_files,
         }
 
     # -- transactions ------------------------------------------------------------------------
@@ -113,6 +139,8 @@ class FileLog:
         Once the journal has it nothing can fail any more: what could not be carried over now is
         repeated from the journal before anybody looks.
         """
+        if self.read_only and self.staged != Staged():
+            raise StorageError(f"{self.directory} is open for reading only; nothing was written")
         commit = self._prepared()
         if commit is None:
             return False
@@ -121,7 +149,7 @@ class FileLog:
                 self.checkpoint()
             self._journal.add(commit, sync=sync)
         try:
-            self._apply(commit, again=False)
+            self._apply(commit, self._write)
             for topic, id, *_ in self.staged.rows:
                 self._heads[topic] = id
             if self._journal.position > JOURNAL_BYTES:
@@ -219,21 +247,23 @@ class FileLog:
     def names(self) -> list[str]:
         """Return every topic."""
         found = {name.name.removesuffix(".jsonl") for name in self.topics.glob("*.jsonl")}
-        return sorted(found | set(self.staged.heads))
+        return sorted(found | set(self.staged.heads) | set(self._overlay))
 
     # -- the journal and the files -------------------------------------------------------------
 
     def _open(self) -> None:
-        if self._lock < 0:
+        if self._lock >= 0:
+            return
+        path = self.directory / "lock"
+        if not self.read_only:
             make_private_dir(self.topics)
-            path = self.directory / "lock"
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._lock = os.open(path, flags, 0o600)
-            os.fchmod(self._lock, 0o600)
+            self._lock = open_private(path, os.O_RDWR | os.O_CREAT)
+        elif path.exists():
+            self._lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def _take_lock(self) -> None:
         pause, waited = 0.0005, 0.0
-        while True:
+        while self._lock >= 0:
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
@@ -247,42 +277,166 @@ class FileLog:
             pause = min(pause * 1.5, 0.02)
 
     def _catch_up(self) -> None:
-        anew = self._journal.is_replaced()
-        if anew:
-            self._journal.open()
-            self._heads.clear()
-            self._ends.clear()
-            self._places.clear()
-            self._unsynced.clear()
-            self._cursors = _read_cursors(self.directory / "cursors.json")
-            self.grown = None
-        for commit in self._journal.news():
-            self._apply(commit, again=anew)
+        again = self._journal.is_replaced()
+        if again:
+            self._start_over()
+        found: list[Damage] = []
+        for news in self._journal.news():
+            if isinstance(news, Damage):
+                found.append(news)
+                continue
+            self._apply(news, self._carry_again if again else self._carry_over)
             if self.grown is not None:
-                self.grown.update(part.topic for part in commit.parts)
+                self.grown.update(part.topic for part in news.parts)
+        if found:
+            self._report(self._journal.path, found)
+        if self._is_first or found or self._journal.is_headless:
+            self._count_on_from_topics()
+        if not self.read_only and (self._irregular or found or self._journal.is_headless):
+            self._unsynced.update(self.names())
+            self.checkpoint()
+            self._irregular = False
+        self._is_first = False
 
-    def _apply(self, commit: Commit, *, again: bool) -> None:
-        """Carry *commit* over; parts that are there already are written *again* only if asked."""
+    def _start_over(self) -> None:
+        self._journal.open()
+        self._heads.clear()
+        self._ends.clear()
+        self._places.clear()
+        self._unsynced.clear()
+        self._overlay.clear()
+        self._irregular = False
+        self._cursors = self._read_cursors()
+        self.grown = None
+
+    def _count_on_from_topics(self) -> None:
+        """Number records after all that the topics hold, though the journal does not know them.
+
+        So it is when a copy took the journal first, or the journal was damaged or lost.
+        """
+        for topic in self.names():
+            source = self._file(topic)
+            if source is not None:
+                self._heads[topic], seq = source.newest()
+                self._journal.seq = max(self._journal.seq, seq)
+                source.close()
+
+    def _report(self, path: Path, found: list[Damage]) -> None:
+        """Say where *path* is damaged, and keep the bytes aside."""
+        for each in found:
+            text = f"{path}: damaged at byte {each.offset}: {each.reason}"
+            self._reports[text] = None
+            logger.warning("%s (%d bytes)", text, len(each.data))
+        if not self.read_only:
+            set_aside(path, found)
+
+    def _read_cursors(self) -> dict[tuple[str, str], int]:
+        path = self.directory / "cursors.json"
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return {}
+        try:
+            found = msgspec.json.decode(data, type=list[tuple[str, str, int]])
+        except ValueError as error:
+            self._report(path, [Damage(0, f"consumers start from the beginning: {error}", data)])
+            self._irregular = True
+            return {}
+        return {(topic, consumer): place for topic, consumer, place in found}
+
+    def _check_files(self) -> Rows:
+        """Return a row for each thing that is damaged below the records."""
+        found = dict(self._reports)
+        paths = [self._journal.path, self.directory / "cursors.json"]
+        for topic in self.names():
+            paths.append(self._path(topic))
+            source = self._file(topic)
+            if source is not None:
+                if source.header_is_damaged:
+                    found[f"{self._path(topic)}: damaged at byte 0: the first line"] = None
+                source.close()
+        for path in paths:
+            if count := count_aside(path):
+                aside = f"{path}.damaged"
+                found[f"{aside}: {count} damaged pieces, set aside; move it away when seen"] = None
+        return [(text,) for text in found]
+
+    # -- carrying commits over -----------------------------------------------------------------
+
+    def _apply(self, commit: Commit, carry: Callable[[Part, bool], int | None]) -> None:
+        """Have each part of *commit* carried over, then move the cursors."""
         for part in commit.parts:
             self._unsynced.add(part.topic)
             self._heads.pop(part.topic, None)
             self._ends.pop(part.topic, None)
         for part in commit.parts:
-            path = self._path(part.topic)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
-                if part.at == 0:
-                    os.fchmod(handle, 0o600)
-                if again or os.fstat(handle).st_size < part.end:
-                    _write_all(handle, part.data, part.at)
-            finally:
-                os.close(handle)
-            self._ends[part.topic] = part.end
+            end = carry(part, commit.is_damaged)
+            if end is not None:
+                self._ends[part.topic] = end
         for topic, consumer, position in commit.cursors:
             if position is None:
                 self._cursors.pop((topic, consumer), None)
             else:
                 self._cursors[topic, consumer] = position
+
+    def _write(self, part: Part, is_damaged: bool = False) -> int:
+        """Write *part* where it says; return where the file ends."""
+        path = self._path(part.topic)
+        handle = open_private(path, os.O_RDWR | os.O_CREAT)
+        try:
+            _write_all(handle, part.data, part.at)
+        finally:
+            os.close(handle)
+        return part.end
+
+    def _carry_over(self, part: Part, is_damaged: bool) -> int | None:
+        """Carry over a part that another process committed, unless it has done so itself."""
+        size = -1 if self.read_only else _size(self._path(part.topic))
+        if size < part.end or is_damaged:
+            return self._carry_again(part, is_damaged)
+        return part.end if size == part.end else None
+
+    def _carry_again(self, part: Part, is_damaged: bool) -> int | None:
+        """Carry *part* over to a file of which nothing is known; None if its end is not either.
+
+        A part that is there already is written again: after a failed sync the kernel may have
+        dropped it, and call the file clean.
+        """
+        source = self._file(part.topic)
+        try:
+            size = 0 if source is None else source.size
+            there = _nothing if source is None else source.read
+            if not fits(part, there, size):
+                self._add_by_id(part, source)
+                return None
+            if is_damaged:
+                part = Part(part.topic, part.at, mended(part, there))
+        finally:
+            if source is not None:
+                source.close()
+        if self.read_only:
+            self._overlay.setdefault(part.topic, []).append((part.at, part.data))
+        else:
+            self._write(part)
+        return part.end if size <= part.end else None
+
+    def _add_by_id(self, part: Part, source: TopicFile | None) -> None:
+        """Add the records of *part* that the file lacks at its end, wherever that is."""
+        self._irregular = True
+        data, ids = by_id(part, source)
+        newest = source.head() if source is not None else 0
+        if ids and ids[0] > newest + 1:
+            text = f"{self._path(part.topic)}: records {newest + 1} to {ids[0] - 1} are missing"
+            self._reports[text] = None
+            logger.warning("%s", text)
+        if data and self.read_only:
+            at = 0 if source is None else source.size
+            if source is not None and at and source.read(at - 1, 1) != b"\n":
+                data = b"\n" + data
+            self._overlay.setdefault(part.topic, []).append((at, data))
+        elif data:
+            self._write(Part(part.topic, self._end(part.topic), data))
+            self._ends.pop(part.topic, None)
 
     def _prepared(self) -> Commit | None:
         staged = self.staged
@@ -312,11 +466,29 @@ class FileLog:
         known = self._ends.get(topic)
         if known is None:
             try:
-                known = _cut_torn_tail(self._path(topic))
+                known = self._mend_tail(self._path(topic))
             except FileNotFoundError:
                 known = 0
             self._ends[topic] = known
         return known
+
+    def _mend_tail(self, path: Path) -> int:
+        end, tail = torn_tail(path)
+        if not tail:
+            return end
+        whole = close_line(tail)
+        is_whole = is_sealed(whole)
+        if not is_whole and tail.strip(b"\0"):
+            self._report(path, [Damage(end, "the last line is torn", tail)])
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            if is_whole:  # only its newline is missing
+                _write_all(handle, whole, end)
+                return end + len(whole)
+            os.ftruncate(handle, end)
+            return end
+        finally:
+            os.close(handle)
 
     def _compact(self, topic: str, below: int, head: int = 0) -> None:
         """Write the file of *topic* anew without what lies below an offset, or with a new head."""
@@ -326,7 +498,7 @@ class FileLog:
             return
         try:
             head = max(head, source.head())
-            start = source.find(below - 1)
+            start, _ = source.find(below - 1)
             kept = os.pread(source._fd, source.size - start, start) if start < source.size else b""
         finally:
             source.close()
@@ -340,7 +512,7 @@ class FileLog:
 
     def _file(self, topic: str) -> TopicFile | None:
         try:
-            return TopicFile(self._path(topic), topic)
+            return TopicFile(self._path(topic), topic, self._overlay.get(topic, ()))
         except FileNotFoundError:
             return None
 
@@ -371,7 +543,7 @@ class FileLog:
         return known
 
     def _topic_head(self, topic: str) -> Rows:
-        if topic in self.staged.heads or self._path(topic).exists():
+        if topic in self.staged.heads or topic in self._overlay or self._path(topic).exists():
             return [(self._head(topic),)]
         return []
 
@@ -392,13 +564,14 @@ class FileLog:
                 yield Line(id, 1 << 62, kind, at, raw(headers), raw(payload))
 
     def _from_disk(self, source: TopicFile, topic: str, after: int) -> Iterator[Line | Broken]:
-        inode, seen, position = self._places.get(topic, (0, 0, 0))
-        if inode != source.inode or seen != after:
-            position = source.find(after)
-        for end, line in source.lines(position, after):
+        inode, near, position = self._places.get(topic, (0, 0, 0))
+        if inode != source.inode or near != after:
+            position, near = source.find(after)
+        for end, line in source.lines(position, near):
             near = line.id if isinstance(line, Line) else line.near + 1
-            self._places[topic] = (source.inode, near, end)
-            yield line
+            if near > after:
+                self._places[topic] = (source.inode, near, end)
+                yield line
 
     def _read_events(self, topic: str, after: int, limit: int, budget: int) -> Rows:
         return [row for _, row in self._page(topic, after, limit, budget)]
@@ -476,22 +649,15 @@ class FileLog:
         ]
 
 
-def _cut_torn_tail(path: Path) -> int:
-    handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+def _size(path: Path) -> int:
     try:
-        size = end = os.fstat(handle).st_size
-        while end:
-            begin = max(0, end - 65536)
-            cut = os.pread(handle, end - begin, begin).rfind(b"\n")
-            if cut >= 0:
-                end = begin + cut + 1
-                break
-            end = begin
-        if end != size:
-            os.ftruncate(handle, end)
-        return end
-    finally:
-        os.close(handle)
+        return os.stat(path, follow_symlinks=False).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _nothing(position: int, count: int) -> bytes:
+    return b""
 
 
 def _write_all(handle: int, data: bytes, at: int) -> None:
@@ -503,10 +669,8 @@ def _write_all(handle: int, data: bytes, at: int) -> None:
 def _write_whole(path: Path, data: bytes) -> None:
     """Replace *path* all at once: write, sync, rename, sync the directory."""
     temporary = path.with_name(path.name + ".tmp")
-    flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    handle = os.open(temporary, flags, 0o600)
+    handle = open_private(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
-        os.fchmod(handle, 0o600)
         _write_all(handle, data, 0)
         os.fsync(handle)
     finally:
@@ -521,14 +685,6 @@ def _sync_file(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _read_cursors(path: Path) -> dict[tuple[str, str], int]:
-    try:
-        found: list[Any] = msgspec.json.decode(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    return {(topic, consumer): place for topic, consumer, place in found}
 
 
 def _cursors_as_json(cursors: dict[tuple[str, str], int]) -> bytes:

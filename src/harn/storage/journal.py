@@ -6,6 +6,10 @@ next takes the lock repeats what was not carried over, which does no harm twice.
 has grown, the topics' files are synced and it starts anew. So a commit costs one sync however
 many topics it touches, and is whole or absent in all of them.
 
+Bytes at the end that begin a commit and do not finish it are a torn tail: it was never
+acknowledged, and is cut off. Anything else that cannot be read is damage. It is reported with its
+place, the commits behind it are found again, and what is intact inside it is kept.
+
     {"harn":1,"seq":120,"ms":1767225600000,"crc":"..."}
     {"seq":122,"ms":...,"parts":[["news",4096,210]],"cursors":[],"body":123,"crc":"..."}
     <210 bytes for the file of "news", to be written at byte 4096>
@@ -18,15 +22,18 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from harn.errors import StorageVersion
-from harn.storage.lines import VERSION, is_sealed, seal
-from harn.storage.places import sync_dir
+from harn.private_files import open_private, sync_dir
+from harn.storage.damage import SEAL, Damage, corrected
+from harn.storage.lines import VERSION, seal
 
 NAME = "commits.jsonl"
+
+S = TypeVar("S")
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -50,16 +57,41 @@ class Commit:
     ms: int
     parts: list[Part]
     cursors: list[tuple[str, str, int | None]] = field(default_factory=list)
+    is_damaged: bool = False
+    """Whether some of the lines in *parts* are not what was written."""
+
+
+class _Header(msgspec.Struct):
+    harn: int
+    seq: int
+    ms: int
+
+
+class _Head(msgspec.Struct):
+    seq: int
+    ms: int
+    parts: list[tuple[str, int, Annotated[int, msgspec.Meta(ge=0)]]]
+    cursors: list[tuple[str, str, int | None]]
+    body: int
+
+    @property
+    def length(self) -> int:
+        """How many bytes of records follow."""
+        return sum(length for _, _, length in self.parts)
 
 
 class Journal:
-    """The journal's file, read and written under the directory's lock."""
+    """The journal's file, read and written under the directory's lock; or *read_only*."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, read_only: bool = False) -> None:
         self.path = directory / NAME
+        self._read_only = read_only
         self.seq = 0
         self.ms = 0
         self.position = 0
+        self.is_headless = False
+        """Whether the file has lost its first line, and must be replaced."""
+        self._header_end = b""
         self._fd = -1
         self._inode = -1
 
@@ -72,39 +104,46 @@ class Journal:
         return seen.st_ino != self._inode or seen.st_size < self.position
 
     def open(self) -> None:
-        """Open the file anew, making it when there is none, and read its first line."""
+        """Open the file again, making it when there is none, and read its first line."""
         self.close()
+        self.position = 0
         if not self.path.exists():
-            self.replace()
+            if not self._read_only:
+                self.replace()
             return
-        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._fd = os.open(self.path, flags)
+        access = os.O_RDONLY if self._read_only else os.O_RDWR
+        self._fd = os.open(self.path, access | os.O_CLOEXEC | os.O_NOFOLLOW)
         self._inode = os.fstat(self._fd).st_ino
-        line = os.pread(self._fd, 4096, 0).partition(b"\n")[0] + b"\n"
-        self.position = len(line)
-        if not is_sealed(line):
-            # It is renamed into place whole, so this is damage from outside. The topics' files
-            # have everything that was carried over; start anew behind whatever they hold.
-            self.replace()
-            return
-        header = msgspec.json.decode(line)
-        if header["harn"] > VERSION:
+        start = os.pread(self._fd, 4096, 0)
+        found = _sealed(start, 0, _Header)
+        self.is_headless = found is None
+        if found is None:
+            return  # damaged: `news` says so
+        header, self.position = found
+        if header.harn > VERSION:
             raise StorageVersion(f"{self.path} was written by a newer harn; upgrade")
-        self.seq, self.ms = header["seq"], header["ms"]
+        self.seq, self.ms = max(self.seq, header.seq), max(self.ms, header.ms)
+        self._header_end = start[self.position - 1 : self.position]
+        self.is_headless = not self._header_end
 
-    def news(self) -> Iterator[Commit]:
-        """Yield the commits that were added since we last looked; cut a torn one off."""
-        size = os.fstat(self._fd).st_size
-        if size == self.position:
+    def news(self) -> Iterator[Commit | Damage]:
+        """Yield what was added since we last looked; cut a torn tail off."""
+        if self._header_end not in (b"", b"\n"):
+            wrong, self._header_end = self._header_end, b""
+            yield Damage(self.position - 1, "the newline after the first line is wrong", wrong)
+        size = os.fstat(self._fd).st_size if self._fd >= 0 else 0
+        if size <= self.position:
             return
-        data = os.pread(self._fd, size - self.position, self.position)
-        start = 0
-        while (found := _read_commit(data, start)) is not None:
-            commit, start = found
-            self.seq, self.ms = commit.seq, max(self.ms, commit.ms)
-            yield commit
-        self.position += start
-        if self.position < size:
+        base = self.position
+        data = os.pread(self._fd, size - base, base)
+        for end, found in scan(data, headless=base == 0):
+            self.position = base + end
+            if isinstance(found, Commit):
+                self.seq, self.ms = max(self.seq, found.seq), max(self.ms, found.ms)
+                yield found
+            else:
+                yield Damage(base + found.offset, found.reason, found.data)
+        if self.position < size and not self._read_only:
             os.ftruncate(self._fd, self.position)
 
     def add(self, commit: Commit, *, sync: bool) -> None:
@@ -130,10 +169,8 @@ class Journal:
     def replace(self) -> None:
         """Start anew; everything said so far must be synced in the topics' files."""
         temporary = self.path.with_suffix(".tmp")
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        fresh = os.open(temporary, flags, 0o600)
+        fresh = open_private(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
-            os.fchmod(fresh, 0o600)
             header = seal(b'{"harn":%d,"seq":%d,"ms":%d' % (VERSION, self.seq, self.ms))
             os.write(fresh, header)
             os.fsync(fresh)
@@ -145,6 +182,7 @@ class Journal:
         self.close()
         self._fd, self._inode = fresh, os.fstat(fresh).st_ino
         self.position = len(header)
+        self.is_headless, self._header_end = False, b""
 
     def close(self) -> None:
         """Let go of the file."""
@@ -173,18 +211,96 @@ def _write_commit(commit: Commit) -> bytes:
     return seal(msgspec.json.encode(head)[:-1]) + body
 
 
-def _read_commit(data: bytes, start: int) -> tuple[Commit, int] | None:
-    cut = data.find(b"\n", start) + 1
-    line = data[start:cut]
-    if not cut or not is_sealed(line):
+def scan(data: bytes, *, headless: bool = False) -> Iterator[tuple[int, Commit | Damage]]:
+    """Yield (byte after it, commit or damage); what is left behind the last one is a torn tail.
+
+    *headless* data begins with a file's first line that could not be read.
+    """
+    start = 0
+    while start < len(data):
+        found = _read_commit(data, start)
+        if found is None:
+            end = _next_commit(data, start + 1)
+            if end is None:
+                if not headless and _is_torn(data, start):
+                    return
+                end = len(data)
+            yield end, Damage(start, "not a commit", data[start:end])
+        else:
+            commit, end, damage = found
+            if damage is not None:
+                yield start, damage
+            yield end, commit
+        start, headless = end, False
+
+
+def _read_commit(data: bytes, start: int) -> tuple[Commit, int, Damage | None] | None:
+    """Read the commit at *start*, with what is wrong with it; None if there is none."""
+    head, cut, damage = _read_head(data, start)
+    if head is None or (end := cut + head.length) > len(data):
         return None
-    head = msgspec.json.decode(line)
-    end = cut + sum(length for _, _, length in head["parts"])
-    if end > len(data) or zlib.crc32(data[cut:end]) != head["body"]:
-        return None
+    body, wrong = data[cut:end], False
+    if zlib.crc32(body) != head.body:
+        if damage is not None or not _begins_commit(data, end):
+            return None
+        wrong = True
+        damage = Damage(start, "the checksum of a commit's records does not match", data[start:end])
     parts = []
-    for topic, at, length in head["parts"]:
+    for topic, at, length in head.parts:
         parts.append(Part(topic, at, data[cut : cut + length]))
         cut += length
-    cursors = [(topic, consumer, place) for topic, consumer, place in head["cursors"]]
-    return Commit(head["seq"], head["ms"], parts, cursors), end
+    return Commit(head.seq, head.ms, parts, head.cursors, wrong), end, damage
+
+
+def _read_head(data: bytes, start: int) -> tuple[_Head | None, int, Damage | None]:
+    """Return a commit's first line, the byte after it, and what is wrong with it."""
+    found = _sealed(data, start, _Head)
+    if found is not None:
+        head, cut = found
+        if data[cut - 1 : cut] in (b"\n", b""):
+            return head, cut, None
+        reason = "the newline after a commit's first line is wrong"
+        return head, cut, Damage(start, reason, data[start:cut])
+    cut = data.find(b"\n", start) + 1
+    whole = corrected(data[start:cut]) if cut else None
+    found = None if whole is None else _sealed(whole, 0, _Head)
+    if found is None or not found[0].length:
+        return None, 0, None  # without records nothing confirms that it was put right
+    reason = "one byte of a commit's first line is wrong"
+    return found[0], cut, Damage(start, reason, data[start:cut])
+
+
+def _sealed(data: bytes, start: int, form: type[S]) -> tuple[S, int] | None:
+    """Read the sealed object at *start*; return it with the byte after its newline."""
+    found = SEAL.search(data, start)
+    if found is None or zlib.crc32(data[start : found.start()]) != int(found[1], 16):
+        return None
+    try:
+        return msgspec.json.decode(data[start : found.end()], type=form), found.end() + 1
+    except ValueError:
+        return None
+
+
+def _begins_commit(data: bytes, start: int) -> bool:
+    """Tell whether the data ends at *start*, or a commit begins there, torn or whole."""
+    if start == len(data):
+        return True
+    return data.startswith(b'{"seq":'[: len(data) - start], start)
+
+
+def _next_commit(data: bytes, start: int) -> int | None:
+    """Return where the next whole commit begins, at *start* or behind it."""
+    while (start := data.find(b'\n{"seq":', start - 1) + 1) > 0:
+        found = _sealed(data, start, _Head)
+        if found is not None and found[1] + found[0].length <= len(data):
+            return start
+        start += 1
+    return None
+
+
+def _is_torn(data: bytes, start: int) -> bool:
+    """Tell whether the data from *start* on is a commit that was not written to its end."""
+    found = _sealed(data, start, _Head)
+    if found is not None:
+        return found[1] + found[0].length > len(data)
+    return b"\n" not in data[start:]

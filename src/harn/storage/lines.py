@@ -6,23 +6,26 @@
 *head* is the newest offset that had been given away when the file was last written whole, so
 offsets go on after everything was trimmed. The checksum covers the line up to the comma before
 it. Lines are in the order of their ids, so an offset is found by bisection, whatever the size.
+
+A damaged line keeps its place and its id: it is reported where it stands, and its id is not
+given away again.
 """
 
 from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from harn.errors import StorageCorrupt, StorageVersion
+from harn.storage.damage import SEAL, TAIL, corrected
 from harn.storage.operations import Row
 
 VERSION = 1
-_TAIL = len(b',"crc":"00000000"}\n')
 _CHUNK = 1 << 16
 
 
@@ -77,10 +80,10 @@ def write_header(topic: str, head: int) -> bytes:
 
 def is_sealed(line: bytes) -> bool:
     """Tell whether *line* is whole and says what was written."""
-    if not line.endswith(b'"}\n') or line[-_TAIL : -_TAIL + 8] != b',"crc":"':
+    if not line.endswith(b'"}\n') or line[-TAIL : -TAIL + 8] != b',"crc":"':
         return False
     try:
-        return zlib.crc32(line[:-_TAIL]) == int(line[-11:-3], 16)
+        return zlib.crc32(line[:-TAIL]) == int(line[-11:-3], 16)
     except ValueError:
         return False
 
@@ -95,16 +98,48 @@ def read_line(line: bytes, near: int, position: int) -> Line | Broken:
         return Broken(near, position, str(error))
 
 
-class TopicFile:
-    """One topic's file, opened for reading; small and short-lived."""
+def intact_pieces(line: bytes) -> list[bytes]:
+    """Split *line* where damage took a newline: its sealed parts, and what is between them.
 
-    def __init__(self, path: Path, topic: str) -> None:
+    >>> first, second = write_header("a", 0), write_header("b", 0)
+    >>> intact_pieces(first[:-1] + b"?" + second) == [first[:-1] + b"?", second]
+    True
+    """
+    pieces, start, crc, seen = [], 0, 0, 0
+    for found in SEAL.finditer(line):
+        crc = zlib.crc32(line[seen : found.start()], crc)
+        seen = found.start()
+        if crc == int(found[1], 16):
+            end = found.end() + (line[found.end() : found.end() + 1] not in (b"", b"{"))
+            pieces.append(line[start:end])
+            start = seen = end
+            crc = 0
+    if start < len(line):
+        pieces.append(line[start:])
+    return pieces
+
+
+class TopicFile:
+    """One topic's file, opened for reading; small and short-lived.
+
+    *overlay* holds (byte, data) that is to be read as if it had been written there.
+    """
+
+    def __init__(self, path: Path, topic: str, overlay: Sequence[tuple[int, bytes]] = ()) -> None:
         self.path = path
         self.topic = topic
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self.header_is_damaged = False
+        self._lost_header = b""
+        self._overlay = overlay
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            if not overlay:
+                raise
+            self._fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         seen = os.fstat(self._fd)
         self.inode = seen.st_ino
-        self.size = seen.st_size
+        self.size = max([seen.st_size, *(at + len(data) for at, data in overlay)])
         self.start, self.base = self._read_header()
 
     def close(self) -> None:
@@ -113,52 +148,85 @@ class TopicFile:
 
     def head(self) -> int:
         """Return the newest offset that was ever given away here."""
-        end = self.size
+        return self.newest()[0]
+
+    def newest(self) -> tuple[int, int]:
+        """Return the newest offset, and the number in the whole log of the last intact record.
+
+        Damaged lines at the end count: each was a record.
+        """
+        base = self._newest_before()
+        end, broken, torn = self.size, 0, b""
         while end > self.start:
             begin = self._line_start(end - 1)
-            found = read_line(self._pread(begin, end - begin), 0, begin)
-            if isinstance(found, Line):
-                return max(found.id, self.base)
+            line = self.read(begin, end - begin)
+            for piece in reversed(intact_pieces(line)):
+                found = read_line(close_line(piece), 0, begin)
+                if isinstance(found, Line):
+                    torn_id = torn.startswith(b'{"id":%d,' % (found.id + broken + 1))
+                    return max(found.id + broken + torn_id, base), found.seq
+                if piece.endswith(b"\n"):
+                    broken += 1
+                else:
+                    torn = piece
             end = begin
-        return self.base
+        torn_id = torn.startswith(b'{"id":%d,' % (base + broken + 1))
+        return base + broken + torn_id, 0
 
-    def find(self, after: int) -> int:
-        """Return the byte where the first record after offset *after* begins."""
-        low, high = self.start, self.size
+    def find(self, after: int) -> tuple[int, int]:
+        """Return the byte to read from for what follows offset *after*, and the offset before it.
+
+        Damaged lines in front of the first intact record after *after* lie behind that byte.
+        """
+        low, high, near = self.start, self.size, 0
         while low < high:
             middle = self._line_start((low + high) // 2)
             line, end = self._line_at(middle, high)
             while isinstance(line, Broken) and end < high:
                 line, end = self._line_at(end, high)
             if isinstance(line, Line) and line.id <= after:
-                low = end
+                low, near = end, line.id
             else:
                 high = middle
-        return low
+        return low, near
 
     def lines(self, position: int, near: int) -> Iterator[tuple[int, Line | Broken]]:
-        """Yield (byte after it, record) from *position* on; a torn last line is not there."""
+        """Yield (byte after it, record) from *position* on; a torn last line is not there.
+
+        *near* is the offset before that byte. Damaged lines get the offsets that are missing
+        before the next intact record, never one that is there.
+        """
+        broken: list[tuple[int, Broken]] = []
+        for start, line in self._raw_lines(position):
+            found = read_line(close_line(line), near, start)
+            if isinstance(found, Broken):
+                if line.endswith(b"\n"):
+                    broken.append((start + len(line), found))
+                continue
+            yield from _numbered(broken, near, found.id)
+            broken.clear()
+            near = found.id
+            yield start + len(line), found
+        yield from _numbered(broken, near, 1 << 62)
+
+    def _raw_lines(self, position: int) -> Iterator[tuple[int, bytes]]:
         kept = b""
         while position < self.size:
-            more = self._pread(position + len(kept), max(_CHUNK, len(kept)))
+            more = self.read(position + len(kept), max(_CHUNK, len(kept)))
             data = kept + more
-            cut = data.rfind(b"\n") + 1
-            if not cut:
-                if not more:
-                    return
-                kept = data
-                continue
-            for line in _split(data[:cut]):
-                found = read_line(line, near, position)
-                position += len(line)
-                near = found.id if isinstance(found, Line) else near + 1
-                yield position, found
+            cut = data.rfind(b"\n") + 1 if more else len(data)
+            for line in split_lines(data[:cut]):
+                for piece in (line,) if is_sealed(line) else intact_pieces(line):
+                    yield position, piece
+                    position += len(piece)
             kept = data[cut:]
+            if not more:
+                return
 
     def _read_header(self) -> tuple[int, int]:
         line, end = self._raw_line(0, self.size)
         if not is_sealed(line):
-            return 0, 0  # the header is damaged: its records still count
+            return self._broken_header(line)
         header = msgspec.json.decode(line)
         if "harn" not in header:
             return 0, 0
@@ -168,6 +236,26 @@ class TopicFile:
             raise StorageCorrupt(f"{self.path} belongs to topic {header['topic']!r}")
         return end, header["head"]
 
+    def _broken_header(self, line: bytes) -> tuple[int, int]:
+        """Take a damaged first line for what it is; the records behind it still count."""
+        self.header_is_damaged = self.size > 0
+        first = intact_pieces(line)[0] if line else b""
+        if self._is_header(close_line(first)):
+            return len(first), int(msgspec.json.decode(close_line(first))["head"])
+        self._lost_header = line
+        return 0, 0
+
+    def _newest_before(self) -> int:
+        """Return the offset that the header says, as far as it can be made out."""
+        whole = corrected(self._lost_header) if self._lost_header else None
+        if whole is not None and self._is_header(whole):
+            return int(msgspec.json.decode(whole)["head"])
+        return self.base
+
+    def _is_header(self, line: bytes) -> bool:
+        prefix = b'{"harn":%d,"topic":"%b","head":' % (VERSION, self.topic.encode())
+        return line.startswith(prefix) and is_sealed(line)
+
     def _line_at(self, position: int, limit: int) -> tuple[Line | Broken, int]:
         line, end = self._raw_line(position, limit)
         return read_line(line, 0, position), end
@@ -175,7 +263,7 @@ class TopicFile:
     def _raw_line(self, position: int, limit: int) -> tuple[bytes, int]:
         data = b""
         while position + len(data) < limit:
-            more = self._pread(position + len(data), max(4096, len(data)))
+            more = self.read(position + len(data), max(4096, len(data)))
             if not more:
                 break
             data += more
@@ -189,16 +277,46 @@ class TopicFile:
         end = position
         while end > self.start:
             begin = max(self.start, end - 4096)
-            cut = self._pread(begin, end - begin).rfind(b"\n")
+            cut = self.read(begin, end - begin).rfind(b"\n")
             if cut >= 0:
                 return begin + cut + 1
             end = begin
         return self.start
 
-    def _pread(self, position: int, count: int) -> bytes:
-        return os.pread(self._fd, count, position)
+    def read(self, position: int, count: int) -> bytes:
+        """Return at most *count* bytes from *position* on."""
+        if not self._overlay:
+            return os.pread(self._fd, count, position)
+        count = max(0, min(count, self.size - position))
+        found = bytearray(os.pread(self._fd, count, position).ljust(count, b"\0"))
+        for at, data in self._overlay:
+            begin, end = max(at, position), min(at + len(data), position + count)
+            if begin < end:
+                found[begin - position : end - position] = data[begin - at : end - at]
+        return bytes(found)
 
 
-def _split(data: bytes) -> list[bytes]:
+def _numbered(
+    broken: list[tuple[int, Broken]], near: int, following: int
+) -> Iterator[tuple[int, Broken]]:
+    for count, (end, each) in enumerate(broken):
+        # A newline that damage put into a record makes two lines of one.
+        before = min(near + count, max(near, following - 1) - 1)
+        yield end, Broken(before, each.position, each.reason)
+
+
+def close_line(line: bytes) -> bytes:
+    """Return a line whose seal is whole with its newline, though that was lost or changed."""
+    if is_sealed(line):
+        return line
+    found = SEAL.search(line, max(0, len(line) - TAIL))
+    if found is None or len(line) - found.end() > 1:
+        return line
+    return line[: found.end()] + b"\n"
+
+
+def split_lines(data: bytes) -> list[bytes]:
+    """Split *data* after each newline."""
     # not bytes.splitlines, which also splits at a "\r" that damage may have put anywhere
-    return [part + b"\n" for part in data.split(b"\n")[:-1]]
+    parts = data.split(b"\n")
+    return [part + b"\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -16,7 +15,7 @@ from harn.masking import mask
 OPTIONS = {
     "memory": (),
     "sqlite": ("durability", "busy_timeout"),
-    "file": ("durability", "busy_timeout"),
+    "file": ("durability", "busy_timeout", "read_only"),
     "postgresql": ("schema", "busy_timeout", "pool_size"),
 }
 
@@ -69,6 +68,8 @@ def read_url(url: str) -> Place:
             )
     if options.get("durability", "full") not in ("full", "normal"):
         raise InvalidOption("durability", options["durability"], "'full' or 'normal'")
+    if options.get("read_only", "1") != "1":
+        raise InvalidOption("read_only", options["read_only"], "'1', or leave it out")
     if engine == "memory":
         return Place(engine, "", options)
     if not path.startswith("/") or path.strip("/") == "":
@@ -97,6 +98,18 @@ def _postgres_place(url: str) -> Place:
     return Place("postgresql", dsn, ours)
 
 
+def read_only(url: str) -> str:
+    """Return *url* so that opening it writes nothing, where the engine knows how.
+
+    >>> read_only("file:///state?durability=normal")
+    'file:///state?durability=normal&read_only=1'
+    """
+    place = read_url(url)
+    if "read_only" not in OPTIONS[place.engine] or "read_only" in place.options:
+        return url
+    return f"{url}{'&' if place.options else '?'}read_only=1"
+
+
 def check_there(url: str) -> None:
     """Refuse *url* if it names a file, directory or schema that does not exist: whoever only wants
     to read would wait for ever in front of a new, empty store.
@@ -110,42 +123,3 @@ def check_there(url: str) -> None:
         schema = place.options.get("schema", "harn")
         if not is_made(place.rest, schema):
             raise StorageError(f"there is no store in the schema {schema!r} of {mask(url)}")
-
-
-def make_private_dir(path: Path) -> None:
-    """Make *path* and its missing parents, 0700 each."""
-    missing = []
-    while not path.exists():
-        missing.append(path)
-        path = path.parent
-    for part in reversed(missing):
-        try:
-            os.mkdir(part, 0o700)
-            os.chmod(part, 0o700)
-        except FileExistsError:
-            pass
-
-
-def make_private_file(path: Path) -> None:
-    """Make an empty file, 0600, unless there is one; its directory too. A symlink is refused."""
-    make_private_dir(path.parent)
-    try:
-        made = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
-        if path.is_symlink():
-            raise StorageError(f"{path} is a symbolic link; name the file itself") from None
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise StorageError(f"{path} is not a plain file") from None
-        return
-    os.fchmod(made, 0o600)
-    os.close(made)
-    sync_dir(path.parent)
-
-
-def sync_dir(path: Path) -> None:
-    """Make a new or renamed entry of the directory *path* durable."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -27,12 +27,12 @@ import apsw
 
 from harn.clock import Clock, SystemClock
 from harn.errors import StorageError
+from harn.private_files import make_private_file
 from harn.storage.backup import copy_database
 from harn.storage.contract import Durability, Hooks
 from harn.storage.handover import Handover, Request, StoreThread
 from harn.storage.openfiles import Identity, hold, release
 from harn.storage.operations import Recipe, changed_nothing, nothing
-from harn.storage.places import make_private_file
 from harn.storage.session import Session, migrate, translated
 from harn.storage.watching import FileWatch
 
