@@ -8,6 +8,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -20,8 +21,10 @@ from harn import __version__
 from harn.cli.output import emit, json_flag
 from harn.cli.stores import chosen_store
 from harn.clock import SystemClock, iso
+from harn.errors import HarnError
 from harn.escaping import one_line
 from harn.masking import without_secrets_of
+from harn.private_files import weakness
 
 Status = Literal["ok", "note", "warn", "fail"]
 
@@ -65,6 +68,7 @@ def examine(state_dir: Path, storage: str | None) -> Iterator[Check]:
         _sqlite,
         lambda: _postgres(storage),
         lambda: _state_dir(state_dir),
+        lambda: _files(state_dir, storage),
         _clock,
         _extras,
     ]
@@ -151,12 +155,34 @@ def _state_dir(path: Path) -> Iterator[Check]:
         )
         return
     mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & 0o077:
+    if (reason := weakness(path, owned=True)) is not None:
+        yield _refused("state directory", path, reason)
+    elif mode & 0o077:
         yield Check(
             "state directory", "warn", f"{path} is open to others ({mode:04o})", f"chmod 700 {path}"
         )
     else:
         yield Check("state directory", "ok", f"{path} ({mode:04o})")
+
+
+def _files(state_dir: Path, storage: str | None) -> Iterator[Check]:
+    """Look at the store, the journals and the manifest here: others must not write to them."""
+    found = [Path("harn.toml")]
+    if storage is not None and storage.startswith(("sqlite:", "file:")):
+        from harn.storage import read_url
+
+        with suppress(HarnError):  # a bad URL is told by the command that uses it
+            found.append(read_url(storage).path)
+    if state_dir.is_dir():
+        found += [each for each in sorted(state_dir.iterdir()) if not each.is_symlink()]
+    for path in found:
+        if (reason := weakness(path, owned=path.name != "harn.toml")) is not None:
+            yield _refused("file", path, reason)
+
+
+def _refused(name: str, path: Path, reason: str) -> Check:
+    what, _, fix = reason.partition(": ")
+    return Check(name, "warn", f"{path} {what}, so commands refuse it", fix)
 
 
 def _clock() -> Iterator[Check]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from harn.cli.output import emit, json_flag, table
-from harn.cli.stores import usable_store
+from harn.cli.stores import insecure_flag, usable_store
 from harn.duration import roughly, to_text
 from harn.ratelimit import BucketStatus, list_status
 from harn.runtime import Runtime
@@ -25,6 +25,7 @@ def ratelimit() -> None:
 
 @ratelimit.command("ls")
 @click.option("--state-path", type=click.Path(path_type=Path), help="The limiter's own file.")
+@insecure_flag
 @click.option("--state-dir", type=click.Path(path_type=Path), help="Directory with its files.")
 @click.option("--storage", help="The store, when it is postgresql://...")
 @click.option("--all", "everything", is_flag=True, help="Show idle buckets too.")

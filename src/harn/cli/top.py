@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harn.cli.output import DURATION, emit
-from harn.cli.stores import usable_store
+from harn.cli.stores import insecure_flag, usable_store
 from harn.duration import roughly
 from harn.errors import HarnError, StorageError
 from harn.escaping import one_line
@@ -32,6 +32,7 @@ MOST_ROWS = 12
 
 
 @click.command()
+@insecure_flag
 @click.option("--state-dir", type=click.Path(path_type=Path), help="Directory of the store.")
 @click.option("--storage", help="The store, such as postgresql://... or file:///dir.")
 @click.option("--once", is_flag=True, help="Look once and end.")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from harn.cli.stores import runtime_for, usable_store
+from harn.cli.stores import insecure_flag, runtime_for, usable_store
 from harn.errors import StorageError
 from harn.orchestrator import Manifest, read_manifest
 from harn.runtime import Runtime
@@ -98,6 +98,7 @@ def common(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--state-dir", type=click.Path(path_type=Path), help="Directory of the store.")
     @click.option("--storage", help="The store, such as postgresql://... or file:///dir.")
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+    @insecure_flag
     @click.pass_context
     @functools.wraps(command)
     def wrapped(

@@ -17,6 +17,7 @@ from typing import Any
 
 from harn.errors import ManifestError, did_you_mean
 from harn.ids import digest
+from harn.private_files import check_private
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
 _STAMP = "__harn_stamp__"
@@ -102,6 +103,7 @@ def load(directory: Path, source: str) -> ModuleType:
     if not source.endswith(".py"):
         beside = directory / f"{source}.py"
         if "." in source or not beside.is_file():
+            _check_module(source)
             return importlib.import_module(source)
         source = beside.name
     path = (directory / source).resolve()
@@ -109,6 +111,7 @@ def load(directory: Path, source: str) -> ModuleType:
         raise ManifestError(f"{source} does not exist beside the manifest")
     if not path.is_relative_to(directory.resolve()):
         raise ManifestError(f"{source} leads out of the manifest's directory")
+    check_private(path, "handler module", error=ManifestError)
     name = f"harn_exports_{digest(str(path), length=16)}"
     about = path.stat()
     stamp = (about.st_mtime_ns, about.st_size)
@@ -130,3 +133,13 @@ def load(directory: Path, source: str) -> ModuleType:
         raise
     setattr(module, _STAMP, stamp)
     return module
+
+
+def _check_module(name: str) -> None:
+    """Refuse a module whose file others can write to, before any of it runs."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return  # importing it says what is wrong
+    if spec is not None and spec.origin is not None:
+        check_private(Path(spec.origin), "handler module", error=ManifestError)

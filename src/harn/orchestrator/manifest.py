@@ -33,6 +33,7 @@ from harn.orchestrator.triggertables import (
     read_triggers,
     route_of,
 )
+from harn.private_files import check_private
 from harn.triggers import Binding, check_allowed
 
 MOST_BYTES = 1024 * 1024
@@ -157,8 +158,7 @@ def _read(path: Path) -> str:
         about = path.stat()
         if not stat.S_ISREG(about.st_mode):
             raise ManifestError(f"{path} is not a file")
-        if about.st_mode & stat.S_IWOTH:
-            raise ManifestError(f"{path} can be written by anybody; `chmod o-w` it first")
+        check_private(path, "manifest", error=ManifestError)
         if about.st_size > MOST_BYTES:
             raise ManifestError(f"{path} is longer than {MOST_BYTES:,} bytes")
         return path.read_text("utf-8-sig")

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from harn.errors import PoolLocked, StorageCorrupt, StorageError, StorageVersion
 from harn.pools.records import Ledger, PoolRecord, encode, fold
+from harn.private_files import check_private, make_private_dir, open_private
 
 logger = logging.getLogger("harn.pools")
 
@@ -33,7 +34,7 @@ SLACK = 100
 
 _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-")
 _PART = 100
-_NEW = os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND
+_NEW = os.O_CREAT | os.O_APPEND
 
 
 def journal_name(pipeline_id: str, name: str) -> str:
@@ -113,7 +114,7 @@ class JournalFile:
     def replace(self, ledger: Ledger, size: int) -> None:
         """Put *ledger*, and what follows byte *size* of the file, in the file's place."""
         temporary = f"{self._name}.tmp"
-        fd = os.open(temporary, os.O_RDWR | os.O_EXCL | _NEW, 0o600, dir_fd=self._dir)
+        fd = open_private(temporary, os.O_RDWR | os.O_EXCL | _NEW, dir_fd=self._dir)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with open(fd, "ab", closefd=False) as new:
@@ -178,7 +179,7 @@ class JournalFile:
             self.replace(ledger, self.size)
 
     def _set_aside(self, ledger: Ledger) -> None:
-        fd = os.open(f"{self._name}.damaged", os.O_WRONLY | _NEW, 0o600, dir_fd=self._dir)
+        fd = open_private(f"{self._name}.damaged", os.O_WRONLY | _NEW, dir_fd=self._dir)
         with open(fd, "ab") as side:
             for each in ledger.damage:
                 kept = base64.b64encode(each.line).decode()
@@ -197,7 +198,9 @@ class JournalFile:
 
 def _open_directory(path: Path) -> int:
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_dir(path)
+        check_private(path.parent, "state directory")
+        check_private(path, "directory")
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise StorageError(
@@ -209,7 +212,7 @@ def _open_directory(path: Path) -> int:
 def _open_locked(directory: int, name: str, path: Path) -> int:
     """Open and lock the journal, and make sure that it still has that name once it is locked."""
     while True:
-        fd = os.open(name, os.O_RDWR | os.O_NONBLOCK | _NEW, 0o600, dir_fd=directory)
+        fd = open_private(name, os.O_RDWR | os.O_NONBLOCK | _NEW, dir_fd=directory)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise StorageError(f"{path} is not a regular file")

@@ -9,13 +9,14 @@ differ in how they drive it and in nothing that can be seen.
     queries.py       the SQL of every concern, by name: the files in sql/
     codec.py         what may enter the log; strictjson.py, what is JSON and what is not
     store.py         the open engine of a runtime; apart.py, the same engine opened again
-    places.py        a store's URL, and private files; openfiles.py, the files that are open here
+    places.py        a store's URL; openfiles.py, the files that are open here
     backup.py        an online copy of a store
 
     sqlite.py        an engine; session.py, one connection; handover.py, between loop and threads
     memory.py        an engine: the same statements, in memory
     file.py          an engine; filelog.py, the log in files; lines.py, a topic's file
-    journal.py       the commit journal of that engine
+    journal.py       the commit journal of that engine; carrying.py, from it to the topics' files
+    damage.py        damaged bytes of those files, named and kept aside
     postgres.py      an engine; pgserver.py, connections; pgpipeline.py, bursts of statements;
                      pgarrays.py, columns as arrays
     listening.py     NOTIFY as a wake-up hint; watching.py, inotify as one

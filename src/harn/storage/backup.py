@@ -9,7 +9,7 @@ from pathlib import Path
 import apsw
 
 from harn.errors import StorageError
-from harn.storage.places import sync_dir
+from harn.private_files import open_private, sync_dir
 
 PAGES = 256
 """Pages copied between two looks at whether the copy is still wanted."""
@@ -24,11 +24,10 @@ def copy_database(source: apsw.Connection, target: Path, wanted: Callable[[], bo
         raise _exists(target)
     draft = target.with_name(f".{target.name}.{os.urandom(4).hex()}.part")
     try:
-        handle = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        handle = open_private(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR)
     except OSError as error:
         raise StorageError(f"no copy can be written to {target}: {error.strerror}") from error
     try:
-        os.fchmod(handle, 0o600)
         if _copy(source, draft, wanted):
             os.fsync(handle)
             _give_name(draft, target)

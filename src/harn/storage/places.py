@@ -1,4 +1,4 @@
-"""Where a store lives: its URL read, and files that only their owner may open."""
+"""Where a store lives: its URL read."""
 
 from __future__ import annotations
 

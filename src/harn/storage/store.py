@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from harn.clock import resolve
 from harn.errors import InvalidOption, StorageError
 from harn.graceful import parked
+from harn.private_files import check_private
 from harn.storage.contract import Driver, Durability, Hooks
 from harn.storage.memory import MemoryDriver
 from harn.storage.operations import Recipe
@@ -155,8 +156,20 @@ def _target(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.abspath(path))
 
 
+def _check_safe(place: Place, state_dir: Path) -> None:
+    if place.engine not in ("sqlite", "file"):
+        return
+    check_private(place.path, "store", owned=True)
+    if place.path.parent == Path(os.path.abspath(state_dir)):
+        check_private(place.path.parent, "state directory", owned=True)
+
+
 def open_driver(place: Place, runtime: Runtime, hooks: Hooks) -> Driver:
-    """Make the engine for *place*; it opens files and connections when it is first used."""
+    """Make the engine for *place*; it opens files and connections when it is first used.
+
+    A file or directory that others can write to, or that belongs to another user, is refused.
+    """
+    _check_safe(place, runtime.state_dir)
     if place.engine == "memory":
         return MemoryDriver(lambda: runtime.clock, hooks)
     if place.engine == "sqlite":
