@@ -37,7 +37,7 @@ from sweep import Run, sweep
 def assert_free(queue: PermitQueue) -> None:
     assert queue.free == queue.capacity
     assert queue.queued == 0
-    assert queue.first() is None
+    assert queue.line.first() is None
     assert queue.holder is None
     assert not queue.holders
 
@@ -67,7 +67,7 @@ def assert_nobody_sleeps_who_could_run(runtime: Runtime, *channels: Channel[Any]
         assert len(ch) + ch._promised_room <= ch.capacity
     for permit_queues in runtime.service(Permits).named.values():
         for each in permit_queues.values():
-            first = each.first()
+            first = each.line.first()
             assert first is None or first.want > each.free
 
 

@@ -33,7 +33,7 @@ MUTANTS = (
     Mutant(
         "permit-queue-newcomer-overtakes",
         "sync/permit_queue.py",
-        "        if self.free >= turn.want and (not self.queued or self.first() is None):",
+        "        if self.free >= turn.want and (not self.queued or self.line.first() is None):",
         "        if self.free >= turn.want:",
         ("sync/test_permits.py::test_Y2_a_request_for_many_is_not_overtaken",),
         "a writer waits forever behind readers that came later",

@@ -11,7 +11,8 @@ output.py        JSON or text, and never a terminal's escapes
 orchestrator.py  `harn orchestrator`: check.py, serve.py, fire.py, queue.py, dlq.py, metrics.py
 log.py           `harn log`; ratelimit.py, `harn ratelimit`; top.py, `harn top`
 demo.py          `harn demo`; demoqueue.py, its second half
-doctor.py        `harn doctor`; lint.py, lint_rules.py, `harn lint`; completion.py, `harn completion`
+doctor.py        `harn doctor`; completion.py, `harn completion`
+lint.py          `harn lint`; lint_rules.py, what it looks for
 """
 
 from __future__ import annotations

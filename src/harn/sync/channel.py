@@ -57,8 +57,8 @@ class Channel(Generic[T]):
         self._buffer: deque[T] = deque()
         self._promised = 0  # values that belong to receivers which have yet to resume
         self._promised_room = 0  # places that belong to senders which have yet to resume
-        self._receivers = WaitQueue()
-        self._senders = WaitQueue()
+        self._receivers: WaitQueue[Waiter] = WaitQueue()
+        self._senders: WaitQueue[Waiter] = WaitQueue()
         self._closed = False
         self._taken = 0
         self._served = 0  # when a select last took from here, so that each gets its turn

@@ -18,7 +18,7 @@ from typing import Any
 
 from harn.errors import MutexReentered
 from harn.runtime import Runtime
-from harn.sync.wait_queue import GRANTED, SWEEP_AFTER, WAITING, Waiter, first_waiting, guard
+from harn.sync.wait_queue import GRANTED, WAITING, Waiter, WaitQueue, guard
 
 Holder = asyncio.Task[Any] | None
 """Who holds a permit: an asyncio task. A child has our context, but it is another task."""
@@ -80,7 +80,7 @@ class PermitQueue:
         self.holders: dict[Holder, int] = {}
         self.out = 0  # grants that were not given back
         self.returned: deque[tuple[PermitWaiter, float]] = deque()
-        self.line: deque[PermitWaiter] = deque()  # those that gave up are in it too, until swept
+        self.line: WaitQueue[PermitWaiter] = WaitQueue()
         self.queued = 0
         self.longest_line = 0
         self.acquisitions = 0
@@ -102,7 +102,7 @@ class PermitQueue:
         """
         if self.returned:
             self.put_back_returned()
-        if self.free >= turn.want and (not self.queued or self.first() is None):
+        if self.free >= turn.want and (not self.queued or self.line.first() is None):
             self._grant(turn)
             turn.state = GRANTED
             return True
@@ -117,10 +117,6 @@ class PermitQueue:
             if self.free:
                 self.serve(self.monotonic())  # a finaliser may have given something back meanwhile
         return False
-
-    def first(self) -> PermitWaiter | None:
-        """Return the first in line, or None; those that gave up are dropped."""
-        return first_waiting(self.line)
 
     def _grant(self, turn: PermitWaiter) -> None:
         want = turn.want
@@ -163,7 +159,7 @@ class PermitQueue:
     def serve(self, now: float) -> None:
         """Grant those at the front of the line what they can have."""
         line = self.line
-        while (turn := first_waiting(line)) is not None and turn.want <= self.free:
+        while (turn := line.first()) is not None and turn.want <= self.free:
             line.popleft()
             self.queued -= 1
             self._grant(turn)
@@ -181,8 +177,7 @@ class PermitQueue:
             self.give_back(turn, now)
         else:
             self.queued -= 1
-            if len(self.line) > max(SWEEP_AFTER, 2 * self.queued):
-                self.line = deque(each for each in self.line if each.state == WAITING)
+            self.line.note_left()
             self.serve(now)  # it may have held back those behind it
 
     def give_back_from_thread(self, turn: PermitWaiter, held_for: float) -> None:

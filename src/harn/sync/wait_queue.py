@@ -114,18 +114,11 @@ class Waiter:
 W = TypeVar("W", bound=Waiter)
 
 
-def first_waiting(line: deque[W]) -> W | None:
-    """Return the first in *line* that still waits, or None; those that gave up are dropped."""
-    while line:
-        waiter = line[0]
-        if not waiter.state and not waiter.future.done():  # WAITING
-            return waiter
-        line.popleft()
-    return None
+class WaitQueue(deque[W]):
+    """Waiters in the order they came; those that gave up are in it too, until they are swept.
 
-
-class WaitQueue(deque[Waiter]):
-    """Waiters in the order they came. All methods are to be called under `guard`."""
+    All methods are to be called under `guard`, or on the one thread that uses the queue.
+    """
 
     __slots__ = ("_left",)
 
@@ -133,10 +126,17 @@ class WaitQueue(deque[Waiter]):
         super().__init__()
         self._left = 0
 
-    first = first_waiting
+    def first(self) -> W | None:
+        """Return the first that still waits, or None; those that gave up are dropped."""
+        while self:
+            waiter = self[0]
+            if not waiter.state and not waiter.future.done():  # WAITING
+                return waiter
+            self.popleft()
+        return None
 
     def note_left(self) -> None:
-        """Take note that somebody gave up; sweep when the dead are the majority."""
+        """Note that a waiter gave up; sweep when such waiters are the majority."""
         self._left += 1
         if self._left > SWEEP_AFTER and self._left * 2 > len(self):
             living = [waiter for waiter in self if waiter.state == WAITING]

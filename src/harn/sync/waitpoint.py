@@ -44,7 +44,7 @@ class Waitpoints:
         self._runtime = runtime
         self._is_durable = not runtime.storage_url.startswith("memory:")
         self._settled: dict[str, Waitpoint] = {}
-        self._waiting: dict[str, WaitQueue] = {}
+        self._waiting: dict[str, WaitQueue[Waiter]] = {}
         self._watchers: dict[str, asyncio.Task[None]] = {}
 
     async def settle(self, id: str, outcome: Waitpoint) -> bool:
@@ -101,7 +101,7 @@ class Waitpoints:
                     self._leave(id, line)
         return Waitpoint("timed_out") if outcome is None else outcome
 
-    def _leave(self, id: str, line: WaitQueue) -> None:
+    def _leave(self, id: str, line: WaitQueue[Waiter]) -> None:
         line.note_left()
         if line.first() is None and self._waiting.get(id) is line:
             del self._waiting[id]
