@@ -59,7 +59,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 async def fill() -> None:
     queue = worker_queue("review")
-    await queue.enqueue_many([NewJob({EVIL: EVIL}, dedupe_key=f"k{EVIL[2:]}", max_attempts=1)] * 3)
+    await queue.enqueue_many([NewJob({EVIL: EVIL}, max_attempts=1)] * 3)
     for claim in await queue.claim_many("worker", 1):
         await claim.fail(EVIL)
     await event_log_emit("news", "greeting", {EVIL: [EVIL]}, headers={"from": EVIL})
@@ -75,7 +75,7 @@ async def fill() -> None:
         handler=lambda event: _fail(),
         retry={"max": 1},
     )
-    await channel_emit("news", {EVIL: EVIL}, id=EVIL[2:])
+    await channel_emit("news", {EVIL: EVIL}, id="one")
     await harn.current_runtime().service(Triggers).dispatcher.idle()
 
 

@@ -161,7 +161,7 @@ def export_(target: Path, storage: str | None, state_dir: Path | None, as_json: 
         emit(as_json, {"exported": lines}, lambda: f"{lines} lines written to {target}")
     for each in damaged:
         what = one_line(f"{each.topic} record {each.id}: {each.reason}")
-        click.echo(f"left out: {what}", err=True)
+        say(f"left out: {what}", err=True)
     return 1 if damaged else 0
 
 
