@@ -282,7 +282,7 @@ def test_a_store_that_cannot_be_made_is_one_line_too(place: Path) -> None:
 
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
-    assert "Not a directory" in done.stderr
+    assert "is not a directory" in done.stderr
 
 
 def test_an_empty_listing_has_the_scheduler_block_all_the_same(place: Path) -> None:
