@@ -406,3 +406,29 @@ async def raw(served: Site, request: bytes) -> bytes:
         return await reader.read(4096)
     finally:
         writer.close()
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "BREW"])
+async def test_an_unknown_path_is_404_in_json_and_a_wrong_method_405(method: str) -> None:
+    async with site() as served:
+        unknown = await served.client.request(method, "/nowhere/at/all")
+        hook = await served.client.request(method, "/hooks/github")
+        post = await served.client.post("/healthz")
+
+    assert unknown.status_code == 404
+    assert (hook.status_code, hook.headers["allow"]) == (405, "POST")
+    assert (post.status_code, post.headers["allow"]) == (405, "GET, HEAD")
+    for answer in (unknown, hook, post):
+        assert answer.headers["content-type"] == "application/json"
+    if method != "HEAD":
+        assert unknown.json() == {"error": "not found"}
+        assert hook.json() == {"error": f"{method} is not allowed"}
+
+
+async def test_a_post_to_an_unknown_path_still_says_nothing_of_what_is_there() -> None:
+    async with site() as served:
+        unknown = await served.client.post("/nowhere", content=b"{}")
+        unsigned = await served.client.post("/hooks/github", content=b"{}")
+
+    assert (unknown.status_code, unknown.json()) == (unsigned.status_code, unsigned.json())
+    assert unknown.status_code == 401

@@ -105,6 +105,10 @@ class Intake:
         """Put other hooks in force."""
         self._hooks = {hook.path: hook for hook in hooks}
 
+    def knows(self, path: str) -> bool:
+        """Tell whether *path* leads to a trigger."""
+        return path in self._hooks
+
     def admit(self, sender: str) -> Reply | None:
         """Decide, before anything is read, whether there is room; None means yes."""
         now = self.runtime.clock.monotonic()

@@ -24,7 +24,7 @@ try:
     from starlette.applications import Starlette
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import PlainTextResponse, Response
-    from starlette.routing import BaseRoute, Route
+    from starlette.routing import BaseRoute, Match, Route
     from starlette.types import ASGIApp, Receive, Scope, Send
 except ImportError as error:  # pragma: no cover - the extra is installed in tests
     raise ImportError("serving needs the extra: install harn[server]") from error
@@ -69,7 +69,7 @@ def build_app(served: Served, routes: Sequence[BaseRoute] = ()) -> ASGIApp:
 
 
 def _routes(served: Served, routes: Sequence[BaseRoute]) -> list[BaseRoute]:
-    return [
+    known = [
         *routes,
         Route("/health", _healthz, methods=["GET"]),
         Route("/healthz", _healthz, methods=["GET"]),
@@ -77,8 +77,38 @@ def _routes(served: Served, routes: Sequence[BaseRoute]) -> list[BaseRoute]:
         Route("/version", _guarded(served, _version), methods=["GET"]),
         Route("/metrics", _guarded(served, _metrics(served)), methods=["GET"]),
         Route("/admin/reload", _guarded(served, _reload(served), always=True), methods=["POST"]),
-        Route("/{path:path}", _receive(served), methods=["POST"]),
     ]
+    return [*known, Route("/{path:path}", Anywhere(served, known))]
+
+
+class Anywhere:
+    """Every other request: an event for a trigger, or a refusal, in JSON whatever the method."""
+
+    def __init__(self, served: Served, routes: Sequence[BaseRoute]) -> None:
+        self._served = served
+        self._routes = routes
+        self._receive = _receive(served)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        request = Request(scope, receive)
+        allowed = self._allowed(request)
+        if allowed and request.method not in allowed:
+            refusal = {"error": f"{request.method} is not allowed"}
+            answer = _json(Reply(405, refusal, {"Allow": ", ".join(sorted(allowed))}))
+        elif request.method != "POST":
+            answer = _json(Reply(404, {"error": "not found"}))
+        else:  # also where nothing is known: a path must not be found by trying
+            answer = await self._receive(request)
+        await answer(scope, receive, send)
+
+    def _allowed(self, request: Request) -> set[str]:
+        """Return the methods that the path takes; none if it is unknown."""
+        found = {"POST"} if self._served.intake.knows(request.url.path) else set()
+        for route in self._routes:
+            if isinstance(route, Route) and route.matches(request.scope)[0] is Match.PARTIAL:
+                found |= route.methods or set()
+        return found
 
 
 class Doorkeeper:
