@@ -192,3 +192,17 @@ def test_the_live_view_ends_cleanly_at_a_signal(tmp_path: Path, number: int) -> 
     _, errors = process.communicate(timeout=30)
 
     assert (process.returncode, errors) == (0, b"")
+
+
+def test_a_policy_that_was_set_in_code_is_no_warning_unless_the_environment_asks_for_another(
+    tmp_path, capsys, monkeypatch
+) -> None:
+    harn.run(fill, state_dir=tmp_path)
+
+    unasked = look(tmp_path, capsys)["warnings"]
+    monkeypatch.setenv("HARN_SCHEDULER_STRATEGY", "drr")
+    monkeypatch.setenv("HARN_SCHEDULER_QUANTUM", "7")
+    asked = look(tmp_path, capsys)["warnings"]
+
+    assert unasked == []
+    assert len(asked) == 1 and "another policy" in asked[0]

@@ -20,6 +20,7 @@ from harn.ratelimit import list_status
 from harn.runtime import Runtime
 from harn.storage import Event, Store, dead_letters, lease_place, list_leases, read_url
 from harn.topics import queue_topics
+from harn.workers import SchedulerPolicy
 
 RECENT = 500
 """Records at the end of a topic that are looked at."""
@@ -32,7 +33,9 @@ _NO_MORE = ("supervisor_stopped", "supervisor_completed")
 
 async def overview(runtime: Runtime, state_dir: Path) -> dict[str, Any]:
     """Return the document of `harn top --once --json`. Cancelling leaves nothing behind."""
-    queues = await queues_view(runtime)
+    # A policy that was set in code differs from an environment that asks for none: that is right.
+    asked = SchedulerPolicy.from_env() != SchedulerPolicy()
+    queues = await queues_view(runtime, compare=asked)
     names = [each["queue"] for each in queues["worker_queues"]]
     journals = await asyncio.to_thread(look_at_journals, state_dir / "pools")
     receipts = await _newest(runtime, topics.POOL_AUDIT)

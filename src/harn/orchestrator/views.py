@@ -39,14 +39,17 @@ LOOKED_BACK = 100_000
 _PAGE = 500
 
 
-async def queues_view(runtime: Runtime) -> dict[str, Any]:
-    """Return the document of `queue ls --json`. Cancelling leaves nothing behind."""
+async def queues_view(runtime: Runtime, *, compare: bool = True) -> dict[str, Any]:
+    """Return the document of `queue ls --json`. Cancelling leaves nothing behind.
+
+    With *compare* it warns of consumers that claim by another policy than the environment's.
+    """
     policy = SchedulerPolicy.from_env()
     summaries, blocks, warnings = [], [], []
     for counts, shares in await _everything(runtime, MOST_KEYS):
         summaries.append(summarise(counts).as_dict())
         blocks.append(_block(counts, shares, policy))
-        warnings += _warnings(counts, policy)
+        warnings += _warnings(counts, policy if compare else None)
     document = {
         "dispatcher": await dispatcher_view(runtime),
         "worker_queues": summaries,
@@ -161,9 +164,9 @@ def _age(counts: QueueCounts, at: int | None) -> int:
     return 0 if at is None else max(0, counts.now - at)
 
 
-def _warnings(counts: QueueCounts, own: SchedulerPolicy) -> list[str]:
+def _warnings(counts: QueueCounts, own: SchedulerPolicy | None) -> list[str]:
     found = []
-    if counts.policy is not None and counts.policy != own.canonical():
+    if own is not None and counts.policy is not None and counts.policy != own.canonical():
         found.append(
             f"queue {counts.queue!r}: its latest consumer claims by another policy than this "
             "process's environment asks for"
