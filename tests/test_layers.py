@@ -237,6 +237,41 @@ def test_the_door_itself_may_be_used() -> None:
     assert not through_other_doors(ast.parse("from os import path"), "pools/pool.py")
 
 
+SQL = re.compile(
+    r"\s*(SELECT|INSERT INTO|UPDATE \w+ SET|DELETE FROM|(CREATE|DROP|ALTER) \w|WITH \w+ AS"
+    r"|LISTEN \")"
+)
+"""A statement. What opens and ends a transaction, and a PRAGMA, are an engine's own."""
+
+
+def statements_in(tree: ast.AST) -> list[tuple[str, int]]:
+    """The SQL in *tree*, docstrings aside, with the line."""
+    said = {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    return [
+        (node.value, node.lineno)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and node not in said and isinstance(node.value, str)
+        if SQL.match(node.value) and not node.value.isalpha()
+    ]
+
+
+@pytest.mark.parametrize(
+    "path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE))
+)
+def test_sql_stands_in_its_own_files(path: Path) -> None:
+    assert not statements_in(ast.parse(path.read_text()))
+
+
+def test_a_statement_is_found_outside_its_files() -> None:
+    text = "def f(x):\n    'SELECT one.'\n    x(f'INSERT INTO {x} VALUES (1)', 'SELECT 1', 'BEGIN')"
+
+    assert [line for _, line in statements_in(ast.parse(text))] == [3, 3]
+
+
 # -- the maps: the picture in the docs, the one in `harn`, and each room's own list
 
 ROOMS = sorted(path.parent for path in SOURCE.glob("*/__init__.py"))

@@ -178,6 +178,8 @@ def test_of_users_without_a_name_the_group_of_the_same_number_is_private(
 def test_what_does_not_exist_passes(tmp_path: Path) -> None:
     check_private(tmp_path / "none", "store", owned=True)
 
+    assert not (tmp_path / "none").exists()
+
 
 def test_a_handler_module_that_others_can_write_to_is_refused_before_it_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

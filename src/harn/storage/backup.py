@@ -10,6 +10,7 @@ import apsw
 
 from harn.errors import StorageError
 from harn.private_files import open_private, sync_dir
+from harn.storage.queries import load_queries
 
 PAGES = 256
 """Pages copied between two looks at whether the copy is still wanted."""
@@ -47,7 +48,9 @@ def _copy(source: apsw.Connection, draft: Path, wanted: Callable[[], bool]) -> b
         copy.execute("PRAGMA journal_mode = OFF").fetchall()
         copy.execute("PRAGMA synchronous = OFF").fetchall()
         source.execute("BEGIN")
-        source.execute("SELECT count(*) FROM sqlite_schema").fetchall()  # this moment, no other
+        source.execute(
+            load_queries("sqlite")["has_versions"].text
+        ).fetchall()  # this moment, no other
         with copy.backup("main", source, "main") as under_way:
             while not under_way.done:
                 if not wanted():

@@ -155,7 +155,9 @@ class Listener:
         with self._lock:
             self._socket = socket.socket(fileno=os.dup(connection.fileno()))
         try:
-            connection.execute(f'LISTEN "{self._channel}"')
+            connection.execute(
+                load_queries("postgres")["listen"].text.format(channel=self._channel)
+            )
             self._handover.hint()  # what came while nobody listened
             while not self._stopped.is_set():
                 for heard in connection.notifies(timeout=30, stop_after=1):

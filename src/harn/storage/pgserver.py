@@ -82,7 +82,7 @@ class Server:
                 # Not through the pool, which would keep to itself why there is no connection.
                 with psycopg.connect(self._dsn, **{**CONNECT, "connect_timeout": 2}) as connection:
                     with answered_within(connection, min(self._busy_ms, FIRST_MS)):
-                        connection.execute("SELECT 1")
+                        connection.execute(load_queries("postgres")["backend_pid"].text)
                     with answered_within(connection, STATEMENT_MS):
                         migrate(connection, self.schema, self._busy_ms, self.where)
                 self.reached = True
@@ -106,7 +106,7 @@ class Server:
         # A pooler lends us another backend each time, which knows nothing that we prepared or
         # set, or knows something else by its name.
         with answered_within(connection, self._busy_ms):
-            row = connection.execute("SELECT pg_backend_pid()").fetchone()
+            row = connection.execute(load_queries("postgres")["backend_pid"].text).fetchone()
         own = row is not None and row[0] == connection.info.backend_pid
         assert isinstance(connection, _Connection)
         connection.statements = Pipeline(connection, is_own=self.prepares and own)
@@ -222,7 +222,7 @@ def migrate(connection: Connection[Any], schema: str, busy_ms: int, where: str) 
         if steps:
             [(exists, _)] = run("has_schema", schema=f'"{schema}"', versions="none")
             if not exists:
-                connection.execute(f'CREATE SCHEMA "{schema}"')
+                connection.execute(queries["make_schema"].text.format(schema=schema))
             run("make_versions")
             for step in steps:
                 connection.execute(step.script)

@@ -145,7 +145,7 @@ class Session:
 
     def _tick(self, ms: int) -> int:
         if self._read_only:
-            rows: Any = self.connection.execute("SELECT ms FROM store_clock").fetchall()
+            rows: Any = self.connection.execute(self._queries["read_clock"].text).fetchall()
             return int(rows[0][0]) if rows else 0
         text = self._queries["tick"].text
         rows = self.connection.execute(text, {"clock": ms}).fetchall()
@@ -158,18 +158,13 @@ def migrate(connection: apsw.Connection, where: str) -> None:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        connection.execute(
-            "CREATE TABLE IF NOT EXISTS harn_schema"
-            " (concern TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT, WITHOUT ROWID"
-        )
+        queries = load_queries("sqlite")
+        connection.execute(queries["make_versions"].text)
         for step in _steps_left(connection, where):
             for _ in connection.execute(step.script):
                 pass
-            connection.execute(
-                "INSERT INTO harn_schema VALUES (?1, ?2)"
-                " ON CONFLICT (concern) DO UPDATE SET version = ?2",
-                (step.concern, step.version),
-            )
+            version = {"concern": step.concern, "version": step.version}
+            connection.execute(queries["note_version"].text, version)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -178,10 +173,9 @@ def migrate(connection: apsw.Connection, where: str) -> None:
 
 
 def _steps_left(connection: apsw.Connection, where: str) -> list[Any]:
-    known = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'harn_schema'").fetchall()
-    rows: Any = (
-        connection.execute("SELECT concern, version FROM harn_schema").fetchall() if known else []
-    )
+    queries = load_queries("sqlite")
+    known = connection.execute(queries["has_versions"].text).fetchall()
+    rows: Any = connection.execute(queries["versions"].text).fetchall() if known else []
     return missing_steps(dict(rows), "sqlite", where)
 
 

@@ -51,6 +51,18 @@ SELECT set_config('search_path', :path, true);
 -- Tell whether our schema and its list of versions exist.
 SELECT to_regnamespace(:schema) IS NOT NULL, to_regclass(:versions) IS NOT NULL;
 
+-- name: backend_pid
+-- Tell which backend serves this session.
+SELECT pg_backend_pid();
+
+-- name: make_schema
+-- Make our schema; its name, a plain one, is put in.
+CREATE SCHEMA "{schema}";
+
+-- name: listen
+-- Hear what is notified; the channel, a plain name, is put in.
+LISTEN "{channel}";
+
 -- name: make_versions
 -- Make the list of versions.
 CREATE TABLE IF NOT EXISTS harn_schema (concern text PRIMARY KEY, version integer NOT NULL);

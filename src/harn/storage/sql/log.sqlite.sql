@@ -19,6 +19,26 @@ INSERT INTO events (topic_id, id, kind, payload, headers, occurred_at_ms) VALUES
 INSERT INTO store_clock (one, ms) VALUES (1, :clock)
 ON CONFLICT (one) DO UPDATE SET ms = max(ms, :clock) RETURNING ms;
 
+-- name: read_clock
+-- Tell the store's clock without moving it.
+SELECT ms FROM store_clock;
+
+-- name: has_versions
+-- Tell whether the list of versions exists.
+SELECT 1 FROM sqlite_schema WHERE name = 'harn_schema';
+
+-- name: make_versions
+-- Make the list of versions.
+CREATE TABLE IF NOT EXISTS harn_schema (concern TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+
+-- name: versions
+-- Tell how far each concern's tables have come.
+SELECT concern, version FROM harn_schema;
+
+-- name: note_version
+-- Note how far a concern's tables have come.
+INSERT INTO harn_schema VALUES (:concern, :version) ON CONFLICT (concern) DO UPDATE SET version = excluded.version;
+
 -- name: freeze
 -- Let nobody append until this transaction ends: a writing transaction is alone already.
 SELECT 1;
