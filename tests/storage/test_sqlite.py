@@ -347,10 +347,11 @@ from harn import Runtime, StorageError
 async def main():
     async with Runtime(storage=sys.argv[1]) as runtime:
         await runtime.event_log.emit("a", "k", 1)
+        store = runtime.event_log.store  # the runtime itself is refused in the child before it
         child = os.fork()
         if not child:
             try:
-                runtime.event_log.store.submit(lambda: None)
+                store.driver.submit(lambda: None)
             except StorageError as error:
                 print(error)
                 sys.stdout.flush()
