@@ -23,7 +23,7 @@ import harn
 from harn import agent_loop, fair_round_robin, llm_provider, llm_rate_limit, pool_create, pool_wait
 from harn.llm.http import Secret
 from harn.llm.openai import OpenAICompatible
-from harn.testing.models import FakeModels, Say
+from harn.testing.fake_provider import FakeModels, Say
 
 TENANTS = ("ash", "birch", "cedar", "dogwood", "elm")
 PROCESSES = 2

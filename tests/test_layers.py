@@ -165,14 +165,14 @@ def test_a_room_exports_only_what_exists(room: str) -> None:
 
 ONE_DOOR = {
     "time": (
-        {"clock.py", "testing/loop.py"},
+        {"clock.py", "testing/virtual_loop.py"},
         {
             *("time", "monotonic", "perf_counter", "sleep"),
             *("time_ns", "monotonic_ns", "perf_counter_ns"),
         },
     ),
     "asyncio": (
-        {"clock.py", "testing/clock.py"},
+        {"clock.py", "testing/fake_clock.py"},
         {"timeout", "timeout_at", "wait_for", "Condition", "TaskGroup"},
     ),
     "os": ({"settings.py"}, {"environ", "environb", "getenv", "putenv"}),

@@ -22,7 +22,7 @@ from harn import (
     worker_queue,
 )
 from harn.naming import joined
-from harn.ratelimit.providers import prefix_of
+from harn.ratelimit.provider_limits import prefix_of
 
 EDGES = [" a", "a ", "\ta", "a\n", "\u2028a", "a\u2028", "a\u3000", "\u00a0a", "a\x1f", " ", ""]
 CONTROLS = ["a\x00b", "a\x1bb", "a\x7fb", "a\x9bb", "a\u2028b", "a\u202eb", "a\ud800b"]

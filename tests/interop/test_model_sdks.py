@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from harn.testing.models import Fail, FakeModels, Say
+from harn.testing.fake_provider import Fail, FakeModels, Say
 
 openai = pytest.importorskip("openai", reason="make interop")
 anthropic = pytest.importorskip("anthropic", reason="make interop")

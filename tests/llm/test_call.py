@@ -34,7 +34,7 @@ from harn.llm.messages import Delta, Message, ModelReply, ModelRequest, ToolCall
 from harn.llm.openai import OpenAICompatible
 from harn.telemetry.metrics import Metrics
 from harn.testing import FakeClock, fresh_runtime
-from harn.testing.models import CutShort, Fail, FakeModels, Garbage, Say, Slow
+from harn.testing.fake_provider import CutShort, Fail, FakeModels, Garbage, Say, Slow
 from tests.sweep import sweep
 
 KEY = "sk-canary-0123456789"
@@ -379,7 +379,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from harn import Runtime, llm_call, llm_provider
 from harn.llm.openai import OpenAICompatible
 from harn.llm.http import Secret
-from harn.testing.models import FakeModels, Say
+from harn.testing.fake_provider import FakeModels, Say
 
 exporter = InMemorySpanExporter()
 provider = TracerProvider()

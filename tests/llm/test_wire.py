@@ -13,7 +13,7 @@ from harn.llm.http import Secret
 from harn.llm.messages import Message, ModelRequest, ToolCall, ToolSpec, Usage
 from harn.llm.openai import OpenAICompatible
 from harn.llm.provider import Provider
-from harn.testing.models import CutShort, Fail, FakeModels, Garbage, Say, Slow
+from harn.testing.fake_provider import CutShort, Fail, FakeModels, Garbage, Say, Slow
 
 KEY = "sk-canary-0123456789"
 FORMATS = ["openai", "anthropic"]

@@ -11,7 +11,7 @@ import pytest
 
 from harn import Bucket, RateLimitGrant, Runtime, durable_rate_limit_acquire
 from harn.ratelimit import Limiter
-from harn.ratelimit.admission import Granted, Want
+from harn.ratelimit.transaction import Granted, Want
 from harn.storage.operations import Ask, Rows
 from harn.storage.session import Session
 from harn.storage.sqlite import SqliteDriver

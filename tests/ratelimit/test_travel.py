@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from harn import HarnError, Runtime, llm_rate_limit, llm_slot
 from harn.clock import sleep_until
 from harn.ratelimit import Limiter
-from harn.ratelimit.slot import FILE
+from harn.ratelimit.llm_slot import FILE
 from harn.storage import limits
 from harn.testing import FakeClock, fresh_runtime
 from sweep import sweep

@@ -15,7 +15,7 @@ import harn
 from harn import Job, drain, llm_call, llm_provider, worker_queue
 from harn.llm.http import Secret
 from harn.llm.openai import OpenAICompatible
-from harn.testing.models import FakeModels, Say
+from harn.testing.fake_provider import FakeModels, Say
 from harn.triggers import Triggers
 
 

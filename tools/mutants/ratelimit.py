@@ -5,7 +5,7 @@ from tools.mutants.mutant import Mutant
 MUTANTS = (
     Mutant(
         "neighbours-wait-for-each-other",
-        "ratelimit/admission.py",
+        "ratelimit/transaction.py",
         "                return False\n        return True\n\n    def _those_ahead",
         "                return False\n        return False\n\n    def _those_ahead",
         (
@@ -16,7 +16,7 @@ MUTANTS = (
     ),
     Mutant(
         "clock-set-back-keeps-a-dead-owner",
-        "ratelimit/admission.py",
+        "ratelimit/transaction.py",
         "        if head.until_us > self.now + LEASE_US:",
         "        if False:",
         (
@@ -27,7 +27,7 @@ MUTANTS = (
     ),
     Mutant(
         "owner-outlives-its-lease",
-        "ratelimit/admission.py",
+        "ratelimit/transaction.py",
         "head.until_us <= self.now or self.is_gone(head.owner):",
         "head.until_us < self.now - 1_000_000 or self.is_gone(head.owner):",
         (
@@ -82,7 +82,7 @@ MUTANTS = (
     ),
     Mutant(
         "settle-down-wakes-no-caller",
-        "ratelimit/line.py",
+        "ratelimit/waiting_callers.py",
         "        self._wake_lines(want.key for want, *_ in corrections)",
         "        self._wake_lines(())",
         ("ratelimit/test_limiter.py::test_settling_down_frees_units_for_whoever_waits",),
@@ -98,7 +98,7 @@ MUTANTS = (
     ),
     Mutant(
         "cancelled-grant-not-refunded",
-        "ratelimit/line.py",
+        "ratelimit/waiting_callers.py",
         "Correction(want, row[0], row[1], pending.verdict.at, 0)",
         "Correction(want, row[0], row[1], pending.verdict.at, want.charge)",
         ("ratelimit/test_limiter.py::test_G7_wherever_it_is_cancelled_an_acquire_leaves_nothing",),
@@ -106,7 +106,7 @@ MUTANTS = (
     ),
     Mutant(
         "cancelled-caller-does-not-hand-on",
-        "ratelimit/line.py",
+        "ratelimit/waiting_callers.py",
         "                if queue:\n                    self._wake_lines((want.key,))",
         "                if queue:\n                    pass",
         ("ratelimit/test_limiter.py::test_a_cancelled_acquire_leaves_no_place_in_line",),

@@ -1,17 +1,18 @@
 """Model calls inside the budget.
 
-messages.py   what is said and what comes back, in no provider's dialect
-provider.py   the seam: complete, stream, count_tokens
-openai.py     one wire format; anthropic.py, the other; http.py, the client under both
-models.py     which provider and model a call reaches
-call.py       llm_call: reserve, call, settle; stream.py, llm_stream
-schemas.py    structured answers, checked
-tools.py      functions as tools; agent.py, agent_loop
-observing.py  spans and counters
+messages.py    requests, replies and messages, in no provider's own format
+provider.py    the seam to a model: complete, stream, count_tokens
+openai.py      one wire format; anthropic.py, the other; http.py, the client under both
+registry.py    the providers of a runtime, and which of them a call reaches
+call.py        llm_call: reserve, call, settle; llm_stream.py, llm_stream
+schemas.py     structured answers, checked
+tools.py       functions as tools; agent.py, agent_loop
+telemetry.py   spans and counters
 """
 
 from harn.llm.agent import AgentResult, agent_loop
 from harn.llm.call import llm_call
+from harn.llm.llm_stream import llm_stream
 from harn.llm.messages import (
     Delta,
     LlmResult,
@@ -22,9 +23,8 @@ from harn.llm.messages import (
     ToolSpec,
     Usage,
 )
-from harn.llm.models import llm_provider
 from harn.llm.provider import Provider
-from harn.llm.stream import llm_stream
+from harn.llm.registry import llm_provider
 
 __all__ = [
     "AgentResult",

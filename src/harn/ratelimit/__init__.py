@@ -1,24 +1,24 @@
 """Rate limits that hold across processes: reserve, run, settle.
 
-window.py     sliding-window arithmetic: pure; rules.py, the rules that count for a key
-admission.py  one transaction: correct, admit, queue
-line.py       the callers of this process that wait, and when to ask again
-limiter.py    durable_rate_limit_acquire, and where the rows live
-buckets.py    what is asked and what is answered
-owner.py      whether the process that holds a ticket still lives
-providers.py  limits of model providers: catalogue, environment, llm_rate_limit
-slot.py       llm_slot and with_rate_limit; concurrency.py, its seats
-hints.py      what a provider's answer says about coming back: pure
-listing.py    what an operator sees; counting.py, what Prometheus sees
+buckets.py           Bucket and RateLimitGrant: what a caller asks for, and what it is told
+limiter.py           durable_rate_limit_acquire, and which store holds the rows
+waiting_callers.py   the callers of this process that wait, and when to ask for them again
+transaction.py       one transaction in the store: correct, admit, queue
+window.py            the arithmetic of a sliding window; rules.py, several limits for one key
+process_identity.py  whether the process that owns a ticket still runs
+provider_limits.py   limits of model providers: catalogue, environment, llm_rate_limit
+llm_slot.py          llm_slot and with_rate_limit; call_slots.py bounds the calls under way
+retry_after.py       how long a provider's response asks callers to wait
+status.py            what `harn ratelimit ls` lists; metrics.py, what Prometheus reads
 """
 
 from __future__ import annotations
 
 from harn.ratelimit.buckets import Bucket, BucketGrant, RateLimitGrant
 from harn.ratelimit.limiter import Limiter, durable_rate_limit_acquire
-from harn.ratelimit.listing import BucketStatus, list_status
-from harn.ratelimit.providers import ProviderLimits, llm_rate_limit
-from harn.ratelimit.slot import LlmSlot, llm_slot, with_rate_limit
+from harn.ratelimit.llm_slot import LlmSlot, llm_slot, with_rate_limit
+from harn.ratelimit.provider_limits import ProviderLimits, llm_rate_limit
+from harn.ratelimit.status import BucketStatus, list_status
 
 __all__ = [
     "Bucket",

@@ -20,7 +20,6 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from harn.duration import Duration, to_ms
 from harn.errors import InvalidOption
 from harn.masking import mask
-from harn.ratelimit.admission import Correction, Granted, Want
 from harn.ratelimit.buckets import (
     DEFAULT_WINDOW_MS,
     Bucket,
@@ -28,9 +27,10 @@ from harn.ratelimit.buckets import (
     RateLimitGrant,
     read_buckets,
 )
-from harn.ratelimit.counting import Counts
-from harn.ratelimit.line import Line
-from harn.ratelimit.owner import owner_here
+from harn.ratelimit.metrics import Counts
+from harn.ratelimit.process_identity import owner_here
+from harn.ratelimit.transaction import Correction, Granted, Want
+from harn.ratelimit.waiting_callers import Line
 from harn.runtime import current_runtime
 from harn.storage import Store
 

@@ -5,13 +5,13 @@ run). `fresh_runtime()` is a runtime in memory on such a clock; `mock_time()` sw
 the runtime you are in. `VirtualTimeLoop` goes further and fakes the event loop's own time, for
 code that calls `asyncio.sleep` itself. None of them ever jumps over real work.
 
-clock.py    FakeClock, fresh_runtime, mock_time
-loop.py     VirtualTimeLoop, run_virtual
-models.py   FakeModels: a model provider on loopback that follows a script
-plugin.py   fixtures for pytest
+fake_clock.py     FakeClock, fresh_runtime, mock_time
+virtual_loop.py   VirtualTimeLoop, run_virtual
+fake_provider.py  FakeModels: a model provider on loopback that follows a script
+plugin.py         fixtures for pytest
 """
 
-from harn.testing.clock import FakeClock, fresh_runtime, mock_time
-from harn.testing.loop import VirtualTimeLoop, run_virtual
+from harn.testing.fake_clock import FakeClock, fresh_runtime, mock_time
+from harn.testing.virtual_loop import VirtualTimeLoop, run_virtual
 
 __all__ = ["FakeClock", "VirtualTimeLoop", "fresh_runtime", "mock_time", "run_virtual"]

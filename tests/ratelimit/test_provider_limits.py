@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harn import InvalidOption, ManifestError, ProviderLimits, Runtime, llm_rate_limit
-from harn.ratelimit.providers import Providers, from_environment
+from harn.ratelimit.provider_limits import Providers, from_environment
 
 TOML = """
 [providers.acme]

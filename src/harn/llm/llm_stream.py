@@ -10,9 +10,9 @@ from typing import Any, cast
 from harn.errors import ChannelClosed
 from harn.llm.call import Prompt, make_request
 from harn.llm.messages import Delta, ModelRequest, Usage
-from harn.llm.models import Models, Route
-from harn.llm.observing import observed
 from harn.llm.provider import BYTES_PER_TOKEN
+from harn.llm.registry import Models, Route
+from harn.llm.telemetry import observed
 from harn.ratelimit import llm_slot
 from harn.runtime import current_runtime
 from harn.sync import Channel

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING
 from harn.clock import Timer, resolve
 from harn.errors import HarnError, StorageBusy
 from harn.graceful import asked, parked, raise_if_asked
-from harn.ratelimit.admission import (
+from harn.ratelimit.process_identity import is_gone
+from harn.ratelimit.transaction import (
     Asking,
     Correction,
     Done,
@@ -39,7 +40,6 @@ from harn.ratelimit.admission import (
     Work,
     carry_out,
 )
-from harn.ratelimit.owner import is_gone
 from harn.storage import limits
 
 if TYPE_CHECKING:

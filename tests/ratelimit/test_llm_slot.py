@@ -18,8 +18,8 @@ from harn import (
     with_rate_limit,
 )
 from harn.ratelimit import Limiter
-from harn.ratelimit.concurrency import SeatsByRoute
-from harn.ratelimit.hints import is_retryable, wait_in
+from harn.ratelimit.call_slots import SeatsByRoute
+from harn.ratelimit.retry_after import is_retryable, wait_in
 from harn.storage import limits
 from harn.testing import FakeClock, fresh_runtime
 from sweep import sweep
@@ -41,7 +41,7 @@ def spawn(coroutine) -> asyncio.Task:
 
 
 async def used(runtime: Runtime) -> dict[str, int]:
-    from harn.ratelimit.slot import FILE
+    from harn.ratelimit.llm_slot import FILE
 
     line, _ = runtime.service(Limiter).line(None, FILE)
     now = line._read_now()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from harn.ratelimit.admission import Granted, Refused, Want
+from harn.ratelimit.transaction import Granted, Refused, Want
 from harn.telemetry.metrics import Metrics, Sample
 
 if TYPE_CHECKING:
-    from harn.ratelimit.line import Line
+    from harn.ratelimit.waiting_callers import Line
     from harn.runtime import Runtime
 
 MOST_LABELS = 200

@@ -15,11 +15,9 @@ from harn.clock import sleep_until
 from harn.duration import Duration, to_ms
 from harn.errors import HarnError, InvalidOption, RateLimitError
 from harn.ratelimit.buckets import RateLimitGrant, check_whole
-from harn.ratelimit.concurrency import Seats, SeatsByRoute
-from harn.ratelimit.hints import is_retryable, status_of, wait_in
+from harn.ratelimit.call_slots import Seats, SeatsByRoute
 from harn.ratelimit.limiter import Limiter, acquire
-from harn.ratelimit.line import Line
-from harn.ratelimit.providers import (
+from harn.ratelimit.provider_limits import (
     Providers,
     buckets_of,
     check_route,
@@ -27,6 +25,8 @@ from harn.ratelimit.providers import (
     travel_ms,
     units_of,
 )
+from harn.ratelimit.retry_after import is_retryable, status_of, wait_in
+from harn.ratelimit.waiting_callers import Line
 from harn.ratelimit.window import LONGEST_PAUSE
 from harn.runtime import Runtime, current_runtime
 from harn.tasks import check_callable, runner_for

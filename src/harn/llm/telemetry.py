@@ -16,7 +16,7 @@ from harn.telemetry.metrics import Metrics, Sample
 from harn.telemetry.spans import span, tracing
 
 if TYPE_CHECKING:
-    from harn.llm.models import Route
+    from harn.llm.registry import Route
 
 MOST_LABELS = 200
 """Routes that are labels of their own; the rest are counted as `other`."""
