@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from harn import Bucket, Runtime, StorageBusy, durable_rate_limit_acquire
-from harn.ratelimit import Limiter, owner
+from harn.ratelimit import Limiter, process_identity
 from harn.runtime import current_frame_var
 from harn.storage import ask, limits
 from harn.testing import FakeClock
@@ -286,22 +286,22 @@ async def test_whoever_waits_for_a_bucket_to_be_made_holds_no_other(postgres_url
 
 def test_a_process_knows_itself_alive_and_its_dead_child_dead() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    boot, space, _, _, _ = owner.owner_here("x").split("/")
-    name = "/".join((boot, space, str(child.pid), owner._started(child.pid) or "-", "x"))
-    assert not owner.is_gone(name)
+    boot, space, _, _, _ = process_identity.owner_here("x").split("/")
+    name = "/".join((boot, space, str(child.pid), process_identity._started(child.pid) or "-", "x"))
+    assert not process_identity.is_gone(name)
 
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert owner.is_gone(name), "a zombie counts as gone"
+    assert process_identity.is_gone(name), "a zombie counts as gone"
     child.communicate()
 
-    assert owner.is_gone(name)
-    assert not owner.is_gone(owner.owner_here("y"))
+    assert process_identity.is_gone(name)
+    assert not process_identity.is_gone(process_identity.owner_here("y"))
 
 
 def test_a_pid_that_was_given_to_another_process_is_not_taken_for_the_old_one() -> None:
-    boot, space, pid, _, unique = owner.owner_here("x").split("/")
+    boot, space, pid, _, unique = process_identity.owner_here("x").split("/")
 
-    assert owner.is_gone("/".join((boot, space, pid, "1", unique)))
-    assert not owner.is_gone("/".join(("another-boot", space, pid, "1", unique)))
-    assert not owner.is_gone("/".join((boot, "another-space", "1", "1", unique)))
+    assert process_identity.is_gone("/".join((boot, space, pid, "1", unique)))
+    assert not process_identity.is_gone("/".join(("another-boot", space, pid, "1", unique)))
+    assert not process_identity.is_gone("/".join((boot, "another-space", "1", "1", unique)))

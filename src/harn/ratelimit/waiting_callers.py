@@ -1,7 +1,7 @@
 """The line of this process before one store: who has come, who waits, and when to ask again.
 
 Callers come and wait on a future. Everything they want between two operations is carried out by
-the next one (`admission.py`), so sixty-four acquires cost one transaction. There is no task
+the next one (`transaction.py`), so sixty-four acquires cost one transaction. There is no task
 here: an operation's answer, a timer or a new caller sets the next operation off.
 
 A caller who is alone is served at once, on the loop's own thread, if the store has a way that
