@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from harn.clock import Clock
 from harn.storage.contract import Hooks
 from harn.storage.memory import MemoryDriver
 from harn.storage.operations import Recipe
 from harn.storage.store import Store, open_driver
-
-if TYPE_CHECKING:
-    from harn.runtime import Runtime
 
 T = TypeVar("T")
 
@@ -18,10 +16,10 @@ T = TypeVar("T")
 class Apart:
     """Carries operations out for the event loop that made it, and tells nobody."""
 
-    def __init__(self, store: Store, world: Runtime) -> None:
+    def __init__(self, store: Store, clock: Clock) -> None:
         self._memory = store.driver if isinstance(store.driver, MemoryDriver) else None
         hooks = Hooks(lambda _: None, lambda: None)
-        self._driver = None if self._memory else open_driver(store.place, world, hooks)
+        self._driver = None if self._memory else open_driver(store.place, lambda: clock, hooks)
 
     async def run(self, recipe: Recipe[T]) -> T:
         """Carry the operation out. Cancelling may leave it done."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from harn.clock import resolve
+from harn.clock import Clock, resolve
 from harn.errors import InvalidOption, StorageError
 from harn.graceful import parked
 from harn.private_files import check_private
@@ -39,7 +40,8 @@ class Store:
         self._runtime = runtime
         self.place: Place = read_url(runtime.storage_url if url is None else url)
         hooks = Hooks(self._appended, self._hinted)
-        self.driver: Driver = open_driver(self.place, runtime, hooks)
+        _check_safe(self.place, runtime.state_dir)
+        self.driver: Driver = open_driver(self.place, lambda: runtime.clock, hooks)
         self._growth: dict[str, int] = {}
         self._hints = 0
         self.awaited: dict[str, list[asyncio.Future[None]]] = {}
@@ -157,6 +159,7 @@ def _target(path: str | os.PathLike[str]) -> Path:
 
 
 def _check_safe(place: Place, state_dir: Path) -> None:
+    """Refuse a file or directory that others can write to, or that belongs to another user."""
     if place.engine not in ("sqlite", "file"):
         return
     check_private(place.path, "store", owned=True)
@@ -164,20 +167,16 @@ def _check_safe(place: Place, state_dir: Path) -> None:
         check_private(place.path.parent, "state directory", owned=True)
 
 
-def open_driver(place: Place, runtime: Runtime, hooks: Hooks) -> Driver:
-    """Make the engine for *place*; it opens files and connections when it is first used.
-
-    A file or directory that others can write to, or that belongs to another user, is refused.
-    """
-    _check_safe(place, runtime.state_dir)
+def open_driver(place: Place, clock: Callable[[], Clock], hooks: Hooks) -> Driver:
+    """Make the engine for *place*; it opens files and connections when it is first used."""
     if place.engine == "memory":
-        return MemoryDriver(lambda: runtime.clock, hooks)
+        return MemoryDriver(clock, hooks)
     if place.engine == "sqlite":
         from harn.storage.sqlite import BUSY_MS, SqliteDriver
 
         return SqliteDriver(
             place.path,
-            lambda: runtime.clock,
+            clock,
             hooks,
             durability="normal" if place.options.get("durability") == "normal" else "full",
             busy_ms=BUSY_MS if place.busy_ms is None else place.busy_ms,
@@ -185,11 +184,11 @@ def open_driver(place: Place, runtime: Runtime, hooks: Hooks) -> Driver:
     if place.engine == "file":
         from harn.storage.file import FileDriver
 
-        return FileDriver(place, lambda: runtime.clock, hooks)
+        return FileDriver(place, clock, hooks)
     try:
         from harn.storage.postgres import PostgresDriver
     except ImportError as error:
         raise StorageError(
             "postgresql:// needs the extra 'postgres': pip install 'harn[postgres]'"
         ) from error
-    return PostgresDriver(place, lambda: runtime.clock, hooks)
+    return PostgresDriver(place, clock, hooks)

@@ -15,8 +15,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from harn.clock import Clock, SystemClock, resolve
 from harn.errors import HarnError
@@ -115,8 +114,7 @@ class Renewals:
 
     async def _serve(self, store: Store) -> None:
         self._inner = asyncio.get_running_loop()
-        world = cast("Runtime", SimpleNamespace(clock=SystemClock()))
-        apart = Apart(store, world)
+        apart = Apart(store, SystemClock())
         try:
             while not self._stopping:
                 await self._look(apart)
