@@ -23,6 +23,7 @@ LINES = [
     {"tasks", "storage"},
     {
         "batcher",
+        "checks",
         "clock",
         "context",
         "duration",
@@ -35,6 +36,7 @@ LINES = [
         "open_runtimes",
         "private_files",
         "quiescence",
+        "records",
         "runtime",
         "settings",
         "teardown",

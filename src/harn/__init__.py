@@ -7,8 +7,8 @@
     primitives   sync ──▶ tasks    │   eventlog ──▶ storage
                  in this process   │   survives this process
     ground       clock runtime context errors settings topics duration ids telemetry
-                 batcher escaping graceful masking naming open_runtimes private_files
-                 quiescence teardown
+                 batcher checks escaping graceful masking naming open_runtimes
+                 private_files quiescence records teardown
 
 Everything public is importable from here and loaded when it is first used, so that `import harn`
 costs nothing and the command line starts at once. `__init__.pyi` tells type checkers the same.

@@ -1,0 +1,74 @@
+"""How a record becomes a dict.
+
+A record is a dataclass or a `msgspec.Struct` that a caller receives: a snapshot, a receipt, a
+report. It inherits `as_dict` from `Record`, or from `SparseRecord` if a field without a value is
+left out. A record with a form of its own writes `as_dict` itself, on top of `fields_of`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+
+class Record:
+    """A record that shows every field, None included.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True, slots=True)
+    ... class Bucket(Record):
+    ...     key: str
+    ...     limit: int | None = None
+    >>> Bucket("calls").as_dict()
+    {'key': 'calls', 'limit': None}
+    """
+
+    __slots__ = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field by name, JSON-ready as far as the values are."""
+        return fields_of(self)
+
+
+class SparseRecord(Record):
+    """A record that leaves out the fields that are None.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True, slots=True)
+    ... class Limits(SparseRecord):
+    ...     rpm: int | None = None
+    ...     tpm: int | None = None
+    >>> Limits(rpm=600).as_dict()
+    {'rpm': 600}
+    """
+
+    __slots__ = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field that is not None by name, JSON-ready as far as the values are."""
+        return {name: value for name, value in fields_of(self).items() if value is not None}
+
+
+def fields_of(record: object) -> dict[str, Any]:
+    """Return the public fields of *record*, with the records inside them as dicts.
+
+    Other values are returned as they are, not copied: a payload may be large.
+    """
+    return {name: _shown(getattr(record, name)) for name in _names(type(record))}
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    # A dataclass names its fields in one attribute, a `msgspec.Struct` in another.
+    names = getattr(kind, "__struct_fields__", None) or kind.__dataclass_fields__  # type: ignore[attr-defined]
+    return tuple(name for name in names if not name.startswith("_"))
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, Record):
+        return value.as_dict()
+    # A record's sequence holds records only or none, so the first item speaks for all. A payload
+    # that is a long list costs one look.
+    if type(value) in (list, tuple) and value and isinstance(value[0], Record):
+        return [each.as_dict() for each in value]
+    return value

@@ -1,0 +1,56 @@
+"""Whole numbers are checked in one way, in one place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harn.checks import is_number, is_whole, whole_number
+from harn.errors import InvalidOption
+
+
+@pytest.mark.parametrize("value", [0, -1, 2**70])
+def test_an_int_is_a_whole_number(value: int) -> None:
+    assert is_whole(value)
+    assert is_number(value)
+    assert whole_number("n", value) == value
+
+
+@pytest.mark.parametrize("value", [True, False, 1.0, "1", None, float("nan")])
+def test_nothing_else_is_one(value: Any) -> None:
+    assert not is_whole(value)
+
+    with pytest.raises(InvalidOption, match="a whole number$"):
+        whole_number("n", value)
+
+
+def test_a_bool_is_no_number_and_a_float_is() -> None:
+    assert is_number(0.5)
+    assert not is_number(True)
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "value", "says"),
+    [
+        (1, None, 0, "a whole number of at least 1$"),
+        (None, 1000, 1001, "a whole number of at most 1,000$"),
+        (1, 1000, 0, "a whole number from 1 to 1,000$"),
+        (1, 1000, 1001, "a whole number from 1 to 1,000$"),
+    ],
+)
+def test_the_error_names_the_limits(
+    least: int | None, most: int | None, value: int, says: str
+) -> None:
+    with pytest.raises(InvalidOption, match=says):
+        whole_number("n", value, least=least, most=most)
+
+
+def test_the_limits_themselves_are_accepted() -> None:
+    assert whole_number("n", 1, least=1, most=3) == 1
+    assert whole_number("n", 3, least=1, most=3) == 3
+
+
+def test_an_option_may_say_what_it_accepts_in_its_own_words() -> None:
+    with pytest.raises(InvalidOption, match="0 means forever"):
+        whole_number("n", -1, least=0, wanted="a whole number; 0 means forever")
