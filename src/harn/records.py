@@ -49,7 +49,7 @@ class SparseRecord(Record):
         return {name: value for name, value in fields_of(self).items() if value is not None}
 
 
-def fields_of(record: object) -> dict[str, Any]:
+def fields_of(record: Any) -> dict[str, Any]:
     """Return the public fields of *record*, with the records inside them as dicts.
 
     Other values are returned as they are, not copied: a payload may be large.

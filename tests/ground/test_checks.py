@@ -21,7 +21,7 @@ def test_an_int_is_a_whole_number(value: int) -> None:
 def test_nothing_else_is_one(value: Any) -> None:
     assert not is_whole(value)
 
-    with pytest.raises(InvalidOption, match="a whole number$"):
+    with pytest.raises(InvalidOption, match=r"a whole number$"):
         whole_number("n", value)
 
 
