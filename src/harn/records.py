@@ -7,7 +7,6 @@ left out. A record with a form of its own writes `as_dict` itself, on top of `fi
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 
@@ -54,14 +53,18 @@ def fields_of(record: Any) -> dict[str, Any]:
 
     Other values are returned as they are, not copied: a payload may be large.
     """
-    return {name: _shown(getattr(record, name)) for name in _names(type(record))}
+    names = _names.get(type(record)) or _find_names(type(record))
+    return {name: _shown(getattr(record, name)) for name in names}
 
 
-@cache
-def _names(kind: type) -> tuple[str, ...]:
+_names: dict[type, tuple[str, ...]] = {}
+
+
+def _find_names(kind: Any) -> tuple[str, ...]:
     # A dataclass names its fields in one attribute, a `msgspec.Struct` in another.
-    names = getattr(kind, "__struct_fields__", None) or kind.__dataclass_fields__  # type: ignore[attr-defined]
-    return tuple(name for name in names if not name.startswith("_"))
+    names = getattr(kind, "__struct_fields__", None) or kind.__dataclass_fields__
+    found = _names[kind] = tuple(name for name in names if not name.startswith("_"))
+    return found
 
 
 def _shown(value: Any) -> Any:
