@@ -274,7 +274,7 @@ def claim_jobs(queue: str, claiming: Claiming, new_id: NewId) -> Operation[Claim
 
 
 def _claim(state: QueueState, claiming: Claiming, new_id: NewId) -> Operation[Claimed]:
-    if state.is_due or state.policy != claiming.policy:
+    if state.is_due or not _follows(state, claiming):
         state.ahead.clear()  # what was seen there is about to change
     yield from lapse_and_bury(state, new_id)
     yield from _adopt_policy(state, claiming)
@@ -303,17 +303,32 @@ def _claim(state: QueueState, claiming: Claiming, new_id: NewId) -> Operation[Cl
 
 def _adopt_policy(state: QueueState, claiming: Claiming) -> Operation[None]:
     """Let the queue follow the policy of its latest claimer."""
-    if state.policy == claiming.policy:
+    if _follows(state, claiming):
         return
-    yield ask("set_policy", queue_id=state.queue_id, policy=claiming.policy)
+    if state.policy != claiming.policy:
+        yield ask("set_policy", queue_id=state.queue_id, policy=claiming.policy)
     state.is_touched = True
-    keys = (claiming.dimension, claiming.cap)
-    if claiming.strategy != "drr" or (state.dimension, state.cap) == keys:
+    if _has_keys_of(state, claiming):
         return
-    record = {"fairness_key": keys[0], "cap": keys[1], "changed_at_ms": state.now}
+    record = {
+        "fairness_key": claiming.dimension,
+        "cap": claiming.cap,
+        "changed_at_ms": state.now,
+    }
     note(state, "keys_changed", record)
     yield from change_keys(state, claiming.dimension)
     yield from change_cap(state, claiming.cap)
+
+
+def _follows(state: QueueState, claiming: Claiming) -> bool:
+    # The policy is no part of the log: where each process has an index of its own, as on files, it
+    # tells only of this process. Another one may have changed the keys since.
+    return state.policy == claiming.policy and _has_keys_of(state, claiming)
+
+
+def _has_keys_of(state: QueueState, claiming: Claiming) -> bool:
+    keys = (claiming.dimension, claiming.cap)
+    return claiming.strategy != "drr" or (state.dimension, state.cap) == keys
 
 
 def _foreign(queue_id: int, triggers: frozenset[str] | None) -> Operation[str | None]:
