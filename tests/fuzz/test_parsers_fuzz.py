@@ -167,7 +167,8 @@ async def test_files_of_a_store_are_read_or_refused(tmp_path: Path, rounds: Any)
 
 
 def test_lines_of_a_topic_are_read_or_called_broken(rounds: Any) -> None:
-    from harn.storage.lines import Broken, Line, seal, write_line
+    from harn.storage.jsonl import seal
+    from harn.storage.lines import Broken, Line, write_line
 
     good = write_line(1, 1, "kind", b'{"n":1}', b"{}", 1)
     for rng in rounds:

@@ -384,6 +384,48 @@ async def test_a_damaged_first_line_loses_no_task(disk) -> None:
     assert new.id > task.id
 
 
+OF_0_1_0 = (
+    b'{"kind":"pool","v":1,"id":"pool_pipeline_16bebeec1d1b2140598a2fdbb98b97a7","name":"jobs",'
+    b'"scope":"pipeline","scope_id":"nightly","max_concurrent":1,"created_at":1794790049017,'
+    b'"submit_counter":0,"crc":"ea2ac36a"}\n'
+    b'{"kind":"task","v":1,"seq":1,"id":"pool_pipeline_16bebeec1d1b2140598a2fdbb98b97a7_task_'
+    b'01a1e1d2-c509-7000-8000-0001c2aa4924","submitted_at":1794790049033,'
+    b'"idempotency_key":"once","call":"tests:note","args":[[1],{}],"crc":"c0d16b9c"}\n'
+    b'{"kind":"start","v":1,"seq":1,"at":1794790049033,"crc":"b0a07896"}\n'
+    b'{"kind":"end","v":1,"seq":1,"at":1794790049036,"status":"completed","result":{"noted":1},'
+    b'"crc":"60e0b7b6"}\n'
+    b'{"kind":"task","v":1,"seq":2,"id":"pool_pipeline_16bebeec1d1b2140598a2fdbb98b97a7_task_'
+    b'01a1e1d2-c50c-7000-8000-0002c2aa4924","submitted_at":1794790049036,"priority":3,"key":"k",'
+    b'"call":"tests:note","args":[[2],{}],"crc":"352985a8"}\n'
+)
+"""A journal as harn 0.1.0 wrote it: a task that ended, and one that had not begun."""
+
+
+async def test_a_journal_of_0_1_0_opens_and_is_written_to_in_the_same_format(disk) -> None:
+    disk.mkdir()
+    (disk / FILE).write_bytes(OF_0_1_0)
+
+    pool = await opened()
+    await pool.close()
+
+    assert [task.result for task in pool.snapshot().tasks] == [{"noted": 1}, {"noted": 2}]
+    assert RAN == [2]
+    data = (disk / FILE).read_bytes()
+    assert data.startswith(OF_0_1_0 + b'{"kind":"start","v":1,"seq":2,"at":')
+    assert not list(disk.glob("*.damaged"))
+
+
+@pytest.mark.parametrize("instead", [b"", b"?"])
+async def test_J4_a_newline_that_was_lost_or_changed_costs_no_task(disk, instead) -> None:
+    disk.mkdir()
+    (disk / FILE).write_bytes(instead.join(OF_0_1_0.split(b"\n")))
+
+    pool = await opened()
+    await pool.close()
+
+    assert [task.result for task in pool.snapshot().tasks] == [{"noted": 1}, {"noted": 2}]
+
+
 @pytest.mark.parametrize("checksum", [True, False])
 async def test_J8_a_newer_version_is_refused_untouched(disk, checksum) -> None:
     pool = await opened()
@@ -463,7 +505,7 @@ async def test_J6_a_forked_child_neither_holds_the_lock_nor_writes(disk) -> None
         try:
             broken = pool._journal._journal._broken
             threading.Event().wait(0.3)
-            os._exit(0 if broken and pool._journal._journal._file._fd == -1 else 1)
+            os._exit(0 if broken and pool._journal._journal._file.handle == -1 else 1)
         finally:
             os._exit(2)
 
@@ -564,15 +606,15 @@ async def test_J9_a_failed_write_fails_the_submit_and_leaves_nothing(disk, monke
     pool = await opened()
     await pool.submit(hang)
     await harn.current_runtime().clock.settle()
-    before, write = pool.snapshot(), os.write
+    before, write = pool.snapshot(), os.pwrite
 
-    def half(fd, data):
-        if fd == pool._journal._journal._file._fd:
-            write(fd, bytes(data)[:7])
+    def half(fd, data, at):
+        if fd == pool._journal._journal._file.handle:
+            write(fd, bytes(data)[:7], at)
             raise OSError(errno.ENOSPC, "No space left on device")
-        return write(fd, data)
+        return write(fd, data, at)
 
-    monkeypatch.setattr(os, "write", half)
+    monkeypatch.setattr(os, "pwrite", half)
     with pytest.raises(StorageError, match="No space left"):
         await pool.submit(partial(note, 1), idempotency_key="once")
     assert pool.snapshot() == before
@@ -590,14 +632,14 @@ async def test_J9_a_failed_write_fails_every_submit_that_shared_it(disk, monkeyp
     pool = await opened()
     await pool.submit(hang)
     await harn.current_runtime().clock.settle()
-    write = os.write
+    write = os.pwrite
 
-    def full(fd, data):
-        if fd == pool._journal._journal._file._fd:
+    def full(fd, data, at):
+        if fd == pool._journal._journal._file.handle:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return write(fd, data)
+        return write(fd, data, at)
 
-    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(os, "pwrite", full)
     submits = [asyncio.ensure_future(pool.submit(partial(note, n))) for n in range(3)]
     await asyncio.wait(submits, timeout=30)
     monkeypatch.undo()
@@ -615,14 +657,14 @@ async def test_J9_an_end_that_could_not_be_written_is_written_later(disk, monkey
 
     task = await pool.submit(work)
     await harn.current_runtime().clock.settle()
-    write, full = os.write, True
+    write, full = os.pwrite, True
 
-    def failing(fd, data):
-        if full and fd == pool._journal._journal._file._fd:
+    def failing(fd, data, at):
+        if full and fd == pool._journal._journal._file.handle:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return write(fd, data)
+        return write(fd, data, at)
 
-    monkeypatch.setattr(os, "write", failing)
+    monkeypatch.setattr(os, "pwrite", failing)
     gate.set()
     waiting = asyncio.ensure_future(task.wait())
     with pytest.raises(StorageError):
@@ -659,16 +701,16 @@ async def test_J9_what_is_owed_is_tried_again_though_nothing_new_arrives(disk, m
 
     monkeypatch.setattr(room, "RETRY_AFTER", 0.01)
     pool = await opened()
-    write, fails = os.write, 3
+    write, fails = os.pwrite, 3
 
-    def failing(fd, data):
+    def failing(fd, data, at):
         nonlocal fails
         if b'"end"' in bytes(data) and fails:
             fails -= 1
             raise OSError(errno.ENOSPC, "No space left on device")
-        return write(fd, data)
+        return write(fd, data, at)
 
-    monkeypatch.setattr(os, "write", failing)
+    monkeypatch.setattr(os, "pwrite", failing)
 
     seen = await (await pool.submit(partial(note, 1))).wait()
 
@@ -743,7 +785,7 @@ async def test_retention_by_age_holds_across_restarts(disk) -> None:
     assert RAN == [1, 1]
 
 
-STEPS = ["open", "flock", "write", "fsync", "rename", "close"]
+STEPS = ["open", "flock", "pwrite", "fsync", "rename", "close"]
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -781,7 +823,7 @@ async def test_J5_compaction_is_all_or_nothing_at_every_step(disk, monkeypatch, 
     with monkeypatch.context() as patch:
         patch.setattr(module, step, dies)
         try:
-            file.replace(ledger, file.size)
+            file.compact(ledger, file.end)
         except Died:
             pass
     try:
@@ -813,7 +855,7 @@ async def test_J5_the_new_file_is_synced_before_its_rename_and_the_directory_aft
 
     monkeypatch.setattr(os, "fsync", lambda fd: (calls.append(f"sync {kind(fd)}"), sync(fd)))
     monkeypatch.setattr(os, "rename", lambda *a, **k: (calls.append("rename"), rename(*a, **k)))
-    file.replace(ledger, file.size)
+    file.compact(ledger, file.end)
     file.close()
 
     assert calls == ["sync file", "rename", "sync directory"]

@@ -16,8 +16,9 @@ import pytest
 from faults import Disk
 
 from harn import Runtime, StorageBusy, StorageCorrupt, StorageError, StorageVersion, private_files
-from harn.storage import Store, append, draft, file, filelog, journal
-from harn.storage.lines import is_sealed, read_line, seal, write_line
+from harn.storage import Store, append, draft, file, filelog, journal, jsonl
+from harn.storage.jsonl import is_sealed, seal
+from harn.storage.lines import read_line, write_line
 
 
 @pytest.fixture
@@ -231,7 +232,7 @@ CALLS = ["pwrite", "fdatasync", "fsync", "rename", "open", "ftruncate"]
 
 
 @pytest.mark.parametrize(
-    "module", [journal, filelog, private_files], ids=lambda each: each.__name__
+    "module", [journal, filelog, jsonl, private_files], ids=lambda each: each.__name__
 )
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("after", [0, 1, 3])
@@ -277,7 +278,8 @@ async def test_J5_a_compaction_that_fails_changes_nothing(
         for after in range(6):
             with monkeypatch.context() as patch:
                 failing = Failing(**{call: (after, 1)})
-                patch.setattr(filelog, "os", failing)
+                for module in (filelog, jsonl):
+                    patch.setattr(module, "os", failing)
                 try:
                     await log.trim("a", keep=3)
                 except StorageError:
@@ -328,8 +330,8 @@ class ForgetfulOs:
 
     fdatasync = fsync
 
-    def rename(self, source: Any, target: Any) -> None:
-        os.rename(source, target)
+    def rename(self, source: Any, target: Any, **places: Any) -> None:
+        os.rename(source, target, **places)
         self.renames.append((str(source), str(target)))
         for fd, name in self._names.items():
             if name == str(source):
@@ -385,7 +387,7 @@ def power_loss(seed: int, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr(filelog, "JOURNAL_BYTES", chance.choice([200, 2000, 10**6]))
-        for module in (journal, filelog, private_files):
+        for module in (journal, filelog, jsonl, private_files):
             patch.setattr(module, "os", forgetful)
         asyncio.run(write())
     (after / "topics").mkdir(parents=True)
@@ -474,7 +476,7 @@ async def test_47_an_operation_that_writes_nothing_syncs_what_was_written_before
         store = runtime.service(Store)
         await store.run(lambda: append([draft("a", "k", 1)]), durability="normal")
         counted = Counting()
-        monkeypatch.setattr(journal, "os", counted)
+        monkeypatch.setattr(jsonl, "os", counted)
 
         await runtime.event_log.read("a")
 
@@ -500,7 +502,7 @@ async def test_J9_a_sync_that_fails_later_is_made_good_by_the_next_commit(
         worker = runtime.service(Store).driver._worker  # type: ignore[attr-defined]
         await runtime.event_log.emit("a", "k", 1)
         with monkeypatch.context() as patch:
-            patch.setattr(journal, "os", Failing(fdatasync=(0, 1)))
+            patch.setattr(jsonl, "os", Failing(fdatasync=(0, 1)))
             worker.idle()
         assert "could not be synced" in caplog.text
         first = (home / "commits.jsonl").stat().st_ino
@@ -509,3 +511,45 @@ async def test_J9_a_sync_that_fails_later_is_made_good_by_the_next_commit(
 
         assert (home / "commits.jsonl").stat().st_ino != first, "the journal is begun anew"
         assert [event.payload for event in await runtime.event_log.read("a")] == [1, 2]
+
+
+OF_0_1_0 = {
+    "cursors.json": b"[]",
+    "commits.jsonl": (
+        b'{"harn":1,"seq":4,"ms":1794790034941,"crc":"c0fcfd2a"}\n'
+        b'{"seq":5,"ms":1794790035005,"parts":[["news",256,102]],"cursors":[],'
+        b'"body":4183231868,"crc":"9ddc69cd"}\n'
+        b'{"id":4,"seq":5,"kind":"greeting","at":1794790035005,"headers":{},"payload":{"n":3},'
+        b'"crc":"b9c497f1"}\n'
+    ),
+    "topics/news.jsonl": (
+        b'{"harn":1,"topic":"news","head":3,"crc":"5379eead"}\n'
+        b'{"id":2,"seq":2,"kind":"greeting","at":1794790034929,"headers":{},"payload":{"n":1},'
+        b'"crc":"cf8f84cc"}\n'
+        b'{"id":3,"seq":3,"kind":"greeting","at":1794790034933,"headers":{},"payload":{"n":2},'
+        b'"crc":"1d6b5ddb"}\n'
+    ),
+    "topics/other.jsonl": (
+        b'{"harn":1,"topic":"other","head":0,"crc":"373d4e7d"}\n'
+        b'{"id":1,"seq":4,"kind":"k","at":1794790034941,"headers":{},"payload":"\xc3\xa9",'
+        b'"crc":"ee786cbb"}\n'
+    ),
+}
+"""A store as harn 0.1.0 wrote it, with a commit that had not reached its topic's file."""
+
+
+def test_a_store_of_0_1_0_opens_and_is_written_to_in_the_same_format(home: Path) -> None:
+    (home / "topics").mkdir(parents=True)
+    for name, data in OF_0_1_0.items():
+        (home / name).write_bytes(data)
+
+    found = payloads(home, "news")
+    emit(home, {"n": 4}, topic="news")
+
+    assert found == [{"n": 1}, {"n": 2}, {"n": 3}]
+    assert payloads(home, "other") == ["é"]
+    before = OF_0_1_0["topics/news.jsonl"] + OF_0_1_0["commits.jsonl"].splitlines(True)[-1]
+    news = (home / "topics" / "news.jsonl").read_bytes()
+    assert news.startswith(before + b'{"id":5,"seq":6,"kind":"k","at":')
+    assert is_sealed(news[len(before) :])
+    assert not list(home.rglob("*.damaged"))

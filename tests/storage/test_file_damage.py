@@ -25,7 +25,8 @@ from harn.clock import SystemClock
 from harn.storage import append, draft, filelog, journal
 from harn.storage.damage import corrected
 from harn.storage.filelog import FileLog
-from harn.storage.lines import Line, seal
+from harn.storage.jsonl import seal
+from harn.storage.lines import Line
 from harn.storage.operations import drive
 
 TOPICS = ["a", "b", "c", "d"]

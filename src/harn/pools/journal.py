@@ -281,7 +281,7 @@ class Journal:
         self._ends = 0
         self._folding = threading.Thread(
             target=self._fold,
-            args=(self._file.size,),
+            args=(self._file.end,),
             name=f"{self._thread.name}-compaction",
             daemon=True,
         )
@@ -300,7 +300,7 @@ class Journal:
         self._folding = None
         if ledger is not None and self._broken is None:
             try:
-                self._file.replace(ledger, size)
+                self._file.compact(ledger, size)
             except OSError as error:
                 logger.warning("cannot compact %s: %s", self.path, error)
 

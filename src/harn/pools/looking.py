@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from harn.pools.records import Ledger, fold
 
 LARGEST = 32 * 1024 * 1024
 """Bytes of a journal that are worth reading for a glance at it."""
+CHUNK = 1 << 20
 MOST_FAILURES = 20
 
 
@@ -43,8 +45,8 @@ def _look(path: Path) -> JournalView:
         size = path.stat().st_size
         if size > LARGEST:
             return _unread(path, f"{size // 2**20} MiB, too large for a glance")
-        with open(path, "rb") as lines:
-            ledger, _ = fold(lines)
+        with open(path, "rb") as file:
+            ledger, _ = fold(iter(partial(file.read, CHUNK), b""))
     except (OSError, StorageError) as error:
         return _unread(path, str(error))
     return _unread(path, "empty") if ledger.pool is None else _summed(ledger)

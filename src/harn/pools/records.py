@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,10 +17,9 @@ from typing import Any
 import msgspec
 
 from harn.errors import StorageCorrupt, StorageVersion
+from harn.storage import jsonl
 
 VERSION = 1
-
-_TAIL = len(',"crc":"00000000"}')
 
 
 class PoolRecord(msgspec.Struct, tag_field="kind", tag="pool", omit_defaults=True):
@@ -114,24 +112,18 @@ _version_decoder = msgspec.json.Decoder(_Versioned)
 
 def encode(record: Record) -> bytes:
     """Write *record* as a line, its checksum last."""
-    body = _encoder.encode(record)[:-1]
-    return b'%b,"crc":"%08x"}\n' % (body, zlib.crc32(body))
+    return jsonl.seal(_encoder.encode(record)[:-1])
 
 
-def decode(line: bytes, first: bool = False) -> Record:
-    """Read a line without its newline; `StorageCorrupt` if it is damaged, or not one of ours.
+def decode(text: bytes) -> Record:
+    """Read a line whose checksum is right; `StorageCorrupt` if it is not one of ours.
 
-    A line of another version is `StorageVersion`. The *first* line of a file may say so even if
-    we cannot make sense of its checksum: a newer harn may have another kind.
+    A line of another version is `StorageVersion`.
     """
-    if b',"crc":"%08x"}' % zlib.crc32(line[:-_TAIL]) != line[-_TAIL:]:
-        if first:
-            _refuse_newer(line)
-        raise StorageCorrupt("its checksum does not fit")
     try:
-        record: Record = _decoder.decode(line)
+        record: Record = _decoder.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        _refuse_newer(line)
+        _refuse_newer(text)
         raise StorageCorrupt(str(error)) from None
     if record.v != VERSION:
         raise StorageVersion(f"is of version {record.v}; this harn reads version {VERSION}")
@@ -147,15 +139,6 @@ def _refuse_newer(line: bytes) -> None:
         raise StorageVersion(f"is of version {version}; this harn reads version {VERSION}")
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """A line that could not be read: where it began, why, and what was there."""
-
-    offset: int
-    reason: str
-    line: bytes
-
-
 @dataclass(slots=True)
 class Ledger:
     """What a journal adds up to: its pool, the tasks it holds, and its damaged lines."""
@@ -164,7 +147,7 @@ class Ledger:
     tasks: dict[int, TaskRecord] = field(default_factory=dict)
     ended: dict[int, None] = field(default_factory=dict)
     """The finished ones, in the order in which they finished."""
-    damage: list[Damage] = field(default_factory=list)
+    damage: list[jsonl.Damage] = field(default_factory=list)
     last_seq: int = 0
     lines: int = 0
 
@@ -232,26 +215,31 @@ class Ledger:
                 yield encode(task)
 
 
-def fold(lines: Iterable[bytes], start: int = 0) -> tuple[Ledger, int]:
-    """Read *lines* (newlines included) from offset *start*; return the state and where it ends.
+def fold(chunks: Iterable[bytes], start: int = 0) -> tuple[Ledger, int]:
+    """Read a journal from offset *start*; return the state and where it ends.
 
-    A damaged line is kept in `damage` and the rest is read. The end lies after the last whole
-    line: what follows is torn, the beginning of a line that was never acknowledged.
+    *chunks* are its bytes, cut anywhere. A damaged line is kept in `damage` and the rest is read.
+    The end lies after the last whole line: what follows is torn, the beginning of a line that was
+    never acknowledged.
     """
-    ledger, offset = Ledger(), start
+    ledger, end = Ledger(), start
     apply, damage = ledger.apply, ledger.damage
-    for line in lines:
-        whole = line.endswith(b"\n")
+    for offset, line, text in jsonl.read_lines(chunks, start):
         try:
-            apply(decode(line.rstrip(b"\r\n"), not ledger.lines))
+            if text is not None:
+                apply(decode(text))
+            else:
+                if not ledger.lines:  # a newer harn may have another kind of checksum
+                    _refuse_newer(line)
+                if not line.endswith(b"\n"):
+                    break
+                if line.strip():
+                    damage.append(jsonl.Damage(offset, "the checksum does not match", line))
         except StorageCorrupt as error:
-            if not whole:
-                break
-            if line.strip():
-                damage.append(Damage(offset, str(error), line))
-        offset += len(line)
+            damage.append(jsonl.Damage(offset, str(error), line))
+        end = offset + len(line)
         ledger.lines += 1
-    return ledger, offset
+    return ledger, end
 
 
 def as_json(value: Any) -> bytes | None:

@@ -16,7 +16,7 @@ differ in how they drive it and in nothing that can be seen.
     memory.py        an engine: the same statements, in memory
     file.py          an engine; filelog.py, the log in files; lines.py, a topic's file
     journal.py       the commit journal of that engine; carrying.py, from it to the topics' files
-    damage.py        damaged bytes of those files, named and kept aside
+    jsonl.py         a file of checksummed lines; damage.py, one wrong byte of one put right
     postgres.py      an engine; pgserver.py, connections; pgpipeline.py, bursts of statements;
                      pgarrays.py, columns as arrays
     listening.py     NOTIFY as a wake-up hint; watching.py, inotify as one
@@ -35,6 +35,7 @@ differ in how they drive it and in nothing that can be seen.
 
 from __future__ import annotations
 
+from harn.storage import jsonl
 from harn.storage.apart import Apart
 from harn.storage.codec import check_kind, check_topic, decode, draft, encode, encode_headers
 from harn.storage.contract import Damaged, Draft, Driver, Durability, Event
@@ -214,6 +215,7 @@ __all__ = [
     "has_work",
     "head",
     "inbox",
+    "jsonl",
     "keep_alive",
     "keys_in_turn",
     "lease_place",

@@ -13,16 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harn.storage.journal import Part
-from harn.storage.lines import (
-    Line,
-    TopicFile,
-    close_line,
-    intact_pieces,
-    is_sealed,
-    read_line,
-    split_lines,
-    write_header,
-)
+from harn.storage.jsonl import close_line, intact_pieces, is_sealed, split_lines
+from harn.storage.lines import Line, TopicFile, read_line, write_header
 
 Pread = Callable[[int, int], bytes]
 """Return at most so many bytes (second) from a place (first)."""

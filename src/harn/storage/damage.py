@@ -1,56 +1,10 @@
-"""Damage in a directory of topic files: named with its place, and its bytes kept aside.
-
-What is damaged is never thrown away. Its bytes go to `<file>.damaged`, one JSON object a line
-(`{"offset": ..., "reason": ..., "base64": ...}`), before the file itself is mended.
-"""
+"""Damage in a checksummed line that is one wrong byte: it can be found, and put right."""
 
 from __future__ import annotations
 
-import base64
-import json
-import os
-import re
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
-from harn.private_files import open_private, sync_dir
-
-SEAL = re.compile(rb',"crc":"([0-9a-f]{8})"\}')
-"""The end of a sealed line, without its newline."""
-TAIL = len(b',"crc":"00000000"}\n')
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """Bytes that cannot be trusted: where in the file they begin, and why."""
-
-    offset: int
-    reason: str
-    data: bytes
-
-
-def set_aside(path: Path, found: Sequence[Damage]) -> None:
-    """Keep the bytes of what was *found* in *path* in a file beside it, durably."""
-    aside = path.with_name(f"{path.name}.damaged")
-    handle = open_private(aside, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    with open(handle, "ab") as side:
-        for each in found:
-            kept = base64.b64encode(each.data).decode()
-            note = {"offset": each.offset, "reason": each.reason, "base64": kept}
-            side.write(json.dumps(note).encode() + b"\n")
-        side.flush()
-        os.fsync(handle)
-    sync_dir(path.parent)
-
-
-def count_aside(path: Path) -> int:
-    """Return how many pieces of *path* were set aside."""
-    try:
-        return path.with_name(f"{path.name}.damaged").read_bytes().count(b"\n")
-    except FileNotFoundError:
-        return 0
+from harn.storage.jsonl import SEAL, TAIL
 
 
 def corrected(line: bytes) -> bytes | None:

@@ -4,7 +4,7 @@
 <dir>/commits.jsonl   the commit journal (see `journal.py`)
 <dir>/cursors.json    where consumers stand, as of the journal's start
 <dir>/topics/*.jsonl  one file a topic (see `lines.py`)
-<dir>/*.damaged       damaged bytes that were set aside (see `damage.py`)
+<dir>/*.damaged       damaged bytes that were set aside (see `jsonl.py`)
 
 Opened read-only, nothing of this is made, mended or written: what the journal has and the
 topics' files have not is read as if it had been carried over.
@@ -12,7 +12,6 @@ topics' files have not is read as if it had been carried over.
 
 from __future__ import annotations
 
-import fcntl
 import heapq
 import logging
 import os
@@ -28,17 +27,19 @@ from harn.clock import Clock
 from harn.errors import StorageBusy, StorageError
 from harn.private_files import make_private_dir, open_private, sync_dir
 from harn.storage.carrying import by_id, fits, mended, torn_tail
-from harn.storage.damage import Damage, count_aside, set_aside
 from harn.storage.journal import Commit, Journal, Part
-from harn.storage.lines import (
-    Broken,
-    Line,
-    TopicFile,
+from harn.storage.jsonl import (
+    Damage,
     close_line,
+    count_aside,
     is_sealed,
-    write_header,
-    write_line,
+    set_aside,
+    try_lock,
+    unlock,
+    write_all,
+    write_whole,
 )
+from harn.storage.lines import Broken, Line, TopicFile, write_header, write_line
 from harn.storage.operations import Ask, Row, Rows
 
 logger = logging.getLogger("harn.storage")
@@ -152,7 +153,7 @@ class FileLog:
             self._apply(commit, self._write)
             for topic, id, *_ in self.staged.rows:
                 self._heads[topic] = id
-            if self._journal.position > JOURNAL_BYTES:
+            if self._journal.end > JOURNAL_BYTES:
                 self.checkpoint()
         except OSError as error:
             logger.warning("%s: to be repeated from the journal: %s", self.directory, error)
@@ -178,7 +179,7 @@ class FileLog:
     def release(self) -> None:
         """Give the lock back."""
         if self._lock >= 0:
-            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            unlock(self._lock)
 
     def close(self) -> None:
         """Let go of every file."""
@@ -190,7 +191,7 @@ class FileLog:
     def sync(self) -> None:
         """Sync commits of the weaker class."""
         with self._in_doubt_if_it_fails():
-            self._journal.sync()
+            self._journal.sync_if_open()
 
     @contextmanager
     def _in_doubt_if_it_fails(self) -> Iterator[None]:
@@ -213,8 +214,8 @@ class FileLog:
         for topic in sorted(self._unsynced):
             _sync_file(self._path(topic))
         sync_dir(self.topics)
-        _write_whole(self.directory / "cursors.json", _cursors_as_json(self._cursors))
-        self._journal.replace()
+        write_whole(self.directory / "cursors.json", _cursors_as_json(self._cursors))
+        self._journal.start_again()
         self._unsynced.clear()
         self._doubtful = False
 
@@ -264,14 +265,10 @@ class FileLog:
     def _take_lock(self) -> None:
         pause, waited = 0.0005, 0.0
         while self._lock >= 0:
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if try_lock(self._lock):
                 return
-            except BlockingIOError:
-                if waited * 1000 > self._busy_ms:
-                    raise StorageBusy(
-                        f"{self.directory} is locked by another process; try again"
-                    ) from None
+            if waited * 1000 > self._busy_ms:
+                raise StorageBusy(f"{self.directory} is locked by another process; try again")
             threading.Event().wait(pause)
             waited += pause
             pause = min(pause * 1.5, 0.02)
@@ -384,7 +381,7 @@ class FileLog:
         path = self._path(part.topic)
         handle = open_private(path, os.O_RDWR | os.O_CREAT)
         try:
-            _write_all(handle, part.data, part.at)
+            write_all(handle, part.data, part.at)
         finally:
             os.close(handle)
         return part.end
@@ -483,7 +480,7 @@ class FileLog:
         handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             if is_whole:  # only its newline is missing
-                _write_all(handle, whole, end)
+                write_all(handle, whole, end)
                 return end + len(whole)
             os.ftruncate(handle, end)
             return end
@@ -502,7 +499,7 @@ class FileLog:
             kept = os.pread(source._fd, source.size - start, start) if start < source.size else b""
         finally:
             source.close()
-        _write_whole(self._path(topic), write_header(topic, head) + kept)
+        write_whole(self._path(topic), write_header(topic, head) + kept)
         self._ends.pop(topic, None)
         self._heads.pop(topic, None)
         self._places.pop(topic, None)
@@ -658,25 +655,6 @@ def _size(path: Path) -> int:
 
 def _nothing(position: int, count: int) -> bytes:
     return b""
-
-
-def _write_all(handle: int, data: bytes, at: int) -> None:
-    done = os.pwrite(handle, data, at)
-    while done < len(data):
-        done += os.pwrite(handle, data[done:], at + done)
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    """Replace *path* all at once: write, sync, rename, sync the directory."""
-    temporary = path.with_name(path.name + ".tmp")
-    handle = open_private(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-    try:
-        _write_all(handle, data, 0)
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    os.rename(temporary, path)
-    sync_dir(path.parent)
 
 
 def _sync_file(path: Path) -> None:

@@ -27,9 +27,9 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from harn.errors import StorageVersion
-from harn.private_files import open_private, sync_dir
-from harn.storage.damage import SEAL, Damage, corrected
-from harn.storage.lines import VERSION, seal
+from harn.storage.damage import corrected
+from harn.storage.jsonl import SEAL, AppendFile, Damage, seal
+from harn.storage.lines import VERSION
 
 NAME = "commits.jsonl"
 
@@ -80,123 +80,100 @@ class _Head(msgspec.Struct):
         return sum(length for _, _, length in self.parts)
 
 
-class Journal:
+class Journal(AppendFile):
     """The journal's file, read and written under the directory's lock; or *read_only*."""
 
     def __init__(self, directory: Path, *, read_only: bool = False) -> None:
-        self.path = directory / NAME
+        super().__init__(directory / NAME)
         self._read_only = read_only
         self.seq = 0
         self.ms = 0
-        self.position = 0
         self.is_headless = False
         """Whether the file has lost its first line, and must be replaced."""
         self._header_end = b""
-        self._fd = -1
         self._inode = -1
 
     def is_replaced(self) -> bool:
         """Tell whether the file is another than the one we have read; True before the first."""
+        if self.handle < 0:
+            return True
         try:
             seen = os.stat(self.path)
         except FileNotFoundError:
             return True
-        return seen.st_ino != self._inode or seen.st_size < self.position
+        return seen.st_ino != self._inode or seen.st_size < self.end
 
     def open(self) -> None:
         """Open the file again, making it when there is none, and read its first line."""
         self.close()
-        self.position = 0
+        self.end = 0
         if not self.path.exists():
             if not self._read_only:
-                self.replace()
+                self.start_again()
             return
         access = os.O_RDONLY if self._read_only else os.O_RDWR
-        self._fd = os.open(self.path, access | os.O_CLOEXEC | os.O_NOFOLLOW)
-        self._inode = os.fstat(self._fd).st_ino
-        start = os.pread(self._fd, 4096, 0)
+        self.handle = os.open(self.path, access | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._inode = os.fstat(self.handle).st_ino
+        start = os.pread(self.handle, 4096, 0)
         found = _sealed(start, 0, _Header)
         self.is_headless = found is None
         if found is None:
             return  # damaged: `news` says so
-        header, self.position = found
+        header, self.end = found
         if header.harn > VERSION:
             raise StorageVersion(f"{self.path} was written by a newer harn; upgrade")
         self.seq, self.ms = max(self.seq, header.seq), max(self.ms, header.ms)
-        self._header_end = start[self.position - 1 : self.position]
+        self._header_end = start[self.end - 1 : self.end]
         self.is_headless = not self._header_end
 
     def news(self) -> Iterator[Commit | Damage]:
         """Yield what was added since we last looked; cut a torn tail off."""
         if self._header_end not in (b"", b"\n"):
             wrong, self._header_end = self._header_end, b""
-            yield Damage(self.position - 1, "the newline after the first line is wrong", wrong)
-        size = os.fstat(self._fd).st_size if self._fd >= 0 else 0
-        if size <= self.position:
+            yield Damage(self.end - 1, "the newline after the first line is wrong", wrong)
+        size = os.fstat(self.handle).st_size if self.handle >= 0 else 0
+        if size <= self.end:
             return
-        base = self.position
-        data = os.pread(self._fd, size - base, base)
+        base = self.end
+        data = os.pread(self.handle, size - base, base)
         for end, found in scan(data, headless=base == 0):
-            self.position = base + end
+            self.end = base + end
             if isinstance(found, Commit):
                 self.seq, self.ms = max(self.seq, found.seq), max(self.ms, found.ms)
                 yield found
             else:
                 yield Damage(base + found.offset, found.reason, found.data)
-        if self.position < size and not self._read_only:
-            os.ftruncate(self._fd, self.position)
+        if self.end < size and not self._read_only:
+            self.cut_back()
 
     def add(self, commit: Commit, *, sync: bool) -> None:
         """Make *commit* true. When this raises, it is not."""
-        data = _write_commit(commit)
+        before = self.end
         try:
-            written = os.pwrite(self._fd, data, self.position)
-            while written < len(data):
-                written += os.pwrite(self._fd, data[written:], self.position + written)
+            self.append(_write_commit(commit))
             if sync:
-                os.fdatasync(self._fd)
+                self.sync()
         except OSError:
-            self._take_back()
+            # After a failed write or sync nothing is known about these bytes: cut them off, and
+            # do not trust this handle again.
+            self.end = before
+            try:
+                self.cut_back()
+            finally:
+                self.close()
             raise
-        self.position += len(data)
         self.seq, self.ms = commit.seq, max(self.ms, commit.ms)
 
-    def sync(self) -> None:
+    def sync_if_open(self) -> None:
         """Sync what was added without."""
-        if self._fd >= 0:
-            os.fdatasync(self._fd)
+        if self.handle >= 0:
+            self.sync()
 
-    def replace(self) -> None:
-        """Start anew; everything said so far must be synced in the topics' files."""
-        temporary = self.path.with_suffix(".tmp")
-        fresh = open_private(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-        try:
-            header = seal(b'{"harn":%d,"seq":%d,"ms":%d' % (VERSION, self.seq, self.ms))
-            os.write(fresh, header)
-            os.fsync(fresh)
-            os.rename(temporary, self.path)
-            sync_dir(self.path.parent)
-        except OSError:
-            os.close(fresh)
-            raise
-        self.close()
-        self._fd, self._inode = fresh, os.fstat(fresh).st_ino
-        self.position = len(header)
+    def start_again(self) -> None:
+        """Empty the file; everything said so far must be synced in the topics' files."""
+        self.replace([seal(b'{"harn":%d,"seq":%d,"ms":%d' % (VERSION, self.seq, self.ms))])
+        self._inode = os.fstat(self.handle).st_ino
         self.is_headless, self._header_end = False, b""
-
-    def close(self) -> None:
-        """Let go of the file."""
-        fd, self._fd, self._inode = self._fd, -1, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def _take_back(self) -> None:
-        # After a failed write or sync nothing is known about these bytes: cut them off, and do
-        # not trust this descriptor again.
-        try:
-            os.ftruncate(self._fd, self.position)
-        finally:
-            self.close()
 
 
 def _write_commit(commit: Commit) -> bytes:

@@ -14,7 +14,6 @@ given away again.
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,8 @@ from pathlib import Path
 import msgspec
 
 from harn.errors import StorageCorrupt, StorageVersion
-from harn.storage.damage import SEAL, TAIL, corrected
+from harn.storage.damage import corrected
+from harn.storage.jsonl import close_line, intact_pieces, is_sealed, read_lines, seal
 from harn.storage.operations import Row
 
 VERSION = 1
@@ -60,11 +60,6 @@ class Broken:
 _line_decoder = msgspec.json.Decoder(Line)
 
 
-def seal(body: bytes) -> bytes:
-    """Close an object (given without its brace) with its checksum."""
-    return b'%b,"crc":"%08x"}\n' % (body, zlib.crc32(body))
-
-
 def write_line(id: int, seq: int, kind: str, payload: bytes, headers: bytes, at: int) -> bytes:
     """Write one record."""
     return seal(
@@ -78,45 +73,19 @@ def write_header(topic: str, head: int) -> bytes:
     return seal(b'{"harn":%d,"topic":%b,"head":%d' % (VERSION, msgspec.json.encode(topic), head))
 
 
-def is_sealed(line: bytes) -> bool:
-    """Tell whether *line* is whole and says what was written."""
-    if not line.endswith(b'"}\n') or line[-TAIL : -TAIL + 8] != b',"crc":"':
-        return False
-    try:
-        return zlib.crc32(line[:-TAIL]) == int(line[-11:-3], 16)
-    except ValueError:
-        return False
-
-
 def read_line(line: bytes, near: int, position: int) -> Line | Broken:
     """Read one record's line."""
-    if not is_sealed(line):
+    return _decode(line if is_sealed(line) else None, near, position)
+
+
+def _decode(text: bytes | None, near: int, position: int) -> Line | Broken:
+    """Read the text of a line as `read_lines` gives it."""
+    if text is None:
         return Broken(near, position, "the checksum does not match")
     try:
-        return _line_decoder.decode(line)
+        return _line_decoder.decode(text)
     except (ValueError, RecursionError) as error:
         return Broken(near, position, str(error))
-
-
-def intact_pieces(line: bytes) -> list[bytes]:
-    """Split *line* where damage took a newline: its sealed parts, and what is between them.
-
-    >>> first, second = write_header("a", 0), write_header("b", 0)
-    >>> intact_pieces(first[:-1] + b"?" + second) == [first[:-1] + b"?", second]
-    True
-    """
-    pieces, start, crc, seen = [], 0, 0, 0
-    for found in SEAL.finditer(line):
-        crc = zlib.crc32(line[seen : found.start()], crc)
-        seen = found.start()
-        if crc == int(found[1], 16):
-            end = found.end() + (line[found.end() : found.end() + 1] not in (b"", b"{"))
-            pieces.append(line[start:end])
-            start = seen = end
-            crc = 0
-    if start < len(line):
-        pieces.append(line[start:])
-    return pieces
 
 
 class TopicFile:
@@ -197,8 +166,8 @@ class TopicFile:
         before the next intact record, never one that is there.
         """
         broken: list[tuple[int, Broken]] = []
-        for start, line in self._raw_lines(position):
-            found = read_line(close_line(line), near, start)
+        for start, line, text in read_lines(self._chunks(position), position):
+            found = _decode(text, near, start)
             if isinstance(found, Broken):
                 if line.endswith(b"\n"):
                     broken.append((start + len(line), found))
@@ -209,19 +178,10 @@ class TopicFile:
             yield start + len(line), found
         yield from _numbered(broken, near, 1 << 62)
 
-    def _raw_lines(self, position: int) -> Iterator[tuple[int, bytes]]:
-        kept = b""
-        while position < self.size:
-            more = self.read(position + len(kept), max(_CHUNK, len(kept)))
-            data = kept + more
-            cut = data.rfind(b"\n") + 1 if more else len(data)
-            for line in split_lines(data[:cut]):
-                for piece in (line,) if is_sealed(line) else intact_pieces(line):
-                    yield position, piece
-                    position += len(piece)
-            kept = data[cut:]
-            if not more:
-                return
+    def _chunks(self, position: int) -> Iterator[bytes]:
+        while position < self.size and (chunk := self.read(position, _CHUNK)):
+            yield chunk
+            position += len(chunk)
 
     def _read_header(self) -> tuple[int, int]:
         line, end = self._raw_line(0, self.size)
@@ -303,20 +263,3 @@ def _numbered(
         # A newline that damage put into a record makes two lines of one.
         before = min(near + count, max(near, following - 1) - 1)
         yield end, Broken(before, each.position, each.reason)
-
-
-def close_line(line: bytes) -> bytes:
-    """Return a line whose seal is whole with its newline, though that was lost or changed."""
-    if is_sealed(line):
-        return line
-    found = SEAL.search(line, max(0, len(line) - TAIL))
-    if found is None or len(line) - found.end() > 1:
-        return line
-    return line[: found.end()] + b"\n"
-
-
-def split_lines(data: bytes) -> list[bytes]:
-    """Split *data* after each newline."""
-    # not bytes.splitlines, which also splits at a "\r" that damage may have put anywhere
-    parts = data.split(b"\n")
-    return [part + b"\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
