@@ -17,7 +17,7 @@ import pytest
 
 import harn
 from harn import errors, settings, topics
-from harn.cli.tree import harn as tree
+from harn.cli.commands import harn as tree
 from harn.telemetry.metrics import FAMILIES
 
 ROOT = Path(__file__).parent.parent

@@ -22,7 +22,7 @@ from harn import (
     worker_queue,
 )
 from harn.cli import invoke
-from harn.cli.tree import harn as tree
+from harn.cli.commands import harn as tree
 from harn.escaping import in_json, on_lines, one_line, to_json
 from harn.triggers import Triggers
 

@@ -8,7 +8,7 @@ import pytest
 
 from harn import HarnError, InvalidOption, Runtime, durable_rate_limit_acquire
 from harn.cli import invoke
-from harn.cli.where import Where
+from harn.cli.target import CommandTarget
 from harn.settings import Settings
 from harn.storage import Store, read_url
 
@@ -111,6 +111,6 @@ async def test_a_limiters_state_path_is_no_url_of_an_unknown_kind(tmp_path: Path
 def test_no_record_shows_the_password_in_its_repr(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARN_STORAGE", AWAY)
 
-    shown = f"{Settings.load()!r} {read_url(AWAY)!r} {Where(storage=AWAY)!r}"
+    shown = f"{Settings.load()!r} {read_url(AWAY)!r} {CommandTarget(storage=AWAY)!r}"
 
     assert "PWSECRET" not in shown

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harn.cli.tree import harn as tree
+from harn.cli.commands import harn as tree
 from harn.orchestrator import read_manifest
 from harn.settings import variables
 

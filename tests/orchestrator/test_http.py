@@ -11,7 +11,7 @@ from served import NEW, OLD, Site, site
 
 from harn import event_log_read, topics, worker_queue
 from harn.orchestrator import intake as intake_module
-from harn.portal import app as app_module, serving
+from harn.portal import app as app_module, http_server
 from harn.triggers import SCHEMES, Scheme
 
 
@@ -217,7 +217,7 @@ async def test_S15_a_slow_body_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
 async def test_S15_slow_heads_are_cut_and_others_are_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(serving, "HEAD_WITHIN", 0.3)
+    monkeypatch.setattr(http_server, "HEAD_WITHIN", 0.3)
     async with site() as served:
         connections = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(200)]
         for _, writer in connections:

@@ -13,8 +13,8 @@ import pytest
 
 from harn import Runtime, TriggerError, trigger_fire, trigger_register
 from harn.triggers import A2aTarget
-from harn.triggers.guard import check_allowed, read_url
-from harn.triggers.outbound import MOST_BODY, post
+from harn.triggers.allowed_hosts import check_allowed, read_url
+from harn.triggers.http_client import MOST_BODY, post
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 LOCAL = check_allowed(["a2a+http://127.0.0.1", "a2a+http://::1"])

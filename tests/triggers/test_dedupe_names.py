@@ -11,7 +11,7 @@ from harn.orchestrator import Hook, Intake, Key
 from harn.storage import DedupeClaim
 from harn.triggers import sign
 from harn.triggers.binding import check_binding
-from harn.triggers.dispatch import Dispatch
+from harn.triggers.dispatch_state import Dispatch
 from harn.triggers.retry import Retry
 
 

@@ -4,15 +4,16 @@ Data goes to stdout, everything else to stderr; a failure is one line and an exi
 could not be done, 2: wrong usage, 130: interrupted). Even click is imported only when there is
 something for it to do, so that `harn --version` starts at once.
 
-tree.py          the tree of commands, each imported when it is called
-where.py         which manifest a command is about; stores.py, which store
-work.py          what a command waits for before it ends
-output.py        JSON or text, and never a terminal's escapes
-orchestrator.py  `harn orchestrator`: check.py, serve.py, fire.py, queue.py, dlq.py, metrics.py
-log.py           `harn log`; ratelimit.py, `harn ratelimit`; top.py, `harn top`
-demo.py          `harn demo`; demoqueue.py, its second half
-doctor.py        `harn doctor`; completion.py, `harn completion`
-lint.py          `harn lint`; lint_rules.py, what it looks for
+commands.py       the tree of commands, each imported when it is called
+target.py         which manifest and which store a command is about
+store_choice.py   which store: --storage, HARN_STORAGE or the state directory
+wait_for_work.py  what a command waits for before it ends
+output.py         JSON or text, and never a terminal's escapes
+orchestrator.py   `harn orchestrator`: check.py, serve.py, fire.py, queue.py, dlq.py, metrics.py
+log.py            `harn log`; ratelimit.py, `harn ratelimit`; top.py, `harn top`
+demo/             `harn demo`
+doctor.py         `harn doctor`; completion.py, `harn completion`
+lint.py           `harn lint`; lint_rules.py, what it looks for
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def invoke(argv: Sequence[str]) -> int:
 def _invoke(argv: Sequence[str]) -> int:
     import click
 
-    from harn.cli.tree import harn
+    from harn.cli.commands import harn
     from harn.errors import HarnError
 
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from harn.cli.output import emit, say
-from harn.cli.where import DEFAULT_CONFIG, Where, common
+from harn.cli.target import DEFAULT_CONFIG, CommandTarget, common
 from harn.escaping import one_line, to_json
 from harn.orchestrator import (
     ManifestProblems,
@@ -23,7 +23,7 @@ from harn.orchestrator import (
 @click.command()
 @click.option("--schema", is_flag=True, help="Print the manifest's JSON Schema, for editors.")
 @common
-def check(where: Where, schema: bool) -> int:
+def check(target: CommandTarget, schema: bool) -> int:
     """Check a manifest: its tables, its handlers, and what keeps it from being served.
 
     Exits with 1 when there is a mistake. Handlers are imported; secrets are not read.
@@ -31,9 +31,9 @@ def check(where: Where, schema: bool) -> int:
     if schema:
         say(to_json(manifest_schema(), indent=2))
         return 0
-    where.check_state_dir()
+    target.check_state_dir()
     try:
-        manifest, problems = examine_manifest(where.config or DEFAULT_CONFIG)
+        manifest, problems = examine_manifest(target.config or DEFAULT_CONFIG)
         triggers: Sequence[ManifestTrigger] = manifest.triggers
     except ManifestProblems as error:  # not even TOML
         problems, triggers = error.problems, ()
@@ -43,7 +43,7 @@ def check(where: Where, schema: bool) -> int:
         "problems": [problem.as_dict() for problem in problems],
         "notes": list(_notes(triggers)),
     }
-    emit(where.as_json, found, lambda: _rendered(found, problems))
+    emit(target.as_json, found, lambda: _rendered(found, problems))
     return 1 if problems else 0
 
 

@@ -12,7 +12,7 @@ SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
     """Print the completion script for SHELL; `eval "$(harn completion bash)"` loads it."""
-    from harn.cli.tree import harn
+    from harn.cli.commands import harn
 
     kind = get_completion_class(shell)
     assert kind is not None  # one of SHELLS

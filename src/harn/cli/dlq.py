@@ -8,8 +8,8 @@ import click
 
 from harn.cli.orchestrator import DEFAULT_CONFIG
 from harn.cli.output import emit, indented, table
-from harn.cli.where import Where, common
-from harn.cli.work import Finishing, fail_line, work_option
+from harn.cli.target import CommandTarget, common
+from harn.cli.wait_for_work import Finishing, fail_line, work_option
 from harn.escaping import one_line
 from harn.orchestrator import Service, inspection
 from harn.pools import WorkDone
@@ -25,7 +25,7 @@ from harn.triggers import DeadLetters, DispatchHandle
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True)
 @work_option
 def dlq(
-    where: Where,
+    target: CommandTarget,
     list_: bool,
     replay_id: str | None,
     discard_id: str | None,
@@ -40,10 +40,10 @@ def dlq(
     if sum((list_, replay_id is not None, discard_id is not None)) > 1:
         raise click.UsageError("--list, --replay and --discard exclude each other")
     if replay_id is not None:
-        return _replay(where, ("letter", replay_id, None), shutdown_timeout)
+        return _replay(target, ("letter", replay_id, None), shutdown_timeout)
 
     if discard_id is not None:
-        return _discard(where, discard_id)
+        return _discard(target, discard_id)
 
     async def work(runtime: Runtime) -> dict[str, Any]:
         found = await runtime.service(DeadLetters).listed(limit=limit)
@@ -53,17 +53,17 @@ def dlq(
             "entries": found.entries,
         }
 
-    found, note = where.look(work)
-    emit(where.as_json, found, lambda: _letters(found), note)
+    found, note = target.look(work)
+    emit(target.as_json, found, lambda: _letters(found), note)
     return 0
 
 
-def _discard(where: Where, id: str) -> int:
+def _discard(target: CommandTarget, id: str) -> int:
     async def work(runtime: Runtime) -> dict[str, Any]:
         return await runtime.service(DeadLetters).discard(id)
 
-    entry = where.run(work, may_make=False)
-    emit(where.as_json, {"discarded": entry}, lambda: f"discarded {one_line(str(entry['id']))}")
+    entry = target.run(work, may_make=False)
+    emit(target.as_json, {"discarded": entry}, lambda: f"discarded {one_line(str(entry['id']))}")
     return 0
 
 
@@ -90,17 +90,19 @@ def _letters(found: dict[str, Any]) -> str:
 @click.argument("event_id")
 @click.option("--trigger", "binding_id", help="Only to this trigger.")
 @work_option
-def replay(where: Where, event_id: str, binding_id: str | None, shutdown_timeout: float) -> int:
+def replay(
+    target: CommandTarget, event_id: str, binding_id: str | None, shutdown_timeout: float
+) -> int:
     """Dispatch an event once more, to the triggers that it went to.
 
     Exits with 1 unless every dispatch succeeds and the pool tasks that it causes complete within
     --shutdown-timeout.
     """
-    return _replay(where, ("event", event_id, binding_id), shutdown_timeout)
+    return _replay(target, ("event", event_id, binding_id), shutdown_timeout)
 
 
-def _replay(where: Where, wanted: tuple[str, str, str | None], within: float) -> int:
-    manifest = where.manifest()
+def _replay(target: CommandTarget, wanted: tuple[str, str, str | None], within: float) -> int:
+    manifest = target.manifest()
 
     async def work(runtime: Runtime) -> tuple[list[DispatchHandle], list[WorkDone]]:
         await Service(runtime, manifest.path).start_by_hand()
@@ -110,13 +112,13 @@ def _replay(where: Where, wanted: tuple[str, str, str | None], within: float) ->
             return [await letters.replay(id, finish)], finish.seen
         return await letters.replay_event(id, binding_id, finish), finish.seen
 
-    handles, done = where.run(work, may_make=False)
+    handles, done = target.run(work, may_make=False)
     document = {
         "handles": [handle.as_dict() for handle in handles],
         "work": [each.as_dict() for each in done],
     }
     shown = [*map(_handle_line, document["handles"]), *(f"work: {each}" for each in done)]
-    emit(where.as_json, document, lambda: "\n".join(map(one_line, shown)))
+    emit(target.as_json, document, lambda: "\n".join(map(one_line, shown)))
     failed = [handle for handle in handles if handle.status != "dispatched"]
     if failed:
         fail_line(f"{failed[0].binding_id}: {failed[0].status}: {failed[0].error}", len(failed) - 1)
@@ -132,14 +134,14 @@ def _handle_line(handle: dict[str, Any]) -> str:
 
 @click.command()
 @common
-def inspect(where: Where) -> int:
+def inspect(target: CommandTarget) -> int:
     """Show the triggers, events under way, failing destinations and how many dead letters."""
 
     async def work(runtime: Runtime) -> dict[str, Any]:
-        return await inspection(runtime, where.config or DEFAULT_CONFIG)
+        return await inspection(runtime, target.config or DEFAULT_CONFIG)
 
-    found, note = where.look(work)
-    emit(where.as_json, found, lambda: _inspected(found), note)
+    found, note = target.look(work)
+    emit(target.as_json, found, lambda: _inspected(found), note)
     return 0
 
 

@@ -19,7 +19,7 @@ import click
 
 from harn import __version__
 from harn.cli.output import emit, json_flag
-from harn.cli.stores import chosen_store
+from harn.cli.store_choice import chosen_store
 from harn.clock import SystemClock, iso
 from harn.errors import HarnError
 from harn.escaping import one_line

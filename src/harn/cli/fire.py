@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from harn.cli.output import emit
-from harn.cli.where import Where, common
-from harn.cli.work import Finishing, fail_line, work_option
+from harn.cli.target import CommandTarget, common
+from harn.cli.wait_for_work import Finishing, fail_line, work_option
 from harn.errors import HarnError, TriggerError, did_you_mean
 from harn.escaping import one_line
 from harn.orchestrator import Manifest, Service
@@ -33,14 +33,18 @@ SHOWN = (
 @work_option
 @common
 def fire(
-    where: Where, trigger: str, payload: str | None, tenant: str | None, shutdown_timeout: float
+    target: CommandTarget,
+    trigger: str,
+    payload: str | None,
+    tenant: str | None,
+    shutdown_timeout: float,
 ) -> int:
     """Fire TRIGGER and wait for what becomes of it and of the pool tasks that it causes.
 
     Exits with 1 if it ends in the dead letters, or if a pool task does not complete within
     --shutdown-timeout.
     """
-    manifest = where.manifest()
+    manifest = target.manifest()
     if manifest.setup is None:
         _check_known(trigger, manifest, ())
     value = _payload(payload)
@@ -54,9 +58,9 @@ def fire(
             handle = await triggers.fire(trigger, value, **_fields(manifest, trigger, tenant))
         return handle, await Finishing(runtime, shutdown_timeout)(caused)
 
-    handle, done = where.run(work)
+    handle, done = target.run(work)
     document = {**handle.as_dict(), "work": done.as_dict()}
-    emit(where.as_json, document, lambda: _shown(document, done))
+    emit(target.as_json, document, lambda: _shown(document, done))
     if handle.status == "dispatched" and done.is_well:
         return 0
     fail_line(_failure(handle) if handle.status != "dispatched" else f"{trigger}: {done}")

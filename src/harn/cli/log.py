@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, TypeVar
 import click
 
 from harn.cli.output import DURATION, LiveLine, emit, json_flag, say
-from harn.cli.stores import insecure_flag, runtime_for
+from harn.cli.store_choice import insecure_flag, runtime_for
 from harn.clock import iso
 from harn.errors import StorageCorrupt, StorageError
 from harn.escaping import one_line, to_json

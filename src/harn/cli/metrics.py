@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from harn.cli.output import emit
-from harn.cli.where import Where, common
+from harn.cli.target import CommandTarget, common
 from harn.orchestrator import queue_samples
 from harn.runtime import Runtime
 from harn.telemetry.metrics import Metrics
@@ -13,13 +13,13 @@ from harn.telemetry.metrics import Metrics
 
 @click.command()
 @common
-def metrics(where: Where) -> int:
+def metrics(target: CommandTarget) -> int:
     """Print every metric family: queues, scheduler, and this process's own."""
 
     async def work(runtime: Runtime) -> str:
         return runtime.service(Metrics).exposition(await queue_samples(runtime))
 
-    text, missing = where.look(work)
+    text, missing = target.look(work)
     note = None if missing is None else f"# {missing}"
-    emit(where.as_json, {"exposition": text}, lambda: text.rstrip("\n"), note)
+    emit(target.as_json, {"exposition": text}, lambda: text.rstrip("\n"), note)
     return 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from harn.cli.tree import LazyGroup
+from harn.cli.commands import LazyGroup
 
 DEFAULT_CONFIG = Path("harn.toml")
 

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from harn.cli.output import DURATION, emit, indented, on_terminal, say, table
-from harn.cli.where import Where, common
-from harn.cli.work import fail_line
+from harn.cli.target import CommandTarget, common
+from harn.cli.wait_for_work import fail_line
 from harn.duration import roughly, to_text
 from harn.errors import HarnError, did_you_mean
 from harn.escaping import one_line
@@ -32,26 +32,26 @@ from harn.workers import (
 
 @click.group(invoke_without_command=True)
 @common
-def queue(where: Where) -> Any:
+def queue(target: CommandTarget) -> Any:
     """List worker queues, drain one, purge one, or explain a job's place."""
     if click.get_current_context().invoked_subcommand is None:
-        return _list(where)
+        return _list(target)
     return None
 
 
 @queue.command()
 @common
-def ls(where: Where) -> int:
+def ls(target: CommandTarget) -> int:
     """List the queues with their counts, and how the scheduler shares them."""
-    return _list(where)
+    return _list(target)
 
 
-def _list(where: Where) -> int:
-    where.check_config()
-    document, note = where.look(queues_view)
+def _list(target: CommandTarget) -> int:
+    target.check_config()
+    document, note = target.look(queues_view)
     for warning in document.get("warnings", ()):
         say(f"warning: {one_line(warning)}", err=True)
-    emit(where.as_json, document, lambda: _shown(document), note)
+    emit(target.as_json, document, lambda: _shown(document), note)
     return 0
 
 
@@ -105,7 +105,7 @@ def _age(ms: int | None) -> str:
 @click.option("--shutdown-timeout", type=DURATION, default="30s", show_default=True)
 @common
 def drain(
-    where: Where,
+    target: CommandTarget,
     name: str,
     consumer_id: str | None,
     claim_ttl: float,
@@ -121,7 +121,7 @@ def drain(
     SIGTERM claims no more, lets handlers finish within --shutdown-timeout, gives back the rest
     and exits with 0; a second signal gives them back at once.
     """
-    manifest = where.manifest()
+    manifest = target.manifest()
     notes: list[str] = []
 
     async def work(runtime: Runtime) -> tuple[DrainReport, dict[int, str]]:
@@ -145,9 +145,9 @@ def drain(
             with _Signals(runtime, consumer, shutdown_timeout):
                 return await consumer.run(), runner.unwell
 
-    report, unwell = where.run(work)
+    report, unwell = target.run(work)
     note = notes[0] if notes and not report.drained else None
-    emit(where.as_json, report.as_dict(), lambda: _reported(report), note)
+    emit(target.as_json, report.as_dict(), lambda: _reported(report), note)
     if not unwell:
         return 0
     job, why = next(iter(unwell.items()))
@@ -238,9 +238,9 @@ class _Progress:
 @click.option("--confirm", is_flag=True, help="Yes, take the ready jobs away.")
 @click.option("--reason", default="manual purge", show_default=True)
 @common
-def purge(where: Where, name: str, confirm: bool, reason: str) -> int:
+def purge(target: CommandTarget, name: str, confirm: bool, reason: str) -> int:
     """Take away every ready and scheduled job of QUEUE; jobs in flight stay."""
-    where.check_config()
+    target.check_config()
     check_queue_name(name)
     if not confirm:
         raise HarnError(f"purging queue {name!r} takes its jobs away for good; add --confirm")
@@ -250,8 +250,8 @@ def purge(where: Where, name: str, confirm: bool, reason: str) -> int:
         purged = await found.purge(reason, by=default_consumer_id(runtime))
         return {"queue": name, "purged": purged, "summary": (await found.summary()).as_dict()}
 
-    document, note = where.look(work)
-    emit(where.as_json, document, lambda: f"{one_line(name)}: purged {document['purged']}", note)
+    document, note = target.look(work)
+    emit(target.as_json, document, lambda: f"{one_line(name)}: purged {document['purged']}", note)
     return 0
 
 
@@ -259,11 +259,11 @@ def purge(where: Where, name: str, confirm: bool, reason: str) -> int:
 @click.argument("name", metavar="QUEUE")
 @click.argument("job", type=click.IntRange(1))
 @common
-def explain(where: Where, name: str, job: int) -> int:
+def explain(target: CommandTarget, name: str, job: int) -> int:
     """Tell why JOB of QUEUE is not running."""
     check_queue_name(name)
-    document = where.run(lambda runtime: explain_job(runtime, name, job), may_make=False)
-    emit(where.as_json, document, lambda: _explained(document))
+    document = target.run(lambda runtime: explain_job(runtime, name, job), may_make=False)
+    emit(target.as_json, document, lambda: _explained(document))
     return 0
 
 

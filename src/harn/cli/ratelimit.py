@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from harn.cli.output import emit, json_flag, table
-from harn.cli.stores import insecure_flag, usable_store
+from harn.cli.store_choice import insecure_flag, usable_store
 from harn.duration import roughly, to_text
 from harn.ratelimit import BucketStatus, list_status
 from harn.runtime import Runtime

@@ -19,8 +19,8 @@ import click
 
 from harn.cli.orchestrator import DEFAULT_CONFIG
 from harn.cli.output import DURATION, say
-from harn.cli.stores import runtime_for
-from harn.cli.where import Where, common
+from harn.cli.store_choice import runtime_for
+from harn.cli.target import CommandTarget, common
 from harn.errors import HarnError
 from harn.escaping import one_line, to_json
 
@@ -38,10 +38,10 @@ logger = logging.getLogger("harn.orchestrator")
     show_default=True,
     help="How long work under way may take to finish after a signal.",
 )
-def serve(where: Where, bind: str | None, no_http: bool, shutdown_timeout: float) -> int:
+def serve(target: CommandTarget, bind: str | None, no_http: bool, shutdown_timeout: float) -> int:
     """Run a manifest: its triggers, its worker queues, its webhooks."""
-    run = _Serving(where.config or DEFAULT_CONFIG, bind, no_http, shutdown_timeout)
-    return asyncio.run(run.main(lambda: runtime_for(where.storage, where.state_dir)))
+    run = _Serving(target.config or DEFAULT_CONFIG, bind, no_http, shutdown_timeout)
+    return asyncio.run(run.main(lambda: runtime_for(target.storage, target.state_dir)))
 
 
 class _Serving:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harn.cli.output import DURATION, emit
-from harn.cli.stores import insecure_flag, usable_store
+from harn.cli.store_choice import insecure_flag, usable_store
 from harn.duration import roughly
 from harn.errors import HarnError, StorageError
 from harn.escaping import one_line

@@ -1,21 +1,22 @@
 """The orchestrator: a manifest in, triggers and queues running.
 
-manifest.py   harn.toml as frozen records; triggertables.py, its triggers; triggerparts.py, their
-              parts, checked one by one; problems.py, mistakes
-exports.py    from `handlers::on_task` to a callable
-draining.py   from a queue's job to its handler
-views.py      what the queues look like from outside; overview.py, everything at a glance
-secrets.py    secrets by name
-plan.py       a manifest made ready; changes.py, what is different between two
-service.py    the composition root: start, reload, drain
-inspecting.py what can be seen from outside; schema.py, the manifest for editors
-hooks.py      what a request to a trigger says; intake.py, taking it in
+manifest.py           harn.toml as frozen records
+manifest_triggers.py  its [[triggers]] tables
+trigger_checks.py     the parts of such a table, checked one by one
+manifest_errors.py    mistakes in a manifest, each with its line
+manifest_schema.py    the JSON Schema of harn.toml, for editors
+exports.py            from `handlers::on_task` to a callable
+secret_names.py       where secrets are; their values are read at the start
+manifest_plan.py      a manifest made ready, before any of it is in force
+manifest_changes.py   what differs between two plans
+service.py            the composition root: start, reload, drain
+manifest_consumer.py  a worker queue's consumer for a manifest's handlers
+webhook_rules.py      what a request to a trigger says
+intake.py             requests, checked and written down as events
+views/                what can be seen from outside: queues, jobs, triggers, everything
 """
 
-from harn.orchestrator.draining import manifest_consumer
 from harn.orchestrator.exports import Exports
-from harn.orchestrator.hooks import Hook, Key
-from harn.orchestrator.inspecting import inspection
 from harn.orchestrator.intake import Intake, Reply
 from harn.orchestrator.manifest import (
     Manifest,
@@ -23,12 +24,20 @@ from harn.orchestrator.manifest import (
     examine_manifest,
     read_manifest,
 )
-from harn.orchestrator.overview import overview, shares_of
-from harn.orchestrator.problems import ManifestProblems, Problem
-from harn.orchestrator.schema import manifest_schema
+from harn.orchestrator.manifest_consumer import manifest_consumer
+from harn.orchestrator.manifest_errors import ManifestProblems, Problem
+from harn.orchestrator.manifest_schema import manifest_schema
+from harn.orchestrator.manifest_triggers import ManifestTrigger, unservable
 from harn.orchestrator.service import Service, check_exposure
-from harn.orchestrator.triggertables import ManifestTrigger, unservable
-from harn.orchestrator.views import explain, queue_samples, queues_view
+from harn.orchestrator.views import (
+    explain,
+    inspection,
+    overview,
+    queue_samples,
+    queues_view,
+    shares_of,
+)
+from harn.orchestrator.webhook_rules import Hook, Key
 
 __all__ = [
     "Exports",

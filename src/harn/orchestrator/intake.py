@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from harn import topics
 from harn.errors import HarnError, InvalidOption, StorageError
 from harn.naming import joined
-from harn.orchestrator.hooks import (
+from harn.orchestrator.webhook_rules import (
     Hook,
     Key,
     Proven,

@@ -23,9 +23,8 @@ from typing import Any
 from harn.errors import InvalidOption, ManifestError, did_you_mean
 from harn.naming import check_name
 from harn.orchestrator.exports import Exports, check_source, split_reference
-from harn.orchestrator.problems import ManifestProblems, Problem, Problems
-from harn.orchestrator.secrets import SecretName, check_secrets
-from harn.orchestrator.triggertables import (
+from harn.orchestrator.manifest_errors import ManifestProblems, Problem, Problems
+from harn.orchestrator.manifest_triggers import (
     ManifestTrigger,
     binding_of,
     check_handlers,
@@ -33,6 +32,7 @@ from harn.orchestrator.triggertables import (
     read_triggers,
     route_of,
 )
+from harn.orchestrator.secret_names import SecretName, check_secrets
 from harn.private_files import check_private
 from harn.triggers import Binding, check_allowed
 

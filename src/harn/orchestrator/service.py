@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from harn.clock import resolve
 from harn.errors import HarnError, ManifestError
-from harn.orchestrator.changes import AT_START, changes
 from harn.orchestrator.intake import Intake
 from harn.orchestrator.manifest import Manifest, check_bind
-from harn.orchestrator.plan import Plan, plan_serving, plan_triggers
+from harn.orchestrator.manifest_changes import AT_START, changes
+from harn.orchestrator.manifest_plan import Plan, plan_serving, plan_triggers
 from harn.storage import Store, head
 from harn.tasks import runner_for
 from harn.topics import WORKER_QUEUES

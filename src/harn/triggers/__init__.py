@@ -1,21 +1,38 @@
 """Triggers: an event finds its handlers.
 
-event.py        TriggerEvent, and dotted paths into it
-matching.py     which bindings an event reaches, and in which order
-binding.py      a trigger, checked, with its version
-flow.py         the gates' options and decisions; gates.py carries them out; line.py, who waits
-retry.py        when a failed dispatch is tried again; circuit.py, when a destination is left alone
-handlers.py     SpawnToPool, worker://, functions; a2a.py, a2a:// over outbound.py and guard.py
-dispatch.py     one event on its way; dispatcher.py, attempts and outcome; outcomes.py, its records
-deadletters.py  what can be done about what failed
-tending.py      signs of life, and what other processes left behind
-cron.py         schedules; sources.py, what comes by itself: schedules and topics
-jobs.py         an event that comes back out of a worker queue
-signatures.py   who signed a webhook; secrets.py, what is never shown
-registry.py     the triggers of a runtime; verbs.py, trigger_register, channel_emit and their kin
+event.py           TriggerEvent, and dotted paths into it
+matching.py        which bindings an event reaches, and in which order
+binding.py         a trigger, checked, with its version
+registry.py        the triggers of a runtime: register, accept events, fire, emit, replay
+targets.py         where an event goes: functions, SpawnToPool, worker://; a2a.py, a2a://
+http_client.py     one HTTP request to a checked address
+allowed_hosts.py   which addresses may be called
+gate_rules.py      the options and decisions of the gates before a handler
+gates.py           those decisions, carried out on the store
+gate_queue.py      the dispatches of this process that wait at one gate
+retry.py           when a failed dispatch is tried again
+circuit.py         when a destination that keeps failing is not called
+dispatch_state.py  one event on its way to one binding
+dispatcher.py      gates, circuit, attempts and outcome of a dispatch
+outcomes.py        the records that a dispatch ends with
+recovery.py        signs of life, and events that dead processes left behind
+dead_letters.py    list, replay and discard what failed; replay any event
+cron.py            schedules
+sources.py         events that come by themselves: schedules and topics
+job_runner.py      an event that comes back out of a worker queue
+signatures.py      who signed a webhook
+secrets.py         values and headers that are never shown
+
+The functions below are the public verbs: they use the current runtime.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
+from harn.runtime import current_runtime
 from harn.triggers.a2a import A2aRights, A2aTarget
+from harn.triggers.allowed_hosts import check_allowed
 from harn.triggers.binding import (
     KINDS,
     PROVIDERS,
@@ -29,15 +46,13 @@ from harn.triggers.binding import (
 )
 from harn.triggers.circuit import circuit_state
 from harn.triggers.cron import check_catchup, check_expression, check_schedule, check_zone
-from harn.triggers.deadletters import DeadLetters, Letters
-from harn.triggers.dispatch import Dispatch, DispatchHandle
+from harn.triggers.dead_letters import DeadLetters, Letters
+from harn.triggers.dispatch_state import Dispatch, DispatchHandle
 from harn.triggers.event import TriggerEvent, check_tenant, event_from
-from harn.triggers.guard import check_allowed
-from harn.triggers.handlers import Call, LocalTarget, SpawnToPool, Target, check_handler
-from harn.triggers.jobs import JobRunner
+from harn.triggers.job_runner import JobRunner
 from harn.triggers.matching import check_match, is_wanted
 from harn.triggers.registry import Accepted, EmitReceipt, Triggers
-from harn.triggers.retry import FROM_MANIFEST
+from harn.triggers.retry import BY_HAND, FROM_MANIFEST
 from harn.triggers.secrets import Secrets, is_credential
 from harn.triggers.signatures import (
     SCHEMES,
@@ -49,13 +64,7 @@ from harn.triggers.signatures import (
     signing_key,
     verify,
 )
-from harn.triggers.verbs import (
-    channel_emit,
-    trigger_fire,
-    trigger_list,
-    trigger_register,
-    trigger_unregister,
-)
+from harn.triggers.targets import Call, LocalTarget, SpawnToPool, Target, check_handler
 
 __all__ = [
     "FROM_MANIFEST",
@@ -110,3 +119,98 @@ __all__ = [
     "trigger_unregister",
     "verify",
 ]
+
+
+async def trigger_register(
+    *, id: str, kind: str, provider: str, match: Any, handler: Any, **flow: Any
+) -> TriggerBinding:
+    """Register a trigger: events that *match* go to *handler*, through the gates of *flow*.
+
+    *kind* is `channel.emit`, `cron`, `webhook`, `a2a-push` or `stream`. *handler* is a callable
+    that takes the event, a `SpawnToPool`, `"worker://queue"` or `"a2a://host/path"`. *flow* may
+    hold `concurrency`, `throttle`, `rate_limit`, `debounce`, `batch`, `singleton`, `priority`,
+    `retry` and `dedupe_key`. Registering an id again makes a new version; what is under way ends
+    on the old one. Cancelling registers nothing.
+
+    >>> import harn
+    >>> async def main() -> list[str]:
+    ...     seen: list[str] = []
+    ...     await harn.trigger_register(
+    ...         id="greeter", kind="channel.emit", provider="channel",
+    ...         match={"events": ["channel:hello"]},
+    ...         handler=lambda event: seen.append(event.get("provider_payload.payload")))
+    ...     await harn.channel_emit("hello", "world")
+    ...     return seen
+    >>> harn.run(main)
+    ['world']
+    """
+    binding = check_binding(
+        id=id,
+        kind=kind,
+        provider=provider,
+        match=match,
+        handler=handler,
+        options=flow,
+        default_retry=BY_HAND,
+    )
+    return current_runtime().service(Triggers).register(binding)
+
+
+def trigger_unregister(id: str) -> bool:
+    """Take the trigger *id* out of force; false if there is none. What is under way ends.
+
+    >>> import harn
+    >>> async def main() -> bool:
+    ...     return harn.trigger_unregister("no such")
+    >>> harn.run(main)
+    False
+    """
+    return current_runtime().service(Triggers).unregister(id)
+
+
+def trigger_list() -> list[TriggerBinding]:
+    """Return every trigger of this runtime, by id, versions that still drain included.
+
+    >>> import harn
+    >>> async def main() -> int:
+    ...     return len(harn.trigger_list())
+    >>> harn.run(main)
+    0
+    """
+    return current_runtime().service(Triggers).listed()
+
+
+async def trigger_fire(id: str, payload: Any = None, **fields: Any) -> DispatchHandle:
+    """Fire the trigger *id* by hand and wait until it is done, retries included.
+
+    *payload* is at `provider_payload["payload"]` of the event; *fields* are others of its fields,
+    such as `tenant_id`. Cancelling stops waiting; the dispatch goes on.
+
+    >>> import harn
+    >>> async def main() -> str:
+    ...     await harn.trigger_register(
+    ...         id="double", kind="channel.emit", provider="channel", match={},
+    ...         handler=lambda event: 2 * event.get("provider_payload.payload"))
+    ...     handle = await harn.trigger_fire("double", 21)
+    ...     return f"{handle.status}: {handle.result}"
+    >>> harn.run(main)
+    'dispatched: 42'
+    """
+    return await current_runtime().service(Triggers).fire(id, payload, **fields)
+
+
+async def channel_emit(name: str, payload: Any, *, id: str | None = None) -> EmitReceipt:
+    """Emit *payload* on the channel *name*: every trigger that matches `channel:<name>` gets it.
+
+    The event is durable on return. Handlers have ended by then, unless they wait at a gate, for
+    a retry, or take longer than a second; their handles then say `waiting` and can be awaited
+    with `wait()`. The same *id* again, within a week, dispatches nothing. Cancelling before the
+    event was written means that nothing happened; afterwards its dispatches run.
+
+    >>> import harn
+    >>> async def main() -> list[bool]:
+    ...     return [(await harn.channel_emit("news", n, id="once")).duplicate for n in range(2)]
+    >>> harn.run(main)
+    [False, True]
+    """
+    return await current_runtime().service(Triggers).emit(name, payload, id=id)

@@ -16,9 +16,9 @@ import msgspec
 
 from harn.errors import InvalidOption, TriggerError
 from harn.ids import digest
-from harn.triggers.guard import check_allowed, read_url
-from harn.triggers.handlers import Call, NotRetryable
-from harn.triggers.outbound import Response, post
+from harn.triggers.allowed_hosts import check_allowed, read_url
+from harn.triggers.http_client import Response, post
+from harn.triggers.targets import Call, NotRetryable
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime

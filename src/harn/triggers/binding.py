@@ -12,10 +12,10 @@ import msgspec
 from harn.errors import InvalidOption, did_you_mean
 from harn.triggers.cron import Schedule, check_schedule
 from harn.triggers.event import check_path
-from harn.triggers.flow import GATES, NO_FLOW, Flow, check_flow
-from harn.triggers.handlers import Target, check_handler
+from harn.triggers.gate_rules import GATES, NO_FLOW, Flow, check_flow
 from harn.triggers.matching import Match, check_match
 from harn.triggers.retry import Retry, check_retry
+from harn.triggers.targets import Target, check_handler
 
 Kind = Literal["channel.emit", "cron", "webhook", "a2a-push", "stream"]
 State = Literal["active", "draining", "terminated"]

@@ -34,12 +34,12 @@ from harn.telemetry.logs import FAILED_WORK
 from harn.telemetry.spans import fail_span, note_exception, span, span_after, tracing
 from harn.triggers.binding import Binding
 from harn.triggers.circuit import Circuit, admit, after_failure, after_success
-from harn.triggers.dispatch import Dispatch, Outcome
+from harn.triggers.dispatch_state import Dispatch, Outcome
 from harn.triggers.event import TriggerEvent, event_at, event_from
 from harn.triggers.gates import Entrant, Gates, Passage
-from harn.triggers.handlers import Call, NotRetryable
 from harn.triggers.outcomes import headers_of, outcome_records, plain
 from harn.triggers.secrets import Secrets
+from harn.triggers.targets import Call, NotRetryable
 from harn.workers import Failure
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from harn.clock import resolve, sleep_until
 from harn.storage import Change, Mark, Store, at_gate
 from harn.triggers.event import TriggerEvent
-from harn.triggers.flow import (
+from harn.triggers.gate_queue import Line, Parked
+from harn.triggers.gate_rules import (
     Batch,
     Concurrency,
     Flow,
@@ -29,7 +30,6 @@ from harn.triggers.flow import (
     has_turn,
     within_window,
 )
-from harn.triggers.line import Line, Parked
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime

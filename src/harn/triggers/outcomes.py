@@ -8,7 +8,7 @@ from harn import topics
 from harn.errors import HarnError
 from harn.ids import digest
 from harn.storage import Draft, draft
-from harn.triggers.dispatch import Dispatch, Outcome, shown_result
+from harn.triggers.dispatch_state import Dispatch, Outcome, shown_result
 from harn.triggers.retry import error_class
 
 MOST_RESULT = 256 * 1024

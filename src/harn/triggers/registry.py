@@ -33,13 +33,13 @@ from harn.storage import (
 from harn.telemetry.metrics import Metrics, Sample
 from harn.telemetry.spans import current_ids, trace_headers
 from harn.triggers.binding import Binding, State, TriggerBinding
-from harn.triggers.dispatch import Dispatch, DispatchHandle
+from harn.triggers.dispatch_state import Dispatch, DispatchHandle
 from harn.triggers.dispatcher import Dispatcher, traced
 from harn.triggers.event import TriggerEvent, as_gate_key, check_field, check_tenant, event_at, find
 from harn.triggers.matching import route
+from harn.triggers.recovery import Tending
 from harn.triggers.secrets import without_credentials
 from harn.triggers.sources import Sources
-from harn.triggers.tending import Tending
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from harn.cli.stores import insecure_flag, runtime_for, usable_store
+from harn.cli.store_choice import insecure_flag, runtime_for, usable_store
 from harn.errors import StorageError
 from harn.orchestrator import Manifest, read_manifest
 from harn.runtime import Runtime
@@ -23,7 +23,7 @@ DEFAULT_CONFIG = Path("harn.toml")
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class CommandTarget:
     """What the options of a command, and of the group around it, say."""
 
     config: Path | None = None
@@ -31,11 +31,11 @@ class Where:
     storage: str | None = field(default=None, repr=False)  # it may hold a password
     as_json: bool = False
 
-    def over(self, outer: Where | None) -> Where:
+    def over(self, outer: CommandTarget | None) -> CommandTarget:
         """Return this, with what it leaves open taken from *outer*."""
         if outer is None:
             return self
-        return Where(
+        return CommandTarget(
             self.config or outer.config,
             self.state_dir or outer.state_dir,
             self.storage or outer.storage,
@@ -90,7 +90,7 @@ class Where:
 
 
 def common(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--config`, `--state-dir`, `--storage` and `--json`, gathered into one *where*."""
+    """Add `--config`, `--state-dir`, `--storage` and `--json`, gathered into one *target*."""
 
     @click.option(
         "--config", "--manifest", type=click.Path(path_type=Path), help="The manifest, harn.toml."
@@ -110,8 +110,10 @@ def common(command: Callable[..., Any]) -> Callable[..., Any]:
         as_json: bool,
         **options: Any,
     ) -> Any:
-        where = Where(config, state_dir, storage, as_json).over(ctx.find_object(Where))
-        ctx.obj = where
-        return ctx.invoke(command, where, **options)
+        target = CommandTarget(config, state_dir, storage, as_json).over(
+            ctx.find_object(CommandTarget)
+        )
+        ctx.obj = target
+        return ctx.invoke(command, target, **options)
 
     return wrapped

@@ -14,7 +14,7 @@ from typing import Any
 from harn import topics
 from harn.clock import iso
 from harn.masking import mask
-from harn.orchestrator.views import queues_view
+from harn.orchestrator.views.queue_views import queues_view
 from harn.pools import look_at_journals
 from harn.ratelimit import list_status
 from harn.runtime import Runtime

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from harn.orchestrator import manifest_schema
 from harn.orchestrator.manifest import TABLES
-from harn.orchestrator.triggerparts import POOL_KEYS
-from harn.orchestrator.triggertables import TRIGGER_KEYS
+from harn.orchestrator.manifest_triggers import TRIGGER_KEYS
+from harn.orchestrator.trigger_checks import POOL_KEYS
 from harn.triggers.matching import MATCH_KEYS
 
 

@@ -21,8 +21,8 @@ from harn.triggers.binding import Binding
 from harn.triggers.circuit import OPEN_MS
 from harn.triggers.event import TriggerEvent, event_from
 from harn.triggers.gates import Entrant, Passage
-from harn.triggers.handlers import Call, NotRetryable, replay_in
 from harn.triggers.registry import Triggers
+from harn.triggers.targets import Call, NotRetryable, replay_in
 from harn.workers import Bury, Failure, GiveBack, Job, RetryLater
 
 if TYPE_CHECKING:

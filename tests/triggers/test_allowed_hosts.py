@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from harn import InvalidOption, TriggerError
-from harn.triggers.guard import Allowed, check_allowed, choose_address, is_host, is_public, read_url
+from harn.triggers.allowed_hosts import (
+    Allowed,
+    check_allowed,
+    choose_address,
+    is_host,
+    is_public,
+    read_url,
+)
 
 METADATA = [
     "169.254.169.254",

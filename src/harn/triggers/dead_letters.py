@@ -16,7 +16,7 @@ from harn import topics
 from harn.errors import TriggerError
 from harn.pools import Caused, WorkDone, causing
 from harn.storage import Store, change_letter, dead_letter, dead_letters, draft
-from harn.triggers.dispatch import DispatchHandle
+from harn.triggers.dispatch_state import DispatchHandle
 from harn.triggers.event import TriggerEvent, event_at, event_from
 from harn.triggers.registry import Triggers
 

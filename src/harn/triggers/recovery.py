@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from harn import topics
 from harn.clock import resolve
 from harn.storage import Orphan, Store, keep_alive, leave, take_over
-from harn.triggers.dispatch import Dispatch
+from harn.triggers.dispatch_state import Dispatch
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from trigger_events import an_event
 
 from harn import InvalidOption
-from harn.triggers.flow import (
+from harn.triggers.gate_rules import (
     Batch,
     Concurrency,
     Debounce,

@@ -1,15 +1,16 @@
-"""`harn demo`: one pool, a noisy tenant and a quiet one, first in line order, then in turns."""
+"""The first half of `harn demo`: one pool, a noisy tenant and a quiet one.
+
+The pool takes their tasks first in line order, then in turns.
+"""
 
 from __future__ import annotations
 
 import statistics
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import click
-
-from harn.cli.output import emit, json_flag, on_terminal, table
+from harn.cli.output import on_terminal, table
 
 NOISY, QUIET = ("noisy", 500), ("quiet", 10)
 SLOTS = 8
@@ -40,26 +41,14 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One of the two acts: how the queue was ordered, and how each tenant fared."""
+    """How the pool's queue was ordered, and how long each tenant waited."""
 
     queue: str
     tenants: list[dict[str, Any]]
 
 
-@click.command()
-@json_flag
-def demo(as_json: bool) -> None:
-    """See the main job done: fair turns in a pool, then in a queue whose worker is killed."""
-    import harn
-    from harn.cli import demoqueue
-
-    acts = harn.run(_play)
-    queue = harn.run(demoqueue.play)
-    document = {"slots": SLOTS, "acts": [asdict(act) for act in acts], "queue": queue}
-    emit(as_json, document, lambda: f"{_render(acts)}\n\n{demoqueue.render(queue)}")
-
-
-async def _play() -> list[Act]:
+async def play() -> list[Act]:
+    """Run the same tasks in a pool that takes them in line order, and in one that takes turns."""
     from harn import fair_round_robin, fifo
 
     return [await _act("fifo()", fifo()), await _act(FAIR, fair_round_robin("tenant_id"))]
@@ -125,7 +114,8 @@ class _Live:
         return grid
 
 
-def _render(acts: list[Act]) -> str:
+def render(acts: list[Act]) -> str:
+    """Return the waits of both tenants as a table, and the sentence to remember."""
     rows = [
         [
             act.queue,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from harn.orchestrator.hooks import BODY_FORMATS
 from harn.orchestrator.manifest import LONGEST_PIPELINE
+from harn.orchestrator.webhook_rules import BODY_FORMATS
 from harn.triggers import KINDS, PROVIDERS
 
 Schema = dict[str, Any]

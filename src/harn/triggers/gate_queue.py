@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from harn.clock import resolve
-from harn.triggers.flow import Place
+from harn.triggers.gate_rules import Place
 
 Attempt = Callable[[], Awaitable[bool | int]]
 Parked = Callable[[], None]

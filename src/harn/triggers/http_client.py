@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from harn.errors import TriggerError
 from harn.tasks import deadline
-from harn.triggers.guard import Allowed, Url, choose_address
+from harn.triggers.allowed_hosts import Allowed, Url, choose_address
 
 MOST_BODY = 1024 * 1024
 MOST_HEAD = 32 * 1024

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from harn.clock import iso
 from harn.orchestrator.manifest import read_manifest
-from harn.orchestrator.triggertables import ManifestTrigger, route_of
+from harn.orchestrator.manifest_triggers import ManifestTrigger, route_of
 from harn.storage import Store, circuits, cron_last, dead_letters, pending
 from harn.triggers import check_schedule, circuit_state
 

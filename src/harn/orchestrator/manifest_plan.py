@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harn.errors import ManifestError
-from harn.orchestrator.hooks import Hook, Key
 from harn.orchestrator.manifest import Manifest, read_manifest
-from harn.orchestrator.secrets import SecretName, read_secrets
-from harn.orchestrator.triggertables import ManifestTrigger, route_of, unservable
+from harn.orchestrator.manifest_triggers import ManifestTrigger, route_of, unservable
+from harn.orchestrator.secret_names import SecretName, read_secrets
+from harn.orchestrator.webhook_rules import Hook, Key
 from harn.triggers import A2aTarget, Binding, Scheme, signing_key
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 
 import harn
 from harn.cli import invoke
-from harn.cli.stores import chosen_store
+from harn.cli.store_choice import chosen_store
 
 NAMED, GIVEN = "sqlite:////named.sqlite", "sqlite:////given.sqlite"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from harn.orchestrator.plan import Plan
-from harn.orchestrator.triggertables import ManifestTrigger
+from harn.orchestrator.manifest_plan import Plan
+from harn.orchestrator.manifest_triggers import ManifestTrigger
 
 AT_START = frozenset(("orchestrator.pipeline", "serve.bind"))
 """What counts only when the service starts."""

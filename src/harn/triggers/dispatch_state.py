@@ -11,7 +11,7 @@ from harn.clock import resolve
 from harn.errors import HarnError
 from harn.triggers.binding import Binding
 from harn.triggers.event import TriggerEvent
-from harn.triggers.handlers import delivery_key
+from harn.triggers.targets import delivery_key
 from harn.workers import Failure
 
 Status = Literal["succeeded", "failed", "dlq", "skipped", "cancelled"]

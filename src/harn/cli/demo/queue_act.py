@@ -51,7 +51,7 @@ def _policy() -> Any:
 
 
 def _worker(url: str, name: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "harn.cli.demoqueue", url, name]
+    command = [sys.executable, "-m", "harn.cli.demo.queue_act", url, name]
     return subprocess.Popen(command)  # noqa: S603 - ourselves
 
 

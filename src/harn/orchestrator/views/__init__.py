@@ -1,0 +1,24 @@
+"""What can be seen of a store from outside; nothing here changes it.
+
+queue_views.py      every worker queue, as `queue ls` shows it
+queue_metrics.py    the same numbers as samples for Prometheus
+job_explanation.py  why one job is not running
+inbox_view.py       the triggers' events under way
+manifest_view.py    a manifest's triggers, circuits and dead letters
+overview.py         everything at a glance, for `harn top`
+"""
+
+from harn.orchestrator.views.job_explanation import explain
+from harn.orchestrator.views.manifest_view import inspection
+from harn.orchestrator.views.overview import overview, shares_of
+from harn.orchestrator.views.queue_metrics import queue_samples
+from harn.orchestrator.views.queue_views import queues_view
+
+__all__ = [
+    "explain",
+    "inspection",
+    "overview",
+    "queue_samples",
+    "queues_view",
+    "shares_of",
+]

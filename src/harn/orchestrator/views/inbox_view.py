@@ -1,0 +1,49 @@
+"""The triggers' inbox: events under way, waiting for a retry, or left by a dead process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harn.clock import iso
+from harn.runtime import Runtime
+from harn.storage import Store, inbox
+from harn.triggers import Triggers
+
+
+async def inbox_view(runtime: Runtime) -> dict[str, Any]:
+    """Return how the triggers' inbox stands, as the store has it.
+
+    Repetitions are refused in memory and not written down, so they are counted by the process
+    that refuses them: here, by this one.
+    """
+    found = await runtime.service(Store).run(inbox, write=False)
+    duplicates = runtime.service(Triggers).duplicates
+    states: dict[str, list[dict[str, Any]]] = {"in_flight": [], "retry": [], "stranded": []}
+    for each, alive in found.oldest:
+        state = "retry" if each.due_ms > found.now_ms else "in_flight" if alive else "stranded"
+        states[state].append(
+            {
+                "envelope": each.envelope,
+                "trigger_id": each.binding_id,
+                "event_id": each.event_id,
+                "attempt": each.attempt,
+                "due_at": iso(each.due_ms) if each.due_ms else None,
+            }
+        )
+    in_flight = found.unsettled - found.waiting
+    return {
+        "dispatcher_in_flight": in_flight,
+        "dispatcher_retry_queue_depth": found.waiting,
+        "inferred_in_flight": in_flight,
+        "inferred_pending_retries": found.waiting,
+        "inbox_claims_written": found.claims,
+        "inbox_envelopes_written": found.envelopes,
+        "inbox_duplicates_rejected": duplicates,
+        "inbox_fast_path_hits": 0,  # there is no shortcut: every repetition is found in the store
+        "inbox_durable_hits": duplicates,
+        "inbox_expired_entries": found.expired,
+        "inbox_active_entries": found.held,
+        "in_flight_dispatches": states["in_flight"],
+        "pending_retries": states["retry"],
+        "stranded_envelopes": states["stranded"],
+    }

@@ -1,0 +1,204 @@
+"""Why a job is not running: `queue explain`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harn.clock import iso
+from harn.duration import roughly
+from harn.errors import HarnError
+from harn.orchestrator.views.queue_views import MOST_KEYS, claimers_policy, credit_of, weight_of
+from harn.runtime import Runtime
+from harn.storage import (
+    PRIORITIES,
+    STATES,
+    JobView,
+    QueueCounts,
+    Store,
+    decode,
+    keys_in_turn,
+    look_at_job,
+    shown_key,
+)
+from harn.topics import queue_topics
+from harn.workers import SchedulerPolicy, WorkerQueue, rank
+
+LOOKED_BACK = 100_000
+"""Responses searched, newest first, for the last failure of a job."""
+_PAGE = 500
+
+
+async def explain(runtime: Runtime, queue: str, job_id: int) -> dict[str, Any]:
+    """Tell why a job is not running, and what stands between it and its next claim.
+
+    Cancelling leaves nothing behind.
+    """
+    store = runtime.service(Store)
+    counts = await WorkerQueue(runtime, queue, None).counts()
+    if counts is None:
+        raise HarnError(f"there is no queue {queue!r} in this store")
+    view = await store.run(lambda: look_at_job(counts.queue_id, job_id), write=False)
+    if view is None:
+        raise HarnError(f"queue {queue!r} has no job {job_id}")
+    own = SchedulerPolicy.from_env()
+    policy = claimers_policy(counts) or own.as_dict()
+    document = _facts(counts, view)
+    if STATES[view.state] in ("ready", "scheduled"):
+        document["scheduling"] = await _standing(store, counts, view, policy)
+    if view.history:
+        document |= await _last_failure(runtime, queue, view)
+    document["verdict"] = _verdict(counts, view, document)
+    return document
+
+
+async def _last_failure(runtime: Runtime, queue: str, view: JobView) -> dict[str, Any]:
+    """Find the latest failed attempt of a job among the responses, newest first."""
+    log, topic = runtime.event_log, queue_topics(queue).responses
+    end = await log.head(topic)
+    last = max(0, end - LOOKED_BACK)
+    while end > last:
+        start = max(last, end - _PAGE)
+        page = await log.read(topic, start, end - start)
+        for record in reversed(page):
+            told = record.payload
+            if told.get("job_event_id") == view.id and told.get("error") is not None:
+                names = ("error", "error_type", "error_message", "traceback")
+                return {"failure": {name: told.get(name) for name in names}}
+        if page and page[0].occurred_at_ms < view.enqueued_at:
+            break
+        end = start
+    return {}
+
+
+def _facts(counts: QueueCounts, view: JobView) -> dict[str, Any]:
+    age = max(0, counts.now - view.enqueued_at)
+    document: dict[str, Any] = {
+        "queue": counts.queue,
+        "job_event_id": view.id,
+        "state": STATES[view.state],
+        "priority": PRIORITIES[view.priority],
+        "rank": PRIORITIES[rank(view.priority, age)],
+        "age_ms": age,
+        "enqueued_at": iso(view.enqueued_at),
+        "attempts": view.attempts,
+        "max_attempts": view.max_attempts,
+        "tenant_id": view.tenant_id,
+        "trigger_id": view.trigger_id,
+        "binding_key": view.binding_key,
+    }
+    if view.wake_at is not None and STATES[view.state] == "scheduled":
+        document["not_before"] = iso(view.wake_at)
+        document["not_before_in_ms"] = max(0, view.wake_at - counts.now)
+    if view.claim_id is not None and view.held:
+        document["claim"] = {
+            "consumer_id": view.consumer,
+            "claim_id": view.claim_id,
+            "claimed_at": iso(view.claimed_at or 0),
+            "expires_at": None if view.wake_at is None else iso(view.wake_at),
+            "expires_in_ms": None if view.wake_at is None else view.wake_at - counts.now,
+        }
+    if view.settled_at is not None:
+        document["settled_at"] = iso(view.settled_at)
+    if view.history:
+        document["history"] = decode(view.history)
+    return document
+
+
+async def _standing(
+    store: Store, counts: QueueCounts, view: JobView, policy: dict[str, Any]
+) -> dict[str, Any]:
+    """Tell where a waiting job's key stands in the rotation, and the job within its key."""
+    is_drr = policy["strategy"]["kind"] != "fifo"
+    mine = rank(view.priority, counts.now - view.enqueued_at)
+    standing: dict[str, Any] = {
+        "strategy": "drr" if is_drr else "fifo",
+        "fairness_key": counts.dimension,
+        "key": shown_key(view.key),
+        "ahead_in_key": _ahead(view.ahead_in_key, view, mine),
+        "ahead_in_queue": _ahead(view.ahead_in_queue, view, mine),
+    }
+    share = view.share
+    if not is_drr or share is None:
+        return standing
+    cap = policy["max_concurrent_per_key"]
+    standing |= {
+        "weight": weight_of(policy, view.key),
+        "credit": credit_of(counts, share, policy),
+        "round": counts.round,
+        "in_flight_of_key": share.in_flight,
+        "cap": cap,
+        "is_capped": bool(cap and share.in_flight >= cap),
+        "keys_ahead": await _keys_ahead(store, counts, view, policy),
+    }
+    age = policy["strategy"].get("starvation_age_ms")
+    if age:
+        standing["promoted_in_ms"] = max(0, view.enqueued_at + age - counts.now)
+    return standing
+
+
+def _ahead(by_priority: tuple[int, ...], view: JobView, mine: int) -> int:
+    """Count older jobs that go first; younger ones of a higher rank are told apart."""
+    return sum(
+        count for priority, count in enumerate(by_priority) if priority <= max(mine, view.priority)
+    )
+
+
+async def _keys_ahead(
+    store: Store, counts: QueueCounts, view: JobView, policy: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """List the keys that are served before this job's key, with what they may still take."""
+    assert view.share is not None
+    now_in_turn = await store.run(
+        lambda: keys_in_turn(counts.queue_id, counts.round, MOST_KEYS), write=False
+    )
+    waiting = view.share.turn is not None and view.share.turn > counts.round
+    found = []
+    for share in now_in_turn:
+        if share.key == view.key:
+            continue
+        before_us = (share.key <= counts.last_key, share.key) < (
+            view.key <= counts.last_key,
+            view.key,
+        )
+        if waiting or before_us:
+            credit = credit_of(counts, share, policy)
+            found.append({"key": shown_key(share.key), "credit": credit, "ready_jobs": share.ready})
+    return found[:50]
+
+
+def _verdict(counts: QueueCounts, view: JobView, document: dict[str, Any]) -> str:
+    """Say in a sentence why the job is not running now."""
+    state = document["state"]
+    claim = document.get("claim")
+    if state == "claimed" and claim:
+        left = roughly(claim["expires_in_ms"])
+        return f"it is running: {claim['consumer_id']} holds it for another {left}"
+    if state == "failed":
+        left = roughly((view.wake_at or counts.now) - counts.now)
+        return f"its last attempt failed; it can be claimed again in {left}"
+    if state in ("acked", "purged", "dead"):
+        words = {
+            "acked": "it is done",
+            "purged": "it was purged",
+            "dead": "it is in the dead letters",
+        }
+        return words[state]
+    if state == "scheduled":
+        return f"it waits for its time, in {roughly(document['not_before_in_ms'])}"
+    standing = document["scheduling"]
+    if standing.get("is_capped"):
+        limit = standing["cap"]
+        return f"its key {standing['key']!r} has {limit} claims in flight, as many as it may"
+    ahead = standing["ahead_in_key"] if standing["strategy"] == "drr" else None
+    if ahead is None:
+        ahead = standing["ahead_in_queue"]
+        return _behind(ahead, "of the queue")
+    keys = len(standing["keys_ahead"])
+    text = _behind(ahead, "of its key")
+    return f"{text}; {keys} other keys have their turn before its key" if keys else text
+
+
+def _behind(ahead: int, where: str) -> str:
+    if not ahead:
+        return f"it is the next {where}: it runs when a consumer that can handle it is free"
+    return f"{ahead} jobs {where} go first"

@@ -1,0 +1,121 @@
+"""The worker queues as `queue ls` shows them: counts, policy and the keys' shares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harn.orchestrator.views.inbox_view import inbox_view
+from harn.runtime import Runtime
+from harn.storage import (
+    QueueCounts,
+    ShareCounts,
+    Store,
+    decode,
+    list_shares,
+    queue_names,
+    shown_key,
+)
+from harn.workers import SchedulerPolicy, WorkerQueue, summarise
+
+MOST_KEYS = 1000
+"""Keys of one queue that are listed."""
+RECENT_MS = 3_600_000
+"""A second policy is worth a warning while it was used within this time."""
+
+
+async def queues_view(runtime: Runtime, *, compare: bool = True) -> dict[str, Any]:
+    """Return the document of `queue ls --json`. Cancelling leaves nothing behind.
+
+    With *compare* it warns of consumers that claim by another policy than the environment's.
+    """
+    policy = SchedulerPolicy.from_env()
+    summaries, blocks, warnings = [], [], []
+    for counts, shares in await read_counts(runtime, MOST_KEYS):
+        summaries.append(summarise(counts).as_dict())
+        blocks.append(_block(counts, shares, policy))
+        warnings += _warnings(counts, policy if compare else None)
+    document = {
+        "dispatcher": await inbox_view(runtime),
+        "worker_queues": summaries,
+        "scheduler": {"policy": policy.as_dict(), "per_queue": blocks},
+    }
+    return {**document, "warnings": warnings} if warnings else document
+
+
+async def read_counts(
+    runtime: Runtime, most_keys: int
+) -> list[tuple[QueueCounts, list[ShareCounts]]]:
+    store = runtime.service(Store)
+    found = []
+    for name in await store.run(queue_names, write=False):
+        counts = await WorkerQueue(runtime, name, None).counts()
+        if counts is not None:
+            queue_id = counts.queue_id
+            shares = await store.run(
+                lambda queue_id=queue_id: list_shares(queue_id, most_keys),  # type: ignore[misc]
+                write=False,
+            )
+            found.append((counts, shares))
+    return found
+
+
+def _block(counts: QueueCounts, shares: list[ShareCounts], own: SchedulerPolicy) -> dict[str, Any]:
+    active = claimers_policy(counts) or own.as_dict()
+    return {
+        "queue": counts.queue,
+        "strategy": "fifo" if active["strategy"]["kind"] == "fifo" else "drr",
+        "fairness_key": counts.dimension,
+        "rounds_completed": counts.round,
+        "starvation_promotions_total": counts.promotions,
+        "selected_total": counts.dropped_selected + sum(each.selected for each in shares),
+        "deferred_total": counts.dropped_deferred + sum(deferrals_of(counts, s) for s in shares),
+        "keys": [
+            {
+                "fairness_key": shown_key(share.key),
+                "weight": weight_of(active, share.key),
+                "deficit": credit_of(counts, share, active),
+                "in_flight": share.in_flight,
+                "selected_total": share.selected,
+                "deferred_total": deferrals_of(counts, share),
+                "ready_jobs": share.ready,
+                "oldest_ready_age_ms": age_ms(counts, share.oldest_at),
+            }
+            for share in sorted(shares, key=lambda each: each.key)
+        ],
+    }
+
+
+def claimers_policy(counts: QueueCounts) -> dict[str, Any] | None:
+    return None if counts.policy is None else decode(counts.policy)
+
+
+def weight_of(policy: dict[str, Any], key: str) -> int:
+    return int(policy["weights"].get(shown_key(key), policy["default_weight"]))
+
+
+def credit_of(counts: QueueCounts, share: ShareCounts | Any, policy: dict[str, Any]) -> int:
+    """Return the credit a key has left in the round under way."""
+    if share.turn is None or share.turn > counts.round or share.round == counts.round:
+        return int(share.credit) if share.round == counts.round or share.turn is None else 0
+    return weight_of(policy, share.key) * int(policy["strategy"].get("quantum", 1))
+
+
+def deferrals_of(counts: QueueCounts, share: ShareCounts) -> int:
+    held_back = share.turn is None and share.ready > 0
+    return share.deferred + (counts.deferrals - share.deferred_from if held_back else 0)
+
+
+def age_ms(counts: QueueCounts, at: int | None) -> int:
+    return 0 if at is None else max(0, counts.now - at)
+
+
+def _warnings(counts: QueueCounts, own: SchedulerPolicy | None) -> list[str]:
+    found = []
+    if own is not None and counts.policy is not None and counts.policy != own.canonical():
+        found.append(
+            f"queue {counts.queue!r}: its latest consumer claims by another policy than this "
+            "process's environment asks for"
+        )
+    if counts.other_policy is not None and counts.now - counts.policy_at < RECENT_MS:
+        found.append(f"queue {counts.queue!r}: consumers with different policies share it")
+    return found
