@@ -18,7 +18,7 @@ from harn import (
     with_rate_limit,
 )
 from harn.ratelimit import Limiter
-from harn.ratelimit.call_slots import SeatsByRoute
+from harn.ratelimit.call_slots import CallSlotsByRoute
 from harn.ratelimit.retry_after import is_retryable, wait_in
 from harn.storage import limits
 from harn.testing import FakeClock, fresh_runtime
@@ -103,7 +103,7 @@ async def enter_and_leave(provider: str, model: str | None = None) -> None:
         pass
 
 
-async def test_seats_are_given_in_order_and_their_number_may_change(world, clock) -> None:
+async def test_call_slots_are_granted_in_order_and_their_number_may_change(world, clock) -> None:
     llm_rate_limit("acme", concurrency=1)
     inside: list[int] = []
     leave = asyncio.Event()
@@ -127,7 +127,7 @@ async def test_seats_are_given_in_order_and_their_number_may_change(world, clock
     assert inside == [0, 1, 2, 3, 4]
 
 
-async def test_wherever_it_is_cancelled_a_slot_gives_its_seat_and_quota_back(world) -> None:
+async def test_wherever_it_is_cancelled_a_slot_releases_its_call_slot_and_quota(world) -> None:
     world.clock.autojump = True
     llm_rate_limit("acme", rpm=1, concurrency=1)
     entered: list[int] = []
@@ -138,8 +138,8 @@ async def test_wherever_it_is_cancelled_a_slot_gives_its_seat_and_quota_back(wor
                 entered.append(world.clock.now_ms())
 
     async def all_is_free(run) -> None:
-        seats = world.service(SeatsByRoute).of("llm:provider:acme")
-        assert (seats.taken, len(seats._waiting)) == (0, 0), run
+        slots = world.service(CallSlotsByRoute).of("llm:provider:acme")
+        assert (slots.taken, slots.waiting.first()) == (0, None), run
         live = bool(entered) and world.clock.now_ms() < entered[-1] + 60_000
         assert (await used(world)).get("llm:provider:acme:rpm", 0) == live, run
         await world.clock.advance("60s")

@@ -1,72 +1,73 @@
 """How many calls of a route may be under way in this process, first come, first served.
 
-Unlike a named semaphore its size may change while calls are under way: `llm_rate_limit` does that.
+A named semaphore has a fixed number of permits. The number of call slots may change while calls
+are under way: `llm_rate_limit` does that.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import TYPE_CHECKING
 
-from harn.clock import resolve
-from harn.graceful import parked
+from harn.sync import GRANTED, Waiter, WaitQueue, park
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
 
 
-class Seats:
-    """Seats of one route."""
+class CallSlots:
+    """The slots of one route: *taken* of *size*, without a bound while *size* is None.
+
+    Only the thread of the runtime's loop uses them, so they need no lock.
+    """
 
     def __init__(self) -> None:
         self.size: int | None = None
         self.taken = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self.waiting: WaitQueue[Waiter] = WaitQueue()
 
     async def take(self, size: int) -> None:
-        """Take a seat, waiting until one of *size* is free. Cancelling takes none."""
-        self.size = size
-        self._seat_next()
-        if self.taken < size and not self._waiting:
+        """Take a slot, waiting until one of *size* is free. Cancelling takes none."""
+        self.resize(size)
+        if self.taken < size and self.waiting.first() is None:
             self.taken += 1
             return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        waiter = Waiter().wait_as("take", self, asyncio.get_running_loop())
+        self.waiting.append(waiter)
         try:
-            with parked(turn):
-                await turn
+            await park(waiter)
         except BaseException:
-            if turn in self._waiting:
-                self._waiting.remove(turn)
-            elif turn.done() and not turn.cancelled() and turn.exception() is None:
-                self.give()
+            if waiter.withdraw():
+                self.release()  # the slot came at the same moment as the cancel
+            else:
+                self.waiting.note_left()
             raise
 
-    def give(self) -> None:
-        """Give a seat back."""
+    def release(self) -> None:
+        """Release a slot; the first waiter gets it."""
         self.taken -= 1
-        self._seat_next()
+        self._serve()
 
     def resize(self, size: int | None) -> None:
-        """Have another number of seats; nobody is asked to leave."""
+        """Change the number of slots; calls under way keep theirs."""
         self.size = size
-        self._seat_next()
+        self._serve()
 
-    def _seat_next(self) -> None:
-        while self._waiting and (self.size is None or self.taken < self.size):
-            turn = self._waiting.popleft()
-            if not turn.done():
-                self.taken += 1
-                resolve(turn)
+    def _serve(self) -> None:
+        while (first := self.waiting.first()) is not None:
+            if self.size is not None and self.taken >= self.size:
+                return
+            self.waiting.popleft()
+            self.taken += 1
+            first.settle(GRANTED)
 
 
-class SeatsByRoute:
-    """The seats of every route in a runtime."""
+class CallSlotsByRoute:
+    """The call slots of every route in a runtime."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self._routes: dict[str, Seats] = {}
+        self._routes: dict[str, CallSlots] = {}
 
-    def of(self, route: str) -> Seats:
-        """Return the seats of *route*."""
-        return self._routes.setdefault(route, Seats())
+    def of(self, route: str) -> CallSlots:
+        """Return the slots of *route*."""
+        return self._routes.setdefault(route, CallSlots())

@@ -15,7 +15,7 @@ from harn.clock import sleep_until
 from harn.duration import Duration, to_ms
 from harn.errors import HarnError, InvalidOption, RateLimitError
 from harn.ratelimit.buckets import RateLimitGrant, check_whole
-from harn.ratelimit.call_slots import Seats, SeatsByRoute
+from harn.ratelimit.call_slots import CallSlots, CallSlotsByRoute
 from harn.ratelimit.limiter import Limiter, acquire
 from harn.ratelimit.provider_limits import (
     Providers,
@@ -53,7 +53,7 @@ class LlmSlot:
         self._prefixes = [prefix_of(provider, None)]
         if model is not None:
             self._prefixes.append(prefix_of(provider, model))
-        self._seats: list[Seats] = []
+        self._call_slots: list[CallSlots] = []
         self._line: Line | None = None
         self._grant: RateLimitGrant | None = None
         self._runtime: Runtime | None = None
@@ -64,10 +64,10 @@ class LlmSlot:
             raise HarnError("a slot can be entered once; ask for a new one")
         self._runtime = runtime = current_runtime()
         try:
-            await self._sit_down(runtime)
+            await self._take_call_slots(runtime)
             await self._reserve(runtime)
         except BaseException:
-            self._stand_up()
+            self._release_call_slots()
             raise
         return self
 
@@ -81,7 +81,7 @@ class LlmSlot:
             if isinstance(error, Exception) and not self._told:
                 await self._learn_from(error)
         finally:
-            self._stand_up()
+            self._release_call_slots()
 
     async def sending(self) -> None:
         """Say that the request goes out now: a reservation that has grown old is dated anew.
@@ -155,20 +155,20 @@ class LlmSlot:
             known.pop("retry-after-ms", None)
         return await self.retry_after(known)
 
-    async def _sit_down(self, runtime: Runtime) -> None:
+    async def _take_call_slots(self, runtime: Runtime) -> None:
         providers = runtime.service(Providers)
         for number, prefix in enumerate(self._prefixes):
             limits = providers.limits(self.provider, self.model if number else None)
-            seats = runtime.service(SeatsByRoute).of(prefix)
+            slots = runtime.service(CallSlotsByRoute).of(prefix)
             if limits is None or limits.concurrency is None:
-                seats.resize(None)
+                slots.resize(None)
                 continue
-            await seats.take(limits.concurrency)
-            self._seats.append(seats)
+            await slots.take(limits.concurrency)
+            self._call_slots.append(slots)
 
-    def _stand_up(self) -> None:
-        while self._seats:
-            self._seats.pop().give()
+    def _release_call_slots(self) -> None:
+        while self._call_slots:
+            self._call_slots.pop().release()
 
     async def _reserve(self, runtime: Runtime) -> None:
         limiter, settings = runtime.service(Limiter), runtime.settings
