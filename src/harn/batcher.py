@@ -77,7 +77,11 @@ class Landing(asyncio.Future[Any]):
 
 
 Start = Callable[[list[Entry[T]], Landing], bool]
-"""Starts the operation for a batch, whose value goes to the future; false: nothing to do."""
+"""Starts the operation for a batch, whose value goes to the future.
+
+It may change the batch in place: entries that it adds get their results like the others. It
+returns false if there is nothing to do; then it has told the answers in the batch, if any.
+"""
 
 
 class Batcher(Generic[T]):
@@ -86,8 +90,8 @@ class Batcher(Generic[T]):
     *read* takes a batch and its operation's value, and returns one result for each entry. *weigh*
     says how much of an operation an item takes: a number and bytes. *at_once* operations may be
     under way together; then *key_of* says which entries must not be: those with one key are carried
-    out one after the other. *failed* is called with the entries that no caller waits for, when
-    their operation failed.
+    out one after the other. *failed* is called when an operation has failed, with those of its
+    entries that no caller waits for.
     """
 
     def __init__(
@@ -105,7 +109,7 @@ class Batcher(Generic[T]):
     ) -> None:
         self.waiting: deque[Entry[T]] = deque()
         self.is_held = False
-        """Whether no operation begins; whoever sets it calls `wake` when it is over."""
+        """Whether no operation begins; the code that set it calls `wake` when it is over."""
         self._loop = loop
         self._start = start
         self._read = read
@@ -125,6 +129,11 @@ class Batcher(Generic[T]):
     def is_busy(self) -> bool:
         """Whether an operation is under way."""
         return bool(self._under_way)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no operation is under way, about to begin, or held."""
+        return not (self._under_way or self._scheduled or self.is_held)
 
     def ask(self, item: T) -> asyncio.Future[Any]:
         """Ask for *item*; the future gets its result. Cancelling it before the operation begins
@@ -239,6 +248,5 @@ class Batcher(Generic[T]):
                 answer.cancel()
             else:
                 answer.set_exception(error)
-        unwatched = [entry for entry in batch if entry.answer is None]
-        if unwatched and self._failed is not None:
-            self._failed(unwatched, error)
+        if self._failed is not None:
+            self._failed([entry for entry in batch if entry.answer is None], error)

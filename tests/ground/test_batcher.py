@@ -169,3 +169,53 @@ async def test_nothing_begins_while_it_is_held() -> None:
     await asyncio.sleep(0)
 
     assert store.batches == [[1]]
+
+
+async def test_an_operation_may_begin_with_entries_that_its_owner_adds() -> None:
+    told: list[int] = []
+
+    def start(batch: list[Entry[int]], landing: Landing) -> bool:
+        batch.insert(0, Entry(7, None))
+        landing.set_result([entry.item * 10 for entry in batch])
+        return True
+
+    def read(batch: list[Entry[int]], value: list[int]) -> list[int]:
+        told.extend(value)
+        return value
+
+    line: Batcher[int] = Batcher(asyncio.get_running_loop(), start, read)
+    line.begin()
+    answer = line.ask(1)
+
+    assert await answer == 10
+    assert told == [70, 70, 10]
+    assert line.was_shared
+
+
+async def test_its_owner_is_told_of_a_failure_also_when_every_entry_has_a_caller() -> None:
+    store, told = Store(), []
+    line = batcher(store, failed=lambda entries, error: told.append((entries, str(error))))
+    waited = line.ask(1)
+    await asyncio.sleep(0)
+
+    store.operations[0].set_exception(OSError("full"))
+    with pytest.raises(OSError, match="full"):
+        await waited
+
+    assert told == [([], "full")]
+
+
+async def test_it_is_idle_unless_an_operation_is_under_way_or_about_to_begin_or_held() -> None:
+    store = Store()
+    line = batcher(store)
+    assert line.is_idle
+
+    line.add(1)
+    assert not line.is_idle
+    await asyncio.sleep(0)
+    assert not line.is_idle
+    store.land()
+    assert line.is_idle
+
+    line.is_held = True
+    assert not line.is_idle

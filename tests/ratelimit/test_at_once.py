@@ -11,7 +11,7 @@ import pytest
 
 from harn import Bucket, RateLimitGrant, Runtime, durable_rate_limit_acquire
 from harn.ratelimit import Limiter
-from harn.ratelimit.transaction import Granted, Want
+from harn.ratelimit.records import Granted, Want
 from harn.storage.operations import Ask, Rows
 from harn.storage.session import Session
 from harn.storage.sqlite import SqliteDriver
@@ -27,7 +27,7 @@ class Watched:
 
     def __init__(self, runtime: Runtime, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.path = path
-        self.line = runtime.service(Limiter).line(path)[0]
+        self.line = runtime.service(Limiter).at(path)
         self.at_once = self.handed_over = 0
         driver = self.line.store.driver
         assert isinstance(driver, SqliteDriver)
@@ -154,7 +154,7 @@ async def test_what_a_neighbour_has_taken_between_two_acquires_counts(
 ) -> None:
     wanted = (Want("k", 10, 60_000_000, 1),)
     async with Runtime() as neighbour:
-        other = neighbour.service(Limiter).line(path)[0]
+        other = neighbour.service(Limiter).at(path)
         verdicts = [await line.ask(wanted, 0) for _ in range(8) for line in (limiter.line, other)]
 
     assert [isinstance(verdict, Granted) for verdict in verdicts] == [True] * 10 + [False] * 6

@@ -32,8 +32,8 @@ async def use_of(key: str, state_path=None) -> tuple[int, int]:
     async with asyncio.timeout(5):
         from harn import current_runtime
 
-        line, _ = current_runtime().service(Limiter).line(state_path)
-        now = line._read_now()
+        line = current_runtime().service(Limiter).at(state_path)
+        now = line.read_now()
         for each in await line.store.run(lambda: limits.list_buckets(now), write=False):
             if each.key == key:
                 return each.used, each.waiting
@@ -433,7 +433,7 @@ async def test_buckets_unused_for_an_hour_are_forgotten(world, clock) -> None:
     await acquire(key="now", limit=1)
     await clock.settle()
 
-    line, _ = world.service(Limiter).line(None)
+    line = world.service(Limiter).at(None)
     found = await line.store.run(lambda: limits.list_buckets(0), write=False)
 
     assert [each.key for each in found] == ["now"]

@@ -43,8 +43,8 @@ def spawn(coroutine) -> asyncio.Task:
 async def used(runtime: Runtime) -> dict[str, int]:
     from harn.ratelimit.llm_slot import FILE
 
-    line, _ = runtime.service(Limiter).line(None, FILE)
-    now = line._read_now()
+    line = runtime.service(Limiter).at(None, FILE)
+    now = line.read_now()
     found = await line.store.run(lambda: limits.list_buckets(now), write=False)
     return {each.key: each.used for each in found if not each.key.endswith("cooldown")}
 

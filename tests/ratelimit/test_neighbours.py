@@ -39,14 +39,14 @@ class Neighbour:
 
     @property
     def line(self):
-        return self.runtime.service(Limiter).line(self.where)[0]
+        return self.runtime.service(Limiter).at(self.where)
 
     def fall_silent(self) -> None:
-        self.line._busy = True
+        self.line._batcher.is_held = True
 
     def wake_up(self) -> None:
-        self.line._busy = False
-        self.line._kick()
+        self.line._batcher.is_held = False
+        self.line._batcher.wake()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -230,7 +230,7 @@ async def test_a_ticket_that_nobody_waits_for_is_found_out(street, clock, monkey
         yield from limits.join([(bucket, 0, line.owner, 1, 1)])
 
     await line.store.run(join_unknown)  # as an operation whose answer was lost leaves it
-    line._suspicious = True
+    line._may_have_strays = True
     await clock.advance("2s")
 
     assert await tickets(street[0]) == []

@@ -86,7 +86,7 @@ async def test_a_short_window_that_is_named_again_and_again_leaves_no_rule_behin
     for limit in range(1, 200):
         await acquire(key="k", limit=limit, window_ms="1s", timeout_ms=0)
         await clock.advance("5s")
-    line, _ = current_runtime().service(Limiter).line(None)
+    line = current_runtime().service(Limiter).at(None)
 
     assert line.use["k"][0] == 1
 

@@ -115,8 +115,8 @@ def test_long_answers_cost_no_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def in_use(runtime: Runtime) -> int:
-    line, _ = runtime.service(Limiter).line(None, FILE)
-    now = line._read_now()
+    line = runtime.service(Limiter).at(None, FILE)
+    now = line.read_now()
     found = await line.store.run(lambda: limits.list_buckets(now), write=False)
     return sum(each.used for each in found if each.key.endswith("rpm"))
 

@@ -2,8 +2,9 @@
 
 buckets.py           Bucket and RateLimitGrant: what a caller asks for, and what it is told
 limiter.py           durable_rate_limit_acquire, and which store holds the rows
-waiting_callers.py   the callers of this process that wait, and when to ask for them again
-transaction.py       one transaction in the store: correct, admit, queue
+store_limiter.py     gathers what callers want of one store, and carries it out in one operation
+waiting_callers.py   the callers of this process that wait; wake_times.py, when to ask again
+transaction.py       one transaction in the store: correct, admit, queue; records.py, its records
 window.py            the arithmetic of a sliding window; rules.py, several limits for one key
 process_identity.py  whether the process that owns a ticket still runs
 provider_limits.py   limits of model providers: catalogue, environment, llm_rate_limit

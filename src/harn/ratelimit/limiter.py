@@ -27,10 +27,10 @@ from harn.ratelimit.buckets import (
     RateLimitGrant,
     read_buckets,
 )
-from harn.ratelimit.metrics import Counts
+from harn.ratelimit.metrics import LimiterMetrics
 from harn.ratelimit.process_identity import owner_here
-from harn.ratelimit.transaction import Correction, Granted, Want
-from harn.ratelimit.waiting_callers import Line
+from harn.ratelimit.records import Correction, Granted, Want
+from harn.ratelimit.store_limiter import StoreLimiter
 from harn.runtime import current_runtime
 from harn.storage import Store
 
@@ -44,86 +44,92 @@ MOST_NAMES = 1000
 
 
 class Limiter:
-    """A runtime's lines, one for each store that its callers have named."""
+    """A runtime's limiter: one `StoreLimiter` for each store that its callers have named."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._lines: dict[tuple[str, Clock], tuple[Line, str]] = {}
-        self._named: dict[tuple[object, str, Clock], tuple[Line, str]] = {}
-        self._own: list[Store] = []
-        self._shared: Store | None = None
+        self._by_url: dict[tuple[str, Clock], StoreLimiter] = {}
+        self._by_name: dict[tuple[object, str, Clock], StoreLimiter] = {}
+        self._own_stores: list[Store] = []
+        self._shared_store: Store | None = None
         if _is_postgres(runtime.storage_url):
-            self._shared = runtime.service(Store)  # made before us, so it is closed after us
-        self.counts = Counts(runtime, lambda: [line for line, _ in self._lines.values()])
+            self._shared_store = runtime.service(Store)  # made before us, so it is closed after us
+        self.metrics = LimiterMetrics(runtime, self._by_url.values())
 
-    def line(self, state_path: str | os.PathLike[str] | None, file: str = FILE) -> tuple[Line, str]:
-        """Return the line before the store that *state_path* names, and how to show that store."""
+    def at(self, state_path: str | os.PathLike[str] | None, file: str = FILE) -> StoreLimiter:
+        """Return the limiter of the store that *state_path* names; without one, of *file*."""
         clock = self._runtime.clock
         if state_path is not None and not isinstance(state_path, str | os.PathLike):
             raise InvalidOption("state_path", state_path, "a path, or a postgresql:// URL")
-        if (known := self._named.get((state_path, file, clock))) is not None:
+        if (known := self._by_name.get((state_path, file, clock))) is not None:
             return known
-        found = self._line_at(self._url(state_path, file, clock.is_fake), clock)
-        if len(self._named) < MOST_NAMES:
-            self._named[state_path, file, clock] = found
+        found = self._at_url(self._url(state_path, file, clock.is_fake), clock)
+        if len(self._by_name) < MOST_NAMES:
+            self._by_name[state_path, file, clock] = found
         return found
 
-    def private_line(self) -> tuple[Line, str]:
-        """Return a line that no other process shares."""
-        return self._line_at(MEMORY, self._runtime.clock)
-
-    def _line_at(self, url: str, clock: Clock) -> tuple[Line, str]:
-        found = self._lines.get((url, clock))
-        if found is None:
-            found = self._lines[url, clock] = self._open(url, clock)
-        return found
+    def in_memory(self) -> StoreLimiter:
+        """Return a limiter that no other process shares."""
+        return self._at_url(MEMORY, self._runtime.clock)
 
     async def aclose(self) -> None:
-        """Give every place in line back and close the files."""
-        for line, _ in self._lines.values():
-            await line.aclose()
-        for store in self._own:
+        """Leave every line and close the files."""
+        for each in self._by_url.values():
+            await each.aclose()
+        for store in self._own_stores:
             await store.aclose()
 
-    def _url(self, state_path: str | os.PathLike[str] | None, file: str, fake: bool) -> str:
-        runtime = self._runtime
+    def _at_url(self, url: str, clock: Clock) -> StoreLimiter:
+        found = self._by_url.get((url, clock))
+        if found is None:
+            found = self._by_url[url, clock] = self._open(url, clock)
+        return found
+
+    def _url(self, state_path: str | os.PathLike[str] | None, file: str, is_fake: bool) -> str:
         if state_path is None:
-            if self._shared is not None:
-                return _mock_schema(runtime.storage_url) if fake else runtime.storage_url
-            if fake and runtime.storage_url.startswith(MEMORY):
-                return MEMORY
-            return _file_url(runtime.state_dir / file, fake)
+            return self._default_url(file, is_fake)
         if isinstance(state_path, str) and "://" in state_path:
-            if _is_postgres(state_path):
-                return _mock_schema(state_path) if fake else state_path
-            if state_path.startswith(MEMORY):
-                return MEMORY
-            if state_path.startswith("sqlite:///"):
-                return _file_url(Path(state_path.removeprefix("sqlite:///")), fake)
-            accepted = "a path, or a sqlite:///path, postgresql:// or memory:// URL"
-            raise InvalidOption("state_path", mask(state_path), accepted)
+            return _given_url(state_path, is_fake)
         if not str(state_path).strip():
             raise InvalidOption("state_path", state_path, "a path, or a postgresql:// URL")
-        return _file_url(Path(os.fspath(state_path)), fake)
+        return _file_url(Path(os.fspath(state_path)), is_fake)
 
-    def _open(self, url: str, clock: Clock) -> tuple[Line, str]:
-        postgres = _is_postgres(url)
-        if postgres and url == self._runtime.storage_url and self._shared is not None:
-            store = self._shared
+    def _default_url(self, file: str, is_fake: bool) -> str:
+        runtime = self._runtime
+        if self._shared_store is not None:
+            return _mock_schema(runtime.storage_url) if is_fake else runtime.storage_url
+        if is_fake and runtime.storage_url.startswith(MEMORY):
+            return MEMORY
+        return _file_url(runtime.state_dir / file, is_fake)
+
+    def _open(self, url: str, clock: Clock) -> StoreLimiter:
+        is_postgres = _is_postgres(url)
+        if url == self._runtime.storage_url and self._shared_store is not None:
+            store = self._shared_store
         else:
-            weaker = "?durability=normal" if url.startswith("sqlite") else ""
-            store = Store(self._runtime, f"{url}{weaker}")
-            self._own.append(store)
-        line = Line(
+            durability = "?durability=normal" if url.startswith("sqlite") else ""
+            store = Store(self._runtime, f"{url}{durability}")
+            self._own_stores.append(store)
+        shown = mask(url) if is_postgres else str(store.place.path)
+        return StoreLimiter(
             store,
+            MEMORY if store.is_memory else shown,
             clock,
             owner_here(self._runtime.ids.uuid7()),
-            None if postgres and not clock.is_fake else _reader(clock),
-            shared=not store.is_memory,
+            None if is_postgres and not clock.is_fake else _reader(clock),
+            is_shared=not store.is_memory,
         )
-        if store.is_memory:
-            return line, MEMORY
-        return line, mask(url) if postgres else str(store.place.path)
+
+
+def _given_url(url: str, is_fake: bool) -> str:
+    if _is_postgres(url):
+        return _mock_schema(url) if is_fake else url
+    if url.startswith(MEMORY):
+        return MEMORY
+    if url.startswith("sqlite:///"):
+        return _file_url(Path(url.removeprefix("sqlite:///")), is_fake)
+    accepted = "a path, or a sqlite:///path, postgresql:// or memory:// URL"
+    raise InvalidOption("state_path", mask(url), accepted)
 
 
 def _reader(clock: Clock) -> Any:
@@ -153,15 +159,22 @@ def _file_url(path: Path, fake: bool) -> str:
 class Held:
     """What a grant has charged, and where to correct it."""
 
-    __slots__ = ("_at", "_began", "_limiter", "_line", "_rows", "_wants")
+    __slots__ = ("_at", "_began", "_metrics", "_rows", "_store_limiter", "_wants")
 
-    def __init__(self, limiter: Limiter, line: Line, wants: tuple[Want, ...], got: Granted) -> None:
-        self._limiter = limiter
-        self._line = line
+    def __init__(
+        self,
+        metrics: LimiterMetrics,
+        store_limiter: StoreLimiter,
+        wants: tuple[Want, ...],
+        got: Granted,
+    ) -> None:
+        self._metrics = metrics
+        self._store_limiter = store_limiter
         self._at = got.at
-        self._began = line.clock.monotonic()
-        if line._read_now is not None and got.at >= 0:  # it may have taken a while to hear of it
-            self._began -= (line._read_now() - got.at) / 1e6
+        self._began = store_limiter.clock.monotonic()
+        read_now = store_limiter.read_now
+        if read_now is not None and got.at >= 0:  # the answer may have been on its way for a while
+            self._began -= (read_now() - got.at) / 1e6
         self._wants = wants
         self._rows = got.rows
 
@@ -177,12 +190,12 @@ class Held:
                 corrections[number] = Correction(want, bucket, seq, self._at, units)
         if not corrections:
             return False
-        landed = await self._line.correct(list(corrections.values()))
+        landed = await self._store_limiter.correct(list(corrections.values()))
         rows = list(self._rows)
         for (number, correction), found in zip(corrections.items(), landed, strict=True):
             if found is not None:
                 rows[number] = (*found, correction.units)
-                self._limiter.counts.settled(correction.want.key)
+                self._metrics.settled(correction.want.key)
         self._rows = tuple(rows)
         return any(found is not None for found in landed)
 
@@ -201,8 +214,8 @@ class Held:
             want = self._wants[number]
             corrections.append(Correction(want, bucket, seq, self._at, 0))
             corrections.append(Correction(want, bucket, None, -1, units))
-        began = self._line.clock.monotonic()
-        landed = await self._line.correct(corrections)
+        began = self._store_limiter.clock.monotonic()
+        landed = await self._store_limiter.correct(corrections)
         rows = list(self._rows)
         for (number, (_, _, units)), found in zip(held, landed[1::2], strict=True):
             rows[number] = None if found is None else (*found, units)
@@ -212,7 +225,7 @@ class Held:
     @property
     def age(self) -> float:
         """Seconds since it was charged, as far as our clock can tell."""
-        return self._line.clock.monotonic() - self._began
+        return self._store_limiter.clock.monotonic() - self._began
 
     def _has_passed(self, want: Want) -> bool:
         return self.age * 1e6 >= want.span
@@ -250,21 +263,19 @@ async def durable_rate_limit_acquire(
     wanted = read_buckets(buckets, key, limit, units, window_ms)
     timeout = None if timeout_ms is None else to_ms(timeout_ms, "timeout_ms") / 1000
     limiter = current_runtime().service(Limiter)
-    line, shown = limiter.line(state_path)
-    return await acquire(limiter, line, shown, wanted, timeout)
+    return await acquire(limiter, limiter.at(state_path), wanted, timeout)
 
 
 async def acquire(
     limiter: Limiter,
-    line: Line,
-    shown: str,
+    store_limiter: StoreLimiter,
     buckets: Sequence[Bucket],
     timeout: float | None,
     gates: tuple[str, ...] = (),
 ) -> RateLimitGrant:
-    """Reserve *buckets* in *line*; the *gates* are not charged, but a pause of theirs counts.
+    """Reserve *buckets*; the *gates* are not charged, but the request waits while one is paused.
 
-    Cancelling returns the place in line, and whatever was charged at that very moment.
+    Cancelling leaves the line, and releases units that were granted at that moment.
     """
     wants = tuple(
         [
@@ -275,14 +286,16 @@ async def acquire(
     asked = tuple([want for want in wants if want.charge])
     if gates:
         asked += tuple(Want(gate, 1, 1_000_000, 0) for gate in gates)
+    metrics, shown = limiter.metrics, store_limiter.shown
     if not asked:
         nothing = Granted(-1, (None,) * len(wants))
-        return _granted(buckets, nothing, 0, shown, Held(limiter, line, wants, nothing))
-    clock = line.clock
+        held = Held(metrics, store_limiter, wants, nothing)
+        return _granted(buckets, nothing, 0, shown, held)
+    clock = store_limiter.clock
     started = clock.monotonic()
-    verdict = await line.ask(asked, timeout)
+    verdict = await store_limiter.ask(asked, timeout)
     waited = round((clock.monotonic() - started) * 1000)
-    limiter.counts.asked(wants, verdict, waited)
+    metrics.asked(wants, verdict, waited)
     if not isinstance(verdict, Granted):
         answers = [_answer(each, 0) for each in buckets]
         after = max(1, -(-verdict.wait // 1000))
@@ -290,7 +303,7 @@ async def acquire(
     if len(asked) != len(wants):
         rows = {want.key: row for want, row in zip(asked, verdict.rows, strict=True)}
         verdict = Granted(verdict.at, tuple(rows.get(want.key) for want in wants))
-    held = Held(limiter, line, wants, verdict)
+    held = Held(metrics, store_limiter, wants, verdict)
     return _granted(buckets, verdict, waited, shown, held)
 
 

@@ -26,7 +26,7 @@ from harn.ratelimit.provider_limits import (
     units_of,
 )
 from harn.ratelimit.retry_after import is_retryable, status_of, wait_in
-from harn.ratelimit.waiting_callers import Line
+from harn.ratelimit.store_limiter import StoreLimiter
 from harn.ratelimit.window import LONGEST_PAUSE
 from harn.runtime import Runtime, current_runtime
 from harn.tasks import check_callable, runner_for
@@ -54,7 +54,7 @@ class LlmSlot:
         if model is not None:
             self._prefixes.append(prefix_of(provider, model))
         self._call_slots: list[CallSlots] = []
-        self._line: Line | None = None
+        self._store_limiter: StoreLimiter | None = None
         self._grant: RateLimitGrant | None = None
         self._runtime: Runtime | None = None
         self._told = False
@@ -129,14 +129,14 @@ class LlmSlot:
         or a response or error that has them. Returns the seconds (an hour at the most), or None
         when the hint says nothing. A longer wait that is already agreed on stays.
         """
-        if self._line is None or self._runtime is None:
+        if self._store_limiter is None or self._runtime is None:
             raise HarnError("this slot has not been entered; use `async with llm_slot(...)`")
         seconds = wait_in(hint, self._runtime.clock.now_ms())
         if not seconds:
             return seconds
         self._told = True
         length = min(int(seconds * 1e6), LONGEST_PAUSE)
-        await self._line.pause([f"{self._prefixes[-1]}:cooldown"], length)
+        await self._store_limiter.pause([f"{self._prefixes[-1]}:cooldown"], length)
         return length / 1e6
 
     async def feedback(
@@ -174,9 +174,10 @@ class LlmSlot:
         limiter, settings = runtime.service(Limiter), runtime.settings
         providers = runtime.service(Providers)
         if settings.llm_rate_limit_durable:
-            self._line, shown = limiter.line(settings.llm_rate_limit_state_path, FILE)
+            store_limiter = limiter.at(settings.llm_rate_limit_state_path, FILE)
         else:
-            self._line, shown = limiter.private_line()
+            store_limiter = limiter.in_memory()
+        self._store_limiter = store_limiter
         buckets = []
         for number, prefix in enumerate(self._prefixes):
             limits = providers.limits(self.provider, self.model if number else None)
@@ -185,7 +186,7 @@ class LlmSlot:
         gates = tuple(f"{prefix}:cooldown" for prefix in self._prefixes)
         wait_ms = settings.llm_rate_limit_max_wait_ms
         timeout = None if wait_ms is None else wait_ms / 1000
-        grant = await acquire(limiter, self._line, shown, buckets, timeout, gates)
+        grant = await acquire(limiter, store_limiter, buckets, timeout, gates)
         if not grant.ok:
             route = self.provider if self.model is None else f"{self.provider}/{self.model}"
             raise RateLimitError(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from harn.ratelimit.transaction import Granted, Refused, Want
+from harn.ratelimit.records import Granted, Refused, Want
 from harn.telemetry.metrics import Metrics, Sample
 
 if TYPE_CHECKING:
-    from harn.ratelimit.waiting_callers import Line
+    from harn.ratelimit.store_limiter import StoreLimiter
     from harn.runtime import Runtime
 
 MOST_LABELS = 200
@@ -18,11 +18,11 @@ OTHER = "other"
 ADMITTED, WAITED, TIMED_OUT, SETTLED, WAIT_MS = range(5)
 
 
-class Counts:
+class LimiterMetrics:
     """How often each bucket admitted, made wait, timed out and was settled, in this runtime."""
 
-    def __init__(self, runtime: Runtime, lines: Callable[[], list[Line]]) -> None:
-        self._lines = lines
+    def __init__(self, runtime: Runtime, store_limiters: Collection[StoreLimiter]) -> None:
+        self._store_limiters = store_limiters
         self._counts: dict[str, list[int]] = {}
         runtime.service(Metrics).add(self.samples)
 
@@ -57,12 +57,12 @@ class Counts:
             yield Sample("harn_ratelimit_timed_out_total", counts[TIMED_OUT], (key,))
             yield Sample("harn_ratelimit_settled_total", counts[SETTLED], (key,))
         used: dict[str, int] = {}
-        for line in self._lines():
-            now = line.clock.monotonic()
-            for key, (units, until) in line.use.items():
+        for each in self._store_limiters:
+            now = each.clock.monotonic()
+            for key, (units, until) in each.use.items():
                 label = key if key in self._counts else OTHER
                 used[label] = used.get(label, 0) + (units if until > now else 0)
         for key, units in used.items():
             yield Sample("harn_ratelimit_used_units", units, (key,))
-        waiting = sum(line.waiting for line in self._lines())
+        waiting = sum(each.waiting for each in self._store_limiters)
         yield Sample("harn_ratelimit_waiting", waiting)

@@ -12,11 +12,19 @@ loses all its places. Whoever wakes from the dead keeps its number and joins aga
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
-import msgspec
-
+from harn.ratelimit.records import (
+    Asking,
+    Correction,
+    Done,
+    Granted,
+    Refused,
+    Remembered,
+    Verdict,
+    Waits,
+    Want,
+    Work,
+)
 from harn.ratelimit.rules import Row, Rule
 from harn.ratelimit.window import Window, open_window, time_freed
 from harn.storage import Operation, limits
@@ -31,100 +39,6 @@ MOST_ROWS = 4096
 MOST_REMEMBERED = 256
 PRUNE_FROM = 64
 PRUNE_MOST = 512
-
-
-class Want(msgspec.Struct, frozen=True, gc=False):
-    """What a request wants of one bucket. A *charge* of 0 only waits for a pause to end."""
-
-    key: str
-    limit: int
-    span: int
-    charge: int
-
-
-class Asking(NamedTuple):
-    """One request: what it wants, its ticket if it has one, and whether it will go on waiting."""
-
-    wants: tuple[Want, ...]
-    ticket: int | None
-    stays: bool
-
-
-class Correction(NamedTuple):
-    """Count *units* for a row that was charged at *at*; one without a row is charged now.
-
-    Where nothing was charged at first, *at* is negative.
-    """
-
-    want: Want
-    bucket: int
-    seq: int | None
-    at: int
-    units: int
-
-
-class Remembered(NamedTuple):
-    """Buckets in whose lines nobody stands, as an operation left them in the store.
-
-    They need not be read again while the store has this *version*: nobody else has written.
-    Whoever writes to it by another operation of ours must forget them.
-    """
-
-    version: int | None
-    windows: dict[str, Window]
-
-
-class Work(NamedTuple):
-    """Everything that one operation is to carry out; those with tickets come first."""
-
-    owner: str
-    asking: Sequence[Asking] = ()
-    corrections: Sequence[Correction] = ()
-    pauses: Sequence[tuple[str, int]] = ()
-    leaving: Sequence[tuple[int, tuple[Want, ...]]] = ()
-    rejoining: Sequence[tuple[int, tuple[Want, ...]]] = ()
-    renews: bool = False
-    known: frozenset[int] | None = None
-    """Our own tickets, when the store may hold others of ours that nobody waits for."""
-    standing: Sequence[Want] = ()
-    """Rules of our own that wait in these buckets' lines: they are still named."""
-    remembered: Remembered | None = None
-    """What the last operation left. This one changes it, and it is true again once `Done`."""
-
-
-class Granted(NamedTuple):
-    """All wants were charged at *at*: (bucket, row, units) for each of them that charges."""
-
-    at: int
-    rows: tuple[tuple[int, int, int] | None, ...]
-
-
-class Waits(NamedTuple):
-    """Nothing was charged: ask again in *wait* µs; None when an own earlier one comes first."""
-
-    ticket: int
-    wait: int | None
-    behind: bool
-
-
-class Refused(NamedTuple):
-    """Nothing was charged and nothing was left; there may be room in *wait* µs."""
-
-    wait: int
-
-
-@dataclass(slots=True)
-class Done:
-    """What came of a `Work`: one verdict per request, one row (or None) per correction."""
-
-    now: int
-    verdicts: list[Granted | Waits | Refused] = field(default_factory=list)
-    corrected: list[tuple[int, int] | None] = field(default_factory=list)
-    use: list[tuple[str, int, int]] = field(default_factory=list)
-    """Key, units that count, and when all of them will have expired."""
-    forgotten: bool = False
-    """Our owner had been given up for dead: stand in line again."""
-    remembered: Remembered | None = None
 
 
 def carry_out(
@@ -178,8 +92,8 @@ def _keys(work: Work) -> Iterator[str]:
             yield want.key
     for correction in work.corrections:
         yield correction.want.key
-    for key, _ in work.pauses:
-        yield key
+    for pause in work.pauses:
+        yield from pause.keys
     for want in work.standing:
         yield want.key
     for places in (work.leaving, work.rejoining):
@@ -220,8 +134,9 @@ class Turn:
                 yield from self._settle_in(window)
         for correction in work.corrections:
             done.corrected.append((yield from self._correct(correction)))
-        for key, length in work.pauses:
-            self.windows[key].pause(self.now + length)
+        for keys, length in work.pauses:
+            for key in keys:
+                self.windows[key].pause(self.now + length)
         for ticket, wants in work.rejoining:
             self._join(ticket, wants)
         if self.places:
@@ -234,7 +149,7 @@ class Turn:
             for want in asking.wants:
                 if want.charge and not self._is_named(want):
                     yield from self._add_rule(want)
-            verdict: Granted | Waits | Refused | None = self._grant_freely(asking)
+            verdict: Verdict | None = self._grant_freely(asking)
             if verdict is None:
                 verdict = yield from self._decide(asking, len(work.asking) - number)
             done.verdicts.append(verdict)
@@ -325,7 +240,7 @@ class Turn:
         windows = [self.windows[want.key] for want in wants]
         return self._charge(windows, wants) if self._fits(windows, wants) else None
 
-    def _decide(self, asking: Asking, left: int) -> Operation[Granted | Waits | Refused]:
+    def _decide(self, asking: Asking, left: int) -> Operation[Verdict]:
         wants, ticket, stays = asking
         windows = [self.windows[want.key] for want in wants]
         behind_own = behind = False

@@ -36,7 +36,17 @@ from harn.sync.shared import (
     shared_cell,
     shared_map,
 )
-from harn.sync.wait_queue import GRANTED, Waiter, WaitQueue, guard, park
+from harn.sync.wait_queue import (
+    CLOSED,
+    GONE,
+    GRANTED,
+    TIMED_OUT,
+    WAITING,
+    Waiter,
+    WaitQueue,
+    guard,
+    park,
+)
 from harn.sync.waitpoint import (
     Waitpoint,
     waitpoint_cancel,
@@ -45,7 +55,11 @@ from harn.sync.waitpoint import (
 )
 
 __all__ = [
+    "CLOSED",
+    "GONE",
     "GRANTED",
+    "TIMED_OUT",
+    "WAITING",
     "Atomic",
     "Channel",
     "Mailbox",

@@ -1,0 +1,495 @@
+"""The limiter of one store: gathers what callers of this process want, and carries it out.
+
+Everything that is wanted between two operations goes into the next one (`transaction.py`), so
+sixty-four acquires cost one transaction. There is no task here: the end of an operation, a timer
+or a new caller begins the next operation.
+
+A caller that is alone is served at once, on the loop's own thread, if the store can do that
+without taking long (`try_now`). It asks as a caller that does not wait. If there is no room, it
+joins the others.
+
+Of the callers that wait, only the first in every line are asked for again: at the time that the
+last answer gave, and at least every `POLL` seconds where other processes share the store, because
+one of them may have released units. Nothing in the store is locked while a caller waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from harn.batcher import Batcher, Entry, Landing
+from harn.clock import resolve
+from harn.errors import HarnError, StorageBusy
+from harn.graceful import asked, raise_if_asked
+from harn.ratelimit.process_identity import is_gone
+from harn.ratelimit.records import (
+    Asking,
+    Correction,
+    Done,
+    Granted,
+    Pause,
+    Refused,
+    Remembered,
+    Ticket,
+    Verdict,
+    Waits,
+    Want,
+    Work,
+)
+from harn.ratelimit.transaction import carry_out
+from harn.ratelimit.waiting_callers import Caller, WaitingCallers
+from harn.ratelimit.wake_times import EPSILON, WakeTimes, pause_after
+from harn.storage import limits
+from harn.sync import CLOSED, GONE, GRANTED, TIMED_OUT, WAITING, park
+
+if TYPE_CHECKING:
+    from harn.clock import Clock
+    from harn.storage import Store
+
+logger = logging.getLogger("harn.ratelimit")
+
+POLL = 0.25
+"""Seconds after which the first caller of a line asks again, whatever it was told."""
+RENEW = 1.0
+"""Seconds between two renewals of our lease, while callers wait."""
+BATCH = 512
+"""Callers that one operation asks for at most, besides those that wait already."""
+FEW = 16
+"""Buckets of a request that may be served on the loop's thread."""
+SWEEP = 60.0
+"""Seconds between two sweeps of unused buckets."""
+FORGET_US = 3_600_000_000
+"""Microseconds after which an unused bucket is swept."""
+NOTHING = Remembered(None, {})
+MOST_SHOWN = 1000
+"""Buckets whose use is remembered for the metrics."""
+
+
+class Corrections(NamedTuple):
+    """Corrections that are carried out together."""
+
+    corrections: Sequence[Correction]
+
+
+class Barrier(NamedTuple):
+    """Asks for nothing; its answer comes once everything asked for before has been tried."""
+
+
+Item = Caller | Corrections | Pause | Ticket | Barrier
+"""What an operation can be asked for; a ticket is one that leaves its lines."""
+
+
+class StoreLimiter:
+    """Everything that callers of this process want of one store, which is shown as *shown*.
+
+    The store's own time counts unless *read_now* gives another. *is_shared* tells whether other
+    processes may use the store.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        shown: str,
+        clock: Clock,
+        owner: str,
+        read_now: Callable[[], int] | None,
+        *,
+        is_shared: bool,
+    ) -> None:
+        self.store = store
+        self.shown = shown
+        self.clock = clock
+        self.owner = owner
+        self.read_now = read_now
+        self.use: dict[str, tuple[int, float]] = {}
+        """Units that counted at the last look, and until when (by our clock) any will."""
+        self._is_shared = is_shared
+        self._callers = WaitingCallers()
+        loop = asyncio.get_running_loop()
+        self._batcher: Batcher[Item] = Batcher(
+            loop, self._start, self._read, most=BATCH, weigh=_weigh, failed=self._failed
+        )
+        self._times = WakeTimes(clock, self._batcher.begin)
+        self._renewed = float("-inf")
+        """When our lease was last renewed."""
+        self._must_rejoin = False
+        self._may_have_strays = False
+        """Whether an operation has failed: it may have left tickets that we do not know of."""
+        self._swept = clock.monotonic()
+        self._is_sweeping = False
+        self._is_closed = False
+        self._remembered = NOTHING
+        """Buckets as the last operation on this thread left them; any other makes us forget."""
+
+    @property
+    def waiting(self) -> int:
+        """How many callers of this process wait."""
+        return len(self._callers)
+
+    async def ask(self, wants: tuple[Want, ...], timeout: float | None) -> Granted | Refused:
+        """Wait until all of *wants* are charged, or for *timeout* seconds.
+
+        Cancelling leaves the line, and releases units that were granted at that moment.
+        """
+        self._check_open()
+        if asked:
+            raise_if_asked()
+        deadline = None if timeout is None else self.clock.monotonic() + timeout
+        place = len(self._batcher.waiting)
+        if await self._is_alone(len(wants)):
+            done = self._carry_out_here(asking=(Asking(wants, None, False),))
+            if done is not None:
+                [verdict] = done.verdicts
+                if timeout == 0 or isinstance(verdict, Granted):
+                    return verdict  # type: ignore[return-value]
+        caller = Caller(wants, deadline, timeout != 0)
+        caller.wait_as("acquire", self, asyncio.get_running_loop())
+        # Ahead of the callers that came while it looked whether it is alone.
+        self._batcher.waiting.insert(place, Entry(caller, None))
+        if self._batcher.is_idle and not self._batcher.was_shared:
+            self._batcher.begin()  # no other caller is likely to come in this turn of the loop
+        else:
+            self._batcher.wake()
+        try:
+            await park(caller)
+        except BaseException:
+            await self._withdraw(caller)
+            raise
+        assert caller.verdict is not None
+        return caller.verdict
+
+    async def correct(self, corrections: Sequence[Correction]) -> list[tuple[int, int] | None]:
+        """Carry *corrections* out together; each returns its row, or None when it came too late.
+
+        Cancelling does not stop them.
+        """
+        self._check_open()
+        if await self._is_alone(len(corrections)):
+            done = self._carry_out_here(corrections=corrections)
+            if done is not None:
+                return done.corrected
+        self._callers.wake_first(each.want.key for each in corrections)
+        rows: list[tuple[int, int] | None] = await self._carried_out(Corrections(corrections))
+        return rows
+
+    async def pause(self, keys: Sequence[str], microseconds: int) -> None:
+        """Admit nothing to *keys* for a while, in every process. Cancelling does not stop it."""
+        self._check_open()
+        await self._carried_out(Pause(tuple(keys), microseconds))
+
+    async def aclose(self) -> None:
+        """Leave every line; callers that still wait get an error."""
+        if self._is_closed:
+            return
+        self._is_closed = self._batcher.is_held = True
+        self._times.cancel()
+        for entry in self._batcher.waiting:
+            if entry.answer is not None and not entry.answer.done():
+                entry.answer.set_exception(_left())
+        arrived = [entry.item for entry in self._batcher.waiting if type(entry.item) is Caller]
+        for caller in [*arrived, *self._callers]:
+            _fail(caller, _left())
+        if self._renewed > float("-inf"):
+            try:
+                await self.store.run(lambda: limits.drop_owner(self.owner))
+            except HarnError as error:
+                logger.warning("this process's tickets were not removed: %s", error)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise _left()
+
+    async def _carried_out(self, item: Item) -> Any:
+        answer = self._batcher.ask(item)
+        try:
+            # Not awaited itself: a cancelled answer would take the item back.
+            await asyncio.wait((answer,))
+        except asyncio.CancelledError:
+            answer.add_done_callback(_ignore_failure)
+            raise
+        return answer.result()
+
+    # -- alone: at once, on this thread
+
+    async def _is_alone(self, buckets: int) -> bool:
+        """Tell, a turn of the loop later, whether no other caller of this process wants anything.
+
+        Callers that come in that turn are served after this one. Cancelling leaves nothing behind.
+        """
+        is_quick = self.store.driver.runs_here and buckets <= FEW
+        if not is_quick or not self._is_quiet():
+            return False
+        self._batcher.is_held = True
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self._batcher.is_held = self._is_closed
+            if self._batcher.waiting:
+                self._batcher.wake()
+        self._check_open()
+        return self._is_quiet()
+
+    def _is_quiet(self) -> bool:
+        return self._batcher.is_idle and not self._batcher.was_shared and not self._callers
+
+    def _carry_out_here(
+        self, asking: Sequence[Asking] = (), corrections: Sequence[Correction] = ()
+    ) -> Done | None:
+        """Carry it out between two awaits; None, and nothing was done, if that may take long."""
+        remembered, self._remembered = self._remembered, NOTHING
+        work = Work(
+            self.owner,
+            asking,
+            corrections,
+            known=self._known_tickets(),
+            remembered=None if self._is_sweeping else remembered,
+        )
+        done = self.store.driver.try_now(lambda: carry_out(work, self.read_now, is_gone))
+        if done is not None:
+            self._remembered = done.remembered or NOTHING
+            self._note_use(done, self.clock.monotonic())
+        return done
+
+    # -- one operation after the other
+
+    def _start(self, batch: list[Entry[Item]], landing: Landing) -> bool:
+        now = self.clock.monotonic()
+        self._choose_callers(batch)
+        renews = bool(self._callers) and now - self._renewed >= RENEW
+        rejoins = self._must_rejoin and bool(self._callers)
+        if not renews and not rejoins and all(type(each.item) is Barrier for each in batch):
+            for entry in batch:
+                resolve(entry.answer)  # type: ignore[arg-type]
+            self._set_timer()
+            return False
+        work = self._work(batch, now, renews, rejoins)
+        self._must_rejoin = False
+        self._remembered = NOTHING
+        if renews:
+            self._renewed = now
+        self.store.submit(lambda: carry_out(work, self.read_now, is_gone), into=landing)
+        return True
+
+    def _choose_callers(self, batch: list[Entry[Item]]) -> None:
+        """Put the callers that are due before those in *batch*, which loses the cancelled ones."""
+        self._callers.due.update(dict.fromkeys(self._times.take_due()))
+        due = self._callers.take_due()
+        kept = [each for each in batch if type(each.item) is not Caller or each.item.state != GONE]
+        batch[:] = [Entry(caller, None) for caller in due]
+        batch += kept
+        for entry in batch:
+            if type(entry.item) is Caller:
+                entry.item.is_asked = True
+
+    def _work(self, batch: list[Entry[Item]], now: float, renews: bool, rejoins: bool) -> Work:
+        items: defaultdict[type, list[Any]] = defaultdict(list)
+        for entry in batch:
+            items[type(entry.item)].append(entry.item)
+        callers: list[Caller] = items[Caller]
+        keys = {want.key for caller in callers for want in caller.wants} if self._callers else ()
+        return Work(
+            self.owner,
+            [_asking(caller, now) for caller in callers],
+            [each for together in items[Corrections] for each in together.corrections],
+            items[Pause],
+            items[Ticket],
+            self._callers.tickets if rejoins else (),
+            renews,
+            self._known_tickets(),
+            self._callers.rules_of(keys),
+        )
+
+    def _known_tickets(self) -> frozenset[int] | None:
+        """Return our tickets, if the store may hold others of ours."""
+        if not self._may_have_strays:
+            return None
+        return frozenset(ticket.number for ticket in self._callers.tickets)
+
+    def _read(self, batch: list[Entry[Item]], done: Done) -> list[Any]:
+        """Tell each caller its verdict, and return the result of everything else."""
+        now = self.clock.monotonic()
+        verdicts, rows = iter(done.verdicts), iter(done.corrected)
+        results: list[Any] = []
+        callers: list[Caller] = []
+        for entry in batch:
+            item, result = entry.item, None
+            if type(item) is Caller:
+                callers.append(item)
+                self._take_verdict(item, next(verdicts), now)
+            elif type(item) is Corrections:
+                result = [next(rows) for _ in item.corrections]
+            results.append(result)
+        for caller in callers:
+            if caller.ticket is not None and caller.ask_at is None and caller.state == WAITING:
+                self._plan_if_first(caller, now)
+        self._note_use(done, now)
+        self._must_rejoin = done.forgotten
+        if self._batcher.waiting or self._callers.due or self._must_rejoin:
+            self._batcher.wake()
+        else:
+            self._set_timer()
+        return results
+
+    def _take_verdict(self, caller: Caller, verdict: Verdict, now: float) -> None:
+        caller.is_asked = False
+        if isinstance(verdict, Waits):
+            if caller.ticket is None:
+                caller.ticket = verdict.ticket
+                self._callers.add(caller)
+                self._renewed = now  # joining has told the store that we live
+            self._callers.due.pop(caller, None)
+            if caller.state == GONE:
+                self._leave(caller)
+            else:
+                self._plan(caller, verdict, now)
+            return
+        caller.verdict = verdict
+        if caller.state != GONE:
+            caller.settle(GRANTED if isinstance(verdict, Granted) else TIMED_OUT)
+        elif isinstance(verdict, Granted):
+            self._release(caller, verdict)
+        self._callers.remove(caller)
+
+    def _plan(self, caller: Caller, verdict: Waits, now: float) -> None:
+        poll = POLL * max(1.0, self._callers.lines / 100) if self._is_shared else None
+        pause, caller.backoff = pause_after(verdict, caller.backoff, poll)
+        self._times.plan(caller, now + pause)
+
+    def _plan_if_first(self, caller: Caller, now: float) -> None:
+        """Ask soon for *caller*, if the caller that it was told to wait for has left meanwhile."""
+        if self._callers.is_first(caller):
+            self._plan(caller, Waits(0, 0, True), now)
+
+    def _failed(self, entries: list[Entry[Item]], error: BaseException) -> None:
+        """Fail the callers of an operation that failed; keep what no caller waits for."""
+        if isinstance(error, asyncio.CancelledError):
+            error = HarnError("the store was closed")
+        self._may_have_strays = self._must_rejoin = True
+        again = [entry for entry in entries if type(entry.item) is not Caller]
+        self._batcher.waiting.extendleft(reversed(again))
+        now = self.clock.monotonic()
+        for entry in entries:
+            if type(entry.item) is Caller:
+                self._fail_or_ask_again(entry.item, error, now)
+        self._set_timer()
+
+    def _fail_or_ask_again(self, caller: Caller, error: BaseException, now: float) -> None:
+        caller.is_asked = False
+        has_time = caller.deadline is None or now < caller.deadline
+        is_waiting = caller.ticket is not None and caller.state == WAITING
+        if is_waiting and has_time and isinstance(error, StorageBusy):
+            self._times.plan(caller, now + POLL)
+            return
+        _fail(caller, error)
+        if caller.ticket is not None:
+            self._leave(caller)
+
+    def _set_timer(self) -> None:
+        """Begin the next operation when a caller is due, our lease is, or a retry is."""
+        if self._is_closed:
+            return
+        also_at = None
+        if self._batcher.waiting:
+            also_at = self.clock.monotonic() + POLL
+        if self._is_shared and self._callers:
+            renew_at = self._renewed + RENEW
+            also_at = renew_at if also_at is None else min(also_at, renew_at)
+        self._times.set_timer(also_at)
+
+    # -- what a caller leaves behind
+
+    async def _withdraw(self, caller: Caller) -> None:
+        """Undo what *caller*, whose wait was interrupted, has in the store; wait until it is done.
+
+        A caller that no operation has asked for yet has nothing there.
+        """
+        if self._is_closed or caller.state not in (WAITING, GRANTED):
+            return
+        if caller.withdraw():
+            assert isinstance(caller.verdict, Granted)
+            self._release(caller, caller.verdict)
+        elif caller.is_asked:
+            pass  # released, or out of the line again, when the operation ends
+        elif caller.ticket is not None:
+            self._leave(caller)
+        else:
+            return
+        undone = self._batcher.ask(Barrier())
+        while not undone.done():
+            try:
+                await asyncio.wait((undone,))
+            except asyncio.CancelledError:
+                continue  # the cancel that brought us here is raised all the same
+        _ignore_failure(undone)
+
+    def _release(self, caller: Caller, granted: Granted) -> None:
+        """Release the units that *caller*, which has been cancelled, was granted."""
+        corrections = [
+            Correction(want, row[0], row[1], granted.at, 0)
+            for want, row in zip(caller.wants, granted.rows, strict=True)
+            if row is not None
+        ]
+        self._callers.wake_first(want.key for want in caller.wants)
+        self._undo(Corrections(corrections))
+
+    def _leave(self, caller: Caller) -> None:
+        """Take *caller*, which no longer waits, out of its lines."""
+        assert caller.ticket is not None
+        self._callers.remove(caller)
+        self._undo(Ticket(caller.ticket, caller.wants))
+
+    def _undo(self, item: Corrections | Ticket) -> None:
+        # First, so that it comes before the barrier of the caller that waits for it.
+        self._batcher.waiting.appendleft(Entry(item, None))
+
+    # -- beside the callers
+
+    def _note_use(self, done: Done, now: float) -> None:
+        for key, live, tail in done.use:
+            if key in self.use or len(self.use) < MOST_SHOWN:
+                self.use[key] = (live, now + (tail - done.now) / 1e6)
+        if now - self._swept >= SWEEP:
+            self._swept = now
+            self._sweep(done.now)
+
+    def _sweep(self, store_now: int) -> None:
+        """Have buckets removed from the store that were not used for long."""
+        self._is_sweeping, self._remembered = True, NOTHING
+        swept = self.store.submit(lambda: limits.sweep(store_now - FORGET_US))
+        swept.add_done_callback(self._end_sweep)
+
+    def _end_sweep(self, swept: asyncio.Future[int]) -> None:
+        self._is_sweeping = False
+        if not swept.cancelled() and (error := swept.exception()) is not None:
+            logger.debug("old buckets were not swept: %s", error)
+
+
+def _weigh(item: Item) -> tuple[int, int]:
+    """Count callers only: what corrects, pauses or leaves is never held up by a full batch."""
+    return (1 if type(item) is Caller else 0), 0
+
+
+def _asking(caller: Caller, now: float) -> Asking:
+    stays = caller.stays and (caller.deadline is None or now + EPSILON < caller.deadline)
+    return Asking(caller.wants, caller.ticket, stays)
+
+
+def _fail(caller: Caller, error: BaseException) -> None:
+    if caller.state == WAITING:
+        caller.state = CLOSED
+        if not caller.future.done():
+            caller.future.set_exception(error)
+
+
+def _left() -> HarnError:
+    return HarnError("this Runtime has been left; open a new one")
+
+
+def _ignore_failure(answer: asyncio.Future[Any]) -> None:
+    """Retrieve the error of *answer*, so that asyncio does not log it: no caller waits for it."""
+    if not answer.cancelled():
+        answer.exception()
