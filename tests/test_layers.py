@@ -42,6 +42,7 @@ LINES = [
         "teardown",
         "telemetry",
         "topics",
+        "unsettled",
     },
 ]
 LEFT, RIGHT = {"tasks", "sync"}, {"storage", "eventlog"}

@@ -8,7 +8,7 @@
                  in this process   │   survives this process
     ground       clock runtime context errors settings topics duration ids telemetry
                  batcher checks escaping graceful masking naming open_runtimes
-                 private_files quiescence records teardown
+                 private_files quiescence records teardown unsettled
 
 Everything public is importable from here and loaded when it is first used, so that `import harn`
 costs nothing and the command line starts at once. `__init__.pyi` tells type checkers the same.
@@ -37,9 +37,9 @@ _ROOMS = {
     """,
     "harn.pools": """
         Backpressure BackpressurePolicy Pool PoolHost PoolOptions PoolSnapshot PoolTask
-        QueueStrategy Retention Strategy TaskSnapshot UnsettledState backpressure_queue durable
-        fail_fast fair_round_robin fifo lifo pool_create pool_get pool_list pool_simulate_restart
-        pool_wait priority ring_buffer unsettled_state
+        QueueStrategy Retention Strategy TaskSnapshot backpressure_queue durable fail_fast
+        fair_round_robin fifo lifo pool_create pool_get pool_list pool_simulate_restart
+        pool_wait priority ring_buffer
     """,
     "harn.llm": """
         AgentResult Delta LlmResult Message ModelReply ModelRequest Provider ToolCall ToolSpec
@@ -71,6 +71,7 @@ _ROOMS = {
         DispatchHandle EmitReceipt SpawnToPool TriggerBinding TriggerEvent channel_emit
         trigger_fire trigger_list trigger_register trigger_unregister
     """,
+    "harn.unsettled": "UnsettledState unsettled_state",
     "harn.workers": """
         Claim DrainReport EnqueueReceipt Job NewJob QueueSummary SchedulerPolicy WorkerQueue
         drain worker_queue worker_queues

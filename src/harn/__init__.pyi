@@ -65,7 +65,6 @@ from harn.pools import (
     Retention as Retention,
     Strategy as Strategy,
     TaskSnapshot as TaskSnapshot,
-    UnsettledState as UnsettledState,
     backpressure_queue as backpressure_queue,
     durable as durable,
     fail_fast as fail_fast,
@@ -79,7 +78,6 @@ from harn.pools import (
     pool_wait as pool_wait,
     priority as priority,
     ring_buffer as ring_buffer,
-    unsettled_state as unsettled_state,
 )
 from harn.ratelimit import (
     Bucket as Bucket,
@@ -192,6 +190,7 @@ from harn.triggers import (
     trigger_register as trigger_register,
     trigger_unregister as trigger_unregister,
 )
+from harn.unsettled import UnsettledState as UnsettledState, unsettled_state as unsettled_state
 from harn.workers import (
     Claim as Claim,
     DrainReport as DrainReport,

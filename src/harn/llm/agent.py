@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,8 +13,9 @@ from harn.errors import InvalidOption, did_you_mean
 from harn.llm.call import llm_call
 from harn.llm.messages import LlmResult, Message, ToolCall, Usage
 from harn.llm.tools import Tool, as_text, tools_of
-from harn.runtime import current_frame, current_runtime
+from harn.runtime import Runtime, Task, current_frame, current_runtime
 from harn.tasks import is_async_callable, parallel_each, spawn
+from harn.unsettled import OpenAgent, UnsettledSources
 
 MOST_TOOLS_AT_ONCE = 8
 
@@ -50,18 +52,52 @@ class AgentResult:
         }
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Conversation:
     """What has been said so far, and what it has cost."""
 
     messages: list[Message]
     usage: Usage = field(default_factory=Usage)
     tool_calls: int = 0
+    iteration: int = 1
 
     def heard(self, reply: LlmResult) -> None:
         self.messages.append(Message("assistant", reply.text, reply.tool_calls))
         self.usage = self.usage + reply.usage
         self.tool_calls += len(reply.tool_calls)
+
+
+class OpenAgents:
+    """The agent loops of a runtime that have not returned."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._open: dict[_Conversation, tuple[Task, int]] = {}
+        self._runtime = runtime
+        runtime.service(UnsettledSources).add("suspended_subagents", self._agents)
+
+    @contextlib.contextmanager
+    def opened(self, talk: _Conversation, task: Task) -> Iterator[None]:
+        """List *talk*, held by *task*, as open during the block."""
+        self._open[talk] = task, self._runtime.clock.now_ms()
+        try:
+            yield
+        finally:
+            del self._open[talk]
+
+    def _agents(self) -> list[OpenAgent]:
+        now = self._runtime.clock.now_ms()
+        return [
+            OpenAgent(
+                task_id=task.id,
+                task_name=task.name,
+                tenant_id=task.ambient.tenant_id,
+                iteration=talk.iteration,
+                tool_calls=talk.tool_calls,
+                started_at_ms=started,
+                age_ms=max(0, now - started),
+            )
+            for talk, (task, started) in self._open.items()
+        ]
 
 
 async def agent_loop(
@@ -97,18 +133,20 @@ async def agent_loop(
     specs = [tool.spec for tool in known.values()]
     talk = _Conversation([Message("user", task)] if isinstance(task, str) else list(task))
     _record("agent_started", {"tools": sorted(known), "max_iterations": max_iterations})
-    for iteration in range(1, max_iterations + 1):
-        reply = await llm_call(talk.messages, system, tools=specs, **options)
-        talk.heard(reply)
-        _record("agent_model_called", {"iteration": iteration, **reply.as_dict()["usage"]})
-        if not reply.tool_calls:
-            return _ended("done", reply.text, iteration, talk)
-        talk.messages += await parallel_each(
-            reply.tool_calls,
-            lambda call: _run_tool(known, call),
-            max_concurrent=max_concurrent_tools,
-        )
-    return _ended("max_iterations", reply.text, max_iterations, talk)
+    runner = current_frame().task
+    with runner.runtime.service(OpenAgents).opened(talk, runner):
+        for talk.iteration in range(1, max_iterations + 1):
+            reply = await llm_call(talk.messages, system, tools=specs, **options)
+            talk.heard(reply)
+            _record("agent_model_called", {"iteration": talk.iteration, **reply.as_dict()["usage"]})
+            if not reply.tool_calls:
+                return _ended("done", reply.text, talk)
+            talk.messages += await parallel_each(
+                reply.tool_calls,
+                lambda call: _run_tool(known, call),
+                max_concurrent=max_concurrent_tools,
+            )
+    return _ended("max_iterations", reply.text, talk)
 
 
 async def _run_tool(known: Mapping[str, Tool], call: ToolCall) -> Message:
@@ -134,8 +172,10 @@ async def _outcome(known: Mapping[str, Tool], call: ToolCall) -> tuple[str, bool
         return f"{type(error).__name__}: {error}", True
 
 
-def _ended(stop: Stop, text: str, iterations: int, talk: _Conversation) -> AgentResult:
-    result = AgentResult(text, stop, iterations, talk.usage, tuple(talk.messages), talk.tool_calls)
+def _ended(stop: Stop, text: str, talk: _Conversation) -> AgentResult:
+    result = AgentResult(
+        text, stop, talk.iteration, talk.usage, tuple(talk.messages), talk.tool_calls
+    )
     summary = result.as_dict()
     del summary["text"]
     _record("agent_finished", summary)

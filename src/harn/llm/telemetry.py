@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from harn.llm.messages import ModelRequest, Usage
-from harn.runtime import Runtime, current_frame
+from harn.runtime import Runtime, Task, current_frame
 from harn.telemetry.metrics import Metrics, Sample
 from harn.telemetry.spans import span, tracing
+from harn.unsettled import InFlightLlmCall, UnsettledSources
 
 if TYPE_CHECKING:
     from harn.llm.registry import Route
@@ -26,10 +27,13 @@ class ModelCounters:
     """How many calls, tokens and micro-dollars each route has used, in this runtime."""
 
     def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.in_flight: set[_Seen] = set()
         self._calls: Counter[tuple[str, str, str]] = Counter()
         self._tokens: Counter[tuple[str, str, str]] = Counter()
         self._cost: Counter[tuple[str, str]] = Counter()
         runtime.service(Metrics).add(self._samples)
+        runtime.service(UnsettledSources).add("in_flight_llm_calls", self._in_flight)
 
     def count(self, route: Route, outcome: str, usage: Usage) -> None:
         """Add one call."""
@@ -46,6 +50,11 @@ class ModelCounters:
             return provider, model
         return "other", "other"
 
+    def _in_flight(self) -> list[InFlightLlmCall]:
+        now = self._runtime.clock.now_ms()
+        calls = sorted(self.in_flight, key=lambda seen: seen.started_at_ms)
+        return [seen.as_in_flight(now) for seen in calls]
+
     def _samples(self) -> Iterable[Sample]:
         for labels, number in self._calls.items():
             yield Sample("harn_llm_calls_total", number, labels)
@@ -58,9 +67,23 @@ class ModelCounters:
 class _Seen:
     """What a call turned out to be, told before its block ends."""
 
-    def __init__(self, opened: Any) -> None:
+    def __init__(self, opened: Any, route: Route, task: Task) -> None:
         self._span = opened
+        self._route = route
+        self._task = task
+        self.started_at_ms = task.runtime.clock.now_ms()
         self.usage = Usage()
+
+    def as_in_flight(self, now_ms: int) -> InFlightLlmCall:
+        """Describe the call as `unsettled_state` lists it."""
+        return InFlightLlmCall(
+            provider=self._route.provider,
+            model=self._route.model,
+            task_id=self._task.id,
+            tenant_id=self._task.ambient.tenant_id,
+            started_at_ms=self.started_at_ms,
+            age_ms=max(0, now_ms - self.started_at_ms),
+        )
 
     def ended(self, usage: Usage, model: str, finish: str | None) -> None:
         """Note what was used."""
@@ -76,16 +99,21 @@ class _Seen:
 @contextlib.contextmanager
 def observed(route: Route, request: ModelRequest) -> Iterator[_Seen]:
     """Count the call in the block, and put a span around it when somebody listens."""
-    counters = current_frame().task.runtime.service(ModelCounters)
+    task = current_frame().task
+    counters = task.runtime.service(ModelCounters)
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(span(*_described(route, request))) if tracing() else None
-        seen = _Seen(opened)
+        seen = _Seen(opened, route, task)
+        counters.in_flight.add(seen)
         try:
             yield seen
         except BaseException as error:
             counters.count(route, type(error).__name__, seen.usage)
             raise
-        counters.count(route, "ok", seen.usage)
+        else:
+            counters.count(route, "ok", seen.usage)
+        finally:
+            counters.in_flight.discard(seen)
 
 
 def _described(route: Route, request: ModelRequest) -> tuple[str, dict[str, Any]]:

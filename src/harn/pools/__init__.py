@@ -14,7 +14,7 @@ caused.py        the tasks that a piece of work caused, to be waited for
 registry.py      pool_create, pool_get, pool_list, pool_wait, pool_simulate_restart
 host.py          the seam for tenant and org pools
 looking.py       journals seen from outside
-audit.py         receipts on lifecycle.pool.audit; unsettled.py, unsettled_state
+audit.py         receipts on lifecycle.pool.audit
 """
 
 from harn.pools.backpressure import (
@@ -41,7 +41,6 @@ from harn.pools.registry import (
 from harn.pools.snapshots import PoolSnapshot, TaskSnapshot
 from harn.pools.strategies import QueueStrategy, Strategy, fair_round_robin, fifo, lifo, priority
 from harn.pools.task import PoolTask
-from harn.pools.unsettled import UnsettledSources, UnsettledState, unsettled_state
 
 __all__ = [
     "Backpressure",
@@ -58,8 +57,6 @@ __all__ = [
     "Retention",
     "Strategy",
     "TaskSnapshot",
-    "UnsettledSources",
-    "UnsettledState",
     "WorkDone",
     "backpressure_queue",
     "causing",
@@ -76,5 +73,4 @@ __all__ = [
     "pool_wait",
     "priority",
     "ring_buffer",
-    "unsettled_state",
 ]

@@ -16,6 +16,7 @@ from harn.pools.snapshots import TaskSnapshot
 from harn.pools.task import PoolTask
 from harn.runtime import Runtime, current_runtime
 from harn.telemetry.metrics import Metrics, Sample
+from harn.unsettled import PendingPoolTask, UnsettledSources
 
 P = ParamSpec("P")
 
@@ -35,6 +36,7 @@ class PoolRegistry:
         self._opening: set[str] = set()
         runtime.event_log  # noqa: B018 - made before us, so that it is closed after us
         runtime.service(Metrics).add(self._samples)
+        runtime.service(UnsettledSources).add("pool_pending_tasks", self._pending_tasks)
 
     async def create(self, options: PoolOptions) -> Pool:
         """Open the pool that *options* describe. Cancelling leaves no pool and no name taken."""
@@ -89,6 +91,11 @@ class PoolRegistry:
         for pool in list(self):
             await pool.close(cancel=True)
 
+    def _pending_tasks(self) -> list[PendingPoolTask]:
+        now = self._runtime.clock.now_ms()
+        pools = sorted(self, key=lambda pool: pool.id)
+        return [_pending(task, now) for pool in pools for task in pool.pending()]
+
     def _samples(self) -> Iterable[Sample]:
         summed: dict[tuple[str, tuple[str, ...]], float] = {}
         for number, pool in enumerate(self):
@@ -97,6 +104,25 @@ class PoolRegistry:
                 place = family, (label, *labels)
                 summed[place] = summed.get(place, 0) + value
         return [Sample(family, value, labels) for (family, labels), value in summed.items()]
+
+
+def _pending(task: PoolTask, now: int) -> PendingPoolTask:
+    seen = task.snapshot()
+    return PendingPoolTask(
+        id=seen.id,
+        task_id=seen.id,
+        pool_id=seen.pool_id,
+        pool_name=seen.pool,
+        status=seen.status,
+        priority=seen.priority,
+        key=seen.key,
+        idempotency_key=seen.idempotency_key,
+        submitted_at=seen.submitted_at,
+        submitted_at_ms=task._submitted.at,
+        submitted_by=seen.submitted_by,
+        started_at=seen.started_at,
+        age_ms=max(0, now - task._submitted.at),
+    )
 
 
 def _measured(pool: Pool) -> Iterator[tuple[Any, ...]]:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from harn import topics
-from harn.clock import resolve, sleep_until
+from harn.clock import from_iso, resolve, sleep_until
 from harn.errors import HarnError, StorageError
 from harn.runtime import Task
 from harn.storage import (
@@ -40,6 +40,7 @@ from harn.triggers.gates import Entrant, Gates, Passage
 from harn.triggers.outcomes import headers_of, outcome_records, plain
 from harn.triggers.secrets import Secrets
 from harn.triggers.targets import Call, NotRetryable
+from harn.unsettled import PartialHandoff, QueuedTrigger, UnsettledSources
 from harn.workers import Failure
 
 if TYPE_CHECKING:
@@ -70,6 +71,9 @@ class Dispatcher:
         self._log = runtime.event_log
         self._secrets = runtime.service(Secrets)
         self._idle: list[asyncio.Future[None]] = []
+        unsettled = runtime.service(UnsettledSources)
+        unsettled.add("queued_triggers", self._queued)
+        unsettled.add("partial_handoffs", self._handoffs)
 
     def start(self, dispatch: Dispatch) -> None:
         """Begin; the dispatch runs as a task of the runtime."""
@@ -106,6 +110,39 @@ class Dispatcher:
     def is_running(self, binding_key: str) -> bool:
         """Tell whether a version of a trigger still has work under way."""
         return any(each.binding.key == binding_key for each in self.running.values())
+
+    def _queued(self) -> list[QueuedTrigger]:
+        return [
+            QueuedTrigger(
+                trigger_id=each.binding.id,
+                binding_key=each.binding.key,
+                event_id=each.event.id,
+                attempt=each.attempt,
+                tenant_id=each.event.tenant_id,
+                received_at=each.event.received_at,
+                age_ms=self._age_ms(each.event),
+            )
+            for each in self.running.values()
+            if each.is_parked
+        ]
+
+    def _handoffs(self) -> list[PartialHandoff]:
+        return [
+            PartialHandoff(
+                kind="dispatch",
+                id=each.event.id,
+                name=each.binding.id,
+                attempt=each.attempt,
+                tenant_id=each.event.tenant_id,
+                consumer_id=None,
+                age_ms=self._age_ms(each.event),
+            )
+            for each in self.running.values()
+            if not each.is_parked
+        ]
+
+    def _age_ms(self, event: TriggerEvent) -> int:
+        return max(0, self.runtime.clock.now_ms() - from_iso(event.received_at))
 
     async def _carry_out(self, dispatch: Dispatch) -> None:
         outcome = Outcome("cancelled")

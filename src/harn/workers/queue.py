@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,6 @@ from harn.duration import Duration, to_ms
 from harn.errors import ClaimLost, InvalidOption
 from harn.runtime import current_runtime
 from harn.storage import (
-    Claimed,
     ClaimedJob,
     Claiming,
     QueueCounts,
@@ -31,6 +31,7 @@ from harn.storage import (
     wake_queue,
 )
 from harn.topics import check_queue_name, queue_topics
+from harn.unsettled import PartialHandoff, UnsettledSources
 from harn.workers.desk import Desk, Desks
 from harn.workers.failures import Failure, failure_of, log_failure, text_of
 from harn.workers.fairshare import chooser, first_look
@@ -142,12 +143,44 @@ class Claim:
     async def _do(self, settlement: Settlement) -> SettlementResult:
         self._queue.runtime.check_here()
         result = await self._queue.desk.settle(settlement)
+        if settlement.action != "renew" or result.settled == "lost":
+            self._queue.claims_by_hand.discard(self)
         if result.settled == "lost":
             raise lost(self.job, result)
         return result
 
+    def as_handoff(self, now_ms: int) -> PartialHandoff:
+        """Describe the job as `unsettled_state` lists it."""
+        return PartialHandoff(
+            kind="job",
+            id=str(self.job.id),
+            name=self.job.queue,
+            attempt=self.attempt,
+            tenant_id=self.job.tenant_id,
+            consumer_id=self.consumer_id,
+            age_ms=max(0, now_ms - self.job.enqueued_at_ms),
+        )
+
     def __repr__(self) -> str:
         return f"<Claim {self.job.queue}/{self.job.id} attempt {self.attempt}>"
+
+
+class ClaimsByHand:
+    """The claims that callers of `claim_next` and `claim_many` hold, until they settle them.
+
+    A claim that its caller has dropped is not held here: the store lets it expire.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._claims: weakref.WeakSet[Claim] = weakref.WeakSet()
+        self.add, self.discard = self._claims.add, self._claims.discard
+        runtime.service(UnsettledSources).add("partial_handoffs", self._handoffs)
+
+    def _handoffs(self) -> list[PartialHandoff]:
+        now = self._runtime.clock.now_ms()
+        held = sorted(self._claims, key=lambda claim: (claim.job.queue, claim.job.id))
+        return [claim.as_handoff(now) for claim in held]
 
 
 class WorkerQueue:
@@ -162,6 +195,7 @@ class WorkerQueue:
         self.runtime = runtime
         self.store = runtime.service(Store)
         self.desk: Desk = runtime.service(Desks).of(self.name)
+        self.claims_by_hand = runtime.service(ClaimsByHand)
         self._choose = chooser(self.policy)
         self._canonical = self.policy.canonical()
 
@@ -251,7 +285,11 @@ class WorkerQueue:
         _check_number(n)
         ttl_ms = check_ttl(ttl)
         claimed = await self.desk.claim(lambda: self.claiming(consumer_id, n, ttl_ms))
-        return await self.opened(claimed, consumer_id, ttl_ms)
+        claims = [self.open(one, consumer_id, ttl_ms) for one in claimed.jobs]
+        held = [claim for claim in claims if claim is not None]
+        for claim in held:
+            self.claims_by_hand.add(claim)
+        return held
 
     def claiming(
         self, consumer_id: str, n: int, ttl_ms: int, triggers: frozenset[str] | None = None
@@ -271,15 +309,6 @@ class WorkerQueue:
             cap=self.policy.max_concurrent_per_key if self.policy.strategy == "drr" else 0,
             triggers=triggers,
         )
-
-    async def opened(self, claimed: Claimed, consumer_id: str, ttl_ms: int) -> list[Claim]:
-        """Read what was claimed; a job whose record is damaged goes to the dead letters."""
-        claims = []
-        for one in claimed.jobs:
-            claim = self.open(one, consumer_id, ttl_ms)
-            if claim is not None:
-                claims.append(claim)
-        return claims
 
     def open(self, one: ClaimedJob, consumer_id: str, ttl_ms: int) -> Claim | None:
         """Read one claimed job; None if its record is damaged, which is the end of it."""

@@ -27,6 +27,7 @@ from harn.storage import (
     Store,
     settle_claims,
 )
+from harn.unsettled import PartialHandoff, UnsettledSources
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -65,6 +66,7 @@ class Renewals:
         self._poked: asyncio.Future[None] | None = None
         self._stopping = False
         self._timer: Any = None
+        runtime.service(UnsettledSources).add("partial_handoffs", self._handoffs)
 
     def hold(self, claim: Claim, lost: Callable[[str], None]) -> None:
         """Renew *claim* from now on; call *lost* on the runtime's loop if that fails."""
@@ -77,6 +79,10 @@ class Renewals:
     def let_go(self, claim: Claim) -> None:
         """Renew *claim* no more."""
         self._held.pop(claim.claim_id, None)
+
+    def _handoffs(self) -> list[PartialHandoff]:
+        now = self._runtime.clock.now_ms()
+        return [held.claim.as_handoff(now) for held in self._held.values()]
 
     async def aclose(self) -> None:
         """End the thread."""
