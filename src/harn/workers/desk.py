@@ -96,13 +96,14 @@ class Desk:
             elif isinstance(item, Claiming):
                 jobs = next(claimed)
                 if entry.is_given_up:
-                    self._release(jobs)
+                    self.release(jobs)
                 results.append(jobs)
             else:
                 results.append([next(entered) for _ in item])
         return results
 
-    def _release(self, claimed: Claimed) -> None:
+    def release(self, claimed: Claimed) -> None:
+        """Release jobs whose claimer was cancelled; it does not wait for that."""
         for job in claimed.jobs:
             release = Settlement(
                 "release", job.id, job.claim_id, "", reason="the claimer was cancelled"

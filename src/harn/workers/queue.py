@@ -284,7 +284,14 @@ class WorkerQueue:
         check_consumer(consumer_id)
         _check_number(n)
         ttl_ms = check_ttl(ttl)
-        claimed = await self.desk.claim(lambda: self.claiming(consumer_id, n, ttl_ms))
+        asked = self.desk.claim(lambda: self.claiming(consumer_id, n, ttl_ms))
+        try:
+            claimed = await asked
+        except asyncio.CancelledError:
+            # The answer may have come in the same turn as the cancel: its jobs are ours to release.
+            if asked.done() and not asked.cancelled() and asked.exception() is None:
+                self.desk.release(asked.result())
+            raise
         claims = [self.open(one, consumer_id, ttl_ms) for one in claimed.jobs]
         held = [claim for claim in claims if claim is not None]
         for claim in held:
