@@ -37,14 +37,14 @@ from sweep import Run, sweep
 def assert_free(queue: PermitQueue) -> None:
     assert queue.free == queue.capacity
     assert queue.queued == 0
-    assert queue.line.first() is None
+    assert queue.waiters.first() is None
     assert queue.holder is None
     assert not queue.holders
 
 
 def assert_all_free(runtime: Runtime) -> None:
-    for permit_queues in runtime.service(Permits).named.values():
-        for queue in permit_queues.values():
+    for queues in runtime.service(Permits).named.values():
+        for queue in queues.values():
             assert_free(queue)
     for section in runtime.service(Mutexes).sections.values():
         assert_free(section)
@@ -65,9 +65,9 @@ def assert_nobody_sleeps_who_could_run(runtime: Runtime, *channels: Channel[Any]
         if len(ch) + ch._promised_room < ch.capacity:
             assert ch._senders.first() is None
         assert len(ch) + ch._promised_room <= ch.capacity
-    for permit_queues in runtime.service(Permits).named.values():
-        for each in permit_queues.values():
-            first = each.line.first()
+    for queues in runtime.service(Permits).named.values():
+        for each in queues.values():
+            first = each.waiters.first()
             assert first is None or first.want > each.free
 
 

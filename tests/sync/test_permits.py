@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -186,7 +185,7 @@ async def test_a_reader_behind_a_writer_that_waits_for_it_is_told_at_once(
     spawn(sync_rwlock_acquire, "k", "write")
     await settle()
 
-    with pytest.raises(MutexReentered, match="somebody in line waits for"):
+    with pytest.raises(MutexReentered, match="another task waits for"):
         await sync_rwlock_acquire("k", "read")
 
 
@@ -548,7 +547,7 @@ async def test_permits_unwind_in_turn_with_defers(runtime: Runtime) -> None:
     ],
     ids=["semaphore", "gate", "rwlock", "mutex"],
 )
-async def test_a_permit_released_by_a_finaliser_while_a_caller_joins_the_line_is_granted(
+async def test_a_permit_released_by_a_finaliser_while_a_caller_joins_the_queue_is_granted(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch, acquire: Any
 ) -> None:
     # A finaliser runs wherever the collector does: here, as the caller makes its future.
@@ -561,8 +560,7 @@ async def test_a_permit_released_by_a_finaliser_while_a_caller_joins_the_line_is
         abandoned.release()
         return asyncio.Future(loop=loop)
 
-    there = sys.modules["harn.sync.permit_queue"]
-    monkeypatch.setattr(there, "asyncio", SimpleNamespace(Future=collecting))
+    monkeypatch.setattr(sys.modules["harn.sync.permit_queue"], "Future", collecting)
     waiting = asyncio.ensure_future(acquire())
     await settle()
 

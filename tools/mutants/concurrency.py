@@ -6,18 +6,18 @@ MUTANTS = (
     Mutant(
         "permit-queue-misses-a-finalisers-release",
         "sync/permit_queue.py",
-        "            if self.free:\n                self.serve(self.monotonic())",
-        "            if False:\n                self.serve(self.monotonic())",
+        "            self.serve(self.monotonic())",
+        "            pass",
         (
             "sync/test_permits.py::"
-            "test_a_permit_released_by_a_finaliser_while_a_caller_joins_the_line_is_granted",
+            "test_a_permit_released_by_a_finaliser_while_a_caller_joins_the_queue_is_granted",
         ),
-        "a permit that a finaliser releases as a caller joins the line is never granted",
+        "a permit that a finaliser releases as a caller joins the queue is never granted",
     ),
     Mutant(
         "permit-queue-grant-dies-with-its-waiter",
         "sync/permit_queue.py",
-        "            self.acquisitions -= 1\n            self.give_back(turn, now)",
+        "            self.acquisitions -= 1\n            self.release(waiter, now)",
         "            self.acquisitions -= 1",
         ("sync/test_cancel.py::test_Y3_a_granted_waiter_that_is_cancelled_hands_on",),
         "a permit granted to a cancelled waiter is lost",
@@ -33,8 +33,8 @@ MUTANTS = (
     Mutant(
         "permit-queue-newcomer-overtakes",
         "sync/permit_queue.py",
-        "        if self.free >= turn.want and (not self.queued or self.line.first() is None):",
-        "        if self.free >= turn.want:",
+        "self.free >= waiter.want and (not self.queued or self.waiters.first() is None):",
+        "self.free >= waiter.want:",
         ("sync/test_permits.py::test_Y2_a_request_for_many_is_not_overtaken",),
         "a writer waits forever behind readers that came later",
     ),

@@ -45,8 +45,8 @@ def sync_metrics(
 ) -> SyncMetrics | list[SyncMetrics] | None:
     """Return the counters of *kind* and *key*, or None if there is no such key.
 
-    With one of them missing, a list of all that match. `mutex` blocks have no counters. Another
-    thread than the loop's may see a permit between two hands: the counters are read one by one.
+    With one of them missing, a list of all that match. `mutex` blocks have no counters. They
+    are read one by one: another thread than the loop's may see a release that is half counted.
 
     >>> import asyncio
     >>> from harn import sync_gate_acquire
@@ -66,18 +66,18 @@ def sync_metrics(
             return None if found is None else _metrics(found)
         return [
             _metrics(queue)
-            for each, permit_queues in named.items()
+            for each, queues in named.items()
             if kind in (None, each)
-            for name, queue in permit_queues.items()
+            for name, queue in queues.items()
             if key in (None, name)
         ]
 
 
 def _metrics(queue: PermitQueue) -> SyncMetrics:
     is_rwlock = queue.kind == "rwlock"
-    returned = queue.returned  # by threads, and the loop has not got round to it
-    held = queue.capacity - queue.free - sum(turn.want for turn, _ in returned)
-    held_seconds = queue.held_seconds + sum(held_for for _, held_for in returned)
+    released = queue.released_by_threads  # the loop has not taken them back yet
+    held = queue.capacity - queue.free - sum(waiter.want for waiter, _ in released)
+    held_seconds = queue.held_seconds + sum(held_for for _, held_for in released)
     return SyncMetrics(
         kind=queue.kind,
         key=str(queue.key),
@@ -85,10 +85,10 @@ def _metrics(queue: PermitQueue) -> SyncMetrics:
         acquisition_count=queue.acquisitions,
         timeout_count=queue.timeouts,
         cancellation_count=queue.cancellations,
-        release_count=queue.acquisitions - queue.out + len(returned),
+        release_count=queue.acquisitions - queue.out + len(released),
         current_held=1 if is_rwlock and held == MOST_READERS else held,
         current_queue_depth=queue.queued,
-        max_queue_depth=queue.longest_line,
+        max_queue_depth=queue.longest_queue,
         total_wait_ms=round(queue.wait_seconds * 1000),
         total_held_ms=round(held_seconds * 1000),
     )

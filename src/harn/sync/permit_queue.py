@@ -5,23 +5,28 @@ has one permit, a writer takes all of them. The first waiter waits for as many a
 other overtakes it, so a waiting writer holds back the readers behind it.
 
 A permit queue belongs to its loop's thread: no other thread touches the waiters, the permits or the
-counters, so they need no lock. What another thread releases lands in `returned`, under `guard`; the
-loop's thread puts it back as soon as it runs, or when a caller asks before that.
+counters, so they need no lock. What another thread releases is put into `released_by_threads`,
+under `guard`; the loop's thread takes it from there in its next turn, or when a caller asks before.
+
+Two shortcuts for a queue of one permit exist because a benchmark needs them: `pass_on` here, and
+the free case in `sync_mutex_acquire` and `Mutex.__aenter__` (docs/design/permits.md). The tests of
+permits run with them and without them.
 """
 
 from __future__ import annotations
 
-import asyncio
+from asyncio import AbstractEventLoop, Future, InvalidStateError, Task as AsyncioTask
 from collections import deque
 from threading import get_ident
 from typing import Any
 
+from harn.context import Task
 from harn.errors import MutexReentered
 from harn.runtime import Runtime
 from harn.sync.wait_queue import GRANTED, WAITING, Waiter, WaitQueue, guard
 
-Holder = asyncio.Task[Any] | None
-"""Who holds a permit: an asyncio task. A child has our context, but it is another task."""
+Holder = AsyncioTask[Any] | None
+"""The asyncio task that holds a permit. A child task has our context, but is another holder."""
 
 
 class PermitWaiter(Waiter):
@@ -37,9 +42,32 @@ class PermitWaiter(Waiter):
         """The thread of the loop that it waits on."""
         return self.on.thread
 
+    async def wait_in_queue(self, task: Task) -> None:
+        """Wait until this waiter is granted or its time is up, in the name of *task*.
+
+        Cancelling and a graceful stop leave the queue; a grant goes to the next waiter.
+        """
+        future = self.future
+        if not self.timed and task.aio is self.holder:
+            task.waiting = self
+        before, task.parked = task.parked, future
+        try:
+            await future
+        except BaseException:
+            queue = self.on
+            queue.wait_seconds += queue.monotonic() - self.since
+            queue.cancellations += 1
+            queue.leave(self)
+            raise
+        finally:
+            if task.parked is future:
+                task.parked = before
+            if task.waiting is self:
+                task.waiting = None
+
 
 class PermitQueue:
-    """The permits under one key, who holds them, who waits, and the counters of both."""
+    """The permits under one key, their holders, the waiters, and the counters of both."""
 
     __slots__ = (
         "acquisitions",
@@ -53,21 +81,21 @@ class PermitQueue:
         "holders",
         "key",
         "kind",
-        "line",
-        "longest_line",
+        "longest_queue",
         "loop",
         "monotonic",
         "out",
         "queued",
-        "returned",
+        "released_by_threads",
         "thread",
         "timeouts",
         "wait_seconds",
+        "waiters",
     )
 
     def __init__(self, kind: str, key: object, capacity: int, runtime: Runtime) -> None:
-        self.loop = runtime.loop
-        self.done: asyncio.Future[None] = self.loop.create_future()  # cheaper than a coroutine
+        self.loop: AbstractEventLoop = runtime.loop
+        self.done: Future[None] = self.loop.create_future()  # cheaper to await than a coroutine
         self.done.set_result(None)
         self.monotonic = runtime.clock.monotonic
         self.thread = get_ident()
@@ -75,14 +103,15 @@ class PermitQueue:
         self.key = key
         self.capacity = capacity
         self.free = capacity
-        self.holder: Holder = None  # the first of them, with no dict to pay for: often the only
+        # The first holder stands apart: it is often the only one, and a dict costs more.
+        self.holder: Holder = None
         self.held = 1
         self.holders: dict[Holder, int] = {}
-        self.out = 0  # grants that were not given back
-        self.returned: deque[tuple[PermitWaiter, float]] = deque()
-        self.line: WaitQueue[PermitWaiter] = WaitQueue()
+        self.out = 0  # grants that were not released
+        self.released_by_threads: deque[tuple[PermitWaiter, float]] = deque()
+        self.waiters: WaitQueue[PermitWaiter] = WaitQueue()
         self.queued = 0
-        self.longest_line = 0
+        self.longest_queue = 0
         self.acquisitions = 0
         self.timeouts = 0
         self.cancellations = 0
@@ -91,126 +120,158 @@ class PermitQueue:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody holds or waits."""
+        """Whether no permit is held and no caller waits."""
         return self.free == self.capacity and not self.queued
 
-    def enter(self, turn: PermitWaiter, may_wait: bool = True) -> bool:
-        """Take what *turn* wants if that overtakes nobody, or else put it in line.
+    def enter(self, waiter: PermitWaiter, may_wait: bool = True) -> bool:
+        """Grant what *waiter* wants if that overtakes no other, or else let it join the queue.
 
-        False if it has to wait. `MutexReentered` if it would wait, without a timeout, for what
-        its own holder has.
+        False if it has to wait.
         """
-        if self.returned:
-            self.put_back_returned()
-        if self.free >= turn.want and (not self.queued or self.line.first() is None):
-            self._grant(turn)
-            turn.state = GRANTED
+        if self.released_by_threads:
+            self.take_back_from_threads()
+        if self.free >= waiter.want and (not self.queued or self.waiters.first() is None):
+            self._grant(waiter)
+            waiter.state = GRANTED
             return True
         if may_wait:
-            if not turn.timed and (self.holder is turn.holder or self.holders):
-                self._refuse_the_impossible(turn.want, self.held_by(turn.holder))
-            turn.future = asyncio.Future(loop=self.loop)
-            self.line.append(turn)
-            self.queued = queued = self.queued + 1
-            if queued > self.longest_line:
-                self.longest_line = queued
-            if self.free:
-                self.serve(self.monotonic())  # a finaliser may have given something back meanwhile
+            self.join(waiter)
         return False
 
-    def _grant(self, turn: PermitWaiter) -> None:
-        want = turn.want
+    def join(self, waiter: PermitWaiter) -> None:
+        """Put *waiter* at the end of the queue.
+
+        `MutexReentered` if it would wait, without a timeout, for what its own holder has.
+        """
+        if not waiter.timed and (self.holder is waiter.holder or self.holders):
+            self._refuse_the_impossible(waiter.want, self.held_by(waiter.holder))
+        waiter.future = Future(loop=self.loop)
+        self.waiters.append(waiter)
+        self.queued = queued = self.queued + 1
+        if queued > self.longest_queue:
+            self.longest_queue = queued
+        if self.free:
+            # Making the future may run the garbage collector, and a finaliser may release.
+            self.serve(self.monotonic())
+
+    def _grant(self, waiter: PermitWaiter) -> None:
+        want = waiter.want
         self.free -= want
         self.out += 1
         self.acquisitions += 1
         if self.holder is None:
-            self.holder = turn.holder
+            self.holder = waiter.holder
             self.held = want
         else:
-            self.holders[turn.holder] = self.holders.get(turn.holder, 0) + want
+            self.holders[waiter.holder] = self.holders.get(waiter.holder, 0) + want
 
     def held_by(self, holder: Holder) -> int:
         """Tell how many permits *holder* has."""
         first = self.held if holder is self.holder else 0
         return first + self.holders.get(holder, 0)
 
-    def give_back(self, turn: PermitWaiter, now: float) -> None:
-        """Put back what *turn* was granted, and serve the line."""
-        want = turn.want
-        self.free += want
+    def release(self, waiter: PermitWaiter, now: float) -> None:
+        """Release what *waiter* was granted, and serve the waiters."""
+        self.free += waiter.want
         self.out -= 1
-        if self.holder is turn.holder and self.held == want:
-            self.holder = None
-        elif left := self.holders.pop(turn.holder, want) - want:
-            self.holders[turn.holder] = left
-        if self.line:
+        self._take_from_holder(waiter)
+        if self.waiters:
             self.serve(now)
 
-    def disown(self, turn: PermitWaiter) -> None:
-        """Count what *turn* holds as nobody's: its task may end before it is given back."""
-        if turn.state != GRANTED:
-            return
-        if self.holder is turn.holder and self.held == turn.want:
+    def _take_from_holder(self, waiter: PermitWaiter) -> None:
+        want = waiter.want
+        if self.holder is waiter.holder and self.held == want:
             self.holder = None
-        elif left := self.holders.pop(turn.holder, turn.want) - turn.want:
-            self.holders[turn.holder] = left
-        turn.holder = None
+        elif left := self.holders.pop(waiter.holder, want) - want:
+            self.holders[waiter.holder] = left
+
+    def pass_on(self, now: float) -> None:
+        """Release the only permit there is: what `release` does where *capacity* is 1.
+
+        Measured: with `release` instead, a contended hand-over takes about a tenth longer.
+        """
+        waiters = self.waiters
+        while waiters:
+            waiter = waiters.popleft()
+            if not waiter.state:  # WAITING
+                try:
+                    waiter.future.set_result(None)
+                except InvalidStateError:
+                    continue  # cancelled, and about to leave
+                waiter.state = GRANTED
+                self.queued -= 1
+                self.acquisitions += 1
+                self.holder = waiter.holder
+                self.wait_seconds += now - waiter.since
+                waiter.since = now
+                return
+        self.free = 1
+        self.out = 0
+        self.holder = None
+
+    def forget_holder(self, waiter: PermitWaiter) -> None:
+        """Let what *waiter* holds belong to no task: its task may end before the release."""
+        if waiter.state == GRANTED:
+            self._take_from_holder(waiter)
+            waiter.holder = None
 
     def serve(self, now: float) -> None:
-        """Grant those at the front of the line what they can have."""
-        line = self.line
-        while (turn := line.first()) is not None and turn.want <= self.free:
-            line.popleft()
+        """Grant the first waiters what they want, as long as there are enough permits."""
+        waiters = self.waiters
+        while (waiter := waiters.first()) is not None and waiter.want <= self.free:
+            waiters.popleft()
             self.queued -= 1
-            self._grant(turn)
-            self.wait_seconds += now - turn.since
-            turn.since = now
-            turn.settle(GRANTED)
+            self._grant(waiter)
+            self.wait_seconds += now - waiter.since
+            waiter.since = now
+            waiter.settle(GRANTED)
             if not self.free:
                 return
 
-    def leave(self, turn: PermitWaiter) -> None:
-        """Give up *turn*'s place, and the grant if it had one, to those behind it."""
+    def leave(self, waiter: PermitWaiter) -> None:
+        """Give up *waiter*'s place, and the grant if it had one, to those behind it."""
         now = self.monotonic()
-        if turn.withdraw():
+        if waiter.withdraw():
             self.acquisitions -= 1
-            self.give_back(turn, now)
+            self.release(waiter, now)
         else:
             self.queued -= 1
-            self.line.note_left()
+            self.waiters.note_left()
             self.serve(now)  # it may have held back those behind it
 
-    def give_back_from_thread(self, turn: PermitWaiter, held_for: float) -> None:
-        """Give back what *turn* was granted, from another thread than the loop's."""
+    def release_from_thread(self, waiter: PermitWaiter, held_for: float) -> None:
+        """Release what *waiter* was granted, from another thread than the loop's."""
         with guard:
-            self.returned.append((turn, held_for))
+            self.released_by_threads.append((waiter, held_for))
             try:
-                self.loop.call_soon_threadsafe(self.put_back_returned)
+                self.loop.call_soon_threadsafe(self.take_back_from_threads)
             except RuntimeError:
-                pass  # the loop is closed, and so nobody is waiting
+                pass  # the loop is closed, and so no caller waits
 
-    def put_back_returned(self) -> None:
-        """Put back what other threads gave back, and serve the line."""
+    def take_back_from_threads(self) -> None:
+        """Take back what other threads released, and serve the waiters."""
         with guard:
-            while self.returned:
-                turn, held_for = self.returned.popleft()
+            while self.released_by_threads:
+                waiter, held_for = self.released_by_threads.popleft()
                 self.held_seconds += held_for
-                self.give_back(turn, self.monotonic())
+                self.release(waiter, self.monotonic())
 
-    def _refuse_the_impossible(self, want: int, mine: int) -> None:
-        if not mine:
+    def _refuse_the_impossible(self, want: int, held: int) -> None:
+        if not held:
             return
-        left = self.capacity - mine
+        left = self.capacity - held
         if want > left:
             raise MutexReentered(
-                f"{self.kind} {self.key!r}: this task already holds {self._named(mine)} and asks "
+                f"{self.kind} {self.key!r}: this task already holds {self._named(held)} and asks "
                 f"for {self._named(want)}, so it would wait for itself; release first (it is not "
                 "re-entrant), or give a timeout"
             )
-        if any(each.want > left and not each.timed for each in self.line if each.state == WAITING):
+        if any(
+            each.want > left and not each.timed for each in self.waiters if each.state == WAITING
+        ):
             raise MutexReentered(
-                f"{self.kind} {self.key!r}: this task holds {self._named(mine)}, which somebody "
-                "in line waits for, and would stand behind them; take all you need at once, or "
+                f"{self.kind} {self.key!r}: this task holds {self._named(held)}, which another "
+                "task waits for, and would wait behind it; take all you need at once, or "
                 "give a timeout"
             )
 

@@ -1,0 +1,70 @@
+"""Run the tests of permits and mutexes with the shortcuts for one permit, and without them.
+
+The shortcuts (docs/design/permits.md) must not differ from what they shorten. Each test of
+`test_permits.py` and `test_mutex.py`, and each test of an invariant `Y...`, runs twice.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from typing import Any
+
+import pytest
+
+from harn import Permit
+from harn.runtime import current_frame
+from harn.sync import permits
+from harn.sync.permit_queue import PermitQueue, PermitWaiter
+from harn.sync.wait_queue import task_running_on
+
+MODULES = {"test_permits", "test_mutex"}
+mutex_module: Any = sys.modules["harn.sync.mutex"]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    is_of_permits = metafunc.module.__name__.rpartition(".")[2] in MODULES
+    is_of_permits |= re.search(r"_Y\d", metafunc.function.__name__) is not None
+    if is_of_permits and inspect.iscoroutinefunction(metafunc.function):
+        metafunc.fixturenames.append("permit_path")
+        metafunc.parametrize("permit_path", ["shortcut", "plain"], indirect=True)
+
+
+@pytest.fixture
+def permit_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "plain":
+        monkeypatch.setattr(PermitQueue, "pass_on", pass_on)
+        monkeypatch.setattr(mutex_module.Mutex, "__aenter__", enter)
+        if hasattr(request.module, "sync_mutex_acquire"):
+            monkeypatch.setattr(request.module, "sync_mutex_acquire", acquire)
+
+
+async def acquire(key: str, timeout: Any = None) -> Permit | None:
+    """Acquire a mutex as a semaphore of one is acquired."""
+    return await permits._acquire("mutex", key, 1, 1, timeout)
+
+
+def pass_on(self: PermitQueue, now: float) -> None:
+    """Release the only permit as any other permit is released."""
+    self.free = 1
+    self.out = 0
+    self.holder = None
+    self.serve(now)
+
+
+async def enter(self: Any) -> None:
+    """Enter a section through `PermitQueue.enter`."""
+    task = current_frame().task
+    mutexes = task.runtime.service(mutex_module.Mutexes)
+    section = mutexes.sections.get(self._key) or mutexes.open(self._key)
+    if self._section is None:
+        self._section = section
+    elif section is not self._section:
+        self._move_to(section)
+    section.key = self._shown
+    waiter = PermitWaiter()
+    waiter.on = section
+    waiter.holder = task_running_on(mutexes.loop)
+    if not section.enter(waiter):
+        await waiter.wait_in_queue(task)
