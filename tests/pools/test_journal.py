@@ -191,7 +191,7 @@ async def test_results_reload_as_the_same_value_or_as_text(disk) -> None:
     assert [each.result for each in seen[4:]] == [repr(value) for value in values[4:]]
 
 
-async def test_R19_a_result_that_is_not_json_is_marked_in_the_journal_beside_its_text(disk) -> None:
+async def test_a_result_that_is_not_json_is_marked_in_the_journal_beside_its_text(disk) -> None:
     async def give_set():
         return {1984}
 

@@ -111,7 +111,7 @@ def test_ranks_rise_every_quarter_of_an_hour() -> None:
     ]
 
 
-async def test_S1_a_cold_key_gets_its_turn_although_everything_is_old(
+async def test_D8_a_cold_key_gets_its_turn_although_everything_is_old(
     runtime: harn.Runtime, clock: harn.testing.FakeClock
 ) -> None:
     queue = worker_queue("q", SchedulerPolicy(strategy="drr"))
@@ -125,7 +125,7 @@ async def test_S1_a_cold_key_gets_its_turn_although_everything_is_old(
     assert found.index("cold") <= 2
 
 
-async def test_S2_a_low_job_behind_younger_high_ones_of_its_own_key_is_promoted(
+async def test_D9_a_low_job_behind_younger_high_ones_of_its_own_key_is_promoted(
     runtime: harn.Runtime, clock: harn.testing.FakeClock
 ) -> None:
     queue = worker_queue("q", SchedulerPolicy(strategy="drr"))
