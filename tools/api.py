@@ -121,7 +121,7 @@ def _prose(thing: Any) -> str:
 
 def _members(thing: type) -> str:
     rows = []
-    for name, member in sorted(vars(thing).items()):
+    for name, member in sorted({**_inherited(thing), **vars(thing)}.items()):
         if name.startswith("_"):
             continue
         target = member.fget if isinstance(member, property) else member
@@ -133,6 +133,12 @@ def _members(thing: type) -> str:
         sentence = " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")
         rows.append(f"| `{wait}{called}` | {sentence} |")
     return "\n".join(["", "| member | |", "|---|---|", *rows, ""]) if rows else ""
+
+
+def _inherited(thing: type) -> dict[str, Any]:
+    """Return what *thing* has from `Record`: callers use it as if it stood in the class."""
+    bases = [base for base in thing.__mro__[1:] if base.__module__ == "harn.records"]
+    return {name: each for base in reversed(bases) for name, each in vars(base).items()}
 
 
 def main() -> int:

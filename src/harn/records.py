@@ -49,12 +49,13 @@ class SparseRecord(Record):
 
 
 def fields_of(record: Any) -> dict[str, Any]:
-    """Return the public fields of *record*, with the records inside them as dicts.
+    """Return the public fields of *record*: the values themselves, no copies.
 
-    Other values are returned as they are, not copied: a payload may be large.
+    A record that holds other records shows those in an `as_dict` of its own. This function does
+    not look into values: a payload may be large, and may hold a record that the caller put there.
     """
     names = _names.get(type(record)) or _find_names(type(record))
-    return {name: _shown(getattr(record, name)) for name in names}
+    return {name: getattr(record, name) for name in names}
 
 
 _names: dict[type, tuple[str, ...]] = {}
@@ -65,13 +66,3 @@ def _find_names(kind: Any) -> tuple[str, ...]:
     names = getattr(kind, "__struct_fields__", None) or kind.__dataclass_fields__
     found = _names[kind] = tuple(name for name in names if not name.startswith("_"))
     return found
-
-
-def _shown(value: Any) -> Any:
-    if isinstance(value, Record):
-        return value.as_dict()
-    # A record's sequence holds records only or none, so the first item speaks for all. A payload
-    # that is a long list costs one look.
-    if type(value) in (list, tuple) and value and isinstance(value[0], Record):
-        return [each.as_dict() for each in value]
-    return value

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from harn.records import Record
+from harn.records import Record, fields_of
 from harn.runtime import Runtime, current_runtime
 
 Kind = Literal[
@@ -107,6 +107,10 @@ class UnsettledState(Record):
     partial_handoffs: list[PartialHandoff] = field(default_factory=list)
     in_flight_llm_calls: list[InFlightLlmCall] = field(default_factory=list)
     pool_pending_tasks: list[PendingPoolTask] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every list, JSON-ready."""
+        return {kind: [each.as_dict() for each in found] for kind, found in fields_of(self).items()}
 
 
 class UnsettledSources:

@@ -79,6 +79,7 @@ async def test_jobs_that_a_consumer_works_on_are_partial_handoffs(runtime: Runti
         "age_ms": 2000,
     }
     assert second.id == "2"
+    assert unsettled_state().as_dict()["partial_handoffs"][0] == first.as_dict()
     handler.let_go.set()
     await draining
     assert unsettled_state().as_dict() == EMPTY

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+
+from harn.records import Record
 
 CODE = "HARN-OWN-003"
 SILENCED = f"noqa: {CODE}"
@@ -20,7 +21,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Record):
     """One owned binding that escapes: where, why, and what to do. Columns count from 1."""
 
     path: str
@@ -29,10 +30,6 @@ class Finding:
     code: str
     reason: str
     fix: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return every field."""
-        return asdict(self)
 
 
 def check_source(source: str | bytes, path: str = "<source>") -> list[Finding]:

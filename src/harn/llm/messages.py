@@ -6,11 +6,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from harn.records import Record
+
 Role = Literal["user", "assistant", "tool"]
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Record):
     """Tokens that a call used, as the provider counted them."""
 
     input_tokens: int = 0
@@ -25,10 +27,6 @@ class Usage:
         return Usage(
             self.input_tokens + other.input_tokens, self.output_tokens + other.output_tokens
         )
-
-    def as_dict(self) -> dict[str, int]:
-        """Return the counts, JSON-ready."""
-        return {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from harn.errors import HarnError, InvalidOption, ManifestError
+from harn.records import Record
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Record):
     """One mistake: the table and key it is in, its line where that is known, what is wrong."""
 
     file: str
@@ -26,10 +27,6 @@ class Problem:
         place = self.file if self.line is None else f"{self.file}:{self.line}"
         name = f"{self.table}.{self.key}" if self.table and self.key else self.table or self.key
         return f"{place}: {name}: {self.message}" if name else f"{place}: {self.message}"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return every field, JSON-ready."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 class ManifestProblems(ManifestError):

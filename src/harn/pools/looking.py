@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from harn.errors import StorageError
 from harn.pools.records import Ledger, fold
+from harn.records import Record
 
 LARGEST = 32 * 1024 * 1024
 """Bytes of a journal that are worth reading for a glance at it."""
@@ -18,7 +19,7 @@ MOST_FAILURES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class JournalView:
+class JournalView(Record):
     """What a journal adds up to; *note* says why there are no counts, if there are none."""
 
     pool: str
@@ -27,10 +28,6 @@ class JournalView:
     counts: dict[str, int]
     failures: list[dict[str, Any]] = field(default_factory=list)
     note: str | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return every field, JSON-ready."""
-        return asdict(self)
 
 
 def look_at_journals(directory: Path) -> list[JournalView]:

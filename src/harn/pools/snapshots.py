@@ -13,6 +13,7 @@ from harn.pools.audit import Submitted
 from harn.pools.backpressure import BackpressurePolicy
 from harn.pools.names import iso_text
 from harn.pools.strategies import Strategy
+from harn.records import fields_of
 from harn.telemetry.html import html_fields, html_table
 
 TaskStatus = Literal["queued", "running", "completed", "failed", "rejected", "cancelled"]
@@ -175,9 +176,7 @@ class PoolSnapshot:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the snapshot, JSON-ready as far as the tasks' results are."""
-        shown: dict[str, Any] = {"_type": "pool"}
-        for name in self.__slots__:
-            shown[name] = getattr(self, name)
+        shown = {"_type": "pool", **fields_of(self)}
         shown["tasks"] = [task.as_dict() for task in self.tasks]
         shown["queue"] = self.queue.as_dict()
         shown["queue_strategy"] = self.queue.kind

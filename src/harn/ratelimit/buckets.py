@@ -10,6 +10,7 @@ import msgspec
 
 from harn.duration import Duration, to_ms
 from harn.errors import InvalidOption, did_you_mean
+from harn.records import Record, fields_of
 
 MOST_UNITS = 2**53 - 1
 MOST_KEY = 512
@@ -114,7 +115,7 @@ def _bucket(given: Bucket | Mapping[str, Any]) -> Bucket:
     return Bucket(**given)
 
 
-class BucketGrant(msgspec.Struct, frozen=True):
+class BucketGrant(Record, msgspec.Struct, frozen=True):
     """What was asked of one bucket, and what it was charged: one full window at the most."""
 
     key: str
@@ -122,16 +123,6 @@ class BucketGrant(msgspec.Struct, frozen=True):
     units: int
     charged_units: int
     window_ms: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return every field, JSON-ready."""
-        return {
-            "key": self.key,
-            "limit": self.limit,
-            "units": self.units,
-            "charged_units": self.charged_units,
-            "window_ms": self.window_ms,
-        }
 
 
 class Reservation(Protocol):
@@ -149,7 +140,7 @@ class Reservation(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class RateLimitGrant:
+class RateLimitGrant(Record):
     """The answer of the limiter: admitted (*ok*), or *timed_out* with when to try again.
 
     *retry_after_ms* is 0 when admitted.
@@ -194,11 +185,4 @@ class RateLimitGrant:
 
     def as_dict(self) -> dict[str, Any]:
         """Return every field, JSON-ready."""
-        return {
-            "ok": self.ok,
-            "timed_out": self.timed_out,
-            "waited_ms": self.waited_ms,
-            "retry_after_ms": self.retry_after_ms,
-            "state_path": self.state_path,
-            "buckets": [bucket.as_dict() for bucket in self.buckets],
-        }
+        return {**fields_of(self), "buckets": [bucket.as_dict() for bucket in self.buckets]}

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from harn.errors import InvalidOption, ManifestError, did_you_mean
 from harn.naming import joined
 from harn.ratelimit.buckets import Bucket, check_key
+from harn.records import SparseRecord
 from harn.runtime import current_runtime
 from harn.settings import rate_limit_variables
 
@@ -35,10 +36,13 @@ Limits = dict[str, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class ProviderLimits:
+class ProviderLimits(SparseRecord):
     """What a provider, or one of its models, allows; None where there is no limit.
 
     Rates are per minute. *concurrency* counts calls under way in this process.
+
+    >>> ProviderLimits(rpm=600).as_dict()
+    {'rpm': 600}
     """
 
     rpm: int | None = None
@@ -46,14 +50,6 @@ class ProviderLimits:
     input_tpm: int | None = None
     output_tpm: int | None = None
     concurrency: int | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the limits that there are, JSON-ready.
-
-        >>> ProviderLimits(rpm=600).as_dict()
-        {'rpm': 600}
-        """
-        return {name: getattr(self, name) for name in FIELDS if getattr(self, name) is not None}
 
 
 FIELDS = tuple(each.name for each in fields(ProviderLimits))

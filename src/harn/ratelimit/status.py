@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harn.clock import iso
 from harn.masking import mask
+from harn.records import SparseRecord
 from harn.storage import Operation, Store, limits
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class BucketStatus:
+class BucketStatus(SparseRecord):
     """One bucket of one store; *frees_at* is when the oldest reservation stops counting.
 
     Of several rules for its key, *limit* and *window_ms* are those of the longest window.
@@ -36,12 +37,6 @@ class BucketStatus:
     def is_idle(self) -> bool:
         """Whether nothing counts, nobody waits and nothing is paused."""
         return not (self.reservations or self.waiting or self.paused_until)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return every field that has a value, JSON-ready."""
-        return {
-            name: value for name in self.__slots__ if (value := getattr(self, name)) is not None
-        }
 
 
 async def list_status(runtime: Runtime, url: str) -> list[BucketStatus]:

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
+from harn.records import Record
 from harn.storage.operations import Recipe
 
 T = TypeVar("T")
@@ -22,8 +23,12 @@ Durability = Literal["full", "normal", "memory"]
 """`full` survives a power cut, `normal` a killed process, `memory` neither."""
 
 
-class Event(msgspec.Struct, frozen=True):
-    """A record of the event log: *id* counts from 1 in each topic and never restarts."""
+class Event(Record, msgspec.Struct, frozen=True):
+    """A record of the event log: *id* counts from 1 in each topic and never restarts.
+
+    >>> Event(1, "news", "hello", {"a": 1}, {}, 0).as_dict()["kind"]
+    'hello'
+    """
 
     id: int
     topic: str
@@ -31,21 +36,6 @@ class Event(msgspec.Struct, frozen=True):
     payload: Any
     headers: dict[str, Any]
     occurred_at_ms: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return every field, JSON-ready.
-
-        >>> Event(1, "news", "hello", {"a": 1}, {}, 0).as_dict()["kind"]
-        'hello'
-        """
-        return {
-            "id": self.id,
-            "topic": self.topic,
-            "kind": self.kind,
-            "payload": self.payload,
-            "headers": self.headers,
-            "occurred_at_ms": self.occurred_at_ms,
-        }
 
 
 class Draft(msgspec.Struct, frozen=True):

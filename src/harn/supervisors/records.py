@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from harn.records import Record, fields_of
 from harn.supervisors.spec import Strategy
 
 ChildStatus = Literal[
@@ -39,7 +40,7 @@ ENDED: frozenset[ChildStatus] = frozenset(("stopped", "failed", "suppressed", "a
 
 
 @dataclass(frozen=True, slots=True)
-class ChildContext:
+class ChildContext(Record):
     """What a child's task is called with.
 
     *attempt* counts from 1 and *restart_count* from 0; the trial after an open circuit raises
@@ -59,14 +60,14 @@ class ChildContext:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name; the epoch only for a child with a lease."""
-        shown = {name: getattr(self, name) for name in self.__slots__}
+        shown = fields_of(self)
         if self.lease_epoch is None:
             del shown["lease_epoch"]
         return shown
 
 
 @dataclass(frozen=True, slots=True)
-class ChildState:
+class ChildState(Record):
     """A child at one moment. *next_restart_time* is in wall milliseconds."""
 
     name: str
@@ -78,13 +79,9 @@ class ChildState:
     active_lease: str | None
     next_restart_time: int | None
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return every field, JSON-ready."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 @dataclass(frozen=True, slots=True)
-class SupervisorMetrics:
+class SupervisorMetrics(Record):
     """What has happened so far.
 
     *started* counts every start, *stopped* clean exits only, *failed* exits with an error,
@@ -99,13 +96,9 @@ class SupervisorMetrics:
     suppressed: int = 0
     escalated: int = 0
 
-    def as_dict(self) -> dict[str, int]:
-        """Return every counter."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 @dataclass(frozen=True, slots=True)
-class SupervisorState:
+class SupervisorState(Record):
     """A supervisor and its children, left to right, at one moment.
 
     >>> none = SupervisorMetrics()
@@ -132,17 +125,14 @@ class SupervisorState:
         """Return the whole, JSON-ready."""
         return {
             "_type": "supervisor_state",
-            "id": self.id,
-            "name": self.name,
-            "status": self.status,
-            "strategy": self.strategy,
+            **fields_of(self),
             "metrics": self.metrics.as_dict(),
             "children": [child.as_dict() for child in self.children],
         }
 
 
 @dataclass(frozen=True, slots=True)
-class SupervisorEvent:
+class SupervisorEvent(Record):
     """One thing that happened; *seq* counts from 0, *child* is None for the supervisor itself."""
 
     seq: int
@@ -151,10 +141,6 @@ class SupervisorEvent:
     child: str | None
     kind: str
     message: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return every field, JSON-ready."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def describe(error: BaseException) -> str:

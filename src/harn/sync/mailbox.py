@@ -7,10 +7,11 @@ in the detection of deadlocks.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from harn.errors import ChannelClosed, InvalidOption, MailboxClosed
+from harn.records import Record
 from harn.runtime import current_frame
 from harn.sync.channel import DEFAULT_CAPACITY, Channel
 from harn.sync.scopes import Namespaces, resolve_scope
@@ -21,7 +22,7 @@ D = TypeVar("D")
 
 
 @dataclass(frozen=True, slots=True)
-class MailboxMetrics:
+class MailboxMetrics(Record):
     """A mailbox's counters; *depth* is always *sent_count* less *received_count*."""
 
     capacity: int
@@ -30,10 +31,6 @@ class MailboxMetrics:
     received_count: int
     failed_send_count: int
     closed: bool
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return every field, JSON-ready."""
-        return asdict(self)
 
 
 class _Inbox(Channel[T]):

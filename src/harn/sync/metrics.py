@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, get_args, overload
+from dataclasses import dataclass
+from typing import get_args, overload
 
 from harn.errors import InvalidOption, did_you_mean
+from harn.records import SparseRecord
 from harn.runtime import current_runtime
 from harn.sync.permit_queue import PermitQueue
 from harn.sync.permits import MOST_READERS, Kind, Permits
@@ -13,7 +14,7 @@ from harn.sync.wait_queue import guard
 
 
 @dataclass(frozen=True, slots=True)
-class SyncMetrics:
+class SyncMetrics(SparseRecord):
     """The counters of one key. *current_held* counts permits; a writer counts as one."""
 
     kind: str
@@ -28,10 +29,6 @@ class SyncMetrics:
     max_queue_depth: int
     total_wait_ms: int
     total_held_ms: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return every field, JSON-ready."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @overload

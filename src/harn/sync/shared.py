@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 from harn.errors import InvalidOption
+from harn.records import Record
 from harn.runtime import current_frame
 from harn.sync.scopes import Namespaces, resolve_scope
 
@@ -36,7 +37,7 @@ class SharedSnapshot(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class SharedMetrics:
+class SharedMetrics(Record):
     """What happened to a cell or map. *stale_read_count* counts snapshots that came too late."""
 
     version: int
@@ -45,10 +46,6 @@ class SharedMetrics:
     cas_success_count: int
     cas_failure_count: int
     stale_read_count: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return every field, JSON-ready."""
-        return asdict(self)
 
 
 class _Counted:

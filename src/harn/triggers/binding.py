@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from harn.errors import InvalidOption, did_you_mean
+from harn.records import Record
 from harn.triggers.cron import Schedule, check_schedule
 from harn.triggers.event import check_path
 from harn.triggers.gate_rules import GATES, NO_FLOW, Flow, check_flow
@@ -44,7 +45,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class TriggerBinding:
+class TriggerBinding(Record):
     """A registered trigger as it is shown: its id, version and state, and where events go."""
 
     id: str
@@ -55,10 +56,6 @@ class TriggerBinding:
     state: State
     handler_kind: str
     target_uri: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return every field, JSON-ready."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from harn.clock import resolve
 from harn.errors import HarnError
+from harn.records import SparseRecord
 from harn.triggers.binding import Binding
 from harn.triggers.event import TriggerEvent
 from harn.triggers.targets import delivery_key
@@ -19,7 +20,7 @@ Shown = Literal["dispatched", "failed", "dlq", "waiting", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True)
-class DispatchHandle:
+class DispatchHandle(SparseRecord):
     """What became of a dispatch, or how far it is.
 
     *status* is `dispatched` (the handler succeeded, or a gate skipped the event: see *result*),
@@ -36,12 +37,6 @@ class DispatchHandle:
     dlq_entry_id: str | None = None
     replay_of_event_id: str | None = None
     _dispatch: Dispatch | None = field(default=None, repr=False, compare=False)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return every field, JSON-ready, without those that are absent."""
-        names = [name for name in self.__slots__ if not name.startswith("_")]
-        found = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in found.items() if value is not None}
 
     async def wait(self) -> DispatchHandle:
         """Wait for the end and return the final handle. Cancelling leaves the dispatch alone."""

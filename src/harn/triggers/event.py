@@ -17,6 +17,7 @@ import msgspec
 from harn.clock import from_iso, iso
 from harn.errors import InvalidOption, did_you_mean
 from harn.naming import check_data
+from harn.records import SparseRecord
 
 MISSING: Final = object()
 """What a path that leads nowhere finds."""
@@ -33,7 +34,7 @@ _INDEX = re.compile(r"\d{1,9}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?\d{1,18}(?:\.\d{1,18})?", re.ASCII)
 
 
-class TriggerEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+class TriggerEvent(SparseRecord, msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     """One thing that happened, as handlers see it.
 
     A payload given to `channel_emit`, `trigger_fire` or `fire --payload`, and a webhook's parsed
@@ -72,10 +73,10 @@ class TriggerEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Fals
 
     def as_dict(self) -> dict[str, Any]:
         """Return every field, JSON-ready, without those that are absent."""
-        found = {name: getattr(self, name) for name in self.__struct_fields__}
+        shown = SparseRecord.as_dict(self)
         if self.batch is not None:
-            found["batch"] = [member.as_dict() for member in self.batch]
-        return {name: value for name, value in found.items() if value is not None}
+            shown["batch"] = [member.as_dict() for member in self.batch]
+        return shown
 
 
 _FIELDS = frozenset(TriggerEvent.__struct_fields__)

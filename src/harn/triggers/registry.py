@@ -20,6 +20,7 @@ from harn.clock import SystemClock, resolve
 from harn.errors import InvalidOption, TriggerError, did_you_mean
 from harn.ids import digest
 from harn.naming import check_data, check_name, has_controls, joined
+from harn.records import Record, fields_of
 from harn.runtime import current_frame
 from harn.storage import (
     DedupeClaim,
@@ -53,7 +54,7 @@ _REAL = SystemClock()
 
 
 @dataclass(frozen=True, slots=True)
-class EmitReceipt:
+class EmitReceipt(Record):
     """What became of an emit: its event, and a handle for each trigger that it reached.
 
     *duplicate* says that the id was known: nothing was dispatched, *event_id* is the first one's.
@@ -66,12 +67,7 @@ class EmitReceipt:
 
     def as_dict(self) -> dict[str, Any]:
         """Return every field, JSON-ready."""
-        return {
-            "event_id": self.event_id,
-            "name": self.name,
-            "duplicate": self.duplicate,
-            "dispatched": [handle.as_dict() for handle in self.dispatched],
-        }
+        return {**fields_of(self), "dispatched": [each.as_dict() for each in self.dispatched]}
 
 
 @dataclass(frozen=True, slots=True)

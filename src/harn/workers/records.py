@@ -10,6 +10,7 @@ import msgspec
 from harn.duration import Duration, to_ms
 from harn.errors import InvalidOption, did_you_mean
 from harn.naming import has_controls
+from harn.records import Record, SparseRecord, fields_of
 from harn.storage import PRIORITIES, Durability, JobDraft, encode, encode_headers
 from harn.telemetry.html import html_fields
 from harn.telemetry.spans import trace_headers, tracing
@@ -19,8 +20,12 @@ MAX_RECORD = 10 * 1024 * 1024
 LONGEST_TTL_MS = 365 * 86_400_000
 
 
-class Job(msgspec.Struct, frozen=True):
-    """A job as its handler gets it."""
+class Job(SparseRecord, msgspec.Struct, frozen=True):
+    """A job as its handler gets it.
+
+    >>> Job(1, "q", {}, "high", None, None, None, {}, 0, 1, 5, None).as_dict()["priority"]
+    'high'
+    """
 
     id: int
     queue: str
@@ -34,15 +39,6 @@ class Job(msgspec.Struct, frozen=True):
     attempts: int
     max_attempts: int
     dedupe_key: str | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return every field that is set, JSON-ready.
-
-        >>> Job(1, "q", {}, "high", None, None, None, {}, 0, 1, 5, None).as_dict()["priority"]
-        'high'
-        """
-        fields = {name: getattr(self, name) for name in self.__struct_fields__}
-        return {name: value for name, value in fields.items() if value is not None}
 
 
 class NewJob(msgspec.Struct, frozen=True):
@@ -90,8 +86,12 @@ class EnqueueReceipt(msgspec.Struct, frozen=True):
         }
 
 
-class QueueSummary(msgspec.Struct, frozen=True):
-    """How much a queue holds. `ready` can be claimed now, `scheduled` later."""
+class QueueSummary(Record, msgspec.Struct, frozen=True):
+    """How much a queue holds. `ready` can be claimed now, `scheduled` later.
+
+    >>> QueueSummary("q").as_dict()["ready"]
+    0
+    """
 
     queue: str
     ready: int = 0
@@ -103,19 +103,11 @@ class QueueSummary(msgspec.Struct, frozen=True):
     responses: int = 0
     oldest_unclaimed_age_ms: int | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return every field, JSON-ready.
-
-        >>> QueueSummary("q").as_dict()["ready"]
-        0
-        """
-        return {name: getattr(self, name) for name in self.__struct_fields__}
-
     def _repr_html_(self) -> str:
         return html_fields(f"queue {self.queue}", self.as_dict())
 
 
-class DrainReport(msgspec.Struct, frozen=True):
+class DrainReport(Record, msgspec.Struct, frozen=True):
     """What one drain did; *responses* holds the newest ten thousand at most."""
 
     queue: str
@@ -133,8 +125,7 @@ class DrainReport(msgspec.Struct, frozen=True):
         >>> DrainReport("q", "me", 300_000, 0, 0, 0, [], QueueSummary("q")).as_dict()["drained"]
         0
         """
-        fields = {name: getattr(self, name) for name in self.__struct_fields__}
-        return {**fields, "summary": self.summary.as_dict()}
+        return {**fields_of(self), "summary": self.summary.as_dict()}
 
 
 class _Record(msgspec.Struct, omit_defaults=False):
