@@ -16,7 +16,7 @@ from typing import Any
 
 from harn import Child, Restart, Supervisor, is_cancelled, sleep, supervisor_start
 from harn.clock import Clock
-from harn.supervisors.policy import affected
+from harn.supervisors.restart_policy import affected
 
 STRATEGIES = ("one_for_one", "rest_for_one", "one_for_all", "escalate_to_parent")
 TICK = 0.01

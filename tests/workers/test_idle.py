@@ -144,7 +144,7 @@ async def test_work_is_only_what_the_claimers_triggers_can_handle(commits: Commi
     assert await found() and await found("theirs") and not await found("ours")
     await queue.enqueue(1, trigger_id="ours", tenant_id="b")
     assert await found("ours")
-    claimed = queue.desk.claim(lambda: queue.claiming("me", 1, 60_000, frozenset({"ours"})))
+    claimed = queue.operations.claim(lambda: queue.claiming("me", 1, 60_000, frozenset({"ours"})))
     assert len((await claimed).jobs) == 1
     await queue.enqueue(1, trigger_id="ours", tenant_id="b")
     assert not await found("ours"), "its key is at the cap"

@@ -1,15 +1,15 @@
 """Supervisor trees: children that are started, watched, restarted and stopped.
 
-spec.py        strategies, restart policies, children: checked where they enter
-policy.py      what follows when a child ends: pure
-plan.py        who is asked, cancelled or started next: pure
-supervisor.py  carries both out
-member.py      one child while it is supervised
-aftermath.py   what an exit means for a member and its siblings
-ledger.py      events and counters
-registry.py    supervisor_start; all supervisors of a runtime
-lease.py       a child that runs in one process at a time
-records.py     what is shown
+spec.py              strategies, restart policies, children: checked where they enter
+restart_policy.py    what follows when a child ends: pure
+plan.py              which child is asked, cancelled or started next: pure
+supervisor.py        carries both out
+supervised_child.py  one child while it is supervised
+exits.py             what an exit means for a child and its siblings
+events.py            events and counters
+registry.py          supervisor_start; all supervisors of a runtime
+lease.py             a child that runs in one process at a time
+records.py           what is shown
 """
 
 from harn.supervisors.records import (

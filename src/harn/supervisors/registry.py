@@ -18,7 +18,7 @@ from harn.telemetry.metrics import Metrics, Sample
 
 if TYPE_CHECKING:
     from harn.supervisors.lease import Leases
-    from harn.supervisors.member import Member
+    from harn.supervisors.supervised_child import SupervisedChild
 
 MOST_THREADS = 10_000
 ENDED_KEPT = 100
@@ -77,9 +77,9 @@ class Supervisors:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self._number = 0
-        self._live: dict[Supervisor, Member | None] = {}
+        self._live: dict[Supervisor, SupervisedChild | None] = {}
         self._ended: deque[Supervisor] = deque(maxlen=ENDED_KEPT)
-        self._members: dict[Task, Member] = {}
+        self._members: dict[Task, SupervisedChild] = {}
         self._counts: Counter[str] = Counter()
         self._threads = runner_for(runtime, "auto", MOST_THREADS)
         self._leases: Leases | None = None
@@ -112,7 +112,7 @@ class Supervisors:
         supervisor.begin()
         return supervisor
 
-    def _parent(self) -> Member | None:
+    def _parent(self) -> SupervisedChild | None:
         """Find the supervised child that the caller is, or works for."""
         task: Task | None = current_frame().task
         while task is not None:
@@ -125,7 +125,7 @@ class Supervisors:
         """Return something async that runs *task* where it belongs."""
         return task if is_async_callable(task) else self._threads.bind(task)
 
-    def remember(self, task: Task, member: Member) -> None:
+    def remember(self, task: Task, member: SupervisedChild) -> None:
         """Know from now on that *task* is what *member* runs."""
         self._members[task] = member
 

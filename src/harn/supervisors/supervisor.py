@@ -21,9 +21,8 @@ from harn.duration import Duration, to_seconds
 from harn.errors import HarnError, InvalidOption
 from harn.graceful import parked
 from harn.runtime import Runtime, Task, current_frame
-from harn.supervisors.aftermath import Aftermath
-from harn.supervisors.ledger import Ledger
-from harn.supervisors.member import Member
+from harn.supervisors.events import SupervisorEvents
+from harn.supervisors.exits import Exits
 from harn.supervisors.plan import GRACE, Plan, is_due, make_plan, share
 from harn.supervisors.records import (
     ENDED,
@@ -34,6 +33,7 @@ from harn.supervisors.records import (
     describe,
 )
 from harn.supervisors.spec import SupervisorSpec
+from harn.supervisors.supervised_child import SupervisedChild
 from harn.tasks import Err, Ok, TaskHandle
 from harn.telemetry.logs import FAILED_WORK
 
@@ -64,7 +64,11 @@ class Supervisor:
     """
 
     def __init__(
-        self, registry: Supervisors, number: int, spec: SupervisorSpec, parent: Member | None
+        self,
+        registry: Supervisors,
+        number: int,
+        spec: SupervisorSpec,
+        parent: SupervisedChild | None,
     ) -> None:
         self.id = f"supervisor_{number}"
         self.name = spec.name or self.id
@@ -83,9 +87,11 @@ class Supervisor:
         self._forced = False
         self._timer: Timer | None = None
         self._waiters: list[asyncio.Future[None]] = []
-        self._members = [Member(self, child, registry.bind(child.task)) for child in spec.children]
-        self._ledger = Ledger(self._runtime, self.id, registry.noted)
-        self._aftermath = Aftermath(self._runtime, spec, self._members, self._ledger)
+        self._members = [
+            SupervisedChild(self, child, registry.bind(child.task)) for child in spec.children
+        ]
+        self._events = SupervisorEvents(self._runtime, self.id, registry.noted)
+        self._exits = Exits(self._runtime, spec, self._members, self._events)
 
     # -- what users ask ----------------------------------------------------------------------
 
@@ -94,12 +100,12 @@ class Supervisor:
         if self._final is not None:
             return self._final
         children = tuple(member.state() for member in self._members)
-        metrics = self._ledger.metrics()
+        metrics = self._events.metrics()
         return SupervisorState(self.id, self.name, self._status, self.strategy, metrics, children)
 
     def events(self) -> list[SupervisorEvent]:
         """Return what has happened, oldest first; of very many, the latest 10,000."""
-        return self._ledger.events()
+        return self._events.events()
 
     async def stop(self, timeout: Duration | None = None) -> SupervisorState:
         """Stop every child, the rightmost first, and return the final state.
@@ -148,7 +154,7 @@ class Supervisor:
 
     def begin(self) -> None:
         """Start the children."""
-        self._ledger.note(None, "supervisor_started")
+        self._events.note(None, "supervisor_started")
         now = self._now()
         for member in self._members:
             member.at = now
@@ -165,17 +171,17 @@ class Supervisor:
             return
         if self._ending is None:
             self._ending, self._status = "stopped", "draining"
-            self._ledger.note(None, "supervisor_stopping")
+            self._events.note(None, "supervisor_stopping")
         self._condemn_all(by)
         self._advance()
 
-    def inner_escalated(self, member: Member, error: BaseException) -> None:
+    def inner_escalated(self, member: SupervisedChild, error: BaseException) -> None:
         """Fail *member*, because a supervisor that it started passed *error* on."""
         if member.handle is not None:
             member.escalated = error
             member.handle.cancel()
 
-    def child_ended(self, member: Member, handle: TaskHandle[Any]) -> None:
+    def child_ended(self, member: SupervisedChild, handle: TaskHandle[Any]) -> None:
         """Note that *member*'s task has ended, and go on."""
         self._registry.forget(handle.task)
         told = member.condemned or self._runtime.closing
@@ -199,38 +205,38 @@ class Supervisor:
             return
         error = outcome.error if isinstance(outcome, Err) else None
         if isinstance(outcome, Err):
-            self._ledger.counters["failed"] += 1
+            self._events.counters["failed"] += 1
             member.last_error = describe(outcome.error)
-            self._ledger.note(member, "child_failed", member.last_error)
+            self._events.note(member, "child_failed", member.last_error)
         elif clean:
-            self._ledger.counters["stopped"] += 1
+            self._events.counters["stopped"] += 1
             member.last_error = None
             if outcome.value is not None:
-                self._ledger.note(member, "child_output", _shown(outcome.value))
+                self._events.note(member, "child_output", _shown(outcome.value))
         self._follow(member, error, told)
         self._advance()
 
-    def _follow(self, member: Member, error: BaseException | None, told: bool) -> None:
+    def _follow(self, member: SupervisedChild, error: BaseException | None, told: bool) -> None:
         if told and (self._ending is not None or self._runtime.closing):
             if error is None:
                 message = "forced" if member.cancelled else "drained"
-                self._ledger.note(member, "child_stopped", message)
+                self._events.note(member, "child_stopped", message)
             member.spare()
             member.rest("stopped" if error is None else "failed")
         elif told:
-            self._aftermath.ended_as_told(member, "clean" if error is None else "failed")
+            self._exits.ended_as_told(member, "clean" if error is None else "failed")
         elif error is not None and self.strategy == "escalate_to_parent":
             self._escalate(member, error)
         elif error is not None:
-            self._aftermath.ended_by_itself(member, "failed")
+            self._exits.ended_by_itself(member, "failed")
         else:
-            self._ledger.note(member, "child_stopped", "completed")
-            self._aftermath.ended_by_itself(member, "clean")
+            self._events.note(member, "child_stopped", "completed")
+            self._exits.ended_by_itself(member, "clean")
 
-    def _escalate(self, member: Member, error: BaseException) -> None:
-        self._ledger.counters["escalated"] += 1
+    def _escalate(self, member: SupervisedChild, error: BaseException) -> None:
+        self._events.counters["escalated"] += 1
         member.rest("failed")
-        self._ledger.note(member, "child_escalated", describe(error))
+        self._events.note(member, "child_escalated", describe(error))
         self._ending = self._status = "escalated"
         self._failure = HarnError(
             f"supervisor {self.name!r} escalated: its child {member.spec.name!r} failed with "
@@ -269,15 +275,15 @@ class Supervisor:
             self._start(self._members[place])
         return bool(plan.start) or (plan.ask, plan.cancel, plan.pass_by) != (None, None, None)
 
-    def _ask(self, member: Member, now: float) -> None:
+    def _ask(self, member: SupervisedChild, now: float) -> None:
         left = sum(1 for m in self._members if m.alive and m.condemned and not m.asked)
         member.ask(now + share(member.by, now, left))
 
-    def _cancel(self, member: Member, now: float) -> None:
+    def _cancel(self, member: SupervisedChild, now: float) -> None:
         self._forced = True
         member.cancel(now, patience=GRACE / len(self._members))
 
-    def _start(self, member: Member) -> None:
+    def _start(self, member: SupervisedChild) -> None:
         member.at = member.next_restart_ms = None
         if member.spec.lease is None:
             self._launch(member)
@@ -287,15 +293,15 @@ class Supervisor:
             member.spec.lease, partial(self._launch, member), partial(self._lease_lost, member)
         )
 
-    def _launch(self, member: Member) -> None:
+    def _launch(self, member: SupervisedChild) -> None:
         kind = "child_restart_started" if member.started else "child_started"
         task = _task_below(self._task, member.spec.name, "child")
         self._registry.remember(task, member)
         self._context.copy().run(member.launch, task, self._now(), _live)
-        self._ledger.counters["started"] += 1
-        self._ledger.note(member, kind, f"attempt {member.attempt}")
+        self._events.counters["started"] += 1
+        self._events.note(member, kind, f"attempt {member.attempt}")
 
-    def _lease_lost(self, member: Member) -> None:
+    def _lease_lost(self, member: SupervisedChild) -> None:
         """Cancel *member* at once: another process may be running it any moment."""
         now = self._now()
         if not member.alive:  # it was still sought; seek again
@@ -345,9 +351,9 @@ class Supervisor:
                 self._abandon(member)
         self._status = status
         if status == "completed":
-            self._ledger.note(None, "supervisor_completed")
+            self._events.note(None, "supervisor_completed")
         else:
-            self._ledger.note(None, "supervisor_stopped", "forced" if self._forced else "drained")
+            self._events.note(None, "supervisor_stopped", "forced" if self._forced else "drained")
         self._look_again(math.inf)
         self._final = self.state()
         self._registry.ended(self)
@@ -356,11 +362,11 @@ class Supervisor:
         self._waiters.clear()
         self._tell_of_failure()
 
-    def _abandon(self, member: Member) -> None:
+    def _abandon(self, member: SupervisedChild) -> None:
         assert member.handle is not None
         member.rest("abandoned")
         where = member.handle.task.thread or "its task"
-        self._ledger.note(member, "child_abandoned", f"{where} still runs after its cancel")
+        self._events.note(member, "child_abandoned", f"{where} still runs after its cancel")
         logger.warning(
             "%s: child %r is abandoned: %s still runs", self.name, member.spec.name, where
         )

@@ -1,9 +1,9 @@
-"""Draining a queue: claim, work, renew meanwhile, then ack, fail or give back.
+"""Draining a queue: claim, work, renew meanwhile, then ack, fail or release.
 
 A consumer keeps up to *concurrency* handlers busy. A slot that becomes free asks for the next job
 in the same transaction that settles the last one. A handler's claim is renewed on another thread
-(`renewing.py`); if it is lost all the same, the handler is cancelled. Stopping means: claim no
-more, let handlers finish, and after the grace time cancel them and give their jobs back.
+(`claim_renewal.py`); if it is lost all the same, the handler is cancelled. Stopping means: claim no
+more, let handlers finish, and after the grace time cancel them and release their jobs.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from harn.tasks import (
     scope,
 )
 from harn.telemetry.spans import span_after, tracing
+from harn.workers.claim_renewal import ClaimRenewal
 from harn.workers.failures import Failure, failure_of, log_failure
-from harn.workers.policy import SchedulerPolicy
 from harn.workers.queue import MOST_AT_ONCE, Claim, WorkerQueue
 from harn.workers.records import DrainReport, Job, check_consumer, check_ttl
-from harn.workers.renewing import Renewals
-from harn.workers.working import Working
+from harn.workers.running_job import RunningJob
+from harn.workers.scheduler_policy import SchedulerPolicy
 
 POLL = 0.5
 """Seconds after which an idle consumer looks again, hint or no hint."""
@@ -108,8 +108,8 @@ class Consumer:
         self._progress = progress
         self._stop_when_empty = stop_when_empty
         self._call = _bound(queue.runtime, handler)
-        self._renewals = queue.runtime.service(Renewals)
-        self._working: set[Working] = set()
+        self._renewal = queue.runtime.service(ClaimRenewal)
+        self._running: set[RunningJob] = set()
         self._ambients: dict[tuple[str | None, ...], Ambient] = {}
         self._unanswered = 0
         self._asking: asyncio.Future[Claimed] | None = None
@@ -164,40 +164,40 @@ class Consumer:
         The job of a handler that lets the stop pass is released.
         """
         self.retire()
-        for working in list(self._working):
-            request_stop(working.handle.task)
+        for running in list(self._running):
+            request_stop(running.handle.task)
 
     def give_up(self) -> None:
-        """Cancel the handlers and give their jobs back."""
+        """Cancel the handlers and release their jobs."""
         self._stopping = self._giving_up = True
-        for working in list(self._working):
-            working.handle.cancel()
+        for running in list(self._running):
+            running.handle.cancel()
         self._wake()
 
     @property
     def running(self) -> int:
         """How many handlers are at work."""
-        return len(self._working)
+        return len(self._running)
 
     # -- claiming ----------------------------------------------------------------------------
 
     def _is_done(self) -> bool:
-        if self._working or self._unanswered or self._asking is not None:
+        if self._running or self._unanswered or self._asking is not None:
             return False
         return self._stopping or (self._is_empty and self._stop_when_empty)
 
     def _ask(self) -> None:
         """Ask for as many jobs as there are free slots, unless that is under way."""
-        if self._stopping or self._asking is not None or len(self._working) >= self.concurrency:
+        if self._stopping or self._asking is not None or len(self._running) >= self.concurrency:
             return
         if self._is_empty:
             return
         self._mark = self.queue.store.growth(self.queue.topics.jobs)
-        self._asking = self.queue.desk.claim(self._wanted)
+        self._asking = self.queue.operations.claim(self._wanted)
         self._asking.add_done_callback(self._answered, context=self._context)
 
     def _wanted(self) -> Claiming | None:
-        free = min(self.concurrency - len(self._working), MOST_AT_ONCE)
+        free = min(self.concurrency - len(self._running), MOST_AT_ONCE)
         if self._stopping or free < 1:
             return None
         return self.queue.claiming(self.consumer_id, free, self.ttl_ms, self._triggers)
@@ -232,8 +232,8 @@ class Consumer:
         self._attention = asyncio.get_running_loop().create_future()
         if self._is_done():
             return
-        idle = self._is_empty and not self._stopping and len(self._working) < self.concurrency
-        if not idle or (self._stop_when_empty and (self._working or self._unanswered)):
+        idle = self._is_empty and not self._stopping and len(self._running) < self.concurrency
+        if not idle or (self._stop_when_empty and (self._running or self._unanswered)):
             await self._attention
             return
         watching = launch(
@@ -284,11 +284,11 @@ class Consumer:
             ambient=self._ambient_of(job),
             cancel_from=self._task,
         )
-        working = Working(self, claim)
-        self._working.add(working)
+        running = RunningJob(self, claim)
+        self._running.add(running)
         frame = Frame(task, self.nursery)
-        working.handle = launch(task, self._work, (working,), nursery=working, frame=frame)
-        self._renewals.hold(claim, working.lose)
+        running.handle = launch(task, self._work, (running,), nursery=running, frame=frame)
+        self._renewal.hold(claim, running.lose)
 
     def _ambient_of(self, job: Job) -> Ambient:
         origin = (job.tenant_id, job.trigger_id, job.binding_key)
@@ -305,17 +305,17 @@ class Consumer:
                 self._ambients[origin] = known
         return known
 
-    async def _work(self, working: Working) -> None:
+    async def _work(self, running: RunningJob) -> None:
         """Run the handler for one claim, then settle it."""
-        claim = working.claim
+        claim = running.claim
         try:
             if self._giving_up:
                 raise asyncio.CancelledError
             outcome = await (self._traced(claim.job) if tracing() else self._call(claim.job))
-            working.outcome = outcome
+            running.outcome = outcome
             settlement = claim.acking(outcome)
         except asyncio.CancelledError:
-            raise  # `stopped` gives the job back; it also sees a task that never began
+            raise  # `stopped` releases the job; it also sees a task that never began
         except GiveBack as wish:
             settlement = claim.asking(
                 "release",
@@ -323,17 +323,17 @@ class Consumer:
                 delay_ms=None if wish.delay is None else check_ttl(wish.delay),
             )
         except Bury as wish:
-            working.failure = failure_of(wish.failure or wish.__cause__ or str(wish))
-            settlement = claim.failing(working.failure, final=True)
+            running.failure = failure_of(wish.failure or wish.__cause__ or str(wish))
+            settlement = claim.failing(running.failure, final=True)
         except RetryLater as wish:
-            working.failure = failure_of(wish.error)
-            settlement = claim.failing(working.failure, delay=wish.delay)
+            running.failure = failure_of(wish.error)
+            settlement = claim.failing(running.failure, delay=wish.delay)
         except BaseException as error:
-            if is_stop(working.handle.task, error):
+            if is_stop(running.handle.task, error):
                 raise
-            working.failure = failure_of(error)
-            settlement = claim.failing(working.failure)
-        self._settle(working, settlement)
+            running.failure = failure_of(error)
+            settlement = claim.failing(running.failure)
+        self._settle(running, settlement)
         self._ask()
 
     async def _traced(self, job: Job) -> Any:
@@ -342,51 +342,53 @@ class Consumer:
         with span_after(f"worker.job {job.queue}", job.headers, about):
             return await self._call(job)
 
-    def stopped(self, working: Working) -> None:
-        """Give the job of a cancelled handler back, unless somebody else has it."""
-        if working not in self._working:
+    def stopped(self, running: RunningJob) -> None:
+        """Release the job of a cancelled handler, unless another consumer has claimed it."""
+        if running not in self._running:
             return
-        if working.is_lost:
+        if running.is_lost:
             self.deferred += 1
-            self._free(working)
+            self._free(running)
         else:
             self.released += 1
-            working.is_given_back = True
-            self._settle(working, working.claim.asking("release", reason="consumer stopped"))
+            running.is_given_back = True
+            self._settle(running, running.claim.asking("release", reason="consumer stopped"))
 
-    def _settle(self, working: Working, settlement: Settlement) -> None:
-        self._free(working)
+    def _settle(self, running: RunningJob, settlement: Settlement) -> None:
+        self._free(running)
         self._unanswered += 1
-        self.queue.desk.settle_into(settlement, working)
+        self.queue.operations.settle_into(settlement, running)
 
-    def _free(self, working: Working) -> None:
-        self._renewals.let_go(working.claim)
-        self._working.discard(working)
+    def _free(self, running: RunningJob) -> None:
+        self._renewal.let_go(running.claim)
+        self._running.discard(running)
         self._is_empty = False  # what has just ended may have made something ready
         self._wake()
 
-    def settled(self, working: Working, result: SettlementResult | None, error: str = "") -> None:
+    def settled(
+        self, running: RunningJob, result: SettlementResult | None, error: str = ""
+    ) -> None:
         """Note what became of a job, or why that is not known."""
         self._unanswered -= 1
         if not self._unanswered:
             self._wake()
-        if working.is_given_back:
+        if running.is_given_back:
             return
         self.drained += 1
-        if working.failure is not None:
-            _log(working.claim.job, working.failure, result, error)
-            working.failure = None
+        if running.failure is not None:
+            _log(running.claim.job, running.failure, result, error)
+            running.failure = None
         if result is None:
             # The store is out of reach: the claim will expire and the job will be done again.
             self.deferred += 1
-            job_id = working.claim.job.id
+            job_id = running.claim.job.id
             told = {"queue": self.queue.name, "job_event_id": job_id, "error": error}
             self.responses.append(told)
             return
         response = result.response if result.settled == "done" else None
         if response is not None:
             if "outcome" in response:
-                response["outcome"] = working.outcome
+                response["outcome"] = running.outcome
             self.responses.append(response)
         if response is not None and not response["error"]:
             self.acked += 1
@@ -434,7 +436,7 @@ async def drain(
     expires, until its attempts are used up. Claims are renewed while handlers work. With
     *stop_when_empty* it returns when nothing is left to claim, else it waits for more.
 
-    Cancelling cancels the handlers and gives their jobs back.
+    Cancelling cancels the handlers and releases their jobs.
 
     >>> import harn
     >>> async def main() -> int:

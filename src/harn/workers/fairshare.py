@@ -32,7 +32,7 @@ import msgspec
 
 from harn.storage import Ask, Board, Choice, Choose, Operation, Pick, Row, Share, ask, ask_ahead
 from harn.topics import queue_topics
-from harn.workers.policy import SchedulerPolicy
+from harn.workers.scheduler_policy import SchedulerPolicy
 
 QUARTER_HOUR_MS = 15 * 60 * 1000
 LAST = "\U0010ffff"

@@ -1,8 +1,8 @@
 """A worker queue: put jobs in, claim them, settle the claims.
 
 The queue lives in the runtime's store, and every process that opens the same store shares it. A
-claim is a lease with an expiry: whoever holds it renews it while working and then acks, fails or
-releases. A claim that was superseded by another one can do nothing any more (`ClaimLost`).
+claim is a lease with an expiry: its consumer renews it while the handler runs, then acks, fails or
+releases it. A claim that another consumer has taken over raises `ClaimLost`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ from harn.storage import (
 )
 from harn.topics import check_queue_name, queue_topics
 from harn.unsettled import PartialHandoff, UnsettledSources
-from harn.workers.desk import Desk, Desks
 from harn.workers.failures import Failure, failure_of, log_failure, text_of
 from harn.workers.fairshare import chooser, first_look
-from harn.workers.policy import SchedulerPolicy
+from harn.workers.queue_operations import OperationsByQueue, QueueOperations
 from harn.workers.records import (
     MAX_RECORD,
     EnqueueReceipt,
@@ -47,6 +46,7 @@ from harn.workers.records import (
     draft_job,
     read_job,
 )
+from harn.workers.scheduler_policy import SchedulerPolicy
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -61,7 +61,7 @@ class Claim:
 
     The four actions return True when they were carried out, and False when this claim or its job
     was already settled; they raise `ClaimLost` when another consumer has claimed the job since.
-    An expired claim that nobody took over can still do all of them.
+    An expired claim that no other consumer has taken over can still do all of them.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Claim:
         return result.settled == "done"
 
     async def release(self, reason: str | None = None, delay: Duration | None = None) -> bool:
-        """Give the job back, and its attempt too; after *delay* it can be claimed again.
+        """Release the job without using up an attempt; after *delay* it can be claimed again.
 
         Cancelling may leave it released.
         """
@@ -142,7 +142,7 @@ class Claim:
 
     async def _do(self, settlement: Settlement) -> SettlementResult:
         self._queue.runtime.check_here()
-        result = await self._queue.desk.settle(settlement)
+        result = await self._queue.operations.settle(settlement)
         if settlement.action != "renew" or result.settled == "lost":
             self._queue.claims_by_hand.discard(self)
         if result.settled == "lost":
@@ -194,7 +194,7 @@ class WorkerQueue:
         self.policy = policy or SchedulerPolicy.from_env()
         self.runtime = runtime
         self.store = runtime.service(Store)
-        self.desk: Desk = runtime.service(Desks).of(self.name)
+        self.operations: QueueOperations = runtime.service(OperationsByQueue).of(self.name)
         self.claims_by_hand = runtime.service(ClaimsByHand)
         self._choose = chooser(self.policy)
         self._canonical = self.policy.canonical()
@@ -254,14 +254,14 @@ class WorkerQueue:
             return []
         self.runtime.check_here()
         self.runtime.warn_if_nothing_is_kept("enqueue")
-        entered = await self.desk.enqueue(jobs)
+        entered = await self.operations.enqueue(jobs)
         topic, durability = self.topics.responses, self.store.durability
         return [
             EnqueueReceipt(self.name, id, topic, durability, duplicate) for id, duplicate in entered
         ]
 
     async def claim_next(self, consumer_id: str, ttl: Duration = "5m") -> Claim | None:
-        """Claim the job whose turn it is, or return None. Cancelling gives the job back.
+        """Claim the job whose turn it is, or return None. Cancelling releases the job.
 
         >>> import harn
         >>> async def main() -> bool:
@@ -278,19 +278,19 @@ class WorkerQueue:
     async def claim_many(self, consumer_id: str, n: int, ttl: Duration = "5m") -> list[Claim]:
         """Claim up to *n* jobs at once, in the order of their turns.
 
-        Cancelling gives the jobs back.
+        Cancelling releases the jobs.
         """
         self.runtime.check_here()
         check_consumer(consumer_id)
         _check_number(n)
         ttl_ms = check_ttl(ttl)
-        asked = self.desk.claim(lambda: self.claiming(consumer_id, n, ttl_ms))
+        asked = self.operations.claim(lambda: self.claiming(consumer_id, n, ttl_ms))
         try:
             claimed = await asked
         except asyncio.CancelledError:
             # The answer may have come in the same turn as the cancel: its jobs are ours to release.
             if asked.done() and not asked.cancelled() and asked.exception() is None:
-                self.desk.release(asked.result())
+                self.operations.release(asked.result())
             raise
         claims = [self.open(one, consumer_id, ttl_ms) for one in claimed.jobs]
         held = [claim for claim in claims if claim is not None]
@@ -331,12 +331,12 @@ class WorkerQueue:
                 error=text,
                 final=True,
             )
-            self.desk.settle(bury).add_done_callback(_look_away)
+            self.operations.settle(bury).add_done_callback(_retrieve)
             return None
         return Claim(self, job, one, consumer_id, ttl_ms)
 
     async def summary(self) -> QueueSummary:
-        """Count the queue; expired claims lapse first. Cancelling leaves nothing behind."""
+        """Count the queue, after ending expired claims. Cancelling leaves nothing behind."""
         counts = await self.counts()
         return QueueSummary(self.name) if counts is None else summarise(counts)
 
@@ -376,7 +376,7 @@ class WorkerQueue:
 
 
 def summarise(counts: QueueCounts) -> QueueSummary:
-    """Return what people ask about first."""
+    """Return the summary of *counts*."""
     age = None if counts.oldest_at is None else max(0, counts.now - counts.oldest_at)
     return QueueSummary(
         counts.queue,
@@ -439,10 +439,11 @@ def _check_number(n: object) -> None:
 
 
 def lost(job: Job, result: SettlementResult) -> ClaimLost:
-    """Say that a claim can do nothing any more."""
+    """Return the error for a claim that another consumer has taken over."""
     return ClaimLost(f"the claim on job {job.id} of queue {job.queue!r} is lost: {result.note}")
 
 
-def _look_away(answer: asyncio.Future[Any]) -> None:
+def _retrieve(answer: asyncio.Future[Any]) -> None:
+    """Retrieve a result that no caller waits for, so that its error is not reported as unseen."""
     if not answer.cancelled():
         answer.exception()

@@ -149,7 +149,7 @@ class _Record(msgspec.Struct, omit_defaults=False):
 def draft_job(queue: str, item: Any) -> JobDraft:
     """Check and encode one job; a bare payload is a job with the defaults."""
     job = item if isinstance(item, NewJob) else NewJob(item)
-    if tracing():  # whoever handles the job goes on with the trace of whoever enqueued it
+    if tracing():  # the handler continues the trace of the code that enqueued the job
         job = msgspec.structs.replace(job, headers={**trace_headers(), **(job.headers or {})})
     for option in ("trigger_id", "tenant_id", "binding_key"):
         check_name(option, getattr(job, option))
@@ -160,7 +160,7 @@ def draft_job(queue: str, item: Any) -> JobDraft:
         raise InvalidOption("priority", job.priority, f"high, normal or low{near}")
     most = job.max_attempts
     if isinstance(most, bool) or not isinstance(most, int) or not 0 <= most < 1 << 31:
-        raise InvalidOption("max_attempts", most, "a whole number; 0 means for ever")
+        raise InvalidOption("max_attempts", most, "a whole number; 0 means forever")
     not_before_ms, delay_ms = _when(job.not_before)
     if job.headers is not None:
         encode_headers(job.headers)

@@ -3,7 +3,7 @@
 The thread has an event loop and a connection of its own. It looks at the claims that are held
 several times per time to live, renews those that have used up a third of it, and reports a claim
 that is lost, or that it could not renew in good time, so that its handler is cancelled before
-somebody else may start. A fake clock has no use for a thread: there the same steps are timers.
+another consumer may start. A fake clock has no use for a thread: there the same steps are timers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ GIVE_UP_AT = 0.9
 """Parts of its life after which a claim is renewed, and given up if that has not worked."""
 
 
-class Held:
+class HeldClaim:
     """A claim that is being worked on."""
 
     __slots__ = ("asked_at", "claim", "lost", "renewed_at")
@@ -53,13 +53,13 @@ class Held:
         self.renewed_at = self.asked_at = now
 
 
-class Renewals:
+class ClaimRenewal:
     """Every claim that this runtime's consumers work on."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._clock: Clock = runtime.clock if runtime.clock.is_fake else SystemClock()
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldClaim] = {}
         self._shortest = float("inf")
         self._thread: threading.Thread | None = None
         self._inner: asyncio.AbstractEventLoop | None = None
@@ -70,7 +70,7 @@ class Renewals:
 
     def hold(self, claim: Claim, lost: Callable[[str], None]) -> None:
         """Renew *claim* from now on; call *lost* on the runtime's loop if that fails."""
-        self._held[claim.claim_id] = Held(claim, lost, self._clock.monotonic())
+        self._held[claim.claim_id] = HeldClaim(claim, lost, self._clock.monotonic())
         ttl = claim.ttl_ms / 1000
         if ttl < self._shortest:
             self._shortest = ttl
@@ -152,16 +152,16 @@ class Renewals:
 
     # -- what both ways share ----------------------------------------------------------------
 
-    def _due(self) -> dict[str, list[Held]]:
+    def _due(self) -> dict[str, list[HeldClaim]]:
         now = self._clock.monotonic()
-        due: dict[str, list[Held]] = defaultdict(list)
+        due: dict[str, list[HeldClaim]] = defaultdict(list)
         for held in list(self._held.values()):
             if now - held.renewed_at >= held.claim.ttl_ms / 1000 * RENEW_AT:
                 due[held.claim.job.queue].append(held)
         return due
 
     def _renewing(
-        self, queue: str, held: list[Held]
+        self, queue: str, held: list[HeldClaim]
     ) -> Callable[[], Operation[list[SettlementResult]]]:
         items: list[Settlement] = [
             one.claim.asking("renew", ttl_ms=one.claim.ttl_ms) for one in held
@@ -171,13 +171,13 @@ class Renewals:
             one.asked_at = sent
         return lambda: settle_claims(queue, items, self._runtime.ids.new)
 
-    def _take_in(self, held: list[Held], results: list[SettlementResult]) -> None:
+    def _take_in(self, held: list[HeldClaim], results: list[SettlementResult]) -> None:
         for one, result in zip(held, results, strict=True):
             if result.settled == "done":
                 one.renewed_at = one.asked_at
                 one.claim.expires_at_ms = result.expires_at
             elif self._held.pop(one.claim.claim_id, None) is not None:
-                note = result.note or "its job was settled by somebody else"
+                note = result.note or "its job was settled by another consumer"
                 self._tell(one, note)
 
     def _give_up_late_ones(self) -> None:
@@ -187,7 +187,7 @@ class Renewals:
             if late and self._held.pop(one.claim.claim_id, None) is not None:
                 self._tell(one, "it could not be renewed in time")
 
-    def _tell(self, one: Held, note: str) -> None:
+    def _tell(self, one: HeldClaim, note: str) -> None:
         if self._runtime.on_loop_thread():
             one.lost(note)
             return
@@ -212,7 +212,9 @@ class Renewals:
         else:
             self._shortest = float("inf")
 
-    def _ticked(self, held: list[Held], answer: asyncio.Future[list[SettlementResult]]) -> None:
+    def _ticked(
+        self, held: list[HeldClaim], answer: asyncio.Future[list[SettlementResult]]
+    ) -> None:
         if answer.cancelled():
             return
         if answer.exception() is None:

@@ -1,4 +1,4 @@
-"""Where a process meets a queue: what is asked for at the same time is carried out together.
+"""The operations of one process on one queue: those asked for together share a transaction.
 
 Enqueues, settlements and claims that meet while an operation is under way share the next one, in
 that order and in one transaction. So a hundred acks and the claim of the next hundred jobs cost
@@ -34,7 +34,7 @@ Wanted = Callable[[], Claiming | None]
 """Tells what is to be claimed, asked when the operation begins; None for nothing after all."""
 
 
-class Desk:
+class QueueOperations:
     """One queue, as the tasks of one runtime use it."""
 
     def __init__(self, runtime: Runtime, queue: str) -> None:
@@ -111,19 +111,19 @@ class Desk:
             self.settle(release).add_done_callback(_retrieve)
 
 
-class Desks:
-    """The desks of a runtime, by queue."""
+class OperationsByQueue:
+    """The operations of a runtime, by queue."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._desks: dict[str, Desk] = {}
+        self._by_queue: dict[str, QueueOperations] = {}
 
-    def of(self, queue: str) -> Desk:
-        """Return the desk of *queue*."""
-        desk = self._desks.get(queue)
-        if desk is None:
-            desk = self._desks[queue] = Desk(self._runtime, queue)
-        return desk
+    def of(self, queue: str) -> QueueOperations:
+        """Return the operations of *queue*, the same for every `WorkerQueue` of that name."""
+        operations = self._by_queue.get(queue)
+        if operations is None:
+            operations = self._by_queue[queue] = QueueOperations(self._runtime, queue)
+        return operations
 
 
 def _weigh(item: Any) -> tuple[int, int]:

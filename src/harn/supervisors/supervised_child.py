@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from harn.graceful import request_stop
 from harn.runtime import Frame, Task
 from harn.supervisors.plan import GRACE
-from harn.supervisors.policy import History, restart_noted
 from harn.supervisors.records import ChildContext, ChildState, ChildStatus, WaitReason
+from harn.supervisors.restart_policy import History, restart_noted
 from harn.supervisors.spec import ChildSpec
 from harn.tasks import TaskHandle, launch
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Why = Literal["stop", "propagation", "lease"]
 
 
-class Member:
+class SupervisedChild:
     """One child's live state; the supervisor is the only one that changes it.
 
     It also is the nursery of the child's task: that is how the supervisor learns of its end.

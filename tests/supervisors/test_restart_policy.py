@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from harn.supervisors.policy import (
+from harn.supervisors.restart_policy import (
     Again,
     CircuitOpen,
     GiveUp,

@@ -1,4 +1,4 @@
-"""One job at work, between whoever runs its handler and whoever answers for its claim."""
+"""One claimed job, from the start of its handler until the store has settled its claim."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from harn.workers.consumer import Consumer
 
 
-class Working:
-    """A job at work: from the start of its handler until the store has answered for it.
+class RunningJob:
+    """A job whose handler runs, or whose settlement is under way.
 
     It is the nursery of the handler's task, which tells it of a handler that was cancelled or never
     began, and it takes the answer to the settlement.
@@ -33,7 +33,7 @@ class Working:
         self.is_given_back = False
 
     def lose(self, note: str) -> None:
-        """Cancel the handler: somebody else holds the claim now."""
+        """Cancel the handler: another consumer holds the claim now."""
         self.is_lost = True
         self.handle.cancel()
 
@@ -59,9 +59,9 @@ class Working:
         self.consumer.settled(self, result)
 
     def set_exception(self, error: BaseException) -> None:
-        """Take it that the store has no answer."""
+        """Note that the settlement failed."""
         self.consumer.settled(self, None, str(error))
 
     def cancel(self) -> None:
-        """Take it that nobody will answer any more."""
+        """Note that the store was closed before it answered."""
         self.consumer.settled(self, None, "the store was closed")

@@ -6,14 +6,14 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 from harn.runtime import Runtime
-from harn.supervisors.member import Member
 from harn.supervisors.records import SupervisorEvent, SupervisorMetrics
+from harn.supervisors.supervised_child import SupervisedChild
 
 EVENTS_KEPT = 10_000
 """Events that a supervisor keeps in memory; older ones are on the log's topic only."""
 
 
-class Ledger:
+class SupervisorEvents:
     """The events of one supervisor, oldest first, and how often the countable ones happened."""
 
     def __init__(
@@ -26,7 +26,7 @@ class Ledger:
         self._events: deque[SupervisorEvent] = deque(maxlen=EVENTS_KEPT)
         self._seq = 0
 
-    def note(self, member: Member | None, kind: str, message: str = "") -> None:
+    def note(self, member: SupervisedChild | None, kind: str, message: str = "") -> None:
         """Write down that *kind* happened, to *member* or to the supervisor itself."""
         child = member.spec.name if member is not None else None
         at_ms = self._runtime.clock.now_ms()

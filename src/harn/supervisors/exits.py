@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from harn.runtime import Runtime
-from harn.supervisors.ledger import Ledger
-from harn.supervisors.member import Member
-from harn.supervisors.policy import (
+from harn.supervisors.events import SupervisorEvents
+from harn.supervisors.records import ENDED, WaitReason
+from harn.supervisors.restart_policy import (
     Again,
     CircuitOpen,
     GiveUp,
@@ -21,32 +21,36 @@ from harn.supervisors.policy import (
     after_exit,
     exit_noted,
 )
-from harn.supervisors.records import ENDED, WaitReason
 from harn.supervisors.spec import SupervisorSpec
+from harn.supervisors.supervised_child import SupervisedChild
 
 
-class Aftermath:
+class Exits:
     """The consequences of exits, for the members of one supervisor."""
 
     def __init__(
-        self, runtime: Runtime, spec: SupervisorSpec, members: Sequence[Member], ledger: Ledger
+        self,
+        runtime: Runtime,
+        spec: SupervisorSpec,
+        members: Sequence[SupervisedChild],
+        events: SupervisorEvents,
     ) -> None:
         self._runtime = runtime
         self._spec = spec
         self._members = members
-        self._ledger = ledger
+        self._events = events
         self._batches = 0
 
-    def ended_by_itself(self, member: Member, outcome: Outcome) -> None:
+    def ended_by_itself(self, member: SupervisedChild, outcome: Outcome) -> None:
         """Follow the policy of *member*, which was not told to end."""
         now, policy = self._now(), member.spec.policy
         decision = after_exit(policy, outcome, member.history, now, index=member.spec.index)
         member.history = exit_noted(member.history, policy, decision, now)
         match decision:
             case GiveUp("spent"):
-                self._ledger.counters["suppressed"] += 1
+                self._events.counters["suppressed"] += 1
                 member.rest("suppressed", "restart_cap_exceeded")
-                self._ledger.note(member, "child_suppressed", "no restarts left in this window")
+                self._events.note(member, "child_suppressed", "no restarts left in this window")
             case GiveUp():
                 member.rest("stopped" if outcome == "clean" else "failed")
             case Again(at, delay_ms):
@@ -59,7 +63,7 @@ class Aftermath:
             case _:
                 assert_never(decision)
 
-    def ended_as_told(self, member: Member, outcome: Outcome) -> None:
+    def ended_as_told(self, member: SupervisedChild, outcome: Outcome) -> None:
         """Let *member*, which had to end, come back when its time has come; unless `never`.
 
         One that had finished before it could be asked has finished.
@@ -68,11 +72,11 @@ class Aftermath:
         finished = outcome == "clean" and not member.asked and member.spec.policy.mode != "always"
         member.spare()
         if finished:
-            self._ledger.note(member, "child_stopped", "completed")
+            self._events.note(member, "child_stopped", "completed")
             member.rest("stopped")
             return
         message = "lease lost" if lease_lost else "propagation restart"
-        self._ledger.note(member, "child_stopped", message)
+        self._events.note(member, "child_stopped", message)
         if member.spec.policy.mode == "never":
             member.rest("stopped")
             return
@@ -82,20 +86,22 @@ class Aftermath:
         reason: WaitReason = "lease" if lease_lost else "propagation_restart"
         self._schedule(member, reason, at, round((at - now) * 1000))
 
-    def _schedule(self, member: Member, reason: WaitReason, at: float, delay_ms: int) -> None:
-        self._ledger.counters["restarted"] += 1
+    def _schedule(
+        self, member: SupervisedChild, reason: WaitReason, at: float, delay_ms: int
+    ) -> None:
+        self._events.counters["restarted"] += 1
         member.restart_count += 1
         member.wait(reason, at, self._now_ms() + delay_ms)
-        self._ledger.note(member, "child_restarted", f"scheduled after {delay_ms}ms")
+        self._events.note(member, "child_restarted", f"scheduled after {delay_ms}ms")
 
-    def _open_circuit(self, member: Member, until: float, delay_ms: int) -> None:
-        self._ledger.counters["suppressed"] += 1
+    def _open_circuit(self, member: SupervisedChild, until: float, delay_ms: int) -> None:
+        self._events.counters["suppressed"] += 1
         member.restart_count = 0
         member.charged = member.trial = True
         member.wait("circuit_open", until, self._now_ms() + delay_ms)
-        self._ledger.note(member, "child_suppressed", f"circuit open for {delay_ms}ms")
+        self._events.note(member, "child_suppressed", f"circuit open for {delay_ms}ms")
 
-    def _take_along(self, culprit: Member, at: float) -> None:
+    def _take_along(self, culprit: SupervisedChild, at: float) -> None:
         """Have the siblings that the strategy names end too, and come back with *culprit*."""
         places = affected(self._spec.strategy, culprit.spec.index, len(self._members))
         if len(places) < 2:
@@ -115,7 +121,7 @@ class Aftermath:
             if member.batch in merged:
                 member.batch = self._batches
 
-    def _hold_back(self, member: Member, at: float, at_ms: int, by: float) -> None:
+    def _hold_back(self, member: SupervisedChild, at: float, at_ms: int, by: float) -> None:
         member.postpone(at, at_ms)
         if member.alive:
             member.condemn("propagation", by)
