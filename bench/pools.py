@@ -38,10 +38,17 @@ from bench.harness import Contest, Contestant, Goal, budget, timed, timed_async
 from harn import Runtime, durable, pool_create, pool_wait
 from harn.ids import pool_id
 from harn.pools.audit import Submitted
-from harn.pools.names import Names
-from harn.pools.records import VERSION, EndRecord, PoolRecord, StartRecord, TaskRecord, encode
+from harn.pools.journal_records import (
+    VERSION,
+    EndRecord,
+    PoolRecord,
+    StartRecord,
+    TaskRecord,
+    encode,
+)
 from harn.pools.strategies import fair_round_robin, fifo, lifo, priority
 from harn.pools.task import PoolTask
+from harn.pools.task_ids import Names
 
 SUBJECT = "pools: submit, queue, journal"
 N = 100_000

@@ -23,7 +23,7 @@ from harn import (
     worker_queue,
 )
 from harn.orchestrator import Hook, Intake, Key, read_manifest
-from harn.pools.records import fold
+from harn.pools.journal_records import fold
 from harn.storage import Importer, Store, export
 from harn.storage.lines import read_line
 from harn.triggers import sign

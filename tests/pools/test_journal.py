@@ -30,8 +30,8 @@ from harn import (
     pool_create,
     pool_simulate_restart,
 )
-from harn.pools.journalfile import journal_name
-from harn.pools.records import (
+from harn.pools.journal_file import journal_name
+from harn.pools.journal_records import (
     VERSION,
     PoolRecord,
     TaskRecord,
@@ -794,7 +794,7 @@ async def test_J5_compaction_is_all_or_nothing_at_every_step(disk, monkeypatch, 
     """Make one system call of the replacement fail as if the process had died there."""
     import fcntl
 
-    from harn.pools.journalfile import JournalFile
+    from harn.pools.journal_file import JournalFile
 
     pool = await opened()
     for number in range(5):
@@ -842,7 +842,7 @@ async def test_J5_compaction_is_all_or_nothing_at_every_step(disk, monkeypatch, 
 async def test_J5_the_new_file_is_synced_before_its_rename_and_the_directory_after(
     disk, monkeypatch
 ) -> None:
-    from harn.pools.journalfile import JournalFile
+    from harn.pools.journal_file import JournalFile
 
     await (await opened()).close()
     file = JournalFile(disk / FILE)

@@ -48,7 +48,7 @@ MUTANTS = (
     ),
     Mutant(
         "retention-forgets-a-task-too-early",
-        "pools/memory.py",
+        "pools/ended_tasks.py",
         "ended[0]._finished_ms < since):",
         "ended[0]._finished_ms <= since):",
         ("pools/test_pool.py::test_I7_a_key_holds_up_to_its_age_and_no_longer",),
@@ -64,7 +64,7 @@ MUTANTS = (
     ),
     Mutant(
         "journal-lock-removed",
-        "pools/journalfile.py",
+        "pools/journal_file.py",
         "            if not jsonl.try_lock(fd):",
         "            if os.fstat(fd) is None:",
         ("pools/test_journal.py::test_two_processes_race_for_one_pool_and_one_wins",),

@@ -1,20 +1,21 @@
 """Agent pools: named budgets of concurrency that many submitters share.
 
-options.py       what a pool and a submit may be told; closures.py, what is submitted
-strategies.py    which queued task goes next: fifo, priority, lifo, fair_round_robin
-backpressure.py  what a full queue does; parking.py, the line of those who wait
-pool.py          Pool: the door; slots.py, who runs, who is next, how it ends
-worker.py        the workers that run closures; stuck.py, closures that wait for their own pool
-task.py          PoolTask, the handle; snapshots.py, what can be seen; names.py, ids and times
-memory.py        retention and idempotency
-records.py       the lines of a journal; journalfile.py, journal.py, the file and its thread
-persistence.py   what is journalled when, and what a restart makes of it
-durable.py       @durable: functions that a journal may name
-caused.py        the tasks that a piece of work caused, to be waited for
-registry.py      pool_create, pool_get, pool_list, pool_wait, pool_simulate_restart
-host.py          the seam for tenant and org pools
-looking.py       journals seen from outside
-audit.py         receipts on lifecycle.pool.audit
+options.py          what a pool and a submit may be told; closures.py, what is submitted
+strategies.py       which queued task is next: fifo, priority, lifo, fair_round_robin
+backpressure.py     what a full queue does; parking.py, the submitters that wait
+pool.py             Pool: submit, look, close; slots.py, which task runs and how it ends
+worker.py           the workers that run closures
+self_deadlock.py    closures that wait for their own pool
+task.py             PoolTask, the handle; snapshots.py, what can be seen of it
+task_ids.py         ids and times; ended_tasks.py, retention and idempotency
+journal_records.py  the lines of a journal; journal_file.py, its file; journal.py, its thread
+persistence.py      what is written to the journal when, and what a restart makes of it
+journal_view.py     journals read from outside
+durable.py          @durable: functions that a journal may name
+caused.py           the tasks that a piece of work caused, to be waited for
+registry.py         pool_create, pool_get, pool_list, pool_wait, pool_simulate_restart
+host.py             the seam for tenant and org pools
+audit.py            receipts on lifecycle.pool.audit
 """
 
 from harn.pools.backpressure import (
@@ -27,7 +28,7 @@ from harn.pools.backpressure import (
 from harn.pools.caused import Caused, WorkDone, causing
 from harn.pools.durable import durable
 from harn.pools.host import PoolHost
-from harn.pools.looking import JournalView, look_at_journals
+from harn.pools.journal_view import JournalView, look_at_journals
 from harn.pools.options import PoolOptions, Retention
 from harn.pools.pool import Pool
 from harn.pools.registry import (

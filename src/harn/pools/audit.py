@@ -13,7 +13,7 @@ import msgspec
 from harn import topics
 from harn.eventlog import EventLog
 from harn.pools.backpressure import Evict, RejectNew
-from harn.pools.names import Names, iso_text
+from harn.pools.task_ids import Names, iso_text
 
 if TYPE_CHECKING:
     from harn.pools.task import PoolTask

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
 from harn.errors import InvalidOption
-from harn.pools.records import as_json, from_json, shown
+from harn.pools.journal_records import as_json, from_json, shown
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -27,8 +27,8 @@ from typing import Any
 
 from harn.clock import Activity, resolve
 from harn.errors import StorageError
-from harn.pools.journalfile import JournalFile
-from harn.pools.records import Ledger, PoolRecord
+from harn.pools.journal_file import JournalFile
+from harn.pools.journal_records import Ledger, PoolRecord
 
 logger = logging.getLogger("harn.pools")
 

@@ -22,10 +22,10 @@ import msgspec
 from harn.errors import HarnError, StorageError
 from harn.pools.audit import Submitted
 from harn.pools.durable import Durable, durable_call, recall, registered
+from harn.pools.ended_tasks import binding, call_fingerprint
 from harn.pools.journal import Journal
-from harn.pools.journalfile import journal_name
-from harn.pools.memory import binding, call_fingerprint
-from harn.pools.records import (
+from harn.pools.journal_file import journal_name
+from harn.pools.journal_records import (
     VERSION,
     EndRecord,
     PoolRecord,

@@ -21,13 +21,13 @@ from harn.pools.audit import Submitted, note_drop
 from harn.pools.backpressure import Decision, Evict, Park, Refuse, RejectNew, decide
 from harn.pools.caused import caused_var
 from harn.pools.closures import closure_of
-from harn.pools.memory import binding, fingerprint
-from harn.pools.names import iso_text
+from harn.pools.ended_tasks import binding, fingerprint
 from harn.pools.options import LARGEST, check_labels, exact, whole_number
+from harn.pools.self_deadlock import waited_for, waits_for
 from harn.pools.slots import Slots
 from harn.pools.snapshots import PoolSnapshot
-from harn.pools.stuck import waited_for, waits_for
 from harn.pools.task import PoolTask
+from harn.pools.task_ids import iso_text
 from harn.runtime import Task, current_frame_var
 from harn.telemetry.html import html_fields
 from harn.telemetry.spans import instant_span, tracing

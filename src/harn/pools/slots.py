@@ -17,13 +17,13 @@ from harn import topics
 from harn.clock import resolve
 from harn.errors import HarnError, PoolClosed, PoolNotFound
 from harn.pools.audit import Dequeued
-from harn.pools.memory import Memory
-from harn.pools.names import Names
+from harn.pools.ended_tasks import Memory
 from harn.pools.options import PoolOptions
 from harn.pools.parking import ParkingLine
+from harn.pools.self_deadlock import StuckWaits
 from harn.pools.snapshots import TaskStatus
-from harn.pools.stuck import StuckWaits
 from harn.pools.task import ClosureFrame, ClosureTask, PoolTask, describe
+from harn.pools.task_ids import Names
 from harn.pools.worker import Worker
 from harn.runtime import Runtime, current_frame_var
 from harn.tasks import Runner, runner_for, works_for

@@ -15,10 +15,10 @@ import msgspec
 
 from harn.errors import PoolTaskCancelled, PoolTaskFailed, PoolTaskRejected
 from harn.pools.audit import Submitted
-from harn.pools.names import iso_text
-from harn.pools.records import from_json
+from harn.pools.journal_records import from_json
+from harn.pools.self_deadlock import waited_for, waits_for
 from harn.pools.snapshots import TaskSnapshot, TaskStatus
-from harn.pools.stuck import waited_for, waits_for
+from harn.pools.task_ids import iso_text
 from harn.runtime import Frame, Task
 
 

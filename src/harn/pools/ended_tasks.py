@@ -13,8 +13,8 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from harn.pools.durable import registered_function
+from harn.pools.journal_records import as_json
 from harn.pools.options import Retention
-from harn.pools.records import as_json
 from harn.pools.snapshots import TERMINAL
 from harn.pools.task import PoolTask
 

@@ -20,7 +20,7 @@ from itertools import chain
 from pathlib import Path
 
 from harn.errors import PoolLocked, StorageCorrupt, StorageError, StorageVersion
-from harn.pools.records import Ledger, PoolRecord, encode, fold
+from harn.pools.journal_records import Ledger, PoolRecord, encode, fold
 from harn.private_files import check_private, make_private_dir, open_private
 from harn.storage import jsonl
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harn.errors import StorageError
-from harn.pools.records import Ledger, fold
+from harn.pools.journal_records import Ledger, fold
 from harn.records import Record
 
 LARGEST = 32 * 1024 * 1024
