@@ -33,8 +33,8 @@ MUTANTS = (
     Mutant(
         "parked-place-not-passed-on",
         "pools/pool.py",
-        "            self._line.leave(waiter)\n            self._let_in()",
-        "            self._line.leave(waiter)",
+        "                self._blocked.note_left()\n            self._grant_places()",
+        "                self._blocked.note_left()",
         ("pools/test_pool.py::test_B2_a_place_that_is_given_up_goes_to_the_next_in_line",),
         "a parked submitter that is cancelled takes its place along",
     ),

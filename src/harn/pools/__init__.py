@@ -2,7 +2,7 @@
 
 options.py          what a pool and a submit may be told; closures.py, what is submitted
 strategies.py       which queued task is next: fifo, priority, lifo, fair_round_robin
-backpressure.py     what a full queue does; parking.py, the submitters that wait
+backpressure.py     what a full queue does with one more submit
 pool.py             Pool: submit, look, close; slots.py, which task runs and how it ends
 worker.py           the workers that run closures
 self_deadlock.py    closures that wait for their own pool

@@ -23,12 +23,13 @@ from harn.pools.caused import caused_var
 from harn.pools.closures import closure_of
 from harn.pools.ended_tasks import binding, fingerprint
 from harn.pools.options import LARGEST, check_labels, exact, whole_number
-from harn.pools.self_deadlock import waited_for, waits_for
+from harn.pools.self_deadlock import began_waiting, ended_waiting
 from harn.pools.slots import Slots
 from harn.pools.snapshots import PoolSnapshot
 from harn.pools.task import PoolTask
 from harn.pools.task_ids import iso_text
 from harn.runtime import Task, current_frame_var
+from harn.sync import Waiter
 from harn.telemetry.html import html_fields
 from harn.telemetry.spans import instant_span, tracing
 
@@ -138,7 +139,7 @@ class Pool(Slots):
             queued=self._queue.live,
             **memory.counts,
             total=self._total(),
-            blocked_submitters=len(self._line),
+            blocked_submitters=self._blocked_count,
             tasks=[task.snapshot() for task in listed],
             queue=options.queue,
             backpressure=options.backpressure,
@@ -174,7 +175,7 @@ class Pool(Slots):
         if self._is_inside():
             raise DeadlockError(f"a task of pool {self.name!r} closes its own pool")
         self._closing = self._refusing = True
-        self._line.dismiss(self._closed_error)
+        self._turn_away_blocked()
         if cancel:
             self._cancel_all()
         while self._running or self._queue.live:
@@ -191,11 +192,11 @@ class Pool(Slots):
             self._drained = self.runtime.loop.create_future()
         waiter: asyncio.Future[None] = self.runtime.loop.create_future()
         self._drained.add_done_callback(lambda _: resolve(waiter))
-        me = waits_for(self, waiter)
+        me = began_waiting(self, waiter)
         try:
             await waiter
         finally:
-            waited_for(me, self, waiter)
+            ended_waiting(me, self, waiter)
 
     async def __aenter__(self) -> Self:
         return self
@@ -286,7 +287,7 @@ class Pool(Slots):
             queued=self._queue.live,
             running=self._running,
             slots=self.max_concurrent,
-            ahead=len(self._line),
+            ahead=self._blocked_count,
         )
 
     def _equip(
@@ -328,22 +329,31 @@ class Pool(Slots):
         idempotency_key: str | None,
         labels: dict[str, Any],
     ) -> PoolTask:
-        """Wait in line for a place, then submit into it; it is held for us meanwhile."""
-        waiter: asyncio.Future[None] = self.runtime.loop.create_future()
+        """Wait for a place, then submit into it.
+
+        The place is held for this submitter until it has resumed. A submitter that is cancelled
+        or stopped, also between the two, leaves the place to the next one.
+        """
+        waiter = Waiter().wait_as("submit", self, self.runtime.loop)
         if self._is_inside():
-            self._stuck.add(waiter, "submits into its full queue")
-        self._line.join(waiter)
+            self._self_waits.add(waiter.future, "submits into its full queue")
+        self._blocked.append(waiter)
+        self._blocked_count += 1
         try:
-            me = waits_for(self, waiter)
+            me = began_waiting(self, waiter.future)
             try:
-                await waiter
+                await waiter.future
             finally:
-                waited_for(me, self, waiter)
+                ended_waiting(me, self, waiter.future)
             task = self._try_submit(fn, priority, key, idempotency_key, labels, has_place=True)
         finally:
-            self._stuck.discard(waiter)
-            self._line.leave(waiter)
-            self._let_in()
+            self._self_waits.discard(waiter.future)
+            self._blocked_count -= 1
+            if waiter.withdraw():
+                self._held -= 1
+            else:
+                self._blocked.note_left()
+            self._grant_places()
         assert task is not None
         return task
 
@@ -376,7 +386,7 @@ class Pool(Slots):
         if task.status == "queued":
             self._leave_queue(task)
         else:
-            self._running = self._stuck.running = self._running - 1
+            self._running = self._self_waits.running = self._running - 1
         task._finished_ms = task._submitted.at  # its worker, if it has one, passes it over
         task._end = "cancelled"
         self._memory.unbind(task)

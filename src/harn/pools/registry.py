@@ -129,7 +129,7 @@ def _measured(pool: Pool) -> Iterator[tuple[Any, ...]]:
     yield "harn_pool_active", pool._running
     yield "harn_pool_queued", len(pool._queue)
     yield "harn_pool_slots", pool.max_concurrent
-    yield "harn_pool_blocked_submitters", len(pool._line)
+    yield "harn_pool_blocked_submitters", pool._blocked_count
     for status, count in pool._memory.counts.items():
         yield "harn_pool_tasks_total", count, status
     yield "harn_pool_idempotency_conflicts_total", pool.idempotency_conflicts

@@ -17,11 +17,11 @@ from harn.graceful import asked, raise_if_asked
 from harn.runtime import Task, current_frame, current_frame_var
 
 
-def waits_for(what: object, waiter: asyncio.Future[None]) -> Task:
+def began_waiting(what: object, waiter: asyncio.Future[None]) -> Task:
     """Note that the current task is about to wait on *waiter* for *what*: a pool, a task of one.
 
     A graceful stop ends the wait; `TaskCancelled` comes out here if it came before. Returns the
-    task, to be passed to `waited_for` afterwards.
+    task, to be passed to `ended_waiting` afterwards.
     """
     if asked:
         raise_if_asked()
@@ -32,7 +32,7 @@ def waits_for(what: object, waiter: asyncio.Future[None]) -> Task:
     return task
 
 
-def waited_for(task: Task, what: object, waiter: asyncio.Future[None]) -> None:
+def ended_waiting(task: Task, what: object, waiter: asyncio.Future[None]) -> None:
     """Note that the wait is over."""
     if task.parked is waiter:
         task.parked = None
@@ -40,7 +40,7 @@ def waited_for(task: Task, what: object, waiter: asyncio.Future[None]) -> None:
         task.waiting = None
 
 
-class StuckWaits:
+class SelfWaits:
     """The waits of a pool's own running closures for this pool, oldest first."""
 
     __slots__ = ("_name", "running", "waits")

@@ -19,13 +19,13 @@ from harn.errors import HarnError, PoolClosed, PoolNotFound
 from harn.pools.audit import Dequeued
 from harn.pools.ended_tasks import Memory
 from harn.pools.options import PoolOptions
-from harn.pools.parking import ParkingLine
-from harn.pools.self_deadlock import StuckWaits
+from harn.pools.self_deadlock import SelfWaits
 from harn.pools.snapshots import TaskStatus
 from harn.pools.task import ClosureFrame, ClosureTask, PoolTask, describe
 from harn.pools.task_ids import Names
 from harn.pools.worker import Worker
 from harn.runtime import Runtime, current_frame_var
+from harn.sync import GRANTED, Waiter, WaitQueue
 from harn.tasks import Runner, runner_for, works_for
 from harn.telemetry.logs import FAILED_WORK
 from harn.telemetry.spans import instant_span
@@ -42,6 +42,8 @@ class Slots:
     __slots__ = (
         "__weakref__",
         "_audit",
+        "_blocked",
+        "_blocked_count",
         "_bounded",
         "_cancelling",
         "_closing",
@@ -49,8 +51,8 @@ class Slots:
         "_drained",
         "_field",
         "_gone",
+        "_held",
         "_journal",
-        "_line",
         "_log",
         "_memory",
         "_now",
@@ -60,9 +62,9 @@ class Slots:
         "_refusing",
         "_runner",
         "_running",
+        "_self_waits",
         "_seq",
         "_shutting",
-        "_stuck",
         "id",
         "idle",
         "is_durable",
@@ -100,8 +102,13 @@ class Slots:
         self._queue = options.queue.queue()
         self._order = options.backpressure.order()
         self._memory = Memory(options.retention)
-        self._line = ParkingLine()
-        self._stuck = StuckWaits(options.name)
+        self._blocked: WaitQueue[Waiter] = WaitQueue()
+        """Submitters that wait for a place in a full queue."""
+        self._blocked_count = 0
+        """How many submitters wait, those included for which a place is held."""
+        self._held = 0
+        """Places that are held for submitters until these have resumed and take them."""
+        self._self_waits = SelfWaits(options.name)
         self.workers: set[Worker] = set()
         self.idle: list[Worker] = []
         self.worker_context = Context()
@@ -124,7 +131,7 @@ class Slots:
     def _start(self, task: PoolTask, now: int) -> None:
         task._started_ms = now
         slot = self._running
-        self._running = self._stuck.running = slot + 1
+        self._running = self._self_waits.running = slot + 1
         self._audit(Dequeued(task._submitted, now, slot))
         if task._more.span is not None:
             self._trace_start(task)
@@ -143,7 +150,7 @@ class Slots:
         *result* is what it returned, or why it failed.
         """
         if task._started_ms is not None:
-            self._running = self._stuck.running = self._running - 1
+            self._running = self._self_waits.running = self._running - 1
         if status == "failed":
             self._log_failure(task, result)
         task._end = status
@@ -199,8 +206,8 @@ class Slots:
                 self._trace_start(following)
         else:
             worker.task = None
-            self._running = self._stuck.running = self._running - 1
-        if self._line.anyone or self._drained is not None or self._stuck.waits:
+            self._running = self._self_waits.running = self._running - 1
+        if self._blocked or self._drained is not None or self._self_waits.waits:
             self._settled()
 
     def next(self) -> None:
@@ -210,16 +217,16 @@ class Slots:
             if self._order is not None:
                 self._order.discard(task)
             self._start(task, self._now())
-        if self._line.anyone or self._drained is not None or self._stuck.waits:
+        if self._blocked or self._drained is not None or self._self_waits.waits:
             self._settled()
 
     def _settled(self) -> None:
         """Look who can go on now that a task has left its place."""
-        self._let_in()
+        self._grant_places()
         if self._drained is not None and not self._running and not self._queue.live:
             resolve(self._drained)
             self._drained = None
-        self._stuck.check()
+        self._self_waits.check()
 
     def _leave_queue(self, task: PoolTask) -> None:
         self._queue.discard(task)
@@ -269,15 +276,26 @@ class Slots:
             if task._finished_ms is None:
                 self.finish(task, "failed", error)
 
-    def _let_in(self) -> None:
-        """Hold a place for whoever is next in line, as far as there are places."""
-        while len(self._line) > self._line.held and not self._closing:
+    def _grant_places(self) -> None:
+        """Hold a place for each submitter that is next, as far as there are places.
+
+        The wait queue needs no guard here: only the loop's thread changes it.
+        """
+        while not self._closing and (waiter := self._blocked.first()) is not None:
             free = 0 if self._queue.live else self.max_concurrent - self._running
-            if self._queue.live + self._line.held >= (self._policy.max_depth or 0) + free:
+            if self._queue.live + self._held >= (self._policy.max_depth or 0) + free:
                 return
-            waiter = self._line.next()
-            assert waiter is not None
-            self._stuck.discard(waiter)
+            self._blocked.popleft()
+            self._held += 1
+            waiter.settle(GRANTED)
+            # From now on it waits for the loop only, not for the pool.
+            self._self_waits.discard(waiter.future)
+
+    def _turn_away_blocked(self) -> None:
+        """End the wait of each blocked submitter with an error of its own."""
+        for waiter in self._blocked:
+            if not waiter.future.done():
+                waiter.future.set_exception(self._closed_error())
 
     # Looking.
 
@@ -370,7 +388,7 @@ class Slots:
     def abandon(self) -> None:
         """Drop everything as a dying process would; running closures go on, detached."""
         self._gone = self._cancelling = self._refusing = True
-        self._line.dismiss(self._closed_error)
+        self._turn_away_blocked()
         if self._journal is not None:
             self._journal.abandon()
             self._journal = None

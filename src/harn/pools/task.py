@@ -16,7 +16,7 @@ import msgspec
 from harn.errors import PoolTaskCancelled, PoolTaskFailed, PoolTaskRejected
 from harn.pools.audit import Submitted
 from harn.pools.journal_records import from_json
-from harn.pools.self_deadlock import waited_for, waits_for
+from harn.pools.self_deadlock import began_waiting, ended_waiting
 from harn.pools.snapshots import TaskSnapshot, TaskStatus
 from harn.pools.task_ids import iso_text
 from harn.runtime import Frame, Task
@@ -273,18 +273,18 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
             raise pool._elsewhere()
         waiter: asyncio.Future[None] = loop.create_future()
         if pool._is_inside():
-            pool._stuck.add(waiter, "waits for one of its tasks")
+            pool._self_waits.add(waiter, "waits for one of its tasks")
         if self._waiters is None:
             self._waiters = {}
         self._waiters[waiter] = None
         try:
-            me = waits_for(self, waiter)
+            me = began_waiting(self, waiter)
             try:
                 await waiter
             finally:
-                waited_for(me, self, waiter)
+                ended_waiting(me, self, waiter)
         finally:
-            pool._stuck.discard(waiter)
+            pool._self_waits.discard(waiter)
             if self._waiters is not None:
                 self._waiters.pop(waiter, None)
 
@@ -331,7 +331,7 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
         waiters, self._waiters = self._waiters, None
         if waiters:
             for waiter in waiters:
-                self._pool._stuck.discard(waiter)
+                self._pool._self_waits.discard(waiter)
                 if not waiter.done():
                     waiter.set_result(None)
 
