@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Container, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harn.batcher import Batcher, Entry, Landing
+from harn.checks import is_whole
 from harn.errors import InvalidOption, StorageCorrupt
 from harn.graceful import asked, raise_if_asked
 from harn.runtime import current_runtime
@@ -545,7 +546,7 @@ def _check_range(after: int, limit: int | None) -> None:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
+    return is_whole(value) and 0 <= value < 1 << 62
 
 
 async def event_log_emit(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import harn
 from harn.checks import is_number, is_whole, whole_number
 from harn.errors import InvalidOption
 
@@ -54,3 +58,38 @@ def test_the_limits_themselves_are_accepted() -> None:
 def test_an_option_may_say_what_it_accepts_in_its_own_words() -> None:
     with pytest.raises(InvalidOption, match="0 means forever"):
         whole_number("n", -1, least=0, wanted="a whole number; 0 means forever")
+
+
+def own_checks(tree: ast.AST) -> list[int]:
+    """The lines that ask for bool and for int together, as a check of a whole number does."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.BoolOp):
+            text = ast.unparse(node)
+            if ", bool)" in text and re.search(r", int( \| float)?\)", text):
+                found.append(node.lineno)
+    return found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if isinstance(n, bool) or not isinstance(n, int) or n < 1: raise ValueError",
+        "def f(n): return isinstance(n, int) and not isinstance(n, bool)",
+        "def f(n): return isinstance(n, int | float) and not isinstance(n, bool)",
+    ],
+)
+def test_a_check_of_ones_own_is_found(text: str) -> None:
+    assert own_checks(ast.parse(text)) == [1]
+
+
+def test_no_room_checks_numbers_by_itself() -> None:
+    source = Path(harn.__file__).parent
+
+    found = {
+        str(path.relative_to(source)): lines
+        for path in source.rglob("*.py")
+        if (lines := own_checks(ast.parse(path.read_text())))
+    }
+
+    assert list(found) == ["checks.py"]

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from harn import topics
-from harn.errors import InvalidOption, did_you_mean
+from harn.checks import whole_number
+from harn.errors import did_you_mean
 from harn.llm.call import llm_call
 from harn.llm.messages import LlmResult, Message, ToolCall, Usage
 from harn.llm.tools import Tool, as_text, tools_of
@@ -117,12 +118,7 @@ async def agent_loop(
 
     Cancelling stops the call or the tools under way and waits for them; nothing is left running.
     """
-    if (
-        isinstance(max_iterations, bool)
-        or not isinstance(max_iterations, int)
-        or max_iterations < 1
-    ):
-        raise InvalidOption("max_iterations", max_iterations, "a whole number of at least 1")
+    whole_number("max_iterations", max_iterations, least=1)
     for name in options:
         if name not in OPTIONS:
             raise TypeError(

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from harn.checks import whole_number
 from harn.clock import sleep_until
 from harn.errors import InvalidOption, ModelError
 from harn.llm.messages import LlmResult, Message, ModelReply, ModelRequest, ToolSpec, Usage
@@ -156,8 +157,7 @@ def make_request(
     extra: Mapping[str, Any] | None = None,
 ) -> ModelRequest:
     """Check what is to be said and put it into a request."""
-    if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
-        raise InvalidOption("max_tokens", max_tokens, "a whole number of at least 1")
+    whole_number("max_tokens", max_tokens, least=1)
     if isinstance(prompt, str):
         messages: tuple[Message, ...] = (Message("user", prompt),)
     else:
@@ -178,8 +178,7 @@ def make_request(
 
 def _options(max_retries: int, backoff_ms: int) -> CallOptions:
     for name, value in (("max_retries", max_retries), ("backoff_ms", backoff_ms)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise InvalidOption(name, value, "a whole number of at least 0")
+        whole_number(name, value, least=0)
     return CallOptions(max_retries, backoff_ms)
 
 

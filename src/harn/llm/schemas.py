@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from harn.checks import is_number
 from harn.errors import InvalidOption
 
 DEEPEST = 64
@@ -104,13 +105,9 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
     "string": lambda value: isinstance(value, str),
     "boolean": lambda value: isinstance(value, bool),
     "null": lambda value: value is None,
-    "integer": lambda value: _is_number(value) and float(value).is_integer(),
-    "number": lambda value: _is_number(value),
+    "integer": lambda value: is_number(value) and float(value).is_integer(),
+    "number": is_number,
 }
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class _Checker:
@@ -134,7 +131,7 @@ class _Checker:
             self._check_array(value, schema, at, depth)
         elif isinstance(value, str):
             _check_range(len(value), schema, at, "minLength", "maxLength", "characters")
-        elif _is_number(value):
+        elif is_number(value):
             _check_range(value, schema, at, "minimum", "maximum", "")
 
     def _resolved(self, reference: str) -> Any:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar, assert_never, get_args
 
+from harn.checks import LARGEST, whole_number
 from harn.errors import InvalidOption, PoolBusy, PoolError, PoolFull, did_you_mean
 from harn.pools.strategies import Queued
 
@@ -19,7 +20,6 @@ OnFull = Literal["block_submitter", "drop_oldest", "drop_newest", "fail_submitte
 Evictee = Literal["oldest", "longest"]
 ON_FULL: tuple[str, ...] = get_args(OnFull)
 EVICT: tuple[str, ...] = get_args(Evictee)
-LARGEST = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,7 @@ class Backpressure:
 
 
 def _depth(option: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
-        raise InvalidOption(option, value, "an int, 1 or more")
-    return value
+    return whole_number(option, value, least=1, most=LARGEST, wanted="a whole number, 1 or more")
 
 
 def read_backpressure(value: object) -> BackpressurePolicy:

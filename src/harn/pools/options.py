@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from harn.checks import LARGEST, whole_number
 from harn.duration import Duration, to_ms
 from harn.errors import InvalidOption, did_you_mean
 from harn.ids import pool_id
@@ -17,7 +18,6 @@ from harn.runtime import Runtime, current_frame
 Scope = Literal["session", "pipeline", "tenant", "org"]
 SCOPES: tuple[str, ...] = get_args(Scope)
 ISOLATIONS = ("auto", "task", "thread", "process")
-LARGEST = 2**53
 
 SUBMIT_OPTIONS = ("priority", "key", "idempotency_key")
 
@@ -37,7 +37,7 @@ class Retention:
     age_ms: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
-        whole_number("retention.count", self.count, least=1)
+        whole_number("retention.count", self.count, least=1, most=LARGEST)
         object.__setattr__(self, "age_ms", to_ms(self.age, "retention.age"))
 
 
@@ -99,7 +99,7 @@ def read_options(
         raise InvalidOption("retention", retention, "Retention(count=..., age=...)")
     return PoolOptions(
         name=_pool_name(name, runtime),
-        max_concurrent=whole_number("max_concurrent", max_concurrent, least=1),
+        max_concurrent=whole_number("max_concurrent", max_concurrent, least=1, most=LARGEST),
         queue=read_strategy(queue),
         backpressure=read_backpressure(backpressure),
         scope=checked,
@@ -146,17 +146,6 @@ def _scope_id(scope: Scope, pipeline_id: str | None) -> str | None:
             )
         return found
     return ambient.tenant_id or "default"
-
-
-def whole_number(option: str, value: object, *, least: int | None = None) -> int:
-    """Return *value* if it is an int (a bool is not) of at least *least*."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidOption(option, value, "an int")
-    if abs(value) > LARGEST:
-        raise InvalidOption(option, value, "an int of at most 2**53, up or down")
-    if least is not None and value < least:
-        raise InvalidOption(option, value, f"an int, {least} or more")
-    return value
 
 
 def exact(option: str, value: object, *, most: int | None = None) -> str:

@@ -15,6 +15,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, Self
 
+from harn.checks import LARGEST, whole_number
 from harn.clock import resolve
 from harn.errors import DeadlockError, HarnError, PoolFull
 from harn.pools.audit import Submitted, note_drop
@@ -22,7 +23,7 @@ from harn.pools.backpressure import Decision, Evict, Park, Refuse, RejectNew, de
 from harn.pools.caused import caused_var
 from harn.pools.closures import closure_of
 from harn.pools.ended_tasks import binding, fingerprint
-from harn.pools.options import LARGEST, check_labels, exact, whole_number
+from harn.pools.options import check_labels, exact
 from harn.pools.self_deadlock import began_waiting, ended_waiting
 from harn.pools.slots import Slots
 from harn.pools.snapshots import PoolSnapshot
@@ -236,7 +237,7 @@ class Pool(Slots):
         if self._refusing:
             raise self._closed_error()
         if type(priority) is not int or (priority and abs(priority) > LARGEST):
-            whole_number("priority", priority)
+            whole_number("priority", priority, least=-LARGEST, most=LARGEST)
         if key is not None:
             exact("key", key)
         if labels:

@@ -14,6 +14,7 @@ from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from harn.checks import is_number
 from harn.clock import from_iso
 from harn.errors import HarnError, InvalidOption
 
@@ -58,7 +59,7 @@ def wait_in(hint: object, now_ms: int) -> float | None:
     """
     if isinstance(hint, timedelta):
         hint = hint.total_seconds()
-    if isinstance(hint, int | float) and not isinstance(hint, bool):
+    if is_number(hint):
         if not math.isfinite(hint) or hint < 0:
             raise InvalidOption("retry_after", hint, "seconds, 0 or more")
         return float(hint)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar, cast, get_args
 
+from harn.checks import is_number, is_whole
 from harn.duration import Duration, to_ms
 from harn.errors import InvalidOption, did_you_mean
 from harn.naming import check_name
@@ -54,11 +55,13 @@ class Restart:
     def __post_init__(self) -> None:
         keep = object.__setattr__
         keep(self, "mode", _word("mode", self.mode, MODES))
-        if self.max_restarts is not None and not _is_count(self.max_restarts):
+        if self.max_restarts is not None and not (
+            is_whole(self.max_restarts) and self.max_restarts >= 0
+        ):
             raise InvalidOption(
                 "max_restarts", self.max_restarts, "0 or more, or None for no limit"
             )
-        if not _is_number(self.factor) or not 1 <= self.factor < math.inf:
+        if not is_number(self.factor) or not 1 <= self.factor < math.inf:
             raise InvalidOption("factor", self.factor, "a number of at least 1")
         keep(self, "factor", float(self.factor))
         for name in ("window_ms", "backoff_ms", "jitter_ms", "max_backoff_ms"):
@@ -281,11 +284,3 @@ def _takes_a_context(task: object) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -16,6 +16,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from harn.checks import is_number
 from harn.clock import Timer, resolve
 from harn.duration import Duration, to_seconds
 from harn.errors import HarnError, InvalidOption
@@ -165,7 +166,7 @@ class Supervisor:
 
         *by* is a time of the runtime's monotonic clock.
         """
-        if isinstance(by, bool) or not isinstance(by, int | float) or not abs(by) < 1e12:
+        if not is_number(by) or not abs(by) < 1e12:
             raise InvalidOption("by", by, "a time of the runtime's monotonic clock, in seconds")
         if self._final is not None:
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from harn.checks import is_whole
 from harn.errors import InvalidOption
 
 
@@ -49,7 +50,7 @@ class Atomic:
 
 
 def _integer(option: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if not is_whole(value):
         raise InvalidOption(option, value, "an integer")
     return value
 

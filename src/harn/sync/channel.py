@@ -12,6 +12,7 @@ from asyncio import get_running_loop
 from collections import deque
 from typing import Any, Generic, TypeVar
 
+from harn.checks import whole_number
 from harn.errors import ChannelClosed, InvalidOption
 from harn.graceful import asked, raise_if_asked
 from harn.sync.deadlock import began_waiting, ended_waiting
@@ -50,8 +51,7 @@ class Channel(Generic[T]):
     def __init__(self, name: str = "default", capacity: int = DEFAULT_CAPACITY) -> None:
         if not isinstance(name, str):
             raise InvalidOption("name", name, "a string, used as a label")
-        if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
-            raise InvalidOption("capacity", capacity, "a whole number of at least 1")
+        whole_number("capacity", capacity, least=1)
         self.name = name
         self.capacity = capacity
         self._buffer: deque[T] = deque()

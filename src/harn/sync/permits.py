@@ -12,6 +12,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import Literal, Self, get_args
 
+from harn.checks import whole_number
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption, did_you_mean
 from harn.graceful import asked, raise_if_asked
@@ -308,8 +309,8 @@ async def sync_semaphore_acquire(
     >>> asyncio.run(main())
     2
     """
-    _positive("capacity", capacity)
-    if _positive("permits", permits) > capacity:
+    whole_number("capacity", capacity, least=1)
+    if whole_number("permits", permits, least=1) > capacity:
         raise InvalidOption("permits", permits, f"at most the capacity, {capacity}")
     return await _acquire("semaphore", key, capacity, permits, timeout)
 
@@ -326,7 +327,7 @@ async def sync_gate_acquire(key: str, limit: int, timeout: Duration | None = Non
     >>> asyncio.run(main())
     'admitted'
     """
-    _positive("limit", limit)
+    whole_number("limit", limit, least=1)
     return await _acquire("gate", key, limit, 1, timeout)
 
 
@@ -335,9 +336,3 @@ def sync_release(permit: Permit) -> bool:
     if not isinstance(permit, Permit):
         raise InvalidOption("permit", permit, "a permit, as sync_*_acquire returns it")
     return permit.release()
-
-
-def _positive(option: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidOption(option, value, "a whole number of at least 1")
-    return value

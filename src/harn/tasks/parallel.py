@@ -16,6 +16,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
+from harn.checks import whole_number
 from harn.errors import InvalidOption, RaceFailed
 from harn.tasks.isolation import Isolation
 from harn.tasks.parallel_engine import Crew, Items
@@ -57,8 +58,7 @@ async def parallel(
     >>> harn.run(main)
     [0, 10, 20, 30, 40]
     """
-    if isinstance(n, bool) or not isinstance(n, int):
-        raise InvalidOption("n", n, "a whole number")
+    whole_number("n", n)
     return await _collected("parallel", range(n), fn, max_concurrent, isolation)
 
 

@@ -25,6 +25,7 @@ from collections.abc import (
 )
 from typing import Any
 
+from harn.checks import whole_number
 from harn.errors import InvalidOption, TaskCancelled
 from harn.graceful import asked, is_stop, raise_if_asked, request_stop
 from harn.runtime import Frame, Task, current_frame, current_frame_var
@@ -358,8 +359,7 @@ def _source(items: Items) -> tuple[Iterator[Any] | None, AsyncIterator[Any] | No
 
 def check_cap(value: int) -> int | None:
     """Return the cap that *value* asks for; zero and less mean none."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidOption("max_concurrent", value, "a whole number; 0 or less means no limit")
+    whole_number("max_concurrent", value, wanted="a whole number; 0 or less means no limit")
     return value if value > 0 else None
 
 

@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
+from harn.checks import whole_number
 from harn.clock import Timer
 from harn.duration import Duration, to_seconds, to_text
-from harn.errors import DeadlineExceeded, HarnError, InvalidOption
+from harn.errors import DeadlineExceeded, HarnError
 from harn.graceful import is_stop
 from harn.runtime import current_frame, current_runtime, sleep
 from harn.tasks.isolation import bind
@@ -113,8 +114,7 @@ async def retry(
     >>> print(harn.run(main))
     None
     """
-    if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
-        raise InvalidOption("attempts", attempts, "a whole number, at least 1")
+    whole_number("attempts", attempts, least=1)
     pause = to_seconds(backoff_ms, "backoff_ms")
     runtime = current_runtime()
     call = bind(runtime, fn, "auto")

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
+from harn.checks import is_whole, whole_number
 from harn.clock import Activity, Timer, from_iso, iso
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption
@@ -202,7 +203,7 @@ class _FakeTimer:
 def _start_ms(start: str | int | datetime) -> int:
     if isinstance(start, datetime) and start.tzinfo is not None:
         return round(start.timestamp() * 1000)
-    if isinstance(start, int) and not isinstance(start, bool):
+    if is_whole(start):
         return start
     try:
         if isinstance(start, str):
@@ -265,6 +266,5 @@ def mock_time(ms: int) -> _MockedTime:
     >>> asyncio.run(main())
     3000
     """
-    if isinstance(ms, bool) or not isinstance(ms, int) or ms < 0:
-        raise InvalidOption("ms", ms, "whole milliseconds since 1970")
+    whole_number("ms", ms, least=0, wanted="whole milliseconds since 1970")
     return _MockedTime(ms, current_runtime())

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from harn.checks import is_whole, whole_number
 from harn.duration import to_ms, to_text
 from harn.errors import InvalidOption, did_you_mean
 from harn.triggers.event import TriggerEvent, as_gate_key, check_path, find
@@ -219,7 +220,7 @@ def _singleton(value: Any, option: str) -> Singleton:
 
 
 def _concurrency(value: Any, option: str) -> Concurrency:
-    if isinstance(value, int) and not isinstance(value, bool):
+    if is_whole(value):
         value = {"max": value}
     table = _table(value, option, ("max", "key"), ("max",))
     return Concurrency(
@@ -251,9 +252,7 @@ def _table(
 
 
 def _count(value: Any, option: str, most: int = MOST) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise InvalidOption(option, value, f"a whole number from 1 to {most:,}")
-    return value
+    return whole_number(option, value, least=1, most=most)
 
 
 def _period(value: Any, option: str) -> int:

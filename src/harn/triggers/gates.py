@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from harn.checks import is_whole
 from harn.clock import resolve, sleep_until
 from harn.storage import Change, Mark, Store, at_gate
 from harn.triggers.event import TriggerEvent
@@ -201,7 +202,7 @@ class Gates:
             nonlocal told
             blocked = None if told else "throttle_wait"
             admitted = await self._in_window(gate, entrant, window, "throttle_acquired", blocked)
-            if isinstance(admitted, int) and not isinstance(admitted, bool):
+            if is_whole(admitted):
                 told = True
                 entrant.parked()
                 if entrant.told_until is not None:

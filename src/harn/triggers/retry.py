@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from harn.checks import whole_number
 from harn.duration import to_seconds, to_text
 from harn.errors import InvalidOption, did_you_mean
 
@@ -82,19 +83,15 @@ def check_retry(value: Any, default: Retry, option: str = "retry") -> Retry:
         raise InvalidOption(
             f"{option}.backoff", backoff, f'"immediate", "svix", "linear" or "exponential"{near}'
         )
-    attempts = _whole(f"{option}.max", value.get("max", 0), 0, MOST_ATTEMPTS)
+    attempts = whole_number(f"{option}.max", value.get("max", 0), least=0, most=MOST_ATTEMPTS)
     return Retry(
         max=attempts or DEFAULT_ATTEMPTS,
         backoff=backoff,
         delay=to_seconds(value.get("delay", 1.0), f"{option}.delay"),
-        retention_days=_whole(f"{option}.retention_days", value.get("retention_days", 7), 1, 3650),
+        retention_days=whole_number(
+            f"{option}.retention_days", value.get("retention_days", 7), least=1, most=3650
+        ),
     )
-
-
-def _whole(option: str, value: Any, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InvalidOption(option, value, f"a whole number from {least} to {most}")
-    return value
 
 
 ErrorClass = Literal[

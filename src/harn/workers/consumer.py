@@ -17,9 +17,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from harn.checks import whole_number
 from harn.clock import resolve
 from harn.duration import Duration
-from harn.errors import HarnError, InvalidOption
+from harn.errors import HarnError
 from harn.graceful import is_stop, parked, raise_if_asked, request_stop
 from harn.runtime import Ambient, Frame, Runtime, Task, current_frame, current_runtime
 from harn.settings import host_name
@@ -93,8 +94,7 @@ class Consumer:
         triggers: frozenset[str] | None = None,
         progress: Callable[[Consumer], None] | None = None,
     ) -> None:
-        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-            raise InvalidOption("concurrency", concurrency, "a whole number, at least 1")
+        whole_number("concurrency", concurrency, least=1)
         self.queue = queue
         self.consumer_id = check_consumer(
             default_consumer_id(queue.runtime) if consumer_id is None else consumer_id

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from harn.checks import whole_number
 from harn.duration import Duration, to_ms
 from harn.errors import ClaimLost, InvalidOption
 from harn.runtime import current_runtime
@@ -434,8 +435,7 @@ def encode_outcome(outcome: Any) -> tuple[bytes, bool]:
 
 
 def _check_number(n: object) -> None:
-    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_AT_ONCE:
-        raise InvalidOption("n", n, f"a whole number from 1 to {MOST_AT_ONCE}")
+    whole_number("n", n, least=1, most=MOST_AT_ONCE)
 
 
 def lost(job: Job, result: SettlementResult) -> ClaimLost:

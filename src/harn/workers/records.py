@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from harn.checks import whole_number
 from harn.duration import Duration, to_ms
 from harn.errors import InvalidOption, did_you_mean
 from harn.naming import has_controls
@@ -159,8 +160,8 @@ def draft_job(queue: str, item: Any) -> JobDraft:
         near = did_you_mean(job.priority, PRIORITIES) if isinstance(job.priority, str) else ""
         raise InvalidOption("priority", job.priority, f"high, normal or low{near}")
     most = job.max_attempts
-    if isinstance(most, bool) or not isinstance(most, int) or not 0 <= most < 1 << 31:
-        raise InvalidOption("max_attempts", most, "a whole number; 0 means forever")
+    accepts = "a whole number; 0 means forever"
+    whole_number("max_attempts", most, least=0, most=(1 << 31) - 1, wanted=accepts)
     not_before_ms, delay_ms = _when(job.not_before)
     if job.headers is not None:
         encode_headers(job.headers)

@@ -7,6 +7,7 @@ from typing import Any, Literal, Self, get_args
 
 import msgspec
 
+from harn.checks import LARGEST, whole_number
 from harn.errors import InvalidOption, did_you_mean
 from harn.settings import SchedulerSettings
 from harn.storage import DIMENSIONS, Dimension, shown_key
@@ -104,5 +105,5 @@ def _one_of(option: str, value: object, known: tuple[str, ...]) -> None:
 
 
 def _whole(option: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 53:
-        raise InvalidOption(option, value, f"a whole number, at least {least}")
+    accepts = f"a whole number of at least {least}"
+    whole_number(option, value, least=least, most=LARGEST - 1, wanted=accepts)
