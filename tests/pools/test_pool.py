@@ -1161,11 +1161,11 @@ async def test_a_task_whose_worker_dies_before_it_began_runs_with_another(runtim
 
     task = await pool.submit(look)
     colour.set("blue")
-    [worker] = pool.workers
+    [worker] = pool._workers
     worker.aio.cancel()
 
     assert await task == "red"
-    assert worker not in pool.workers
+    assert worker not in pool._workers
 
 
 # -- what is submitted -------------------------------------------------------------------------
@@ -1249,3 +1249,15 @@ async def test_a_durable_function_is_journalled_with_the_arguments_of_submit(tmp
 @durable(name="tests:double")
 def _durable_double(n: int) -> int:
     return 2 * n
+
+
+async def test_a_pool_shows_its_public_surface_and_nothing_else(runtime) -> None:
+    pool = await pool_create(name="shown")
+
+    shown = {name for name in dir(pool) if not name.startswith("_")}
+
+    assert shown == {
+        *("id", "name", "max_concurrent", "scope", "scope_id", "created_at", "closed"),
+        *("submit", "submit_nowait", "size", "snapshot", "find", "pending", "close"),
+        *("idempotency_conflicts", "options", "runtime"),
+    }

@@ -35,8 +35,8 @@ async def quiet(pool) -> None:
 
 async def idle(pool) -> None:
     """Wait until the pool's workers have ended: a disk takes its time."""
-    while pool.workers:
-        await asyncio.wait([worker.aio for worker in pool.workers])
+    while pool._workers:
+        await asyncio.wait([worker.aio for worker in pool._workers])
         await asyncio.sleep(0)
 
 

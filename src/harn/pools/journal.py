@@ -8,6 +8,10 @@ A failed write is cut off again and fails the submits that were in it; what has 
 (a task that ended) is *owed*, and goes first in the next write. After a failed sync nobody knows
 what reached the disk, so the journal takes no more lines until it is opened again.
 
+It does not stand on `harn/batcher.py`: that one awaits an operation on the loop, for callers that
+wait for it. Here most lines have no caller that waits, lines that are owed outlive a failed write,
+and the thread takes what has gathered without going through the loop again.
+
 Compaction runs beside the writer: another thread folds the file as it stands, then the writer
 adds what has arrived since and swaps the files.
 """

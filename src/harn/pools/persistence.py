@@ -85,7 +85,7 @@ class Persistence:
             raise
         self._pool._journal = self
         for _ in range(self._pool.max_concurrent):
-            self._pool.next()
+            self._pool._next()
 
     def submitted(self, task: PoolTask) -> None:
         """Hand a new task over to the disk."""
@@ -114,7 +114,7 @@ class Persistence:
             if written is not None:
                 await written
         except (StorageError, asyncio.CancelledError):
-            if self._pool.withdraw(task):
+            if self._pool._withdraw(task):
                 self._journal.append(
                     encode(WithdrawRecord(VERSION, task._submitted.seq)), owed=True
                 )
@@ -266,7 +266,7 @@ class Persistence:
     def _known(self, record: TaskRecord) -> PoolTask:
         pool, key = self._pool, record.key
         submitted = Submitted(
-            pool.names,
+            pool._names,
             record.seq,
             record.submitted_at,
             record.priority,

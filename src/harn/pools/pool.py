@@ -183,7 +183,7 @@ class Pool(Slots):
             await self._until_drained()
         if self._shutting is None:
             self._shutting = self.runtime.loop.create_task(
-                self._shut(), context=self.worker_context
+                self._shut(), context=self._worker_context
             )
         await asyncio.wait((self._shutting,))
         self._shutting.result()
@@ -260,7 +260,7 @@ class Pool(Slots):
         self._seq = seq = self._seq + 1
         now = self._now()
         by = ambient.workflow_id or ambient.agent_session_id or ambient.worker_id or "user"
-        submitted = Submitted(self.names, seq, now, priority, key, idempotency_key, by)
+        submitted = Submitted(self._names, seq, now, priority, key, idempotency_key, by)
         task = PoolTask(self, submitted, fn, priority, key, copy_context())
         if labels or idempotency_key is not None or submitter.values or tracing():
             self._equip(task, labels, submitter, idempotency_key)
@@ -319,7 +319,7 @@ class Pool(Slots):
             self._leave_queue(victim)
         self._memory.unbind(victim)  # it never ran, so its key binds nothing
         victim._own().reason = (decision.reason, decision.policy, None)
-        self.finish(victim, "rejected")
+        self._finish(victim, "rejected")
         note_drop(self._log, victim, replacement, decision, depth, self._policy.max_depth)
 
     async def _submit_in_turn(
@@ -376,7 +376,7 @@ class Pool(Slots):
             )
         return task
 
-    def withdraw(self, task: PoolTask) -> bool:
+    def _withdraw(self, task: PoolTask) -> bool:
         """Undo a submit that nobody was told of. A closure that has begun is cancelled."""
         if task._finished_ms is not None or task._more.shared:
             return False

@@ -53,7 +53,7 @@ class PoolRegistry:
         finally:
             self._opening.discard(name)
         self._by_name[pool.name] = self._by_id[pool.id] = pool
-        pool.on_closed = self._forget
+        pool._on_closed = self._forget
         return pool
 
     async def _open(self, options: PoolOptions) -> Pool:
@@ -84,7 +84,7 @@ class PoolRegistry:
     def abandon(self) -> None:
         """Drop every pool as a dying process would."""
         for pool in list(self):
-            pool.abandon()
+            pool._abandon()
 
     async def aclose(self) -> None:
         """Close every pool, cancelling what still runs; the runtime is being left."""

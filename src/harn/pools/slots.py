@@ -1,6 +1,6 @@
 """The slots of a pool: who holds them, who gets them next, and how it all ends.
 
-`_start` gives a task a slot and a worker, the worker runs it, `finish` records its end and `next`
+`_start` gives a task a slot and a worker, the worker runs it, `_finish` records its end and `_next`
 passes the slot on. Each step is complete between two awaits, so the counts add up whenever anyone
 looks. `Pool` adds the door: what may be submitted, and when.
 """
@@ -52,10 +52,15 @@ class Slots:
         "_field",
         "_gone",
         "_held",
+        "_idle",
+        "_is_durable",
         "_journal",
         "_log",
         "_memory",
+        "_names",
         "_now",
+        "_on_closed",
+        "_on_loop",
         "_order",
         "_policy",
         "_queue",
@@ -65,20 +70,15 @@ class Slots:
         "_self_waits",
         "_seq",
         "_shutting",
+        "_worker_context",
+        "_workers",
         "id",
-        "idle",
-        "is_durable",
         "max_concurrent",
         "name",
-        "names",
-        "on_closed",
-        "on_loop",
         "options",
         "runtime",
         "scope",
         "scope_id",
-        "worker_context",
-        "workers",
     )
 
     def __init__(self, runtime: Runtime, options: PoolOptions, id: str) -> None:
@@ -89,11 +89,11 @@ class Slots:
         self.max_concurrent = options.max_concurrent
         self.scope = options.scope
         self.scope_id = options.scope_id
-        self.on_closed: Callable[[Any], None] | None = None
+        self._on_closed: Callable[[Any], None] | None = None
         """Told once, when the pool has closed and its name is free."""
         self._now = runtime.clock.now_ms
         self._created_ms = self._now()
-        self.names = Names(id, options.name)
+        self._names = Names(id, options.name)
         self._log = runtime.event_log
         self._audit = runtime.event_log.recorder(topics.POOL_AUDIT)
         self._policy = options.backpressure
@@ -109,13 +109,13 @@ class Slots:
         self._held = 0
         """Places that are held for submitters until these have resumed and take them."""
         self._self_waits = SelfWaits(options.name)
-        self.workers: set[Worker] = set()
-        self.idle: list[Worker] = []
-        self.worker_context = Context()
-        self.worker_context.run(current_frame_var.set, runtime.frame)
-        self.on_loop = options.isolation in ("auto", "task")
+        self._workers: set[Worker] = set()
+        self._idle: list[Worker] = []
+        self._worker_context = Context()
+        self._worker_context.run(current_frame_var.set, runtime.frame)
+        self._on_loop = options.isolation in ("auto", "task")
         self._runner: Runner | None = None
-        self.is_durable = options.scope == "pipeline"
+        self._is_durable = options.scope == "pipeline"
         self._journal: Persistence | None = None
         self._seq = 0
         self._running = 0
@@ -135,16 +135,16 @@ class Slots:
         self._audit(Dequeued(task._submitted, now, slot))
         if task._more.span is not None:
             self._trace_start(task)
-        if self.idle:
-            self.idle.pop().take(task)
+        if self._idle:
+            self._idle.pop().take(task)
         else:
-            self.workers.add(Worker(self, task))
+            self._workers.add(Worker(self, task))
 
     def _trace_start(self, task: PoolTask) -> None:
         name, links = f"pool.dequeue {self.name}", (task._more.span,)
         Context().run(instant_span, name, self._attributes(task), links)
 
-    def finish(self, task: PoolTask, status: TaskStatus, result: Any = None) -> None:
+    def _finish(self, task: PoolTask, status: TaskStatus, result: Any = None) -> None:
         """Record the end of *task* and wake those who wait for it; a slot it had is free.
 
         *result* is what it returned, or why it failed.
@@ -173,10 +173,10 @@ class Slots:
         told = (self.name, task.id, text)
         logger.warning("pool %r: task %s failed: %s", *told, exc_info=raised, extra=FAILED_WORK)
 
-    def complete(self, worker: Worker, task: PoolTask, result: Any) -> None:
+    def _complete(self, worker: Worker, task: PoolTask, result: Any) -> None:
         """Finish *task* and give *worker* the next one.
 
-        This is `finish`, `next` and `_start` in one, for the case that happens all the time: the
+        This is `_finish`, `_next` and `_start` in one, for the case that happens all the time: the
         closure has returned, and its worker and its slot go on to whatever is queued.
         """
         task._end = "completed"
@@ -210,7 +210,7 @@ class Slots:
         if self._blocked or self._drained is not None or self._self_waits.waits:
             self._settled()
 
-    def next(self) -> None:
+    def _next(self) -> None:
         """Pass a slot that has come free to the task whose turn it is."""
         if self._queue.live and self._running < self.max_concurrent and not self._cancelling:
             task: Any = self._queue.pop()
@@ -237,44 +237,44 @@ class Slots:
         task._stopping = True
         if task.status == "queued":
             self._leave_queue(task)
-            self.finish(task, "cancelled")
+            self._finish(task, "cancelled")
             self._settled()
             return
         worker = task._worker
         if worker is not None and worker.begun is task:
             worker.stop()
 
-    def worker_died(self, task: PoolTask, error: BaseException | None) -> None:
+    def _worker_died(self, task: PoolTask, error: BaseException | None) -> None:
         """Take back a task whose worker ended under it: cancelled before it began, or broken."""
         if task._finished_ms is not None:
             return
         if error is None and not self._cancelling and not self._gone:
-            self.workers.add(Worker(self, task))
+            self._workers.add(Worker(self, task))
             return
-        self.finish(task, "cancelled" if error is None else "failed", error)
-        self.next()
+        self._finish(task, "cancelled" if error is None else "failed", error)
+        self._next()
 
-    def bind(self, fn: Callable[[], Any]) -> Callable[[], Any]:
+    def _bind(self, fn: Callable[[], Any]) -> Callable[[], Any]:
         """Return something async that runs *fn* where the pool's isolation says."""
         if self._runner is None:
             isolation: Any = self.options.isolation
             self._runner = runner_for(self.runtime, isolation, self.max_concurrent)
         return self._runner.bind(fn)
 
-    async def before_start(self, task: PoolTask) -> None:
+    async def _before_start(self, task: PoolTask) -> None:
         """Let the journal know before the closure begins; whatever goes wrong ends the task."""
         if self._journal is None:  # the pool was dropped before this closure could begin
             task._own().reason = (None, None, "never_started")
-            self.finish(task, "failed", "the pool was dropped: never_started")
+            self._finish(task, "failed", "the pool was dropped: never_started")
             return
         try:
             await self._journal.starting(task)
         except asyncio.CancelledError:
             if task._finished_ms is None:
-                self.finish(task, "cancelled")
+                self._finish(task, "cancelled")
         except HarnError as error:
             if task._finished_ms is None:
-                self.finish(task, "failed", error)
+                self._finish(task, "failed", error)
 
     def _grant_places(self) -> None:
         """Hold a place for each submitter that is next, as far as there are places.
@@ -328,7 +328,7 @@ class Slots:
         yield from self._queue
 
     def _active(self) -> list[PoolTask]:
-        held = [worker.task for worker in self.workers]
+        held = [worker.task for worker in self._workers]
         return [task for task in held if task is not None and task._finished_ms is None]
 
     def _attributes(self, task: PoolTask) -> dict[str, Any]:
@@ -367,14 +367,14 @@ class Slots:
                 self._order.discard(task)
             if stale is not None:
                 task._own().reason = (None, None, stale)
-            self.finish(task, status, stale and f"the pool was dropped: {stale}")
+            self._finish(task, status, stale and f"the pool was dropped: {stale}")
         self._journal = journal
 
     async def _shut(self) -> None:
         """End workers, threads and journal, then free the name."""
         try:
-            while self.workers:
-                await asyncio.wait([worker.aio for worker in self.workers])
+            while self._workers:
+                await asyncio.wait([worker.aio for worker in self._workers])
                 await asyncio.sleep(0)
             if self._runner is not None:
                 await self._runner.aclose()
@@ -382,10 +382,10 @@ class Slots:
                 await self._journal.aclose()
         finally:
             self._gone = True
-            if self.on_closed is not None:
-                self.on_closed(self)
+            if self._on_closed is not None:
+                self._on_closed(self)
 
-    def abandon(self) -> None:
+    def _abandon(self) -> None:
         """Drop everything as a dying process would; running closures go on, detached."""
         self._gone = self._cancelling = self._refusing = True
         self._turn_away_blocked()
@@ -393,5 +393,5 @@ class Slots:
             self._journal.abandon()
             self._journal = None
         self._empty_queue("failed", "never_started")
-        for worker in self.workers:
+        for worker in self._workers:
             self.runtime.own(worker.aio)

@@ -68,7 +68,7 @@ class Worker:
         """How the latest closure ended."""
         self.take(task)
         self.aio: asyncio.Task[None] = pool.runtime.loop.create_task(
-            self._live(), context=pool.worker_context
+            self._live(), context=pool._worker_context
         )
         self.aio.add_done_callback(self._gone)
 
@@ -93,16 +93,16 @@ class Worker:
 
     def _gone(self, aio: asyncio.Task[None]) -> None:
         """Leave the pool; a task that we never began goes to another worker."""
-        self.pool.workers.discard(self)
+        self.pool._workers.discard(self)
         if self.task is not None:
             self.task._place = self.context
-            self.pool.worker_died(self.task, None if aio.cancelled() else aio.exception())
+            self.pool._worker_died(self.task, None if aio.cancelled() else aio.exception())
 
     @types.coroutine
     def _serve(self) -> Generator[Any, None, None]:
         """Run tasks until there are none, or until a cancel has touched this worker."""
         pool, aio, streak = self.pool, self.aio, 0
-        is_durable, default = pool.is_durable, pool.runtime.frame
+        is_durable, default = pool._is_durable, pool.runtime.frame
         closures = self._closures()
         step = closures.__next__
         step()
@@ -135,7 +135,7 @@ class Worker:
                 if frame._task is not None:
                     frame.end()
                 if self.error is None and not aio.cancelling():
-                    pool.complete(self, task, self.result)
+                    pool._complete(self, task, self.result)
                     streak += 1
                     if streak >= STREAK:
                         streak = 0
@@ -153,7 +153,7 @@ class Worker:
         One generator for all of them: a coroutine that was stepped to its end by hand would raise
         `StopIteration`, which costs more than all else that is done here.
         """
-        pool, on_loop = self.pool, self.pool.on_loop
+        pool, on_loop = self.pool, self.pool._on_loop
         while True:
             yield _ENDED
             frame: Any = self.frame
@@ -174,10 +174,10 @@ class Worker:
 
     def _may_begin(self, task: PoolTask) -> Generator[Any, None, bool]:
         """Do what has to come before *task*; false when it has ended on the way."""
-        if self.pool.is_durable:
-            yield from self.pool.before_start(task).__await__()
+        if self.pool._is_durable:
+            yield from self.pool._before_start(task).__await__()
         if task._stopping and task._finished_ms is None:
-            self.pool.finish(task, "cancelled")
+            self.pool._finish(task, "cancelled")
         return task._finished_ms is None
 
     def _ended_badly(self, task: PoolTask) -> None:
@@ -185,9 +185,9 @@ class Worker:
         result, error = self.result, self.error
         self.result = self.error = None
         if error is None and task._stopping and self.interrupted is task:
-            self.pool.finish(task, "cancelled")  # it caught the cancel, and its value is dropped
+            self.pool._finish(task, "cancelled")  # it caught the cancel, and its value is dropped
         elif error is None:
-            self.pool.finish(task, "completed", result)
+            self.pool._finish(task, "completed", result)
         else:
             _finish_with(self.pool, task, error)
         self._let_go()
@@ -197,15 +197,15 @@ class Worker:
         pool = self.pool
         self.task = self.begun = None
         if self.aio.cancelling():
-            pool.next()
+            pool._next()
             return
-        pool.idle.append(self)
-        pool.next()
+        pool._idle.append(self)
+        pool._next()
         if self.task is None:
-            pool.idle.remove(self)
+            pool._idle.remove(self)
 
     def _linger(self) -> Generator[Any, None, bool]:
-        idle = self.pool.idle
+        idle = self.pool._idle
         idle.append(self)
         try:
             for _ in range(LINGER):
@@ -223,16 +223,16 @@ _ENDED = object()
 
 
 async def _bound(pool: Slots, fn: Callable[[], Any]) -> Any:
-    return await pool.bind(fn)()
+    return await pool._bind(fn)()
 
 
 def _finish_with(pool: Slots, task: PoolTask, error: BaseException) -> None:
     if isinstance(error, asyncio.CancelledError):
-        pool.finish(task, "cancelled")
+        pool._finish(task, "cancelled")
         return
     # Our own frames come off the traceback: it begins in the closure, and keeps no worker alive.
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     error.__traceback__ = trace
-    pool.finish(task, "failed", error)
+    pool._finish(task, "failed", error)
