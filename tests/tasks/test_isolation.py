@@ -27,7 +27,7 @@ from harn import (
     scope,
     spawn,
 )
-from harn.tasks import Isolation, stopping, threads
+from harn.tasks import Isolation, cancel, threads
 
 
 async def turns(n: int = 5) -> None:
@@ -266,7 +266,7 @@ async def test_a_thread_that_does_not_stop_is_reported_and_at_last_abandoned(
 async def test_cancel_graceful_calls_a_thread_that_will_not_stop_abandoned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stopping, "REPORT_AFTER", 0.01)
+    monkeypatch.setattr(cancel, "REPORT_AFTER", 0.01)
     release, started = threading.Event(), threading.Event()
 
     def deaf() -> None:
