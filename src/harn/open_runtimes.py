@@ -55,7 +55,7 @@ def only_open() -> Runtime | None:
         # A loop that was closed under its runtime can carry nothing out.
         found = [each for each in _open if not each.loop.is_closed()]
     if len(found) > 1:
-        names = ", ".join(sorted(each.where for each in found))
+        names = ", ".join(sorted(each._where for each in found))
         raise HarnError(
             f"{len(found)} runtimes are open in this process ({names}) and this call runs in the "
             "context of none of them; call it from a task of one, or with a copy of its context "
@@ -77,7 +77,7 @@ def _after_fork() -> None:
     _inherited = _inherited or any(not each.loop.is_closed() for each in _open)
     _open.clear()
     for each in _started:
-        each.is_inherited = True
+        each._is_inherited = True
     _started.clear()
 
 

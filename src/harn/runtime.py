@@ -1,7 +1,7 @@
 """The runtime: one world of named things, and who is running in it.
 
 A `Runtime` owns a clock, a state directory, one service of each kind (the pools' registry, the
-named permits, the event log ...) and every task that nobody else owns. Leaving it cancels and
+named permits, the event log ...) and every task without another owner. Leaving it cancels and
 awaits those tasks and closes those services. Two runtimes share nothing.
 
 Who is running in it is told in `context.py`, whose names are importable from here.
@@ -60,6 +60,27 @@ NAMED_SERVICES = {
 }
 """Services that a runtime's own methods use. Named, not imported: ground knows no room above it."""
 
+SEAMS = {
+    "ambient": "what the root task knows of the work it belongs to",
+    "at_exit": "called first when the runtime is left",
+    "check_here": "raises where the caller is on another loop or in a forked process",
+    "closing": "whether the runtime takes no more work",
+    "debug_sources": "what `runtime_context().debug` asks",
+    "forget": "drops a service without closing it",
+    "frame": "where calls without a context belong",
+    "ids": "makes ids",
+    "loop": "the event loop",
+    "on_loop_thread": "whether the caller is on the loop's thread",
+    "own": "holds an asyncio task until the runtime is left",
+    "pool_host": "the host of tenant and org pools",
+    "root": "the root task",
+    "service": "the one service of a kind",
+    "storage_url": "the store, with its password",
+    "tasks": "every task that is alive",
+    "warn_if_nothing_is_kept": "logs that an implicit runtime is in memory",
+}
+"""Attributes of a `Runtime` that the rooms of harn use, and what each is for."""
+
 STORAGE_SCHEMES = ("memory", "sqlite", "file", "postgresql", "postgres")
 
 
@@ -71,6 +92,9 @@ class Runtime:
     with a fake *clock* makes ids and times the same in every run.
 
     Cancelling on the way out still closes everything, then raises the cancel.
+
+    Programs use `event_log`, `backup`, `clock`, `settings`, `state_dir` and `aclose`. The other
+    names without an underscore are for the rooms of harn (`SEAMS`).
 
     >>> async def main() -> str:
     ...     async with Runtime(tenant_id="acme"):
@@ -104,7 +128,6 @@ class Runtime:
         self.state_dir = Path(self.settings.state_dir if state_dir is None else state_dir)
         self.storage_url = _storage_url(storage, state_dir)
         self.clock: Clock = clock if clock is not None else SystemClock()
-        self.seed = seed
         self.ids = IdSource(lambda: self.clock.now_ms(), seed)
         self.pool_host = pool_host
         self.ambient = Ambient(
@@ -125,12 +148,12 @@ class Runtime:
         self._services: dict[type[Any], Any] = {}
         self._detached: set[asyncio.Future[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.thread_id = 0
+        self._thread_id = 0
         self._given_clock = clock is not None
         self._closing = False
-        self.is_apart = False
+        self._is_apart = False
         """Whether it serves another runtime, on a thread or in a process; no call means it."""
-        self.is_inherited = False
+        self._is_inherited = False
         """Whether a parent process opened it, before it forked this one."""
         self._keeps_nothing = False
         """Whether harn made it by itself, and has not yet said that it keeps nothing."""
@@ -140,7 +163,7 @@ class Runtime:
         if self._loop is not None:
             raise HarnError("a Runtime can be entered once; make a new one")
         self._start()
-        if not self.is_apart:
+        if not self._is_apart:
             note_open(self)
         self._token = current_frame_var.set(self.frame)
         return self
@@ -164,11 +187,11 @@ class Runtime:
 
     def _start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.thread_id = threading.get_ident()
+        self._thread_id = threading.get_ident()
         note_started(self)
         self.root.aio = asyncio.current_task()
-        self.known_threads = threads_now()
-        self.known_alarm = alarm_now()
+        self._known_threads = threads_now()
+        self._known_alarm = alarm_now()
         if not self._given_clock:
             self.clock = getattr(self._loop, "harn_clock", None) or self.clock
 
@@ -186,10 +209,10 @@ class Runtime:
 
     def on_loop_thread(self) -> bool:
         """Tell whether the caller runs on the loop's own thread."""
-        return threading.get_ident() == self.thread_id
+        return threading.get_ident() == self._thread_id
 
     @property
-    def where(self) -> str:
+    def _where(self) -> str:
         """The state directory that its store lives in, or the masked URL of its store."""
         if self.storage_url == _storage_url(None, self.state_dir):
             return str(self.state_dir)
@@ -197,21 +220,21 @@ class Runtime:
 
     def check_here(self) -> None:
         """Raise `HarnError` if the caller is on another event loop, or in a forked process."""
-        if self.is_inherited:
+        if self._is_inherited:
             raise HarnError(
-                f"this Runtime ({self.where}) was opened by the parent of this process, before it "
+                f"this Runtime ({self._where}) was opened by the parent of this process, before it "
                 "forked; a child process opens its own: `async with Runtime(...)`"
             )
         running = _get_running_loop()
         if running is not None and running is not self._loop and self._loop is not None:
             raise HarnError(
-                f"this Runtime ({self.where}) lives on another event loop; call it with "
+                f"this Runtime ({self._where}) lives on another event loop; call it with "
                 "from_thread(fn, *args) on a thread, as in "
                 "`await asyncio.to_thread(harn.from_thread, fn, *args)`"
             )
 
     def warn_if_nothing_is_kept(self, call: str) -> None:
-        """Log, once, that *call* went to a runtime in memory that nobody opened."""
+        """Log, once, that *call* went to a runtime in memory that harn opened by itself."""
         if self._keeps_nothing:
             self._keeps_nothing = False
             logger.warning(
@@ -293,7 +316,7 @@ class Runtime:
 
         A process that inherited it through a fork leaves it alone: its parent owns all of it.
         """
-        if self._closing or self.is_inherited:
+        if self._closing or self._is_inherited:
             return
         self._closing = True
         self.root.cancel_requested = True
@@ -321,7 +344,7 @@ class Runtime:
         if (error := await unwind(self.frame)) is not None:
             raise error
 
-    def context(self, task: Task) -> RuntimeContext:
+    def _context(self, task: Task) -> RuntimeContext:
         """Describe *task* in full."""
         trace_id, span_id = current_ids()
         ambient = {name: getattr(task.ambient, name) for name in Ambient.__slots__}
@@ -441,7 +464,7 @@ def calling_frame() -> Frame:
     frame = current_frame_var.get(None)
     if frame is None:
         return _without_context().frame
-    if frame.task.runtime.is_inherited:
+    if frame.task.runtime._is_inherited:
         frame.task.runtime.check_here()  # which says why not
     return frame
 
@@ -510,7 +533,7 @@ def runtime_context() -> RuntimeContext:
     'task_root'
     """
     task = calling_frame().task
-    return task.runtime.context(task)
+    return task.runtime._context(task)
 
 
 def runtime_context_get(key: str, default: Any = None) -> Any:

@@ -19,6 +19,7 @@ from harn import (
     runtime_context_set,
     runtime_context_values,
 )
+from harn.runtime import SEAMS
 from harn.testing import fresh_runtime
 
 
@@ -301,3 +302,13 @@ except KeyboardInterrupt: print("interrupted")
     process.send_signal(signal.SIGINT)
 
     assert process.communicate(timeout=20)[0] == "ended\ninterrupted\n"
+
+
+async def test_a_runtime_shows_its_public_names_and_the_documented_seams_only(
+    runtime: Runtime,
+) -> None:
+    public = {"aclose", "backup", "clock", "event_log", "settings", "state_dir"}
+
+    shown = {name for name in dir(runtime) if not name.startswith("_")}
+
+    assert shown == public | set(SEAMS)

@@ -232,7 +232,7 @@ class Pool(Slots):
         has_place: bool = False,
     ) -> PoolTask | None:
         """Admit, reject or refuse one submit; None when its submitter has to wait in line."""
-        if get_ident() != self.runtime.thread_id:
+        if get_ident() != self.runtime._thread_id:  # saves a call
             raise self._elsewhere()
         if self._refusing:
             raise self._closed_error()

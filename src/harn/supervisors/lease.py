@@ -296,7 +296,7 @@ class _LeaseThread:
 
     async def _serve(self) -> None:
         own = Runtime(storage=self._url, clock=SystemClock())
-        own.is_apart = True
+        own._is_apart = True
         async with own as runtime:
             store = runtime.service(Store)
             while (claim := await self._inbox.get()) is not None:

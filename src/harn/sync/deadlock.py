@@ -131,7 +131,7 @@ def possible_waker(runtime: Runtime) -> str | None:
     return (
         _pending_timer(runtime)
         or _open_fd(runtime)
-        or outside_work(loop, runtime.clock.activity, runtime.known_threads)
+        or outside_work(loop, runtime.clock.activity, runtime._known_threads)
         or _signal_handler(runtime)
         or _foreign_task(runtime)
     )
@@ -178,7 +178,7 @@ def _signal_handler(runtime: Runtime) -> str | None:
             continue  # how asyncio.run turns Ctrl-C into a cancel
         if getattr(handler, "func", None) is not None and _of_a_runner(handler):
             continue
-        if handler != runtime.known_alarm:
+        if handler != runtime._known_alarm:
             return "a signal handler"
     return None
 

@@ -63,7 +63,7 @@ class _Background:
 
     def close(self, raised: BaseException | None) -> None:
         """End all that the runtime owns; an error of that becomes a note of *raised*."""
-        if self.runtime.is_inherited:
+        if self.runtime._is_inherited:
             return  # the thread is the parent's
         with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended
             self.runtime.loop.call_soon_threadsafe(self._opened.result().set)

@@ -47,7 +47,7 @@ class Passport:
     def frame(self, cancel_from: Task | None = None) -> Frame:
         """Make the frame of a task with these names, in a runtime of its own."""
         runtime = Runtime(**self.home)  # type: ignore[arg-type]
-        runtime.is_apart = True
+        runtime._is_apart = True
         root = Task(runtime, self.root_id, "root", None, ambient=self.ambient)
         parent = root
         if self.parent_id not in (None, self.root_id):
