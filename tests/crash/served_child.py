@@ -15,7 +15,7 @@ import uvicorn.lifespan.off  # noqa: F401
 import harn.cli.serve
 import harn.orchestrator
 import harn.portal
-import harn.storage.sqlite  # noqa: F401
+import harn.storage.engines.sqlite.sqlite_driver  # noqa: F401
 from harn.cli import main
 
 

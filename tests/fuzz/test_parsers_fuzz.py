@@ -25,7 +25,7 @@ from harn import (
 from harn.orchestrator import Hook, Intake, Key, read_manifest
 from harn.pools.journal_records import fold
 from harn.storage import Importer, Store, export
-from harn.storage.lines import read_line
+from harn.storage.engines.file.topic_file import read_line
 from harn.triggers import sign
 from odd_bytes import mutated
 
@@ -167,8 +167,8 @@ async def test_files_of_a_store_are_read_or_refused(tmp_path: Path, rounds: Any)
 
 
 def test_lines_of_a_topic_are_read_or_called_broken(rounds: Any) -> None:
+    from harn.storage.engines.file.topic_file import Broken, Line, write_line
     from harn.storage.jsonl import seal
-    from harn.storage.lines import Broken, Line, write_line
 
     good = write_line(1, 1, "kind", b'{"n":1}', b"{}", 1)
     for rng in rounds:

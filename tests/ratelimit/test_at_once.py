@@ -12,9 +12,9 @@ import pytest
 from harn import Bucket, RateLimitGrant, Runtime, durable_rate_limit_acquire
 from harn.ratelimit import Limiter
 from harn.ratelimit.records import Granted, Want
+from harn.storage.engines.sqlite.sqlite_driver import SqliteDriver
+from harn.storage.engines.sqlite_session import Session
 from harn.storage.operations import Ask, Rows
-from harn.storage.session import Session
-from harn.storage.sqlite import SqliteDriver
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from harn import Event, InvalidOption, Runtime, StorageError
 from harn.eventlog import EventLog
 from harn.storage import Operation, Rows, Store, append, ask, draft
-from harn.storage.log import drop_cursor, move_cursor, now, raise_head, read_cursor, topics
+from harn.storage.log.events import drop_cursor, move_cursor, now, raise_head, read_cursor, topics
 from harn.storage.queries import WIDE
 
 

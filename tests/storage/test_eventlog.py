@@ -24,8 +24,8 @@ from harn import (
     eventlog,
 )
 from harn.storage import Store, check_topic, draft, read_url
-from harn.storage.log import now
-from harn.storage.sqlite import SqliteDriver
+from harn.storage.engines.sqlite.sqlite_driver import SqliteDriver
+from harn.storage.log.events import now
 from harn.telemetry.metrics import Metrics
 from harn.testing import FakeClock, fresh_runtime
 from harn.topics import check_queue_name, queue_topics
@@ -196,9 +196,9 @@ async def test_streaming_yields_what_reading_returns(storage_url: str) -> None:
 async def test_records_of_the_weaker_class_are_synced_by_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from harn.storage import sqlite
+    from harn.storage.engines.sqlite import sqlite_driver
 
-    monkeypatch.setattr(sqlite, "SYNC_WITHIN", 0.01)
+    monkeypatch.setattr(sqlite_driver, "SYNC_WITHIN", 0.01)
     async with Runtime(storage=f"sqlite:///{tmp_path}/x.sqlite?durability=normal") as runtime:
         await runtime.event_log.emit("a", "k", 1)
         driver = runtime.service(Store).driver

@@ -16,9 +16,10 @@ import pytest
 from faults import Disk
 
 from harn import Runtime, StorageBusy, StorageCorrupt, StorageError, StorageVersion, private_files
-from harn.storage import Store, append, draft, file, filelog, journal, jsonl
+from harn.storage import Store, append, draft, jsonl
+from harn.storage.engines.file import commit_journal, file_driver, file_log
+from harn.storage.engines.file.topic_file import read_line, write_line
 from harn.storage.jsonl import is_sealed, seal
-from harn.storage.lines import read_line, write_line
 
 
 @pytest.fixture
@@ -232,14 +233,14 @@ CALLS = ["pwrite", "fdatasync", "fsync", "rename", "open", "ftruncate"]
 
 
 @pytest.mark.parametrize(
-    "module", [journal, filelog, jsonl, private_files], ids=lambda each: each.__name__
+    "module", [commit_journal, file_log, jsonl, private_files], ids=lambda each: each.__name__
 )
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("after", [0, 1, 3])
 async def test_J9_G13_a_disk_that_fails_and_heals(
     home: Path, module: Any, call: str, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filelog, "JOURNAL_BYTES", 600)  # checkpoints happen all the time
+    monkeypatch.setattr(file_log, "JOURNAL_BYTES", 600)  # checkpoints happen all the time
     acknowledged = []
     async with Runtime(storage=url_of(home)) as runtime:
         log = runtime.event_log
@@ -278,7 +279,7 @@ async def test_J5_a_compaction_that_fails_changes_nothing(
         for after in range(6):
             with monkeypatch.context() as patch:
                 failing = Failing(**{call: (after, 1)})
-                for module in (filelog, jsonl):
+                for module in (file_log, jsonl):
                     patch.setattr(module, "os", failing)
                 try:
                     await log.trim("a", keep=3)
@@ -386,8 +387,8 @@ def power_loss(seed: int, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             await hanging
 
     with monkeypatch.context() as patch:
-        patch.setattr(filelog, "JOURNAL_BYTES", chance.choice([200, 2000, 10**6]))
-        for module in (journal, filelog, jsonl, private_files):
+        patch.setattr(file_log, "JOURNAL_BYTES", chance.choice([200, 2000, 10**6]))
+        for module in (commit_journal, file_log, jsonl, private_files):
             patch.setattr(module, "os", forgetful)
         asyncio.run(write())
     (after / "topics").mkdir(parents=True)
@@ -418,7 +419,7 @@ def test_G2_power_loss_hundreds_of_times(
 
 
 async def test_two_processes_worth_of_drivers_take_turns(home: Path) -> None:
-    assert file.BUSY_MS > 0
+    assert file_driver.BUSY_MS > 0
     runtimes = [Runtime(storage=url_of(home)) for _ in range(3)]
     for runtime in runtimes:
         await runtime.__aenter__()
@@ -440,15 +441,15 @@ async def test_two_processes_worth_of_drivers_take_turns(home: Path) -> None:
 
 def unsynced(runtime: Runtime) -> bool:
     driver = runtime.service(Store).driver
-    assert isinstance(driver, file.FileDriver)
+    assert isinstance(driver, file_driver.FileDriver)
     return driver._worker._unsynced
 
 
 async def test_47_the_weaker_class_is_synced_under_traffic_that_never_pauses(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file._Worker, "idle", lambda self: None)
-    monkeypatch.setattr(file, "SYNC_WITHIN", 0.0)
+    monkeypatch.setattr(file_driver._Worker, "idle", lambda self: None)
+    monkeypatch.setattr(file_driver, "SYNC_WITHIN", 0.0)
     async with Runtime(storage=f"{url_of(home)}?durability=normal") as runtime:
         await runtime.event_log.emit("a", "k", 1)
         assert unsynced(runtime)

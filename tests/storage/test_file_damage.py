@@ -22,11 +22,12 @@ import harn
 from harn import Runtime
 from harn.cli import invoke
 from harn.clock import SystemClock
-from harn.storage import append, draft, filelog, journal
-from harn.storage.damage import corrected
-from harn.storage.filelog import FileLog
+from harn.storage import append, draft
+from harn.storage.engines.file import commit_journal, file_log
+from harn.storage.engines.file.damage import corrected
+from harn.storage.engines.file.file_log import FileLog
+from harn.storage.engines.file.topic_file import Line
 from harn.storage.jsonl import seal
-from harn.storage.lines import Line
 from harn.storage.operations import drive
 
 TOPICS = ["a", "b", "c", "d"]
@@ -46,7 +47,7 @@ def home(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave syncs and log lines out: no power is cut here, and there are thousands of copies."""
-    monkeypatch.setattr(filelog.logger, "disabled", True)
+    monkeypatch.setattr(file_log.logger, "disabled", True)
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     monkeypatch.setattr(os, "fdatasync", lambda fd: None)
 
@@ -215,7 +216,7 @@ def test_R6_each_cut_of_the_journal_alone_keeps_the_commits_before_it(
 ) -> None:
     ten_commits(home)
     whole = (home / "commits.jsonl").read_bytes()
-    ends = [end for end, _ in journal.scan(whole[whole.index(b"\n") + 1 :])]
+    ends = [end for end, _ in commit_journal.scan(whole[whole.index(b"\n") + 1 :])]
     ends = [whole.index(b"\n") + 1 + end for end in ends]
     cuts = (whole[:at] for at in range(whole.index(b"\n") + 1, len(whole) + 1))
 
@@ -390,7 +391,7 @@ def test_damaged_cursors_are_set_aside_and_the_log_stays_readable(home: Path) ->
 async def test_a_copy_taken_file_by_file_while_it_is_written_opens_with_whole_records(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filelog, "JOURNAL_BYTES", 2000)  # the journal is replaced all the time
+    monkeypatch.setattr(file_log, "JOURNAL_BYTES", 2000)  # the journal is replaced all the time
     stop = threading.Event()
     written: Found = {topic: {} for topic in TOPICS}
 

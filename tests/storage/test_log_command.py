@@ -15,7 +15,7 @@ from harn import HarnError, Runtime, StorageError
 from harn.cli import invoke
 from harn.cli.log import log as command
 from harn.storage import Store, draft
-from harn.storage.log import move_cursor, topics
+from harn.storage.log.events import move_cursor, topics
 
 
 def harn_log(*argv: str) -> int:

@@ -18,7 +18,7 @@ import pytest
 import harn
 from harn import HarnError, InvalidOption, Runtime, StorageError
 from harn.storage import Store, draft
-from harn.storage.backup import copy_database
+from harn.storage.engines.sqlite.backup import copy_database
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from proxy import Cut, CuttingProxy
 from harn import Event, Runtime, StorageBusy, StorageError
 from harn.masking import mask
 from harn.storage import Operation, Rows, Store, append, ask, draft
-from harn.storage.postgres import PostgresDriver
+from harn.storage.engines.postgres.postgres_driver import PostgresDriver
 from postgres import Server
 
 

@@ -15,10 +15,10 @@ from harn.storage import (
     ask,
     compare,
     draft,
-    file,
     rebuild,
-    retention,
 )
+from harn.storage.engines.file import file_driver
+from harn.storage.log import trim
 from harn.storage.queries import Query, load_queries
 
 
@@ -71,7 +71,7 @@ def tally(monkeypatch: pytest.MonkeyPatch) -> Tally:
         for name, text in queries.items():
             monkeypatch.setitem(load_queries(dialect), name, Query(text, wants_now=False))
     index = Tally()
-    for module in (file, retention):
+    for module in (file_driver, trim):
         monkeypatch.setattr(module, "INDEXES", (index,))
     return index
 

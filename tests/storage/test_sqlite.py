@@ -17,8 +17,9 @@ import pytest
 from faults import Disk, FaultyVfs, Weather
 
 from harn import Runtime, StorageBusy, StorageCorrupt, StorageError, StorageVersion
-from harn.storage import Operation, Store, append, ask, draft, sqlite
-from harn.storage.sqlite import (
+from harn.storage import Operation, Store, append, ask, draft
+from harn.storage.engines.sqlite import sqlite_driver
+from harn.storage.engines.sqlite.sqlite_driver import (
     RESERVE,
     RESERVE_AFTER,
     SqliteDriver,
@@ -42,7 +43,7 @@ async def runtime(path: Path) -> AsyncIterator[Runtime]:
 @pytest.fixture
 def weather(monkeypatch: pytest.MonkeyPatch) -> Iterator[Weather]:
     vfs = FaultyVfs(f"faulty-{uuid.uuid4().hex}")
-    monkeypatch.setattr(sqlite, "VFS", vfs.name)
+    monkeypatch.setattr(sqlite_driver, "VFS", vfs.name)
     yield vfs.weather
     vfs.unregister()
 
@@ -67,7 +68,7 @@ def test_S22_the_wal_bug_is_known_by_version(version: tuple[int, int, int], safe
 
 async def test_an_affected_sqlite_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert wal_is_safe(sqlite_version())
-    monkeypatch.setattr(sqlite, "sqlite_version", lambda: (3, 50, 6))
+    monkeypatch.setattr(sqlite_driver, "sqlite_version", lambda: (3, 50, 6))
 
     async with Runtime(storage=f"sqlite:///{path}") as runtime:
         with pytest.raises(StorageError, match="apsw"):
@@ -86,7 +87,7 @@ async def test_commits_are_synced_in_wal_mode(runtime: Runtime) -> None:
 
     found = await runtime.service(Store).run(pragmas)
 
-    assert found == ("wal", 2, sqlite.WAL_BYTES)
+    assert found == ("wal", 2, sqlite_driver.WAL_BYTES)
 
 
 def test_S11_files_are_private_whatever_the_umask(path: Path) -> None:
@@ -322,7 +323,7 @@ async def test_47_an_operation_that_writes_nothing_syncs_what_was_written_before
 async def test_47_an_idle_store_syncs_what_the_weaker_class_wrote(
     path: Path, weather: Weather, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "SYNC_WITHIN", 0.01)
+    monkeypatch.setattr(sqlite_driver, "SYNC_WITHIN", 0.01)
     async with Runtime(storage=f"sqlite:///{path}") as runtime:
         store = runtime.service(Store)
         await store.run(lambda: append([draft("a", "k", 1)]), durability="full")
@@ -432,8 +433,8 @@ def power_loss(seed: int, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
     disk = Disk()
     vfs = FaultyVfs(f"forgetful-{uuid.uuid4().hex}", disk)
-    monkeypatch.setattr(sqlite, "VFS", vfs.name)
-    monkeypatch.setattr(sqlite, "CHECKPOINT_PAGES", chance.choice([3, 10, 1000]))
+    monkeypatch.setattr(sqlite_driver, "VFS", vfs.name)
+    monkeypatch.setattr(sqlite_driver, "CHECKPOINT_PAGES", chance.choice([3, 10, 1000]))
     before, after = home / "before", home / "after"
     acknowledged: list[int] = []
     images: dict[str, bytes] = {}
@@ -456,7 +457,7 @@ def power_loss(seed: int, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     asyncio.run(write())
     vfs.unregister()
-    monkeypatch.setattr(sqlite, "VFS", None)
+    monkeypatch.setattr(sqlite_driver, "VFS", None)
     after.mkdir()
     for name, data in images.items():
         if not name.endswith("-shm"):

@@ -23,7 +23,7 @@ from harn import (
     worker_queue,
 )
 from harn.storage import decode, encode
-from harn.storage.strictjson import first_fault, is_plain
+from harn.storage.strict_json import first_fault, is_plain
 
 MOST = 1 << 20
 

@@ -12,7 +12,7 @@ import harn
 from harn import ClaimLost, NewJob, SchedulerPolicy, worker_queue
 from harn.runtime import current_frame_var
 from harn.storage import JobIndex, Store
-from harn.storage.rebuild import compare
+from harn.storage.log.rebuild import compare
 from harn.testing import FakeClock, fresh_runtime
 from harn.workers import Claim
 

@@ -5,7 +5,7 @@ from tools.mutants.mutant import Mutant
 MUTANTS = (
     Mutant(
         "sqlite-idle-sync-skipped",
-        "storage/sqlite.py",
+        "storage/engines/sqlite/sqlite_driver.py",
         "        if self._unsynced and self.session is not None:\n            try:",
         "        if False and self.session is not None:\n            try:",
         ("storage/test_sqlite.py::test_47_an_idle_store_syncs_what_the_weaker_class_wrote",),
@@ -13,7 +13,7 @@ MUTANTS = (
     ),
     Mutant(
         "sqlite-full-commit-leaves-earlier-unsynced",
-        "storage/sqlite.py",
+        "storage/engines/sqlite/sqlite_driver.py",
         "            if full and self._unsynced:",
         "            if False and self._unsynced:",
         (
@@ -24,7 +24,7 @@ MUTANTS = (
     ),
     Mutant(
         "sqlite-failed-commit-fails-one",
-        "storage/sqlite.py",
+        "storage/engines/sqlite/sqlite_driver.py",
         "            for request in wanted:\n                if request.error is None:\n"
         "                    request.error = ours",
         "            for request in wanted[:1]:\n                if request.error is None:\n"
@@ -34,7 +34,7 @@ MUTANTS = (
     ),
     Mutant(
         "sqlite-failed-operation-not-rolled-back",
-        "storage/sqlite.py",
+        "storage/engines/sqlite/sqlite_driver.py",
         '            execute("ROLLBACK" if alone else "ROLLBACK TO one")',
         '            execute("ROLLBACK" if alone else "SAVEPOINT two")',
         (
@@ -45,7 +45,7 @@ MUTANTS = (
     ),
     Mutant(
         "file-commit-not-synced",
-        "storage/journal.py",
+        "storage/engines/file/commit_journal.py",
         "            if sync:\n                self.sync()",
         "            if False:\n                self.sync()",
         ("storage/test_file.py::test_E1_power_loss_takes_no_acknowledged_record",),
@@ -53,7 +53,7 @@ MUTANTS = (
     ),
     Mutant(
         "file-checkpoint-does-not-sync-topics",
-        "storage/filelog.py",
+        "storage/engines/file/file_log.py",
         "            _sync_file(self._path(topic))",
         "            self._path(topic)",
         ("storage/test_file.py::test_E1_power_loss_takes_no_acknowledged_record",),
@@ -85,7 +85,7 @@ MUTANTS = (
     ),
     Mutant(
         "file-failed-sync-is-forgotten",
-        "storage/filelog.py",
+        "storage/engines/file/file_log.py",
         "            self._doubtful = True",
         "            self._doubtful = False",
         ("storage/test_file.py::test_J9_a_sync_that_fails_later_is_made_good_by_the_next_commit",),
@@ -93,7 +93,7 @@ MUTANTS = (
     ),
     Mutant(
         "file-failed-commit-fails-one",
-        "storage/file.py",
+        "storage/engines/file/file_driver.py",
         "for request in wanted:\n                request.error = request.error or ours",
         "for request in wanted[:1]:\n                request.error = request.error or ours",
         ("storage/test_file_syncs.py::test_J9_a_commit_that_fails_fails_every_operation_in_it",),
@@ -101,7 +101,7 @@ MUTANTS = (
     ),
     Mutant(
         "file-index-does-not-fold-others",
-        "storage/file.py",
+        "storage/engines/file/file_driver.py",
         "        names = self._log.names() if grown is None else grown",
         "        names = self._log.names() if grown is None else set()",
         ("storage/test_rebuild.py::test_a_second_process_folds_what_the_first_one_wrote",),
@@ -117,7 +117,7 @@ MUTANTS = (
     ),
     Mutant(
         "topics-locked-in-any-order",
-        "storage/log.py",
+        "storage/log/events.py",
         "    return [(topic, count, largest) for topic, count in sorted(counts.items())]",
         "    return [(topic, count, largest) for topic, count in counts.items()]",
         ("storage/test_postgres.py::test_E6_an_append_that_waits_for_a_topic_holds_no_later_one",),

@@ -5,7 +5,7 @@ from tools.mutants.mutant import Mutant
 MUTANTS = (
     Mutant(
         "cron-instant-fires-twice",
-        "storage/triggers.py",
+        "storage/triggers/inbox.py",
         "        if rows and rows[0][0] >= event.instant[1]:",
         "        if rows and rows[0][0] > event.instant[1]:",
         ("storage/test_trigger_store.py::test_T3_an_instant_is_taken_in_once_and_never_goes_back",),
@@ -13,7 +13,7 @@ MUTANTS = (
     ),
     Mutant(
         "envelope-settled-by-another",
-        "storage/triggers.py",
+        "storage/triggers/inbox.py",
         "rows[0][0] != owner:\n        return False\n    yield from write(drafts)",
         "False:\n        return False\n    yield from write(drafts)",
         ("storage/test_trigger_store.py::test_only_the_owner_settles_an_envelope_and_only_once",),
@@ -21,7 +21,7 @@ MUTANTS = (
     ),
     Mutant(
         "delivery-known-without-its-digest",
-        "storage/triggers.py",
+        "storage/triggers/inbox.py",
         "conflict=held[1] != event.claim.digest)",
         "conflict=False)",
         ("storage/test_trigger_store.py::test_S26_a_delivery_is_taken_in_once_with_its_claim",),

@@ -5,7 +5,7 @@ from tools.mutants.mutant import Mutant
 MUTANTS = (
     Mutant(
         "superseded-claim-may-act",
-        "storage/settling.py",
+        "storage/queue/settle.py",
         "    if job.claim_id != item.claim_id:",
         "    if job.claim_id is None:",
         ("workers/test_queue.py::test_A2_a_superseded_claim_can_do_nothing",),
@@ -13,7 +13,7 @@ MUTANTS = (
     ),
     Mutant(
         "settled-claim-acts-again",
-        "storage/settling.py",
+        "storage/queue/settle.py",
         "    if job.state in (ACKED, PURGED, DEAD) or not job.held:",
         "    if job.state in (ACKED, PURGED, DEAD):",
         (
@@ -32,7 +32,7 @@ MUTANTS = (
     ),
     Mutant(
         "due-queue-not-looked-at-on-time",
-        "storage/jobindex.py",
+        "storage/queue/job_index.py",
         "        return self.alarm is not None and self.alarm <= self.now",
         "        return self.alarm is not None and self.alarm < self.now",
         ("workers/test_queue.py::test_C5_a_silent_consumer_loses_its_claim",),
@@ -48,7 +48,7 @@ MUTANTS = (
     ),
     Mutant(
         "one-attempt-too-many",
-        "storage/settling.py",
+        "storage/queue/settle.py",
         "        if item.final or 0 < job.max_attempts <= job.attempts:",
         "        if item.final or 0 < job.max_attempts < job.attempts:",
         ("workers/test_queue.py::test_the_last_failure_is_fatal_at_once_and_the_claim_knows",),
@@ -56,7 +56,7 @@ MUTANTS = (
     ),
     Mutant(
         "release-keeps-the-attempt",
-        "storage/jobindex.py",
+        "storage/queue/job_index.py",
         "    return Change(state, until, 0, max(0, job.attempts - 1), None, job.history)",
         "    return Change(state, until, 0, job.attempts, None, job.history)",
         ("workers/test_queue.py::test_release_gives_the_attempt_back",),
@@ -64,7 +64,7 @@ MUTANTS = (
     ),
     Mutant(
         "expired-claim-revived-over-the-cap",
-        "storage/settling.py",
+        "storage/queue/settle.py",
         "            if 0 < self._state.cap <= Share(*row).in_flight:",
         "            if 0 < self._state.cap < Share(*row).in_flight:",
         ("workers/test_queue.py::test_K1_an_expired_claim_is_not_revived_over_its_keys_cap",),
@@ -83,7 +83,7 @@ MUTANTS = (
     ),
     Mutant(
         "dedupe-window-ends-late",
-        "storage/jobs.py",
+        "storage/queue/claim.py",
         "settled_at + dedupe_ms > state.now",
         "settled_at + dedupe_ms >= state.now",
         (
@@ -118,7 +118,7 @@ MUTANTS = (
     ),
     Mutant(
         "release-refunds-an-earlier-round",
-        "storage/jobindex.py",
+        "storage/queue/job_index.py",
         "        if to.attempts < job.attempts and job.claim_round == self._state.round:",
         "        if to.attempts < job.attempts:",
         (
@@ -129,7 +129,7 @@ MUTANTS = (
     ),
     Mutant(
         "release-refunds-nothing",
-        "storage/jobindex.py",
+        "storage/queue/job_index.py",
         "            self._refunds[job.key] += 1",
         "            self._refunds[job.key] += 0",
         ("workers/test_fairshare.py::test_D5_a_job_that_is_given_back_costs_its_key_no_credit",),

@@ -4,33 +4,24 @@
 a generator of named statements (see `operations.py`), in a transaction of its own; the engines
 differ in how they drive it and in nothing that can be seen.
 
+    store.py         the open engine of a runtime; apart.py, the same engine opened again
+
+    queue/           jobs: enqueue, claim, settle
+    triggers/        events on their way, dedupe keys, schedules, gates, circuits
+    limits/          rate-limit buckets
+    leases/          names with one holder
+
+    log/             append, read, trim, export, rebuild
+
+    engines/         sqlite/, postgres/, file/ and memory/
+
     contract.py      records, and what an engine must do
     operations.py    the generators, and the loop that drives one
+    indexes.py       how a fold of the log plugs in
     queries.py       the SQL of every concern, by name: the files in sql/
-    codec.py         what may enter the log; strictjson.py, what is JSON and what is not
-    store.py         the open engine of a runtime; apart.py, the same engine opened again
-    places.py        a store's URL; openfiles.py, the files that are open here
-    backup.py        an online copy of a store
-
-    sqlite.py        an engine; session.py, one connection; handover.py, between loop and threads
-    memory.py        an engine: the same statements, in memory
-    file.py          an engine; filelog.py, the log in files; lines.py, a topic's file
-    journal.py       the commit journal of that engine; carrying.py, from it to the topics' files
-    jsonl.py         a file of checksummed lines; damage.py, one wrong byte of one put right
-    postgres.py      an engine; pgserver.py, connections; pgpipeline.py, bursts of statements;
-                     pgarrays.py, columns as arrays
-    listening.py     NOTIFY as a wake-up hint; watching.py, inotify as one
-
-    log.py           append, read, cursors; moving.py, export and import
-    retention.py     trim; holding.py, what it must leave; trimmed.py, what it explains
-    indexes.py       how a fold of the log plugs in; rebuild.py, verify and rebuild
-
-    jobs.py          enqueue and claim; settling.py, what ends a claim or a job
-    jobindex.py      the queues' tables; jobfold.py, the same from the log
-    jobrecords.py    what travels; jobviews.py, what can be seen; deadletters.py, dead jobs
-    triggers.py      inbox, dedupe, schedules; triggergates.py, gates and circuits
-    triggerfold.py   the triggers' tables, from the log
-    leases.py        names with one holder; limits.py, rate-limit buckets
+    codec.py         what may enter the log; strict_json.py, what is JSON and what is not
+    jsonl.py         a file of checksummed lines
+    url.py           a store's URL
 """
 
 from __future__ import annotations
@@ -40,9 +31,36 @@ from harn.storage.apart import Apart
 from harn.storage.codec import check_kind, check_topic, decode, draft, encode, encode_headers
 from harn.storage.contract import Damaged, Draft, Driver, Durability, Event
 from harn.storage.indexes import Index, Table
-from harn.storage.jobfold import JobIndex
-from harn.storage.jobindex import AGE_BOUNDS
-from harn.storage.jobrecords import (
+from harn.storage.leases.named_leases import (
+    LeaseHeld,
+    LeaseView,
+    TakenLease,
+    lease_place,
+    list_leases,
+    look_at_lease,
+    release_lease,
+    renew_lease,
+    take_lease,
+)
+from harn.storage.log.events import PAGE, append, head, raise_head, read, topics as list_topics
+from harn.storage.log.export import Importer, export
+from harn.storage.log.rebuild import Difference, compare, rebuild
+from harn.storage.log.trim import trim
+from harn.storage.operations import Ask, Operation, Recipe, Row, Rows, ask, ask_ahead, ask_many
+from harn.storage.queue.claim import (
+    Claimed,
+    Claiming,
+    Work,
+    WorkDone,
+    claim_jobs,
+    enqueue_jobs,
+    has_work,
+    settle_claims,
+    work_on,
+)
+from harn.storage.queue.job_fold import JobIndex
+from harn.storage.queue.job_index import AGE_BOUNDS
+from harn.storage.queue.job_records import (
     DIMENSIONS,
     PRIORITIES,
     STATES,
@@ -59,18 +77,7 @@ from harn.storage.jobrecords import (
     share_key,
     shown_key,
 )
-from harn.storage.jobs import (
-    Claimed,
-    Claiming,
-    Work,
-    WorkDone,
-    claim_jobs,
-    enqueue_jobs,
-    has_work,
-    settle_claims,
-    work_on,
-)
-from harn.storage.jobviews import (
+from harn.storage.queue.job_views import (
     JobView,
     QueueCounts,
     ShareCounts,
@@ -81,26 +88,9 @@ from harn.storage.jobviews import (
     queue_names,
     wake_queue,
 )
-from harn.storage.leases import (
-    LeaseHeld,
-    LeaseView,
-    TakenLease,
-    lease_place,
-    list_leases,
-    look_at_lease,
-    release_lease,
-    renew_lease,
-    take_lease,
-)
-from harn.storage.log import PAGE, append, head, raise_head, read, topics as list_topics
-from harn.storage.moving import Importer, export
-from harn.storage.operations import Ask, Operation, Recipe, Row, Rows, ask, ask_ahead, ask_many
-from harn.storage.places import check_there, read_only, read_url
-from harn.storage.rebuild import Difference, compare, rebuild
-from harn.storage.retention import trim
-from harn.storage.settling import purge_jobs
+from harn.storage.queue.settle import purge_jobs
 from harn.storage.store import Store
-from harn.storage.triggergates import (
+from harn.storage.triggers.gate_marks import (
     Change,
     CircuitRow,
     Decide,
@@ -110,7 +100,7 @@ from harn.storage.triggergates import (
     circuits,
     has_no_failures,
 )
-from harn.storage.triggers import (
+from harn.storage.triggers.inbox import (
     DeadLetter,
     DedupeClaim,
     Delivery,
@@ -132,6 +122,7 @@ from harn.storage.triggers import (
     take_in,
     take_over,
 )
+from harn.storage.url import check_there, read_only, read_url
 
 __all__ = [
     "AGE_BOUNDS",

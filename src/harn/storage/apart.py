@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from harn.clock import Clock
 from harn.storage.contract import Hooks
-from harn.storage.memory import MemoryDriver
+from harn.storage.engines.memory.memory_driver import MemoryDriver
 from harn.storage.operations import Recipe
 from harn.storage.store import Store, open_driver
 

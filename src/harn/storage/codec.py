@@ -15,7 +15,7 @@ import msgspec
 
 from harn.errors import InvalidOption, StorageCorrupt
 from harn.storage.contract import Draft
-from harn.storage.strictjson import first_fault, is_plain
+from harn.storage.strict_json import first_fault, is_plain
 
 MAX_PAYLOAD = 10 * 1024 * 1024
 MAX_HEADERS = 64 * 1024

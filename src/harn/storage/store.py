@@ -14,9 +14,9 @@ from harn.errors import InvalidOption, StorageError
 from harn.graceful import parked
 from harn.private_files import check_private
 from harn.storage.contract import Driver, Durability, Hooks
-from harn.storage.memory import MemoryDriver
+from harn.storage.engines.memory.memory_driver import MemoryDriver
 from harn.storage.operations import Recipe
-from harn.storage.places import Place, read_url
+from harn.storage.url import Place, read_url
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -123,7 +123,7 @@ class Store:
                 f"only a SQLite store is copied by backup, this one is {self.place.engine}://; "
                 f"{OTHER_COPIES[self.place.engine]}"
             )
-        from harn.storage.sqlite import SqliteDriver
+        from harn.storage.engines.sqlite.sqlite_driver import SqliteDriver
 
         assert isinstance(self.driver, SqliteDriver)
         await self.driver.backup(target)
@@ -172,7 +172,7 @@ def open_driver(place: Place, clock: Callable[[], Clock], hooks: Hooks) -> Drive
     if place.engine == "memory":
         return MemoryDriver(clock, hooks)
     if place.engine == "sqlite":
-        from harn.storage.sqlite import BUSY_MS, SqliteDriver
+        from harn.storage.engines.sqlite.sqlite_driver import BUSY_MS, SqliteDriver
 
         return SqliteDriver(
             place.path,
@@ -182,11 +182,11 @@ def open_driver(place: Place, clock: Callable[[], Clock], hooks: Hooks) -> Drive
             busy_ms=BUSY_MS if place.busy_ms is None else place.busy_ms,
         )
     if place.engine == "file":
-        from harn.storage.file import FileDriver
+        from harn.storage.engines.file.file_driver import FileDriver
 
         return FileDriver(place, clock, hooks)
     try:
-        from harn.storage.postgres import PostgresDriver
+        from harn.storage.engines.postgres.postgres_driver import PostgresDriver
     except ImportError as error:
         raise StorageError(
             "postgresql:// needs the extra 'postgres': pip install 'harn[postgres]'"

@@ -1,0 +1,15 @@
+"""postgresql://: the store is one schema of a server, which several machines may share.
+
+postgres_driver.py the engine: lanes, each with a connection of its own
+connections.py     connections, the schema, and errors in our words
+pipeline.py        bursts of statements, close to the protocol
+arrays.py          columns of values as PostgreSQL arrays
+notify.py          LISTEN and NOTIFY as a hint that another process wrote
+"""
+
+from __future__ import annotations
+
+from harn.storage.engines.postgres.connections import is_made
+from harn.storage.engines.postgres.postgres_driver import PostgresDriver
+
+__all__ = ["PostgresDriver", "is_made"]

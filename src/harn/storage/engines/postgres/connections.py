@@ -1,0 +1,268 @@
+"""A PostgreSQL server as its driver sees it: connections, tables, and what errors mean."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import psycopg_pool
+
+from harn.clock import SystemClock
+from harn.errors import HarnError, StorageBusy, StorageCorrupt, StorageError
+from harn.masking import without_secrets_of
+from harn.storage.engines.postgres.pipeline import Pipeline, Statement
+from harn.storage.queries import load_queries, missing_steps
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+logger = logging.getLogger("harn.storage")
+
+STATEMENT_MS = 30_000
+FIRST_MS = 3000
+"""Milliseconds after which a server that has never been reached is given up."""
+FORGET_MS = 7 * 86_400_000
+"""Milliseconds after which a producer that writes no more is forgotten."""
+REACH = 0.5
+"""Seconds to wait for a connection in one attempt; the pool stops trying by itself after one."""
+POOL = "harn-pg"
+CONNECT: dict[str, Any] = {
+    "autocommit": True,
+    "prepare_threshold": None,  # see `Pipeline`
+    "connect_timeout": 5,
+    "application_name": "harn",
+    "client_encoding": "utf8",
+}
+
+
+class _ToOurLog(logging.Filter):
+    """Keeps what the pool says about our connections out of everybody's terminal.
+
+    Whoever waits for a connection gets an error that says the same. Other pools of the process
+    are none of our business.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Drop *record* if it comes from a thread of ours; our own log has it, for debugging."""
+        if not (record.threadName or "").startswith(POOL):
+            return True
+        logger.debug(record.getMessage())
+        return False
+
+
+logging.getLogger("psycopg.pool").addFilter(_ToOurLog())
+
+
+class Server:
+    """The pool of connections, opened and migrated when first used."""
+
+    def __init__(self, dsn: str, where: str, schema: str, size: int, busy_ms: int) -> None:
+        self.where = where
+        self.schema = schema
+        self._dsn = dsn
+        self._size = size
+        self._busy_ms = busy_ms
+        self._lock = threading.Lock()
+        self._pool: psycopg_pool.ConnectionPool[Any] | None = None
+        self.reached = False
+        """Whether it was ever there and its tables are up to date."""
+        self.prepares = True
+        """Whether a session keeps what we leave there; not behind every pooler."""
+
+    def use(self) -> _Borrowed:
+        """Lend a connection for one `with` block; a broken one is replaced afterwards."""
+        with self._lock:
+            if not self.reached:
+                # Not through the pool, which would keep to itself why there is no connection.
+                with psycopg.connect(self._dsn, **{**CONNECT, "connect_timeout": 2}) as connection:
+                    with answered_within(connection, min(self._busy_ms, FIRST_MS)):
+                        connection.execute(load_queries("postgres")["backend_pid"].text)
+                    with answered_within(connection, STATEMENT_MS):
+                        migrate(connection, self.schema, self._busy_ms, self.where)
+                self.reached = True
+            if self._pool is None:
+                self._pool = psycopg_pool.ConnectionPool(
+                    self._dsn,
+                    min_size=0,
+                    max_size=self._size,
+                    name=POOL,
+                    num_workers=1,
+                    reconnect_timeout=REACH,
+                    connection_class=_Connection,
+                    kwargs=CONNECT,
+                    configure=self._configure,
+                    open=True,
+                )
+            pool = self._pool
+        return _Borrowed(pool)
+
+    def _configure(self, connection: Connection[Any]) -> None:
+        # A pooler lends us another backend each time, which knows nothing that we prepared or
+        # set, or knows something else by its name.
+        with answered_within(connection, self._busy_ms):
+            row = connection.execute(load_queries("postgres")["backend_pid"].text).fetchone()
+        own = row is not None and row[0] == connection.info.backend_pid
+        assert isinstance(connection, _Connection)
+        connection.statements = Pipeline(connection, is_own=self.prepares and own)
+        if connection.statements.is_own:
+            connection.statements.run([self.limits(for_session=True)])
+
+    def limits(self, *, for_session: bool) -> Statement:
+        """Return what bounds every statement of a session, or of one transaction."""
+        return load_queries("postgres")["set_limits"].text, {
+            "path": f'"{self.schema}", pg_catalog',
+            "statement_ms": str(STATEMENT_MS),
+            "lock_ms": str(self._busy_ms),
+            "local": not for_session,
+        }
+
+    def told(self, error: BaseException) -> str:
+        """Return what *error* says, without the password."""
+        return without_secrets_of(self._dsn, str(error))
+
+    def close(self) -> None:
+        """Close every connection."""
+        if self._pool is not None:
+            self._pool.close(timeout=2)
+            self._pool = None
+
+
+class _Borrowed:
+    """A connection of the pool, given back at the end of the block."""
+
+    def __init__(self, pool: psycopg_pool.ConnectionPool[Any]) -> None:
+        self._pool = pool
+
+    def __enter__(self) -> Connection[Any]:
+        connection: Connection[Any] = self._pool.getconn(timeout=REACH)
+        self._connection = connection
+        return connection
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.putconn(self._connection)
+
+
+@contextlib.contextmanager
+def answered_within(connection: Connection[Any], ms: int) -> Iterator[None]:
+    """Cut *connection* if the block lasts longer than *ms*.
+
+    A pooler lets a client in before it has a server for it, and then says nothing: no limit that
+    is set on the server can help.
+    """
+    late = threading.Event()
+
+    def cut() -> None:
+        late.set()
+        with contextlib.suppress(OSError, psycopg.Error):
+            with socket.socket(fileno=os.dup(connection.fileno())) as ours:
+                ours.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(ms / 1000, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except Exception as error:
+        if not late.is_set():
+            raise
+        raise psycopg.OperationalError(
+            f"let in, but no answer within {ms / 1000:g} s; a pooler without a free connection? "
+            "Raise its pool size, lower pool_size in the URL, or use its transaction mode"
+        ) from error
+    finally:
+        timer.cancel()
+
+
+def is_made(dsn: str, schema: str) -> bool:
+    """Tell whether a store was made in *schema*. A server that does not answer may have one:
+    whoever opens it says what is wrong.
+    """
+    names = {"schema": f'"{schema}"', "versions": f'"{schema}".harn_schema'}
+    try:
+        with psycopg.connect(dsn, **CONNECT) as connection:
+            cursor = psycopg.ClientCursor(connection)
+            with answered_within(connection, FIRST_MS):
+                [(_, listed)] = cursor.execute(load_queries("postgres")["has_schema"].text, names)
+            return bool(listed)
+    except psycopg.Error:
+        return True
+
+
+def migrate(connection: Connection[Any], schema: str, busy_ms: int, where: str) -> None:
+    """Bring every concern's tables up to date, in one transaction under an advisory lock."""
+    queries = load_queries("postgres")
+
+    def run(name: str, **params: Any) -> list[Any]:
+        cursor = psycopg.ClientCursor(connection)
+        cursor.execute(queries[name].text, params)
+        while cursor.nextset():
+            pass
+        return cursor.fetchall() if cursor.description else []
+
+    def applied() -> dict[str, int]:
+        [(_, listed)] = run("has_schema", schema=f'"{schema}"', versions=f'"{schema}".harn_schema')
+        return dict(run("versions")) if listed else {}
+
+    path = f'"{schema}", pg_catalog'
+    try:
+        run(
+            "begin_migration",
+            path=path,
+            lock_ms=str(busy_ms),
+            statement_ms=str(STATEMENT_MS),
+            lock=f"harn:{schema}",
+        )
+        steps = missing_steps(applied(), "postgres", where)
+        if steps:
+            [(exists, _)] = run("has_schema", schema=f'"{schema}"', versions="none")
+            if not exists:
+                connection.execute(queries["make_schema"].text.format(schema=schema))
+            run("make_versions")
+            for step in steps:
+                connection.execute(step.script)
+                run("note_version", concern=step.concern, version=step.version)
+        run("forget_producers", before=SystemClock().now_ms() - FORGET_MS)
+        connection.execute("COMMIT")
+    except BaseException:
+        if not connection.closed:
+            connection.execute("ROLLBACK")
+        raise
+
+
+class _Connection(psycopg.Connection[Any]):
+    """A connection that keeps what is prepared on it."""
+
+    statements: Pipeline | None = None
+
+
+def pipeline_of(connection: Connection[Any]) -> Pipeline:
+    assert isinstance(connection, _Connection)
+    assert connection.statements is not None
+    return connection.statements
+
+
+def connection_lost(error: psycopg.Error) -> bool:
+    if isinstance(error, psycopg_pool.PoolTimeout | psycopg.InterfaceError):
+        return True
+    lost = error.sqlstate is None or error.sqlstate.startswith(("08", "57P", "53"))
+    return isinstance(error, psycopg.OperationalError) and lost
+
+
+def translated(error: psycopg.Error, server: Server) -> HarnError:
+    where, told = server.where, server.told(error)
+    state = error.sqlstate or ""
+    ours: HarnError
+    if isinstance(error, psycopg.errors.LockNotAvailable | psycopg.errors.QueryCanceled):
+        ours = StorageBusy(f"{where} is held by someone else ({told}); try again")
+    elif state.startswith("XX"):
+        ours = StorageCorrupt(f"{where}: {told}")
+    else:
+        ours = StorageError(f"{where}: {told}")
+    ours.__cause__ = error
+    return ours

@@ -1,0 +1,187 @@
+"""Statements sent to PostgreSQL in bursts, close to its protocol.
+
+A cursor of psycopg's costs several times what the server needs for a small statement. Here a
+statement is prepared once on its connection, values are encoded by their types, and a burst goes
+out and comes back in one round trip. Connecting, errors and the reading of rows stay psycopg's.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import select
+from collections.abc import Callable, Mapping, Sequence
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from psycopg.adapt import Transformer
+from psycopg.errors import OperationalError, error_from_result
+from psycopg.pq import ConnStatus, ExecStatus, Format
+
+from harn.storage.engines.postgres.arrays import Encoded
+from harn.storage.operations import Rows
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+    from psycopg.pq.abc import PGresult
+
+Statement = tuple[str, Mapping[str, Any]]
+"""A text with `%(name)s` in it, and the values by name."""
+
+_Key = tuple[str, tuple[type, ...]]
+_PARAM = re.compile(r"%\((\w+)\)s|%%")
+_OUT = select.POLLIN | select.POLLOUT
+_ERRORS = (ExecStatus.FATAL_ERROR, ExecStatus.BAD_RESPONSE)
+_bigint = Struct(">q").pack
+_double = Struct(">d").pack
+
+
+class Pipeline:
+    """One connection's prepared statements, and the way to send them."""
+
+    def __init__(self, connection: Connection[Any], *, is_own: bool) -> None:
+        self.is_own = is_own
+        """Whether the server's session is ours alone, so that statements can be kept there."""
+        self._pgconn = connection.pgconn
+        self._reader = Transformer(connection)
+        self._known: dict[_Key, bytes] = {}
+        self._made = 0
+        self._poll = select.poll()
+        self._poll.register(self._pgconn.socket, select.POLLIN)
+
+    def run(
+        self, statements: Sequence[Statement], afterwards: Sequence[Statement] = ()
+    ) -> list[PGresult]:
+        """Send *statements* and return their results; the first error ends them all.
+
+        What is to be sent *afterwards* goes along; an error there is nobody's business.
+        """
+        # All of them are encoded before the first is sent: a value that cannot be leaves no trace.
+        encoded = [_encoded(text, params) for text, params in statements]
+        more = [_encoded(text, params) for text, params in afterwards]
+        pgconn = self._pgconn
+        pgconn.enter_pipeline_mode()
+        fresh: dict[_Key, bytes] = {}
+        answers: list[bool] = []
+        for each in encoded:
+            if self._send(*each, fresh):
+                answers.append(False)
+            answers.append(True)
+        for each in more:
+            self._send(*each, {}, once=True)
+        pgconn.pipeline_sync()
+        self._push()
+        results = self._collect()[: len(answers)]
+        pgconn.exit_pipeline_mode()
+        for result in results:
+            if result.status in _ERRORS:
+                raise error_from_result(result, "utf-8")
+        self._known.update(fresh)
+        return [result for result, wanted in zip(results, answers, strict=True) if wanted]
+
+    def rows(self, result: PGresult) -> Rows:
+        """Read the rows of *result*."""
+        if not result.ntuples:
+            return []
+        self._reader.set_pgresult(result, set_loaders=True, format=Format.BINARY)
+        return self._reader.load_rows(0, result.ntuples, tuple)
+
+    def _send(
+        self,
+        command: bytes,
+        key: _Key,
+        data: list[bytes | None],
+        fresh: dict[_Key, bytes],
+        *,
+        once: bool = False,
+    ) -> bool:
+        """Hand one statement to libpq; tell whether it had to be prepared first."""
+        formats = (Format.BINARY,) * len(data)
+        if once or not self.is_own or not data:  # a bare COMMIT is not worth it
+            types = [_oid(kind) for kind in key[1]]
+            self._pgconn.send_query_params(command, data, types, formats, Format.BINARY)
+            return False
+        name = self._known.get(key) or fresh.get(key)
+        is_new = name is None
+        if name is None:
+            self._made += 1
+            name = fresh[key] = b"harn_%d" % self._made
+            self._pgconn.send_prepare(name, command, [_oid(kind) for kind in key[1]])
+        self._pgconn.send_query_prepared(name, data, formats, Format.BINARY)
+        return is_new
+
+    def _push(self) -> None:
+        """Send what libpq holds, reading meanwhile: the server may wait for that."""
+        pgconn = self._pgconn
+        while pgconn.flush():
+            self._poll.modify(pgconn.socket, _OUT)
+            for _, event in self._poll.poll():
+                if event & ~select.POLLOUT:
+                    pgconn.consume_input()
+            self._poll.modify(pgconn.socket, select.POLLIN)
+
+    def _collect(self) -> list[PGresult]:
+        """Wait for the results: one of each statement, and one where it was prepared first."""
+        results: list[PGresult] = []
+        while True:
+            result = self._next()
+            if result is None:  # between two statements, or nothing will come any more
+                if self._pgconn.status != ConnStatus.OK:
+                    raise OperationalError("the connection was lost")
+                continue
+            if result.status == ExecStatus.PIPELINE_SYNC:
+                return results
+            results.append(result)
+
+    def _next(self) -> PGresult | None:
+        pgconn = self._pgconn
+        while pgconn.is_busy():
+            self._poll.poll()
+            pgconn.consume_input()
+        return pgconn.get_result()
+
+
+@functools.cache
+def numbered(text: str) -> tuple[bytes, tuple[str, ...]]:
+    """Return *text* with its parameters as `$1`, `$2` ..., and their names in that order.
+
+    >>> numbered("SELECT %(a)s + %(b)s, %(a)s")
+    (b'SELECT $1 + $2, $1', ('a', 'b'))
+    """
+    names: dict[str, int] = {}
+
+    def number(match: re.Match[str]) -> str:
+        if match[1] is None:
+            return "%"
+        return f"${names.setdefault(match[1], len(names) + 1)}"
+
+    return _PARAM.sub(number, text).encode(), tuple(names)
+
+
+def _encoded(text: str, params: Mapping[str, Any]) -> tuple[bytes, _Key, list[bytes | None]]:
+    """Return the command as the server takes it, what it is known by, and its values."""
+    command, names = numbered(text)
+    values = [params[name] for name in names]
+    return command, (text, tuple(map(type, values))), [_value(each) for each in values]
+
+
+def _value(value: Any) -> bytes | None:
+    if value is None:
+        return None
+    if isinstance(value, Encoded):
+        return value.data
+    return _ENCODERS[type(value)](value)
+
+
+def _oid(kind: type) -> int:
+    return kind.oid if issubclass(kind, Encoded) else _OIDS[kind]
+
+
+_ENCODERS: dict[type, Callable[[Any], bytes]] = {
+    int: _bigint,
+    str: str.encode,
+    bytes: bytes,
+    float: _double,
+    bool: lambda value: b"\1" if value else b"\0",
+}
+_OIDS: dict[type, int] = {int: 20, str: 25, bytes: 17, float: 701, bool: 16, type(None): 0}

@@ -1,0 +1,83 @@
+"""Operations on leases: names that one holder at a time may have.
+
+A lease is taken until a time by the store's clock and must be renewed before. Every taking raises
+its *epoch*, the fencing token: a renewal or release that names an older one changes nothing.
+Leases are short-lived by nature and have no log. An engine of plain files has no tables that
+processes share; see `lease_place` for where it keeps them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harn.storage.operations import Operation, ask
+from harn.storage.url import read_url
+
+
+@dataclass(frozen=True, slots=True)
+class TakenLease:
+    """A lease that is ours: *epoch* names this taking of it, for ever."""
+
+    epoch: int
+    expires_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseHeld:
+    """A lease that is somebody else's, for *left_ms* more unless they renew it."""
+
+    holder: str
+    left_ms: int
+
+
+def take_lease(name: str, holder: str, ttl_ms: int) -> Operation[TakenLease | None]:
+    """Take the lease *name* for *ttl_ms* if nobody has it; None if somebody does."""
+    rows = yield ask("take_lease", lease=name, holder=holder, ttl=ttl_ms)
+    return TakenLease(*rows[0]) if rows else None
+
+
+def look_at_lease(name: str) -> Operation[LeaseHeld | None]:
+    """Tell who has the lease *name*; None when it could be taken."""
+    rows = yield ask("read_lease", lease=name)
+    if not rows:
+        return None
+    [(holder, expires_at_ms, now)] = rows
+    left_ms = expires_at_ms - now
+    return LeaseHeld(holder, left_ms) if left_ms > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseView:
+    """A lease that somebody has, as an operator sees it."""
+
+    name: str
+    holder: str
+    epoch: int
+    left_ms: int
+
+
+def list_leases(limit: int) -> Operation[list[LeaseView]]:
+    """Return the leases that somebody has, by name, at most *limit*."""
+    return [LeaseView(*row) for row in (yield ask("list_leases", limit=limit))]
+
+
+def renew_lease(name: str, epoch: int, ttl_ms: int) -> Operation[bool]:
+    """Keep the lease for *ttl_ms* from now; false if it was taken over since *epoch*."""
+    return bool((yield ask("renew_lease", lease=name, epoch=epoch, ttl=ttl_ms)))
+
+
+def release_lease(name: str, epoch: int) -> Operation[bool]:
+    """Give the lease back at once; false if it was not ours any more."""
+    return bool((yield ask("release_lease", lease=name, epoch=epoch)))
+
+
+def lease_place(url: str) -> str:
+    """Return the URL of the store that keeps the leases of the store at *url*.
+
+    >>> lease_place("sqlite:///state/events.sqlite")
+    'sqlite:///state/events.sqlite'
+    >>> lease_place("file:////var/lib/harn")
+    'sqlite:////var/lib/harn/leases.sqlite'
+    """
+    place = read_url(url)
+    return f"sqlite:///{place.path}/leases.sqlite" if place.engine == "file" else url

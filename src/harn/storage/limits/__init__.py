@@ -1,0 +1,62 @@
+"""Rate-limit buckets: who was charged what, who waits, and which owners live.
+
+bucket_rows.py     the rows of a bucket, its waiting callers, and its owners
+"""
+
+from __future__ import annotations
+
+from harn.storage.limits.bucket_rows import (
+    Ahead,
+    BucketRow,
+    BucketUse,
+    Head,
+    charge,
+    correct,
+    cut_back,
+    drop_owner,
+    join,
+    last_expiry,
+    leave,
+    line_heads,
+    list_buckets,
+    lock_buckets,
+    prune,
+    renew_owner,
+    rows_from,
+    server_time,
+    shift,
+    store,
+    sweep,
+    take_tickets,
+    those_ahead,
+    unpack_rows,
+    version,
+)
+
+__all__ = [
+    "Ahead",
+    "BucketRow",
+    "BucketUse",
+    "Head",
+    "charge",
+    "correct",
+    "cut_back",
+    "drop_owner",
+    "join",
+    "last_expiry",
+    "leave",
+    "line_heads",
+    "list_buckets",
+    "lock_buckets",
+    "prune",
+    "renew_owner",
+    "rows_from",
+    "server_time",
+    "shift",
+    "store",
+    "sweep",
+    "take_tickets",
+    "those_ahead",
+    "unpack_rows",
+    "version",
+]

@@ -1,0 +1,207 @@
+"""Folding the log again: compare the indexes with what it gives, or put that in their place.
+
+The fold always happens in a private SQLite in memory, by the same statements, so the result is
+the same whatever engine keeps the log. Both operations stop writers while they work: two
+moments cannot be compared.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import apsw
+
+from harn.clock import SystemClock
+from harn.errors import StorageCorrupt
+from harn.storage.contract import Event
+from harn.storage.engines.sqlite_session import ODD_ROW, Session, migrate
+from harn.storage.indexes import INDEXES, Index, Table
+from harn.storage.log.events import PAGE, PAGE_BYTES, event_of
+from harn.storage.log.trimmed import Trimmed, oldest_kept, trimmed_queues
+from harn.storage.operations import Operation, Row, Rows, ask, ask_many
+from harn.topics import queue_topics
+
+logger = logging.getLogger("harn.storage")
+
+Progress = Callable[[int], None]
+MOST_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A row that the log gives and the table lacks (`missing`), or the other way round."""
+
+    table: str
+    kind: str
+    row: Row
+
+
+def compare(
+    indexes: Sequence[Index] | None = None, progress: Progress | None = None
+) -> Operation[list[Difference]]:
+    """Fold the log and compare it with the indexes; return where they differ.
+
+    What an index remembers of settled work whose records were trimmed is no difference.
+    """
+    found: list[Difference] = []
+    for index in INDEXES if indexes is None else indexes:
+        scratch, unread = yield from _folded(index, progress, (yield from _queues(index)))
+        found += [Difference("events", "unreadable", row) for row in unread[:MOST_SHOWN]]
+        trimmed = Trimmed({})
+        for table in index.tables:
+            kept = yield ask(table.dump)
+            if table.name == "queues":
+                trimmed = yield from trimmed_queues(kept)
+            found += _differences(table, kept, scratch.execute(ask(table.dump)), trimmed)
+        scratch.connection.close()
+    return found
+
+
+def rebuild(
+    indexes: Sequence[Index] | None = None, progress: Progress | None = None
+) -> Operation[dict[str, int]]:
+    """Put what the log gives in the indexes' place; return the rows of each table.
+
+    Of a queue whose claims were trimmed it keeps by what its keys go, and their cap.
+    """
+    counts: dict[str, int] = {}
+    for index in INDEXES if indexes is None else indexes:
+        known = yield from _queues(index)
+        scratch, unread = yield from _folded(index, progress, [each for each in known if each.keys])
+        for topic, id, reason in unread:
+            logger.warning("%s: record %s is in no index: %s", topic, id, reason)
+        for table in index.tables:
+            rows = scratch.execute(ask(table.dump))
+            yield ask(table.clear)
+            for start in range(0, len(rows), PAGE):
+                yield ask_many(table.restore, table.columns, rows[start : start + PAGE])
+            counts[table.name] = len(rows)
+        scratch.connection.close()
+    return counts
+
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """A queue that the index knows; its dimension and cap if the record of them may be trimmed."""
+
+    name: str
+    keys: tuple[str, int] | None
+
+
+def _queues(index: Index) -> Operation[list[_Queue]]:
+    """Return the queues that the index knows, in the order of their numbers."""
+    table = next((each for each in index.tables if each.name == "queues"), None)
+    if table is None:
+        return []
+    yield ask("freeze")
+    found: list[_Queue] = []
+    for _, name, dimension, cap, *_ in sorted((yield ask(table.dump))):
+        is_trimmed = (yield from oldest_kept(queue_topics(name).claims)) > 1
+        found.append(_Queue(name, (dimension, cap) if is_trimmed else None))
+    return found
+
+
+def _folded(
+    index: Index, progress: Progress | None, queues: Sequence[_Queue] = ()
+) -> Operation[tuple[Session, list[Row]]]:
+    """Fold the log, and list what cannot be folded as (topic, id, reason).
+
+    *queues* have their numbers first, though a trim may have left none of one.
+    """
+    connection = apsw.Connection(":memory:", statementcachesize=200)
+    migrate(connection, "a fold in memory")
+    scratch = Session(connection, SystemClock)
+    yield ask("freeze")
+    listed = yield ask("list_topics")
+    merge = _Merge([name for name, _ in listed if index.wants(name)])
+    scratch.begin()
+    for queue in queues:
+        scratch.execute(ask("add_queue", queue=queue.name))
+        if queue.keys is not None:
+            scratch.drive(_remember_keys(queue.name, *queue.keys))
+    count, unread = 0, list[Row]()
+    while (event := (yield from merge.next())) is not None:
+        if (reason := _fold(scratch, index, event)) is not None:
+            unread.append((event.topic, event.id, reason))
+        count += 1
+        if progress is not None and count % PAGE == 0:
+            progress(count)
+    scratch.commit()
+    return scratch, unread
+
+
+def _fold(scratch: Session, index: Index, event: Event) -> str | None:
+    """Fold *event*; return why it cannot be, if it is JSON but not what was written."""
+    scratch.connection.execute("SAVEPOINT one")
+    try:
+        scratch.drive(index.fold(event))
+        return None
+    except (StorageCorrupt, ValueError, LookupError, *ODD_ROW) as error:
+        scratch.connection.execute("ROLLBACK TO one")
+        return f"{type(error).__name__}: {error}"
+    finally:
+        scratch.connection.execute("RELEASE one")
+
+
+def _remember_keys(queue: str, dimension: str, cap: int) -> Operation[None]:
+    [(queue_id, *_)] = yield ask("open_queue", queue=queue)
+    yield ask("set_dimension", queue_id=queue_id, dimension=dimension)
+    yield ask("set_cap", queue_id=queue_id, cap=cap)
+
+
+class _Merge:
+    """Records of several topics in the order they were made, a page of each at a time."""
+
+    def __init__(self, topics: list[str]) -> None:
+        self._pages: dict[str, deque[tuple[int, Event | None]]] = {t: deque() for t in topics}
+        self._after = dict.fromkeys(topics, 0)
+
+    def next(self) -> Operation[Event | None]:
+        """Return the next readable record, or None at the end."""
+        while True:
+            for topic in [t for t, page in self._pages.items() if not page]:
+                yield from self._fill(topic)
+            if not self._pages:
+                return None
+            first = min(self._pages.values(), key=lambda page: page[0][0])
+            _, event = first.popleft()
+            if event is not None:
+                return event
+
+    def _fill(self, topic: str) -> Operation[None]:
+        rows = yield ask(
+            "read_records", topic=topic, after=self._after[topic], limit=PAGE, budget=PAGE_BYTES
+        )
+        if not rows:
+            del self._pages[topic]
+            return
+        self._after[topic] = rows[-1][1]
+        self._pages[topic].extend((row[0], _event(topic, row)) for row in rows)
+
+
+def _event(topic: str, row: Row) -> Event | None:
+    try:
+        return event_of(topic, *row[1:])
+    except StorageCorrupt:
+        return None  # reported by every reader of the topic; it folds into nothing
+
+
+def _differences(table: Table, kept: Rows, folded: Rows, trimmed: Trimmed) -> list[Difference]:
+    there, given = set(map(tuple, kept)), set(map(tuple, folded))
+    missing, extra = given - there, there - given
+    by_missing, by_extra = ({row[:2]: row for row in rows} for rows in (missing, extra))
+    explained = {
+        row for row in extra if trimmed.explains(table.name, table.columns, row, by_missing)
+    }
+    missing -= {row for row in missing if by_extra.get(row[:2]) in explained}
+    return [
+        *(Difference(table.name, "missing", row) for row in _some(missing)),
+        *(Difference(table.name, "extra", row) for row in _some(extra - explained)),
+    ]
+
+
+def _some(rows: set[Row]) -> list[Row]:
+    return sorted(rows, key=repr)[:MOST_SHOWN]

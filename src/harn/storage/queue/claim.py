@@ -1,0 +1,433 @@
+"""Operations on a worker queue: enqueue, settle (`settle.py`) and claim, in one transaction.
+
+Each is one transaction: the decision, the records in the queue's topics, and the change of the
+index beside them (`job_index.py`). On PostgreSQL the queue's row is locked first, so operations on
+one queue take turns and share one round of the scheduler; on SQLite there is one writer anyway.
+Each works on many jobs at a time, in the same few statements.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from harn.storage.contract import Draft
+from harn.storage.log.events import APPEND, append
+from harn.storage.operations import Ask, Operation, ask, ask_ahead
+from harn.storage.queue.job_index import (
+    QueueState,
+    Shifts,
+    ack_held,
+    add_jobs,
+    change_cap,
+    change_keys,
+    dedupe_tenant,
+    hold_jobs,
+    look_by,
+    open_queue,
+    serve_shares,
+)
+from harn.storage.queue.job_records import (
+    Board,
+    Choice,
+    Choose,
+    ClaimedJob,
+    JobDraft,
+    Settlement,
+    SettlementResult,
+    shown_key,
+)
+from harn.storage.queue.settle import (
+    NewId,
+    lapse_and_bury,
+    note,
+    queue_headers,
+    read_bodies,
+    settle_all,
+    write_back,
+)
+from harn.topics import WORKER_QUEUES, queue_topics
+
+_encode = msgspec.json.encode
+
+
+class Claiming(msgspec.Struct, frozen=True):
+    """Who claims, how much, and by which policy."""
+
+    consumer: str
+    claim_ids: tuple[str, ...]
+    """One for each job that is wanted."""
+    ttl_ms: int
+    look: Ask
+    """What the policy wants to know first, asked ahead."""
+    choose: Choose
+    policy: str
+    strategy: str
+    dimension: str
+    cap: int
+    triggers: frozenset[str] | None = None
+    """The trigger ids that the claimer can handle; None for all, and jobs without one."""
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """What was claimed, and when it is worth asking again if nothing else happens."""
+
+    jobs: list[ClaimedJob]
+    now: int = 0
+    next_due: int | None = None
+
+
+class Work(msgspec.Struct, frozen=True):
+    """What is asked of one queue at the same time, done in this order."""
+
+    jobs: Sequence[JobDraft] = ()
+    settlements: Sequence[Settlement] = ()
+    claims: Sequence[Claiming] = ()
+    dedupe_ms: int = 0
+
+
+class WorkDone(msgspec.Struct, frozen=True):
+    """The answers, in the order of the questions."""
+
+    entered: list[tuple[int, bool]]
+    settled: list[SettlementResult]
+    claimed: list[Claimed]
+    changed_nothing: bool = False
+    """Whether it was only a look: claims that chose nothing."""
+
+
+def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
+    """Enqueue, settle and claim in one transaction, with one look at the queue's row."""
+    drafts = _job_drafts(queue, work.jobs)
+    ahead = _ahead(queue, work, drafts)
+    state = yield from open_queue(queue, create=bool(work.jobs), ahead=ahead)
+    if state is None:
+        gone = [SettlementResult("lost", note="the queue is gone") for _ in work.settlements]
+        return WorkDone([], gone, [Claimed([]) for _ in work.claims], changed_nothing=True)
+    entered: list[tuple[int, bool]] = []
+    settled: list[SettlementResult] = []
+    claimed: list[Claimed] = []
+    if work.jobs:
+        entered = yield from _enqueue(state, work, drafts)
+    if work.settlements:
+        settled = yield from settle_all(state, work.settlements, new_id)
+    for claiming in work.claims:
+        claimed.append((yield from _claim(state, claiming, new_id)))
+        state.ahead.clear()
+    idle = _is_idle(state, work, claimed)
+    yield from write_back(state)
+    for each in claimed:  # last, so that all of the writing above goes out with this question
+        yield from _fill(state, each)
+    return WorkDone(entered, settled, claimed, idle)
+
+
+def _is_idle(state: QueueState, work: Work, claimed: Sequence[Claimed]) -> bool:
+    """Tell whether nothing was asked but claims, which chose nothing and changed nothing."""
+    if work.jobs or work.settlements or state.is_changed or state.is_touched or state.drafts:
+        return False
+    return not any(each.jobs for each in claimed)
+
+
+def _ahead(queue: str, work: Work, drafts: Sequence[Draft]) -> list[Ask]:
+    """Return what can be asked along with the queue's row, because nothing else comes before it."""
+    if work.jobs:
+        deduping = any(job.dedupe_key is not None for job in work.jobs)
+        return [] if deduping else [ask_ahead(APPEND, drafts=drafts, places=True)]
+    asked: list[Ask] = []
+    if held := _acks(work.settlements):
+        asked.append(ack_held(queue, held))
+    if len(held) == len(work.settlements) and len(work.claims) == 1:
+        asked.append(work.claims[0].look)
+    return asked
+
+
+def _acks(settlements: Sequence[Settlement]) -> dict[int, str]:
+    """Return the claims to be acked, by job, of jobs for which nothing else is asked."""
+    asked = Counter([item.job_id for item in settlements])
+    return {
+        item.job_id: item.claim_id
+        for item in settlements
+        if item.action == "ack" and asked[item.job_id] == 1
+    }
+
+
+def _no_ids(prefix: str) -> str:
+    raise AssertionError("enqueueing makes no ids")
+
+
+# -- enqueue -------------------------------------------------------------------------------------
+
+
+def enqueue_jobs(
+    queue: str, jobs: Sequence[JobDraft], dedupe_ms: int
+) -> Operation[list[tuple[int, bool]]]:
+    """Enter *jobs*, all or none; return each one's id, and whether it was there already."""
+    return (yield from work_on(queue, Work(jobs=jobs, dedupe_ms=dedupe_ms), _no_ids)).entered
+
+
+def _enqueue(
+    state: QueueState, work: Work, drafts: Sequence[Draft]
+) -> Operation[list[tuple[int, bool]]]:
+    if all(job.dedupe_key is None for job in work.jobs):
+        ids = yield from _append_jobs(state, work.jobs, drafts)
+        return [(id, False) for id in ids]
+    places, fresh = yield from _without_duplicates(state, work.jobs, work.dedupe_ms)
+    ids = []
+    if fresh:
+        ids = yield from _append_jobs(state, fresh, _job_drafts(state.name, fresh))
+    return [(ids[-place - 1] if place < 0 else place, again) for place, again in places]
+
+
+def _append_jobs(
+    state: QueueState, jobs: Sequence[JobDraft], drafts: Sequence[Draft]
+) -> Operation[list[int]]:
+    if state.is_new:
+        seen = Draft(WORKER_QUEUES, "queue_seen", queue_headers(state.name), b"{}")
+        state.drafts.append(seen)
+    landed = state.ahead.pop(APPEND, None)
+    if landed is None:
+        landed = yield from append(drafts)
+    entered = [(id, at, job) for (id, at), job in zip(landed, jobs, strict=True)]
+    yield from add_jobs(state, entered)
+    for id, _, job in entered:
+        if job.dedupe_key is not None:
+            yield ask(
+                "bind_dedupe",
+                queue_id=state.queue_id,
+                tenant_id=dedupe_tenant(job.tenant_id),
+                dedupe_key=job.dedupe_key,
+                job_id=id,
+            )
+    return [id for id, _, _ in entered]
+
+
+def _job_drafts(queue: str, jobs: Sequence[JobDraft]) -> list[Draft]:
+    topic = queue_topics(queue).jobs
+    return [Draft(topic, "trigger_dispatch", job.payload, job.headers) for job in jobs]
+
+
+def _without_duplicates(
+    state: QueueState, jobs: Sequence[JobDraft], dedupe_ms: int
+) -> Operation[tuple[list[tuple[int, bool]], list[JobDraft]]]:
+    """Find the jobs that are not there yet; a place below zero counts among them."""
+    places: list[tuple[int, bool]] = []
+    fresh: list[JobDraft] = []
+    met: dict[tuple[str, str], int] = {}
+    for job in jobs:
+        found: int | None = None
+        if job.dedupe_key is not None:
+            name = (dedupe_tenant(job.tenant_id), job.dedupe_key)
+            found = met.get(name)
+            if found is None:
+                found = yield from _deduped(state, *name, dedupe_ms)
+            if found is None:
+                met[name] = -len(fresh) - 1
+        if found is not None:
+            places.append((found, True))
+        else:
+            fresh.append(job)
+            places.append((-len(fresh), False))
+    return places, fresh
+
+
+def _deduped(
+    state: QueueState, tenant_id: str, dedupe_key: str, dedupe_ms: int
+) -> Operation[int | None]:
+    rows = yield ask(
+        "find_dedupe", queue_id=state.queue_id, tenant_id=tenant_id, dedupe_key=dedupe_key
+    )
+    if not rows:
+        return None
+    job_id, settled_at, known = rows[0]
+    fresh = settled_at is None or settled_at + dedupe_ms > state.now
+    return int(job_id) if known and fresh else None
+
+
+# -- claim ---------------------------------------------------------------------------------------
+
+
+def has_work(
+    queue: str, triggers: frozenset[str] | None = None
+) -> Operation[tuple[bool, int, int | None]]:
+    """Tell, without writing, whether a claim may find something, the time, and what is due.
+
+    With *triggers* only jobs of these trigger ids count.
+    """
+    rows = yield ask("queue_row", queue=queue)
+    if not rows:
+        return False, 0, None
+    queue_id, now, alarm = rows[0][0], rows[0][1], rows[0][8]
+    if alarm is not None and alarm <= now:
+        return True, now, alarm
+    found = bool((yield ask("open_keys", queue_id=queue_id, limit=1)))
+    if found and (ours := (yield from _foreign(queue_id, triggers))) is not None:
+        found = bool((yield ask("open_job_of", queue_id=queue_id, triggers=ours)))
+    return found, now, alarm
+
+
+def claim_jobs(queue: str, claiming: Claiming, new_id: NewId) -> Operation[Claimed]:
+    """Hold the jobs that the claimer's policy chooses, until their claims expire."""
+    return (yield from work_on(queue, Work(claims=[claiming]), new_id)).claimed[0]
+
+
+def _claim(state: QueueState, claiming: Claiming, new_id: NewId) -> Operation[Claimed]:
+    if state.is_due or not _follows(state, claiming):
+        state.ahead.clear()  # what was seen there is about to change
+    yield from lapse_and_bury(state, new_id)
+    yield from _adopt_policy(state, claiming)
+    board = Board(
+        queue=state.name,
+        queue_id=state.queue_id,
+        now=state.now,
+        dimension=state.dimension,
+        cap=state.cap,
+        policy=state.policy,
+        round=state.round,
+        last_key=state.last_key,
+        promoted=bool(state.promoted),
+        triggers=(yield from _foreign(state.queue_id, claiming.triggers)),
+    )
+    seen = state.ahead.get(claiming.look.name) if board.triggers is None else None
+    choice = yield from claiming.choose(board, len(claiming.claim_ids), seen)
+    if not choice.picks:
+        if claiming.cap and (yield ask("held_back_keys", queue_id=state.queue_id)):
+            yield ask("add_deferral", queue_id=state.queue_id)
+            state.is_touched = True
+        return Claimed([], state.now, state.alarm)
+    jobs = yield from _hold(state, claiming, choice)
+    return Claimed(jobs, state.now, state.alarm)
+
+
+def _adopt_policy(state: QueueState, claiming: Claiming) -> Operation[None]:
+    """Let the queue follow the policy of its latest claimer."""
+    if _follows(state, claiming):
+        return
+    if state.policy != claiming.policy:
+        yield ask("set_policy", queue_id=state.queue_id, policy=claiming.policy)
+    state.is_touched = True
+    if _has_keys_of(state, claiming):
+        return
+    record = {
+        "fairness_key": claiming.dimension,
+        "cap": claiming.cap,
+        "changed_at_ms": state.now,
+    }
+    note(state, "keys_changed", record)
+    yield from change_keys(state, claiming.dimension)
+    yield from change_cap(state, claiming.cap)
+
+
+def _follows(state: QueueState, claiming: Claiming) -> bool:
+    # The policy is no part of the log: where each process has an index of its own, as on files, it
+    # tells only of this process. Another one may have changed the keys since.
+    return state.policy == claiming.policy and _has_keys_of(state, claiming)
+
+
+def _has_keys_of(state: QueueState, claiming: Claiming) -> bool:
+    keys = (claiming.dimension, claiming.cap)
+    return claiming.strategy != "drr" or (state.dimension, state.cap) == keys
+
+
+def _foreign(queue_id: int, triggers: frozenset[str] | None) -> Operation[str | None]:
+    """Return the claimer's trigger ids as JSON if the queue has seen any other one."""
+    if triggers is None:
+        return None
+    rows = yield ask("foreign_triggers", queue_id=queue_id)
+    if all(trigger in triggers for (trigger,) in rows):
+        return None
+    return _encode(sorted(triggers)).decode()
+
+
+def _hold(state: QueueState, claiming: Claiming, choice: Choice) -> Operation[list[ClaimedJob]]:
+    topic, headers = queue_topics(state.name).claims, queue_headers(state.name)
+    now, expires = state.now, state.now + claiming.ttl_ms
+    yield from _write_claims(state, claiming, choice, expires)
+    jobs: list[ClaimedJob] = []
+    for pick, claim_id in zip(choice.picks, claiming.claim_ids, strict=False):
+        attempt = pick.attempts + 1
+        jobs.append(
+            ClaimedJob(
+                *(pick.id, pick.body or b"", pick.enqueued_at, attempt, pick.max_attempts),
+                *(claim_id, expires, now),
+            )
+        )
+        record = {
+            "job_event_id": pick.id,
+            "claim_id": claim_id,
+            "consumer_id": claiming.consumer,
+            "claimed_at_ms": now,
+            "expires_at_ms": expires,
+            "attempt": attempt,
+            "scheduling": _scheduling(state, claiming, pick),
+        }
+        state.drafts.append(Draft(topic, "job_claimed", _encode(record), headers, now))
+    return jobs
+
+
+def _fill(state: QueueState, claimed: Claimed) -> Operation[None]:
+    """Read the records of claimed jobs into them, as far as they are not there yet."""
+    empty = [job for job in claimed.jobs if not job.body]
+    if empty:
+        found = yield from read_bodies(queue_topics(state.name).jobs, [job.id for job in empty])
+        for job in empty:
+            job.body = found[job.id]
+
+
+def _write_claims(
+    state: QueueState, claiming: Claiming, choice: Choice, expires: int
+) -> Operation[None]:
+    picks = choice.picks
+    drr = claiming.strategy == "drr"
+    rows = [
+        (
+            *(pick.id, claim_id, claiming.consumer, expires, state.now),
+            *(pick.round if drr else None, pick.enqueued_at),
+        )
+        for pick, claim_id in zip(picks, claiming.claim_ids, strict=False)
+    ]
+    yield from hold_jobs(state, rows)
+    yield from _serve(state, claiming, choice)
+    look_by(state, expires)
+    state.round, state.last_key, state.promoted = choice.round, choice.last_key, choice.promoted
+    state.promotions += sum(pick.promoted for pick in picks)
+    state.is_changed = True
+
+
+def _scheduling(state: QueueState, claiming: Claiming, pick: Any) -> dict[str, Any]:
+    scheduling: dict[str, Any] = {
+        "strategy": claiming.strategy,
+        "fairness_key": state.dimension,
+        "key": shown_key(pick.key),
+    }
+    if claiming.strategy == "drr":
+        scheduling["round"] = pick.round
+        scheduling["credit"] = pick.credit
+        if pick.promoted:
+            scheduling["promoted"] = True
+    return scheduling
+
+
+def _serve(state: QueueState, claiming: Claiming, choice: Choice) -> Operation[None]:
+    served = Counter(pick.key for pick in choice.picks)
+    if claiming.strategy == "drr":
+        promoted = Counter(pick.key for pick in choice.picks if pick.promoted)
+        yield from serve_shares(state, served, promoted, choice.shares)
+        return
+    shifts = Shifts()
+    for key, count in served.items():
+        shifts.add(key, ready=-count, in_flight=count, selected=count)
+    yield from shifts.apply(state)
+
+
+def settle_claims(
+    queue: str, items: Sequence[Settlement], new_id: NewId
+) -> Operation[list[SettlementResult]]:
+    """Carry out what claims' holders ask for; each is judged alone.
+
+    A superseded claim is `lost`, a second call on a settled claim or job is `again`, and
+    neither changes anything.
+    """
+    return (yield from work_on(queue, Work(settlements=items), new_id)).settled

@@ -1,0 +1,273 @@
+"""The same changes, from records read back: what makes a rebuilt index the index."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from harn.storage.contract import Event
+from harn.storage.indexes import INDEXES, Table
+from harn.storage.log.holding import as_young_as_the_oldest
+from harn.storage.operations import Operation, ask
+from harn.storage.queue.job_index import (
+    Change,
+    Changes,
+    JobState,
+    QueueState,
+    Shifts,
+    add_jobs,
+    buried,
+    change_cap,
+    change_keys,
+    dedupe_tenant,
+    failed,
+    hold_jobs,
+    look_by,
+    open_queue,
+    purged,
+    released,
+    save_queue,
+    serve_shares,
+    wake_jobs,
+    without_expiry,
+)
+from harn.storage.queue.job_records import CLAIMED, PRIORITIES, READY, JobDraft, Share
+from harn.topics import WORKER_QUEUES, queue_topics
+
+
+class JobIndex:
+    """The fold of the worker topics: queues, shares, jobs, dedupe keys and trigger ids."""
+
+    name = "jobs"
+    tables: tuple[Table, ...] = (
+        Table(
+            "queues",
+            (
+                *("queue_id", "name", "dimension", "cap", "round", "last_key", "promoted"),
+                *("promotions", "alarm", "acked", "purged", "dead", "responses", "ages"),
+            ),
+            *("dump_queues", "clear_queues", "restore_queues"),
+        ),
+        Table(
+            "shares",
+            (
+                *("queue_id", "key", "ready", "scheduled", "in_flight", "turn", "round"),
+                *("credit", "oldest_at"),
+            ),
+            *("dump_shares", "clear_shares", "restore_shares"),
+        ),
+        Table(
+            "jobs",
+            (
+                *("queue_id", "id", "key", "priority", "state", "enqueued_at", "wake_at"),
+                *("attempts", "max_attempts", "epoch", "claim_id", "held", "consumer"),
+                *("claimed_at", "settled_at", "tenant_id", "binding_key", "trigger_id", "history"),
+                "claim_round",
+            ),
+            *("dump_jobs", "clear_jobs", "restore_jobs"),
+        ),
+        Table(
+            "job_dedupe",
+            ("queue_id", "tenant_id", "dedupe_key", "job_id"),
+            *("dump_dedupe", "clear_dedupe", "restore_dedupe"),
+        ),
+        Table(
+            "queue_triggers",
+            ("queue_id", "trigger_id"),
+            *("dump_triggers", "clear_triggers", "restore_triggers"),
+        ),
+    )
+
+    def wants(self, topic: str) -> bool:
+        """Tell whether *topic* belongs to a worker queue."""
+        return topic.startswith("worker.") and topic != WORKER_QUEUES
+
+    def fold(self, event: Event) -> Operation[None]:
+        """Apply *event*; a record that is not ours, or does not fit, changes nothing."""
+        queue = event.headers.get("queue")
+        folds = {
+            "trigger_dispatch": _fold_job,
+            "job_claimed": _fold_claim,
+            "claim_renewed": _fold_renewal,
+            "job_acked": _fold_settled,
+            "job_failed": _fold_settled,
+            "job_dead": _fold_settled,
+            "job_released": _fold_settled,
+            "job_purged": _fold_settled,
+            "job_response": _fold_response,
+            "jobs_woken": _fold_woken,
+            "keys_changed": _fold_keys,
+        }
+        if not isinstance(queue, str) or event.kind not in folds:
+            return
+        if event.topic not in _topics_of(queue) or not isinstance(event.payload, dict):
+            return
+        state = yield from open_queue(queue, create=True)
+        assert state is not None
+        state.now = event.occurred_at_ms
+        yield from folds[event.kind](state, event)
+        yield from save_queue(state)
+
+    def held(self, topic: str, below: int, dedupe_ms: int) -> Operation[int | None]:
+        """Return the oldest offset of *topic* that is needed: by a job that is not settled or
+        whose dedupe key counts, and, of claims and responses, by one whose record is still there.
+        """
+        queue = yield from _queue_of(topic)
+        if queue is None:
+            return None
+        jobs = queue_topics(queue).jobs
+        if topic != jobs:
+            return (yield from as_young_as_the_oldest(topic, jobs))
+        [(queue_id, now, *_)] = yield ask("open_queue", queue=queue)
+        unsettled = yield ask("oldest_unsettled", queue_id=queue_id)
+        deduping = yield ask(
+            "oldest_deduping", queue_id=queue_id, below=below, since=now - dedupe_ms
+        )
+        return min((int(id) for id, *_ in (*unsettled, *deduping)), default=None)
+
+    def forget(self, topic: str, below: int) -> Operation[None]:
+        """Remove the rows of settled jobs below an offset, and their dedupe keys."""
+        queue = yield from _queue_of(topic)
+        if queue is None or topic != queue_topics(queue).jobs:
+            return
+        [(queue_id, *_)] = yield ask("open_queue", queue=queue)
+        yield ask("forget_dedupe", queue_id=queue_id, below=below)
+        yield ask("forget_jobs", queue_id=queue_id, below=below)
+
+
+def _queue_of(topic: str) -> Operation[str | None]:
+    """Return the queue that *topic* belongs to."""
+    names = yield ask("queue_names")
+    return next((name for (name,) in names if topic in _topics_of(name)), None)
+
+
+def _topics_of(queue: str) -> tuple[str, str, str]:
+    names = queue_topics(queue)
+    return names.jobs, names.claims, names.responses
+
+
+def job_draft(record: dict[str, Any]) -> JobDraft:
+    """Read back what the index needs of a `trigger_dispatch` record."""
+    return JobDraft(
+        b"",
+        b"",
+        PRIORITIES.index(record["priority"]),
+        record.get("tenant_id"),
+        record.get("binding_key"),
+        record.get("trigger_id"),
+        record.get("dedupe_key"),
+        record["max_attempts"],
+        record.get("not_before_ms"),
+        record.get("delay_ms"),
+    )
+
+
+def _fold_job(state: QueueState, event: Event) -> Operation[None]:
+    job = job_draft(event.payload)
+    yield from add_jobs(state, [(event.id, event.occurred_at_ms, job)])
+    if job.dedupe_key is not None:
+        yield ask(
+            "bind_dedupe",
+            queue_id=state.queue_id,
+            tenant_id=dedupe_tenant(job.tenant_id),
+            dedupe_key=job.dedupe_key,
+            job_id=event.id,
+        )
+
+
+def _fold_claim(state: QueueState, event: Event) -> Operation[None]:
+    record = event.payload
+    id, scheduling = record["job_event_id"], record["scheduling"]
+    rows = yield ask("one_job", queue_id=state.queue_id, id=id)
+    if not rows:
+        return
+    key, enqueued_at = rows[0][0], rows[0][3]
+    claim = (record["claim_id"], record["consumer_id"], record["expires_at_ms"], state.now)
+    yield from hold_jobs(state, [(id, *claim, scheduling.get("round"), enqueued_at)])
+    if scheduling["strategy"] == "drr":
+        yield from _fold_turn(state, key, scheduling)
+        state.round, state.last_key = scheduling["round"], key
+        state.promoted = int(scheduling.get("promoted", False))
+        state.promotions += state.promoted
+    else:
+        shifts = Shifts()
+        shifts.add(key, ready=-1, in_flight=1, selected=1)
+        yield from shifts.apply(state)
+    look_by(state, record["expires_at_ms"])
+    state.is_changed = True
+
+
+def _fold_turn(state: QueueState, key: str, scheduling: dict[str, Any]) -> Operation[None]:
+    [row] = yield ask("one_share", queue_id=state.queue_id, key=key)
+    share = Share(*row)
+    share.round, share.credit = scheduling["round"], scheduling["credit"]
+    if share.ready <= 1:
+        share.turn, share.credit = None, 0
+    elif state.cap and share.in_flight + 1 >= state.cap:
+        share.turn = None
+    else:
+        share.turn = share.round if share.credit else share.round + 1
+    promoted = Counter({key: 1}) if scheduling.get("promoted") else Counter[str]()
+    yield from serve_shares(state, Counter({key: 1}), promoted, [share])
+
+
+def _fold_renewal(state: QueueState, event: Event) -> Operation[None]:
+    job = yield from _job_of(state, event)
+    if job is None:
+        return
+    until = event.payload["expires_at_ms"]
+    history = without_expiry(job.history) if job.state == READY else job.history
+    changes = Changes(state)
+    changes.add(job, Change(CLAIMED, until, 1, job.attempts, None, history))
+    yield from changes.apply()
+
+
+def _job_of(state: QueueState, event: Event) -> Operation[JobState | None]:
+    ids = f"[{int(event.payload['job_event_id'])}]"
+    rows = yield ask("jobs_by_id", queue_id=state.queue_id, ids=ids)
+    return JobState(*rows[0]) if rows else None
+
+
+def _fold_settled(state: QueueState, event: Event) -> Operation[None]:
+    job = yield from _job_of(state, event)
+    if job is None:
+        return
+    changes = Changes(state)
+    if event.kind == "job_acked":
+        changes.ack(job)
+    else:
+        changes.add(job, SETTLED[event.kind](job, event.payload, state.now))
+    yield from changes.apply()
+    state.tally.acked += event.kind == "job_acked"
+    state.tally.purged += event.kind == "job_purged"
+    state.tally.dead += event.kind == "job_dead"
+    state.is_changed = True
+
+
+SETTLED = {
+    "job_failed": failed,
+    "job_dead": buried,
+    "job_released": released,
+    "job_purged": purged,
+}
+
+
+def _fold_response(state: QueueState, event: Event) -> Operation[None]:
+    state.tally.responses += 1
+    state.is_changed = True
+    yield from ()
+
+
+def _fold_woken(state: QueueState, event: Event) -> Operation[None]:
+    ids = msgspec.json.encode(event.payload["job_event_ids"]).decode()
+    yield from wake_jobs(state, (yield ask("due_by_id", queue_id=state.queue_id, ids=ids)))
+
+
+def _fold_keys(state: QueueState, event: Event) -> Operation[None]:
+    yield from change_keys(state, event.payload["fairness_key"])
+    yield from change_cap(state, event.payload["cap"])
+
+
+INDEXES.append(JobIndex())

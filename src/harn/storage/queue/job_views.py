@@ -1,0 +1,179 @@
+"""Looking at worker queues: counts, shares, and where one job stands. Reading only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from harn.errors import StorageCorrupt
+from harn.storage.operations import Operation, ask
+from harn.storage.queue.job_index import open_queue, read_ages
+from harn.storage.queue.job_records import READY, STATES, Share
+from harn.storage.queue.settle import NewId, settle_due
+
+COUNTED = 10_000
+"""Jobs counted ahead of another one before "at least" has to do."""
+
+
+class QueueCounts(msgspec.Struct, frozen=True):
+    """How much of everything a queue holds, and its scheduler's own state."""
+
+    queue: str
+    queue_id: int
+    now: int
+    ready: int
+    scheduled: int
+    in_flight: int
+    acked: int
+    purged: int
+    dead: int
+    responses: int
+    oldest_at: int | None
+    dimension: str
+    cap: int
+    policy: str | None
+    other_policy: str | None
+    policy_at: int
+    round: int
+    last_key: str
+    promotions: int
+    deferrals: int
+    ages: list[int]
+    dropped_selected: int
+    dropped_deferred: int
+    is_due: bool
+
+
+class ShareCounts(msgspec.Struct, frozen=True):
+    """One key of a queue, with its counters."""
+
+    key: str
+    ready: int
+    scheduled: int
+    in_flight: int
+    turn: int | None
+    round: int
+    credit: int
+    oldest_at: int | None
+    selected: int
+    promoted: int
+    deferred: int
+    deferred_from: int
+
+
+class JobView(msgspec.Struct, frozen=True):
+    """A job's row, and what stands between it and its next claim."""
+
+    id: int
+    key: str
+    priority: int
+    state: int
+    enqueued_at: int
+    wake_at: int | None
+    attempts: int
+    max_attempts: int
+    epoch: int
+    claim_id: str | None
+    held: int
+    consumer: str | None
+    claimed_at: int | None
+    settled_at: int | None
+    tenant_id: str | None
+    binding_key: str | None
+    trigger_id: str | None
+    history: str | None
+    share: Share | None
+    ahead_in_key: tuple[int, ...]
+    """Ready jobs of each priority, with the same key and an older id."""
+    ahead_in_queue: tuple[int, ...]
+
+
+def queue_names() -> Operation[list[str]]:
+    """Return every queue's name, sorted."""
+    return [name for (name,) in (yield ask("queue_names"))]
+
+
+def wake_queue(queue: str, new_id: NewId) -> Operation[bool]:
+    """Let lapse what has expired and bury what has no attempt left; tell if more is due."""
+    state = yield from open_queue(queue)
+    if state is None:
+        return False
+    yield from settle_due(state, new_id)
+    return state.is_due
+
+
+def count_queue(queue: str) -> Operation[QueueCounts | None]:
+    """Count a queue; None if nothing was ever put into it."""
+    rows = yield ask("queue_row", queue=queue)
+    if not rows:
+        return None
+    (queue_id, now, dimension, cap, policy, round, last_key, _, alarm, ages, *rest) = rows[0]
+    deferrals, promotions, acked, purged, dead, responses, other, policy_at, *dropped = rest
+    [(ready, scheduled, in_flight)] = yield ask("queue_totals", queue_id=queue_id)
+    [oldest] = yield ask("oldest_ready", queue_id=queue_id)
+    return QueueCounts(
+        queue=queue,
+        queue_id=queue_id,
+        now=now,
+        ready=int(ready),
+        scheduled=int(scheduled),
+        in_flight=int(in_flight),
+        acked=acked,
+        purged=purged,
+        dead=dead,
+        responses=responses,
+        oldest_at=min((at for at in oldest if at is not None), default=None),
+        dimension=dimension,
+        cap=cap,
+        policy=policy,
+        other_policy=other,
+        policy_at=policy_at,
+        round=round,
+        last_key=last_key,
+        promotions=promotions,
+        deferrals=deferrals,
+        ages=read_ages(ages),
+        dropped_selected=dropped[0],
+        dropped_deferred=dropped[1],
+        is_due=alarm is not None and alarm <= now,
+    )
+
+
+def list_shares(queue_id: int, limit: int) -> Operation[list[ShareCounts]]:
+    """Return a queue's shares, those with work first."""
+    rows = yield ask("share_rows", queue_id=queue_id, limit=limit)
+    return [ShareCounts(*row) for row in rows]
+
+
+def keys_in_turn(queue_id: int, turn: int, limit: int) -> Operation[list[Share]]:
+    """Return shares that can be served in the round *turn*, by key."""
+    rows = yield ask(
+        "shares_in_turn", queue_id=queue_id, turn=turn, after="", until="\U0010ffff", limit=limit
+    )
+    return [Share(*row) for row in rows]
+
+
+def look_at_job(queue_id: int, id: int) -> Operation[JobView | None]:
+    """Return everything that is known of one job's place, or None if there is no such job."""
+    rows = yield ask("one_job", queue_id=queue_id, id=id)
+    if not rows:
+        return None
+    row: tuple[Any, ...] = rows[0]
+    share = yield ask("one_share", queue_id=queue_id, key=row[0])
+    in_key, in_queue = [], []
+    for priority in range(3):
+        if row[2] != READY:
+            in_key, in_queue = [0, 0, 0], [0, 0, 0]
+            break
+        where = {"queue_id": queue_id, "priority": priority, "limit": COUNTED}
+        [(ahead,)] = yield ask("jobs_ahead", key=row[0], before=id, **where)
+        [(before_us,)] = yield ask("queue_jobs_ahead", before=id, **where)
+        in_key.append(ahead)
+        in_queue.append(before_us)
+    ahead = [tuple(in_key), tuple(in_queue)]
+    fields: list[Any] = [id, *row, Share(*share[0]) if share else None, *ahead]
+    view = JobView(*fields)
+    if view.state not in range(len(STATES)):
+        raise StorageCorrupt(f"job {id} has no state that can be read: {view.state!r}")
+    return view

@@ -1,0 +1,355 @@
+"""Operations that end a claim or a job: ack, fail, release, renew, expiry, burial, purge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Set
+from typing import Any
+
+import msgspec
+
+from harn.errors import StorageCorrupt
+from harn.storage.codec import decode
+from harn.storage.contract import Draft
+from harn.storage.operations import Operation, ask
+from harn.storage.queue.dead_jobs import dead_letters, failure_fields
+from harn.storage.queue.job_index import (
+    ACK_HELD,
+    BATCH,
+    EXPIRED,
+    Change,
+    Changes,
+    JobState,
+    QueueState,
+    add_history,
+    buried,
+    drop_idle,
+    failed,
+    open_queue,
+    purged,
+    released,
+    save_queue,
+    wake_jobs,
+    without_expiry,
+)
+from harn.storage.queue.job_records import (
+    ACKED,
+    CLAIMED,
+    DEAD,
+    FAILED,
+    PURGED,
+    READY,
+    Settlement,
+    SettlementResult,
+    Share,
+)
+from harn.storage.triggers.trigger_fold import write
+from harn.topics import queue_topics
+
+PURGE_BATCH = 2000
+
+
+DROP_EVERY = 512
+"""Idle keys are looked for when a job whose id divides by this is settled."""
+
+
+NewId = Callable[[str], str]
+"""Makes an id with a prefix."""
+
+
+_encode = msgspec.json.encode
+
+
+def queue_headers(queue: str) -> bytes:
+    """Encode the headers of a queue's claim and response records."""
+    return _encode({"queue": queue})
+
+
+def read_bodies(topic: str, ids: Sequence[int]) -> Operation[dict[int, bytes]]:
+    """Read the records of some jobs, encoded as they are."""
+    rows = yield ask("job_bodies", topic=topic, ids=_encode(ids).decode())
+    found = {id: bytes(body or b"") for id, body in rows}  # a lost one reads as damaged
+    for id in ids:
+        if id not in found:  # an engine that keeps its records elsewhere
+            found[id] = yield from _record(topic, id)
+    return found
+
+
+def _record(topic: str, id: int) -> Operation[bytes]:
+    rows = yield ask("read_events", topic=topic, after=id - 1, limit=1, budget=1)
+    return bytes(rows[0][2] or b"") if rows and rows[0][0] == id else b""
+
+
+def settle_due(state: QueueState, new_id: NewId) -> Operation[None]:
+    """Let lapse what has expired and bury what has no attempt left."""
+    yield from lapse_and_bury(state, new_id)
+    yield from write_back(state)
+
+
+def write_back(state: QueueState) -> Operation[None]:
+    """Write the queue's row and the records that an operation has gathered."""
+    yield from save_queue(state)
+    drafts, state.drafts = state.drafts, []
+    if drafts:
+        yield from write(drafts, places=False)  # a dead letter is also listed with the triggers
+
+
+def lapse_and_bury(state: QueueState, new_id: NewId) -> Operation[None]:
+    if not state.is_due:
+        return
+    rows = yield ask("due_jobs", queue_id=state.queue_id, until=state.now, limit=BATCH)
+    exhausted = [row for row in rows if row[2] in (CLAIMED, FAILED) and 0 < row[4] <= row[3]]
+    woken = [row for row in rows if row not in exhausted] if exhausted else rows
+    if woken:
+        record = {"job_event_ids": [row[0] for row in woken], "woken_at_ms": state.now}
+        note(state, "jobs_woken", record)
+        yield from wake_jobs(state, woken)
+    if exhausted:
+        yield from _bury(state, exhausted, new_id)
+    [(alarm,)] = yield ask("next_due", queue_id=state.queue_id)
+    state.alarm = alarm
+    state.is_changed = True
+
+
+def note(state: QueueState, kind: str, record: dict[str, Any]) -> None:
+    topic, headers = queue_topics(state.name).claims, queue_headers(state.name)
+    state.drafts.append(Draft(topic, kind, _encode(record), headers, state.now))
+
+
+def _bury(state: QueueState, rows: Sequence[tuple[Any, ...]], new_id: NewId) -> Operation[None]:
+    settling = Settling(state, new_id)
+    for id, key, was, attempts, most, held, claim_id, consumer, wake_at, history in rows:
+        job = JobState(id, key, was, wake_at, attempts, most, claim_id, held, history)
+        error = EXPIRED
+        if was == FAILED:
+            error = (decode(history.encode()) if history else [{}])[-1].get("error") or EXPIRED
+        yield from settling.bury(job, consumer or "", error, already_told=was == FAILED)
+    yield from settling.write()
+
+
+def settle_all(
+    state: QueueState, items: Sequence[Settlement], new_id: NewId
+) -> Operation[list[SettlementResult]]:
+    settling = Settling(state, new_id)
+    acked = settling.take_acked()
+    left = {item.job_id for item in items} - acked
+    if left:
+        state.ahead.clear()  # what was seen there is about to change
+    jobs = yield from _jobs_of(state, left)
+    results = []
+    for item in items:
+        if item.job_id in acked:
+            results.append(settling.tell_acked(item))
+            continue
+        job = jobs.get(item.job_id)
+        verdict = _verdict(job, item)
+        if verdict is not None:
+            results.append(verdict)
+            continue
+        assert job is not None
+        if item.action == "ack":
+            results.append(settling.ack(job, item))
+        else:
+            results.append((yield from settling.carry_out(job, item)))
+    yield from settling.write()
+    return results
+
+
+def _jobs_of(state: QueueState, ids: Set[int]) -> Operation[dict[int, JobState]]:
+    if not ids:
+        return {}
+    wanted = _encode(sorted(ids)).decode()
+    rows = yield ask("jobs_by_id", queue_id=state.queue_id, ids=wanted)
+    return {row[0]: JobState(*row) for row in rows}
+
+
+def _verdict(job: JobState | None, item: Settlement) -> SettlementResult | None:
+    """Decide whether the holder of a claim may still act on it."""
+    if job is None:
+        return SettlementResult("lost", note="the job was settled and its record trimmed")
+    if job.claim_id != item.claim_id:
+        return SettlementResult("lost", note="another consumer has claimed the job since")
+    if job.state in (ACKED, PURGED, DEAD) or not job.held:
+        return SettlementResult("again")
+    return None
+
+
+class Settling:
+    """The changes and records of one settle operation, gathered and written together."""
+
+    def __init__(self, state: QueueState, new_id: NewId) -> None:
+        self._state = state
+        self._new_id = new_id
+        self._topics = queue_topics(state.name)
+        self._headers = queue_headers(state.name)
+        self._changes = Changes(state)
+
+    def take_acked(self) -> Set[int]:
+        """Take in which jobs were acked ahead, if any were asked for."""
+        rows = self._state.ahead.pop(ACK_HELD, ())
+        if rows:
+            self._state.now = rows[0][2]
+        return self._changes.acked_ahead(rows)
+
+    def carry_out(self, job: JobState, item: Settlement) -> Operation[SettlementResult]:
+        """Do what *item* asks for, unless it is to ack; its claim is the current one."""
+        if item.action == "renew":
+            return (yield from self._renew(job, item))
+        if item.action == "release":
+            return self._release(job, item)
+        return (yield from self._fail(job, item))
+
+    def ack(self, job: JobState, item: Settlement) -> SettlementResult:
+        """Settle *job* as done, with its response."""
+        self._changes.ack(job)
+        return self.tell_acked(item)
+
+    def tell_acked(self, item: Settlement) -> SettlementResult:
+        """Write the records of a job that is settled as done."""
+        self._claims("job_acked", item, {"acked_at_ms": self._state.now})
+        self._state.tally.acked += 1
+        return SettlementResult("done", response=self._respond(item))
+
+    def _release(self, job: JobState, item: Settlement) -> SettlementResult:
+        record: dict[str, Any] = {"released_at_ms": self._state.now}
+        if item.reason is not None:
+            record["reason"] = item.reason
+        if item.delay_ms:
+            record["not_before_ms"] = self._state.now + item.delay_ms
+        self._changes.add(job, released(job, record, self._state.now))
+        self._claims("job_released", item, record)
+        return SettlementResult("done")
+
+    def _fail(self, job: JobState, item: Settlement) -> Operation[SettlementResult]:
+        response = self._respond(item)
+        error = item.error or "failed"
+        if item.final or 0 < job.max_attempts <= job.attempts:
+            yield from self.bury(job, item.consumer, error, told=item)
+            return SettlementResult("done", response=response, dead=True)
+        record: dict[str, Any] = {"failed_at_ms": self._state.now, "error": error}
+        if item.delay_ms is not None:
+            record["not_before_ms"] = self._state.now + item.delay_ms
+        self._changes.add(job, failed(job, record, self._state.now))
+        self._claims("job_failed", item, record)
+        return SettlementResult("done", response=response)
+
+    def _renew(self, job: JobState, item: Settlement) -> Operation[SettlementResult]:
+        until = self._state.now + item.ttl_ms
+        history = job.history
+        if job.state == READY:  # it lapsed and nobody took over: revive it, if there is room
+            [row] = yield ask("one_share", queue_id=self._state.queue_id, key=job.key)
+            if 0 < self._state.cap <= Share(*row).in_flight:
+                note = "it expired, and its key has as many claims as the cap allows"
+                return SettlementResult("lost", note=note)
+            history = without_expiry(history)
+        self._changes.add(job, Change(CLAIMED, until, 1, job.attempts, None, history))
+        record = {"renewed_at_ms": self._state.now, "expires_at_ms": until}
+        self._claims("claim_renewed", item, record)
+        return SettlementResult("done", expires_at=until)
+
+    def bury(
+        self,
+        job: JobState,
+        consumer: str,
+        error: str,
+        *,
+        already_told: bool = False,
+        told: Settlement | None = None,
+    ) -> Operation[None]:
+        """Move *job* to the dead letters with its last *error*, and what *told* says of it."""
+        now = self._state.now
+        history = job.history
+        if not already_told:
+            status = "expired" if error == EXPIRED else "failed"
+            history = add_history(history, job.attempts, now, status, error)
+        attempts = decode(history.encode()) if history else []
+        record = {"dead_at_ms": now, "error": error, "attempts": attempts}
+        self._changes.add(job, buried(job, record, now))
+        about = {"job_event_id": job.id, "claim_id": job.claim_id, "consumer_id": consumer}
+        self._add(self._topics.claims, "job_dead", {**about, **record})
+        self._state.tally.dead += 1
+        found = yield from read_bodies(self._topics.jobs, [job.id])
+        try:
+            body = decode(found[job.id])
+        except StorageCorrupt:
+            body = None
+        if not isinstance(body, dict):
+            body = {"event": None}
+        entry = self._new_id("dlq")
+        letters = dead_letters(entry, self._state.name, job.id, body, attempts, error, told)
+        self._state.drafts += letters
+
+    def purge(self, job: JobState, by: str, reason: str | None) -> None:
+        """Take *job* away."""
+        record: dict[str, Any] = {
+            "job_event_id": job.id,
+            "purged_by": by,
+            "purged_at_ms": self._state.now,
+        }
+        if reason is not None:
+            record["reason"] = reason
+        self._changes.add(job, purged(job, record, self._state.now))
+        self._add(self._topics.claims, "job_purged", record)
+        self._state.tally.purged += 1
+
+    def _respond(self, item: Settlement) -> dict[str, Any]:
+        response: dict[str, Any] = {
+            "queue": self._state.name,
+            "job_event_id": item.job_id,
+            "claim_id": item.claim_id,
+            "consumer_id": item.consumer,
+            "handled_at_ms": self._state.now,
+            "outcome": msgspec.Raw(item.outcome),
+            "error": item.error,
+        }
+        if item.error is not None:
+            response |= failure_fields(item)
+        if item.outcome_omitted:
+            response["outcome_omitted"] = True
+        self._add(self._topics.responses, "job_response", response)
+        self._state.tally.responses += 1
+        return response
+
+    def _claims(self, kind: str, item: Settlement, more: dict[str, Any]) -> None:
+        about = {"job_event_id": item.job_id, "claim_id": item.claim_id}
+        self._add(self._topics.claims, kind, {**about, "consumer_id": item.consumer, **more})
+
+    def _add(self, topic: str, kind: str, record: dict[str, Any]) -> None:
+        state = self._state
+        state.drafts.append(Draft(topic, kind, _encode(record), self._headers, state.now))
+
+    def write(self) -> Operation[None]:
+        """Write every change that was gathered."""
+        if not self._changes.ids:
+            return
+        self._state.is_changed = True
+        yield from self._changes.apply()
+        if any(id % DROP_EVERY == 0 for id in self._changes.ids):
+            yield from drop_idle(self._state)
+
+
+def purge_jobs(
+    queue: str, after: int, until: int | None, by: str, reason: str | None, new_id: NewId
+) -> Operation[tuple[int, int | None, int | None]]:
+    """Take away ready and scheduled jobs after an id, some at a time.
+
+    Returns how many went, where to go on (None when done), and the newest job that counts.
+    """
+    state = yield from open_queue(queue)
+    if state is None:
+        return 0, None, None
+    yield from settle_due(state, new_id)
+    if until is None:
+        [(newest,)] = yield ask("newest_job", queue_id=state.queue_id)
+        until = int(newest or 0)
+    rows = yield ask(
+        "ready_up_to", queue_id=state.queue_id, after=after, until=until, limit=PURGE_BATCH
+    )
+    if not rows:
+        return 0, None, until
+    ids = _encode([row[0] for row in rows]).decode()
+    settling = Settling(state, new_id)
+    for row in (yield ask("jobs_by_id", queue_id=state.queue_id, ids=ids)):
+        settling.purge(JobState(*row), by, reason)
+    yield from settling.write()
+    yield from write_back(state)
+    return len(rows), rows[-1][0], until

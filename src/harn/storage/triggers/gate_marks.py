@@ -1,0 +1,130 @@
+"""What triggers' gates and destinations' circuits decide, carried out alone with their state.
+
+The decision comes in as a function, so that this room knows no policy. A gate's marks are what
+waits before it, holds a slot or has passed lately; each is named by the offset of the record that
+made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from harn import topics
+from harn.storage.codec import draft
+from harn.storage.contract import Draft
+from harn.storage.operations import Operation, ask
+from harn.storage.triggers.inbox import renewed
+from harn.storage.triggers.trigger_fold import lock, write
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """Something that stands before a gate, or has passed it."""
+
+    ticket: int
+    owner: str
+    rank: int
+    held: bool
+    envelope: int
+    at_ms: int
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What to write about a gate: a record, and what it does to the marks.
+
+    `add` puts a mark there (its ticket is the record's offset), `hold` and `drop` are for the marks
+    *tickets*, `clear` takes all away, `replace` clears and adds, `note` only tells.
+    """
+
+    kind: str
+    does: str
+    tickets: tuple[int, ...] = ()
+    rank: int = 0
+    held: bool = False
+    prune_ms: int = 0
+    """With `add`: marks of this age have left the gate's window."""
+    details: dict[str, Any] = {}
+
+
+Decide = Callable[[list[Mark], int], Sequence[Change]]
+"""Decide, from a gate's marks and the time, what happens; it must have no other effect."""
+
+
+def at_gate(gate: str, owner: str, envelope: int, decide: Decide) -> Operation[list[int]]:
+    """Let *decide* look at the marks of *gate* and carry out what it wants, alone with them.
+
+    Marks of owners that are gone are taken away first. Returns the offset of each record.
+    """
+    yield from lock(topics.TRIGGER_FLOW)
+    [(now,)] = yield ask("now")
+    marks: list[Mark] = []
+    drafts: list[Draft] = []
+    for ticket, holder, rank, held, of, at_ms, alive in (yield ask("trigger_marks_of", gate=gate)):
+        if holder and holder != owner and not alive:
+            gone = Change(
+                "concurrency_released", "drop", (ticket,), details={"reason": "owner is gone"}
+            )
+            drafts.append(_mark_draft(gate, holder, of, gone, now))
+        else:
+            marks.append(Mark(ticket, holder, rank, bool(held), of, at_ms))
+    cleared = len(drafts)
+    drafts += [_mark_draft(gate, owner, envelope, change, now) for change in decide(marks, now)]
+    if not drafts:
+        return []
+    drafts += yield from renewed(owner, now)
+    placed = yield from write(drafts)
+    return [
+        id for item, id in zip(drafts, placed, strict=True) if item.topic == topics.TRIGGER_FLOW
+    ][cleared:]
+
+
+def _mark_draft(gate: str, owner: str, envelope: int, change: Change, now: int) -> Draft:
+    payload: dict[str, Any] = {
+        "gate": gate,
+        "does": change.does,
+        "owner": owner,
+        "envelope": envelope,
+        "at_ms": now,
+        **change.details,
+    }
+    if change.does in ("hold", "drop"):
+        payload |= {"tickets": change.tickets, "rank": change.rank}
+    if change.does in ("add", "replace"):
+        payload |= {"rank": change.rank, "held": change.held, "prune_ms": change.prune_ms}
+    return draft(topics.TRIGGER_FLOW, change.kind, payload)
+
+
+class CircuitRow(msgspec.Struct, frozen=True):
+    """What is stored of a destination."""
+
+    failures: int = 0
+    open_until_ms: int = 0
+    probing_until_ms: int = 0
+
+
+def at_circuit(
+    destination: str, decide: Callable[[CircuitRow, int], tuple[Any, CircuitRow]]
+) -> Operation[Any]:
+    """Let *decide* look at a destination and keep what it makes of it; return its answer."""
+    yield from lock(topics.TRIGGER_FLOW)
+    rows = yield ask("trigger_circuit_get", destination=destination)
+    [(now,)] = yield ask("now")
+    before = CircuitRow(*rows[0]) if rows else CircuitRow()
+    answer, after = decide(before, now)
+    if after != before:
+        payload = {"destination": destination, **msgspec.structs.asdict(after)}
+        yield from write([draft(topics.TRIGGER_FLOW, "circuit_changed", payload)])
+    return answer
+
+
+def has_no_failures(destination: str) -> Operation[bool]:
+    """Tell whether nothing is stored of a destination: it works, as far as anybody knows."""
+    return not (yield ask("trigger_circuit_get", destination=destination))
+
+
+def circuits() -> Operation[list[tuple[str, CircuitRow]]]:
+    """List the destinations that have failed lately."""
+    rows = yield ask("trigger_circuits_all")
+    return [(row[0], CircuitRow(*row[1:])) for row in rows]

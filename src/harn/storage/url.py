@@ -1,0 +1,125 @@
+"""Where a store lives: its URL read."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from harn.duration import to_ms
+from harn.errors import InvalidOption, StorageError, did_you_mean
+from harn.masking import mask
+
+OPTIONS = {
+    "memory": (),
+    "sqlite": ("durability", "busy_timeout"),
+    "file": ("durability", "busy_timeout", "read_only"),
+    "postgresql": ("schema", "busy_timeout", "pool_size"),
+}
+
+
+_HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:\d*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A storage URL, taken apart: *rest* is a path, or a DSN for PostgreSQL."""
+
+    engine: str
+    rest: str = field(repr=False)  # it may hold a password
+    options: dict[str, str]
+
+    @property
+    def path(self) -> Path:
+        """The file or directory, absolute."""
+        return Path(os.path.abspath(self.rest))
+
+    @property
+    def busy_ms(self) -> int | None:
+        """How long to wait for a lock, where the URL says so."""
+        found = self.options.get("busy_timeout")
+        return None if found is None else to_ms(found, "busy_timeout")
+
+
+def read_url(url: str) -> Place:
+    """Take *url* apart; options of ours come after a question mark.
+
+    >>> read_url("sqlite:///state/events.sqlite?durability=normal").options
+    {'durability': 'normal'}
+    """
+    scheme, _, rest = url.partition("://")
+    engine = "postgresql" if scheme == "postgres" else scheme
+    if engine not in OPTIONS:
+        raise InvalidOption("storage", mask(url), f"one of {', '.join(OPTIONS)}")
+    if engine == "postgresql":
+        return _postgres_place(url)
+    path, _, query = rest.partition("?")
+    try:
+        options = dict(parse_qsl(query, strict_parsing=True)) if query else {}
+    except ValueError:
+        raise InvalidOption("storage", mask(url), "options as name=value after the '?'") from None
+    for name in options:
+        if name not in OPTIONS[engine]:
+            known = OPTIONS[engine]
+            raise InvalidOption(
+                "storage", mask(url), f"no option {name!r} in its URL{did_you_mean(name, known)}"
+            )
+    if options.get("durability", "full") not in ("full", "normal"):
+        raise InvalidOption("durability", options["durability"], "'full' or 'normal'")
+    if options.get("read_only", "1") != "1":
+        raise InvalidOption("read_only", options["read_only"], "'1', or leave it out")
+    if engine == "memory":
+        return Place(engine, "", options)
+    if not path.startswith("/") or path.strip("/") == "":
+        accepted = f"{engine}:///relative/path or {engine}:////absolute"
+        raise InvalidOption("storage", mask(url), accepted)
+    return Place(engine, path[1:], options)
+
+
+def _postgres_place(url: str) -> Place:
+    parts = urlsplit(url)
+    hosts = parts.netloc.rpartition("@")[2].split(",")
+    if not all(_HOST.fullmatch(host) for host in hosts):
+        # libpq would say so too, and show the part of the password that it took for a port.
+        raise InvalidOption(
+            "storage", mask(url), "host:port after the '@'; percent-encode : / ? # [ ] @ before it"
+        )
+    given = parse_qsl(parts.query)
+    ours = {name: value for name, value in given if name in OPTIONS["postgresql"]}
+    theirs = [(name, value) for name, value in given if name not in OPTIONS["postgresql"]]
+    schema = ours.get("schema", "harn")
+    if not schema.replace("_", "a").isalnum() or not schema.isascii() or len(schema) > 60:
+        raise InvalidOption("schema", schema, "ASCII letters, digits and underscores")
+    if not re.fullmatch("[1-9][0-9]{0,2}", ours.get("pool_size", "1")):
+        raise InvalidOption("pool_size", ours["pool_size"], "a whole number, 1 to 999")
+    dsn = parts._replace(scheme="postgresql", query=urlencode(theirs)).geturl()
+    return Place("postgresql", dsn, ours)
+
+
+def read_only(url: str) -> str:
+    """Return *url* so that opening it writes nothing, where the engine knows how.
+
+    >>> read_only("file:///state?durability=normal")
+    'file:///state?durability=normal&read_only=1'
+    """
+    place = read_url(url)
+    if "read_only" not in OPTIONS[place.engine] or "read_only" in place.options:
+        return url
+    return f"{url}{'&' if place.options else '?'}read_only=1"
+
+
+def check_there(url: str) -> None:
+    """Refuse *url* if it names a file, directory or schema that does not exist: whoever only wants
+    to read would wait for ever in front of a new, empty store.
+    """
+    place = read_url(url)
+    if place.engine in ("sqlite", "file") and not place.path.exists():
+        raise StorageError(f"there is no store at {place.path}; check the path")
+    if place.engine == "postgresql":
+        from harn.storage.engines.postgres.connections import is_made
+
+        schema = place.options.get("schema", "harn")
+        if not is_made(place.rest, schema):
+            raise StorageError(f"there is no store in the schema {schema!r} of {mask(url)}")
