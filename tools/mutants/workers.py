@@ -113,7 +113,7 @@ MUTANTS = (
         "workers/fairshare.py",
         "        if not self._promoted:\n            return True\n        known = self._lanes",
         "        if True:\n            return True\n        known = self._lanes",
-        ("workers/test_fairshare.py::test_S1_a_cold_key_gets_its_turn_although_everything_is_old",),
+        ("workers/test_fairshare.py::test_D8_a_cold_key_gets_its_turn_although_everything_is_old",),
         "a key full of old jobs is promoted over everyone else, again and again",
     ),
     Mutant(
