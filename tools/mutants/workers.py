@@ -72,9 +72,9 @@ MUTANTS = (
     ),
     Mutant(
         "cap-counts-one-too-many",
-        "workers/fairshare.py",
-        "        elif self._cap and share.in_flight >= self._cap:",
-        "        elif self._cap and share.in_flight > self._cap:",
+        "storage/jobrecords.py",
+        "        elif cap and self.in_flight >= cap:",
+        "        elif cap and self.in_flight > cap:",
         (
             "workers/test_fairshare.py::"
             "test_K1_no_more_claims_of_a_key_than_its_cap_and_K2_others_go_on",

@@ -364,13 +364,10 @@ class _Table:
     def _serve(self, lane: _Lane, head: Head, *, promoted: bool) -> None:
         share = lane.share
         credit = max(0, lane.credit(self._round) - 1)
-        share.round, share.credit = self._round, credit
-        share.ready -= 1
-        share.in_flight += 1
+        share.serve(self._round, credit, self._cap)
         lane.served += 1
         lane.take(head)
         self.left -= 1
-        self._set_turn(share, credit)
         if not credit or not lane.is_open:
             self._leave_ring(share.key)
         id, at, attempts, most, body = head
@@ -386,14 +383,6 @@ class _Table:
         place = bisect_right(self._ring, key) - 1
         if place >= 0 and self._ring[place] == key:
             del self._ring[place]
-
-    def _set_turn(self, share: Share, credit: int) -> None:
-        if share.ready <= 0:
-            share.turn, share.credit = None, 0
-        elif self._cap and share.in_flight >= self._cap:
-            share.turn = None
-        else:
-            share.turn = self._round if credit else self._round + 1
 
     # -- what has been looked at: an arc of the rotation, from the base to the frontier --------
 

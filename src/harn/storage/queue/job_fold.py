@@ -202,13 +202,7 @@ def _fold_claim(state: QueueState, event: Event) -> Operation[None]:
 def _fold_turn(state: QueueState, key: str, scheduling: dict[str, Any]) -> Operation[None]:
     [row] = yield ask("one_share", queue_id=state.queue_id, key=key)
     share = Share(*row)
-    share.round, share.credit = scheduling["round"], scheduling["credit"]
-    if share.ready <= 1:
-        share.turn, share.credit = None, 0
-    elif state.cap and share.in_flight + 1 >= state.cap:
-        share.turn = None
-    else:
-        share.turn = share.round if share.credit else share.round + 1
+    share.serve(scheduling["round"], scheduling["credit"], state.cap)
     promoted = Counter({key: 1}) if scheduling.get("promoted") else Counter[str]()
     yield from serve_shares(state, Counter({key: 1}), promoted, [share])
 

@@ -139,6 +139,22 @@ class Share(msgspec.Struct):
     knows_oldest: bool = False
     """Whether *oldest_at* is what it is after the share was served."""
 
+    def serve(self, round: int, credit: int, cap: int) -> None:
+        """Move one job from ready to in flight, in *round*, which leaves *credit* in it.
+
+        The scheduler and the fold of its records share this rule for a key's turn and credit. A
+        key without work forgets its credit; one at its *cap* keeps it until it has room again.
+        """
+        self.round, self.credit = round, credit
+        self.ready -= 1
+        self.in_flight += 1
+        if self.ready <= 0:
+            self.turn, self.credit = None, 0
+        elif cap and self.in_flight >= cap:
+            self.turn = None
+        else:
+            self.turn = round if credit else round + 1
+
 
 class Board(msgspec.Struct, frozen=True):
     """What a queue's row tells a claimer."""
