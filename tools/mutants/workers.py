@@ -72,7 +72,7 @@ MUTANTS = (
     ),
     Mutant(
         "cap-counts-one-too-many",
-        "storage/jobrecords.py",
+        "storage/queue/job_records.py",
         "        elif cap and self.in_flight >= cap:",
         "        elif cap and self.in_flight > cap:",
         (
