@@ -17,6 +17,7 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -189,9 +190,27 @@ def postgres_database(postgres_server: str, worker_id: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def postgres_url(postgres_database: str) -> str:
-    """A storage URL with a schema that no other test uses."""
-    return f"{postgres_database}?schema=t_{uuid.uuid4().hex[:12]}"
+def postgres_url(postgres_database: str) -> Iterator[str]:
+    """A storage URL with a schema that no other test uses; the schema goes with the test."""
+    with own_schema(postgres_database) as url:
+        yield url
+
+
+@contextmanager
+def own_schema(database: str) -> Iterator[str]:
+    """Name a schema of *database* that no other test uses, and drop it at the end."""
+    name = f"t_{uuid.uuid4().hex[:12]}"
+    try:
+        yield f"{database}?schema={name}"
+    finally:
+        try:
+            with psycopg.connect(database, autocommit=True, connect_timeout=5) as connection:
+                # A process that a test killed may hold its locks until the server notices. The
+                # database is dropped after the run in any case.
+                connection.execute("SET lock_timeout = '2s'")
+                connection.execute(f'DROP SCHEMA IF EXISTS "{name}" CASCADE')  # type: ignore[arg-type]
+        except psycopg.OperationalError:
+            pass
 
 
 LASTING = ("sqlite", "file", "postgres")

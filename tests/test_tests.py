@@ -6,7 +6,12 @@ import ast
 from functools import cache
 from pathlib import Path
 
+import psycopg
 import pytest
+
+from harn import event_log_emit
+from harn.testing import fresh_runtime
+from postgres import own_schema
 
 TESTS = Path(__file__).parent
 CHECKS = {"raises", "fail", "warns", "assert_outcomes", "check_returncode", "fnmatch_lines"}
@@ -94,3 +99,17 @@ def test_a_test_that_asserts_nothing_is_found(text: str, bites: bool, tmp_path: 
     path.write_text(text)
 
     assert [can_fail(test, path) for test in written_in(path)] == [bites]
+
+
+async def test_a_tests_schema_is_dropped_at_its_end(postgres_database: str) -> None:
+    def schemas() -> set[str]:
+        with psycopg.connect(postgres_database) as connection:
+            return {row[0] for row in connection.execute("SELECT nspname FROM pg_namespace")}
+
+    with own_schema(postgres_database) as url:
+        name = url.rpartition("=")[2]
+        async with fresh_runtime(storage=url):
+            await event_log_emit("news", "hello", {})
+        assert name in schemas()
+
+    assert name not in schemas()
