@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 UV := python3 -m uv
 
-.PHONY: uv help demo test check lint types interop bench stress mutants docs audit lock
+.PHONY: uv help demo test check lint types interop bench stress matrix mutants docs audit lock
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,15 @@ bench: uv ## harn against its peers and the bare floor (ONLY=pools for one subje
 
 stress: uv ## long crash, soak and fuzz runs (HARN_STRESS=10 presses ten times as hard; ONLY=tests/crash)
 	HARN_STRESS=$${HARN_STRESS:-10} $(UV) run pytest --timeout=3600 -n 0 $(ONLY)
+
+matrix: uv ## the suite on every Python from 3.11 on that this machine has (ONLY=tests/pools)
+	@for version in 3.11 3.12 3.13 3.14; do \
+		found=$$($(UV) python find $$version 2>/dev/null \
+			|| PYENV_VERSION=$$(pyenv versions --bare 2>/dev/null | grep "^$$version\." | tail -1) \
+				pyenv which python$$version 2>/dev/null) || continue; \
+		echo "Python $$version"; \
+		UV_PROJECT_ENVIRONMENT=.venv-$$version $(UV) run --python $$found pytest $(ONLY) || exit 1; \
+	done
 
 mutants: uv ## hand-made faults, each caught by a test (ONLY=lease for some; WORKERS=2 LIMIT=180)
 	$(UV) run python -m tools.mutants --workers $${WORKERS:-2} --limit $${LIMIT:-180} $(ONLY)
