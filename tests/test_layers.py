@@ -275,6 +275,23 @@ def test_a_statement_is_found_outside_its_files() -> None:
     assert [line for _, line in statements_in(ast.parse(text))] == [3, 3]
 
 
+@pytest.mark.parametrize(
+    "path",
+    [path for path in modules() if room_of(path) != "storage"],
+    ids=lambda path: str(path.relative_to(SOURCE)),
+)
+def test_nothing_outside_storage_reaches_the_engine_of_a_store(path: Path) -> None:
+    reached = [
+        node.lineno
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and node.attr == "driver"
+        and ast.unparse(node.value).rpartition(".")[2].endswith("store")
+    ]
+
+    assert not reached, f"{path}: give Store a method instead, lines {reached}"
+
+
 # -- the maps: the picture in the docs, the one in `harn`, and each room's own list
 
 ROOMS = sorted(path.parent for path in SOURCE.glob("*/__init__.py"))

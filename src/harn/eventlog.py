@@ -147,7 +147,7 @@ class EventLog:
             most=BATCH,
             most_bytes=BATCH_BYTES,
             weigh=_weigh,
-            at_once=self.store.driver.at_once,
+            at_once=self.store.at_once,
             key_of=_topic_of,
             failed=self._retry_later,
         )

@@ -220,7 +220,7 @@ class StoreLimiter:
 
         Callers that come in that turn are served after this one. Cancelling leaves nothing behind.
         """
-        is_quick = self.store.driver.runs_here and buckets <= FEW
+        is_quick = self.store.runs_here and buckets <= FEW
         if not is_quick or not self._is_quiet():
             return False
         self._batcher.is_held = True
@@ -248,7 +248,7 @@ class StoreLimiter:
             known=self._known_tickets(),
             remembered=None if self._is_sweeping else remembered,
         )
-        done = self.store.driver.try_now(lambda: carry_out(work, self.read_now, is_gone))
+        done = self.store.try_now(lambda: carry_out(work, self.read_now, is_gone))
         if done is not None:
             self._remembered = done.remembered or NOTHING
             self._note_use(done, self.clock.monotonic())

@@ -58,6 +58,16 @@ class Store:
         """Whether this store ends with the runtime."""
         return self.place.engine == "memory"
 
+    @property
+    def at_once(self) -> int:
+        """How many writing transactions can be under way together."""
+        return self.driver.at_once
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether `try_now` can do anything."""
+        return self.driver.runs_here
+
     async def run(
         self, recipe: Recipe[T], *, write: bool = True, durability: Durability | None = None
     ) -> T:
@@ -77,6 +87,13 @@ class Store:
         """Hand the operation over and return at once, with the future of its answer."""
         self._runtime.check_here()
         return self.driver.submit(recipe, write=write, into=into)
+
+    def try_now(self, recipe: Recipe[T]) -> T | None:
+        """Carry a brief operation that grows no topic out on this thread, if nothing is slow now.
+
+        None means that nothing has happened, and that `submit` is the way.
+        """
+        return self.driver.try_now(recipe)
 
     def run_now(self, recipe: Recipe[T]) -> T:
         """Carry the operation out between two awaits; only a memory store can."""
