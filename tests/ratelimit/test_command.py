@@ -39,6 +39,37 @@ def test_use_and_limits_are_listed(tmp_path: Path, capsys) -> None:
     assert found["a"]["frees_at"].endswith("Z")
 
 
+def use_two_rules(state_dir: Path) -> None:
+    async def main() -> None:
+        async with Runtime(state_dir=state_dir):
+            await acquire(key="a", limit=5, window_ms="1m")
+            await acquire(key="a", limit=40, window_ms="1h")
+
+    asyncio.run(main())
+
+
+def test_every_rule_in_force_is_listed(tmp_path: Path, capsys) -> None:
+    use_two_rules(tmp_path)
+
+    found = listed(capsys, "--state-dir", str(tmp_path))
+
+    assert found["a"]["rules"] == [
+        {"limit": 40, "window_ms": 3_600_000},
+        {"limit": 5, "window_ms": 60_000},
+    ]
+    assert (found["a"]["limit"], found["a"]["window_ms"]) == (40, 3_600_000)
+
+
+def test_the_table_has_a_line_for_every_rule(tmp_path: Path, capsys) -> None:
+    use_two_rules(tmp_path)
+
+    assert invoke(["ratelimit", "ls", "--state-dir", str(tmp_path)]) == 0
+
+    _, first, second = capsys.readouterr().out.splitlines()
+    assert first.split()[:4] == ["a", "2", "40", "1h"]
+    assert second.split() == ["a", "5", "1m"]
+
+
 def test_postgres_is_listed_by_the_servers_time(postgres_url: str, capsys) -> None:
     use_some(storage=postgres_url)
 

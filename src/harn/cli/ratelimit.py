@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -11,7 +12,7 @@ import click
 from harn.cli.output import emit, json_flag, table
 from harn.cli.store_choice import insecure_flag, usable_store
 from harn.duration import roughly, to_text
-from harn.ratelimit import BucketStatus, list_status
+from harn.ratelimit import BucketStatus, RuleStatus, list_status
 from harn.runtime import Runtime
 from harn.settings import Settings
 
@@ -37,7 +38,7 @@ def ls(
     everything: bool,
     as_json: bool,
 ) -> int:
-    """List buckets: use in the current window, who waits, when the oldest reservation frees."""
+    """List buckets: use, every rule in force, who waits, when the oldest reservation frees."""
     urls = _stores(state_path, state_dir, storage)
     found = asyncio.run(_look(urls))
     shown = [bucket for bucket in found if everything or not bucket.is_idle]
@@ -70,16 +71,19 @@ async def _look(urls: list[str]) -> list[BucketStatus]:
 def _render(buckets: list[BucketStatus]) -> str:
     if not buckets:
         return "no bucket is in use"
-    rows = [
-        (
-            bucket.key,
-            bucket.used,
-            "" if bucket.limit is None else str(bucket.limit),
-            "" if bucket.window_ms is None else to_text(bucket.window_ms / 1000),
-            bucket.waiting,
-            "" if bucket.frees_in_ms is None else f"in {roughly(bucket.frees_in_ms)}",
-            bucket.paused_until or "",
-        )
-        for bucket in buckets
-    ]
+    rows = [row for bucket in buckets for row in _rows(bucket)]
     return table(("bucket", "used", "limit", "window", "waiting", "frees", "paused until"), rows)
+
+
+def _rows(bucket: BucketStatus) -> Iterator[tuple[object, ...]]:
+    """Yield a row for the bucket, and a further one for each rule besides the longest window's."""
+    limit, window = ("", "") if not bucket.rules else _rule(bucket.rules[0])
+    frees = "" if bucket.frees_in_ms is None else f"in {roughly(bucket.frees_in_ms)}"
+    paused = bucket.paused_until or ""
+    yield bucket.key, bucket.used, limit, window, bucket.waiting, frees, paused
+    for rule in bucket.rules[1:]:
+        yield bucket.key, "", *_rule(rule), "", "", ""
+
+
+def _rule(rule: RuleStatus) -> tuple[str, str]:
+    return str(rule.limit), to_text(rule.window_ms / 1000)

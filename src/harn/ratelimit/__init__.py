@@ -19,7 +19,7 @@ from harn.ratelimit.buckets import Bucket, BucketGrant, RateLimitGrant
 from harn.ratelimit.limiter import Limiter, durable_rate_limit_acquire
 from harn.ratelimit.llm_slot import LlmSlot, llm_slot, with_rate_limit
 from harn.ratelimit.provider_limits import ProviderLimits, llm_rate_limit
-from harn.ratelimit.status import BucketStatus, list_status
+from harn.ratelimit.status import BucketStatus, RuleStatus, list_status
 
 __all__ = [
     "Bucket",
@@ -29,6 +29,7 @@ __all__ = [
     "LlmSlot",
     "ProviderLimits",
     "RateLimitGrant",
+    "RuleStatus",
     "durable_rate_limit_acquire",
     "list_status",
     "llm_rate_limit",

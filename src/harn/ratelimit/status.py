@@ -1,4 +1,4 @@
-"""What an operator sees of the buckets: use in the current window, who waits, when it frees."""
+"""What `harn ratelimit ls` shows of each bucket: use, rules, waiting callers, when units free."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from harn.clock import iso
 from harn.masking import mask
-from harn.records import SparseRecord
+from harn.ratelimit.rules import Rule, ends, read_rules
+from harn.records import Record, SparseRecord
 from harn.storage import Operation, Store, limits
 
 if TYPE_CHECKING:
@@ -16,10 +17,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class RuleStatus(Record):
+    """One rule of a bucket: at most *limit* units in any *window_ms*."""
+
+    limit: int
+    window_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class BucketStatus(SparseRecord):
     """One bucket of one store; *frees_at* is when the oldest reservation stops counting.
 
-    Of several rules for its key, *limit* and *window_ms* are those of the longest window.
+    *rules* are all rules in force for its key, the longest window first. *limit* and *window_ms*
+    are those of the longest window, and *used* is what counts in it.
     """
 
     store: str
@@ -27,6 +37,7 @@ class BucketStatus(SparseRecord):
     used: int
     limit: int | None
     window_ms: int | None
+    rules: tuple[RuleStatus, ...]
     reservations: int
     waiting: int
     frees_at: str | None
@@ -35,7 +46,7 @@ class BucketStatus(SparseRecord):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing counts, nobody waits and nothing is paused."""
+        """Whether no units count, no caller waits and nothing is paused."""
         return not (self.reservations or self.waiting or self.paused_until)
 
 
@@ -63,15 +74,28 @@ def _look(server_time: bool, clock: Clock) -> Operation[tuple[int, list[limits.B
 def _status(shown: str, use: limits.BucketUse, now: int, wall: int) -> BucketStatus:
     frees = None if use.frees_us is None else max(0, -(-(use.frees_us - now) // 1000))
     paused = use.paused_us - now
+    rules = _rules(use, now)
     return BucketStatus(
         shown,
         use.key,
         use.used,
-        use.limit or None,
-        use.span_us // 1000 or None,
+        rules[0].limit if rules else None,
+        rules[0].window_ms if rules else None,
+        rules,
         use.rows,
         use.waiting,
         None if frees is None else iso(wall + frees),
         frees,
         iso(wall + paused // 1000) if paused > 0 else None,
     )
+
+
+def _rules(use: limits.BucketUse, now: int) -> tuple[RuleStatus, ...]:
+    """Return the rules in force, the longest window first; the last ones that were, if none is."""
+    if not use.limit:
+        return ()
+    longest = Rule(use.limit, use.span_us, use.until_us - use.span_us)
+    rules = read_rules(use.other_rules, longest) if use.other_rules else [longest]
+    rules = [rule for end, rule in ends(rules) if end > now] or rules
+    rules.sort(key=lambda rule: rule.span, reverse=True)
+    return tuple(RuleStatus(rule.limit, rule.span // 1000) for rule in rules)
