@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings, strategies as st
 
 from harn import Bucket, RateLimitGrant, Runtime, durable_rate_limit_acquire
-from harn.ratelimit import transaction, window
+from harn.ratelimit import stored_window, window
 from harn.runtime import current_frame_var
 from harn.testing import FakeClock, fresh_runtime
 from tests.ratelimit.rulesmodel import RulesModel
@@ -119,12 +119,12 @@ async def carry_out(wishes: list[Wish]) -> list[tuple[int | None, int | None]]:
 @settings(deadline=None, max_examples=150)
 @given(wishes, st.sampled_from([1, 2, 16]), st.sampled_from([1, 3, 32]))
 def test_R1_R2_R7_everyone_is_admitted_exactly_when_the_model_says(wishes, page, spill) -> None:
-    before = transaction.PAGE, window.SPILL
-    transaction.PAGE, window.SPILL = page, spill
+    before = stored_window.PAGE, window.SPILL
+    stored_window.PAGE, window.SPILL = page, spill
     try:
         found = asyncio.run(carry_out(wishes))
     finally:
-        transaction.PAGE, window.SPILL = before
+        stored_window.PAGE, window.SPILL = before
     model(wishes, 2500)
 
     assert found == [(wish.admitted, wish.left) for wish in wishes]
@@ -222,12 +222,12 @@ async def name_rules(turns, where: object) -> tuple[list[bool], list[bool]]:
 def test_R6_processes_that_name_different_rules_admit_what_the_model_does(
     turns, spill, page
 ) -> None:
-    before = window.SPILL, transaction.PAGE
-    window.SPILL, transaction.PAGE = spill, page
+    before = window.SPILL, stored_window.PAGE
+    window.SPILL, stored_window.PAGE = spill, page
     try:
         with TemporaryDirectory() as where:
             found, expected = asyncio.run(name_rules(turns, Path(where) / "limits.sqlite"))
     finally:
-        window.SPILL, transaction.PAGE = before
+        window.SPILL, stored_window.PAGE = before
 
     assert found == expected

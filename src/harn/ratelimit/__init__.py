@@ -5,7 +5,8 @@ limiter.py           durable_rate_limit_acquire, and which store holds the rows
 store_limiter.py     gathers what callers want of one store, and carries it out in one operation
 waiting_callers.py   the callers of this process that wait; wake_times.py, when to ask again
 transaction.py       one transaction in the store: correct, admit, queue; records.py, its records
-window.py            the arithmetic of a sliding window; rules.py, several limits for one key
+window.py            the arithmetic of a sliding window; stored_window.py, with rows in the store
+rules.py             several limits for one key
 process_identity.py  whether the process that owns a ticket still runs
 provider_limits.py   limits of model providers: catalogue, environment, llm_rate_limit
 llm_slot.py          llm_slot and with_rate_limit; call_slots.py bounds the calls under way
