@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harn.clock import iso
 from harn.masking import mask
@@ -48,6 +48,12 @@ class BucketStatus(SparseRecord):
     def is_idle(self) -> bool:
         """Whether no units count, no caller waits and nothing is paused."""
         return not (self.reservations or self.waiting or self.paused_until)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field that has a value, JSON-ready."""
+        # Slots make a second class of the dataclass, so super() needs to be told which one.
+        found = super(BucketStatus, self).as_dict()
+        return {**found, "rules": [each.as_dict() for each in self.rules]}
 
 
 async def list_status(runtime: Runtime, url: str) -> list[BucketStatus]:
