@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -33,7 +34,9 @@ from harn.pools import (
     pool_wait,
     ring_buffer,
 )
+from harn.storage import Store, has_no_failures
 from harn.testing import FakeClock
+from harn.triggers import Triggers
 from harn.triggers.secrets import Secrets
 
 Seen = list[Any]
@@ -544,3 +547,54 @@ async def test_every_failed_attempt_is_logged_and_kept_with_its_traceback(
         assert told["error_message"] == "nothing there, ***"
         assert "in handler" in told["traceback"]
     assert "hush-hush" not in caplog.text + str(attempts) + str(letters)
+
+
+async def test_a_destination_without_failures_is_looked_up_once_a_second(
+    runtime: Runtime, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from harn.triggers import dispatcher
+
+    looked_up: Seen = []
+    look_up = dispatcher.has_no_failures
+    monkeypatch.setattr(
+        dispatcher, "has_no_failures", lambda name: looked_up.append(name) or look_up(name)
+    )
+    await on_channel("a", into([]))
+
+    for _ in range(3):
+        await channel_emit("a", None)
+    first = len(looked_up)
+    await clock.advance(seconds=2)
+    await channel_emit("a", None)
+
+    assert (first, len(looked_up)) == (1, 2)
+
+
+async def test_a_success_counts_a_failure_of_the_same_process_away(runtime: Runtime) -> None:
+    outcomes = iter([None, RuntimeError("down"), None])
+
+    async def handler(event: TriggerEvent) -> None:
+        if (outcome := next(outcomes)) is not None:
+            raise outcome
+
+    await on_channel("a", handler, retry={"max": 1})
+    for _ in range(3):
+        await channel_emit("a", None)
+
+    binding = current_runtime().service(Triggers).get("t")
+    store = current_runtime().service(Store)
+    assert await store.run(lambda: has_no_failures(binding.destination), write=False)
+
+
+async def test_a_task_factory_runs_on_the_event_loop(runtime: Runtime) -> None:
+    threads: Seen = []
+
+    def factory(event: TriggerEvent) -> Callable[[], None]:
+        threads.append(threading.current_thread())
+        return lambda: None
+
+    await pool_create(name="work")
+    await on_channel("a", SpawnToPool("work", factory))
+    await channel_emit("a", None)
+
+    assert threads == [threading.main_thread()]

@@ -50,6 +50,8 @@ logger = logging.getLogger("harn.triggers")
 
 MOST_TAKEN = 5
 """Processes that may die over one event before it is set aside."""
+TRUSTED = 1.0
+"""Seconds for which a destination without failures is not looked up again."""
 SETTLE_ATTEMPTS = 5
 MOST_ERROR = 4000
 WORN_OUT = "its handler has ended {n} processes before this one"
@@ -70,6 +72,8 @@ class Dispatcher:
         self.gates = Gates(runtime, self.owner)
         self._log = runtime.event_log
         self._secrets = runtime.service(Secrets)
+        self._working: dict[str, float] = {}
+        """Until when a destination counts as working without a look at the store."""
         self._idle: list[asyncio.Future[None]] = []
         unsettled = runtime.service(UnsettledSources)
         unsettled.add("queued_triggers", self._queued)
@@ -282,13 +286,24 @@ class Dispatcher:
             admitted, after = admit(_circuit(row), now)
             return admitted, _row(after)
 
-        if await self._is_unknown(binding.destination):
+        if await self._is_working(binding.destination):
             return True
         return bool(await self.store.run(lambda: at_circuit(binding.destination, decide)))
 
-    async def _is_unknown(self, destination: str) -> bool:
-        """Look, without a transaction that writes, whether a destination has ever failed."""
-        return await self.store.run(lambda: has_no_failures(destination), write=False)
+    async def _is_working(self, destination: str) -> bool:
+        """Tell whether no failure of a destination is known, as of a second ago at most.
+
+        The circuits are in the store, for all processes. Most destinations never fail, so a
+        dispatch does not read the store each time: what another process learns is seen within
+        `TRUSTED` seconds, and a failure of this process at once.
+        """
+        now = self.runtime.clock.monotonic()
+        if self._working.get(destination, 0.0) > now:
+            return True
+        if await self.store.run(lambda: has_no_failures(destination), write=False):
+            self._working[destination] = now + TRUSTED
+            return True
+        return False
 
     async def note_result(self, binding: Binding, error: BaseException | None) -> bool:
         """Count a success or a failure; tell whether the circuit is open now."""
@@ -298,7 +313,9 @@ class Dispatcher:
             after = after_success(circuit) if error is None else after_failure(circuit, now)
             return after.state(now) == "open", _row(after)
 
-        if error is None and await self._is_unknown(binding.destination):
+        if error is not None:
+            self._working.pop(binding.destination, None)
+        elif await self._is_working(binding.destination):
             return False
         return bool(await self.store.run(lambda: at_circuit(binding.destination, decide)))
 

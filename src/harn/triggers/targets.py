@@ -7,6 +7,7 @@ a failed attempt; whether there is another one is the dispatcher's business.
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -103,7 +104,8 @@ class LocalTarget:
 class SpawnToPool:
     """A handler that submits one closure to a pool for each event.
 
-    *task_factory* takes the event and returns the closure. *priority_from* and *key_from* are
+    *task_factory* takes the event and returns the closure. It runs on the event loop, so the work
+    belongs in the closure. *priority_from* and *key_from* are
     dotted paths into the event. A pool that does not exist puts the event among the dead letters
     at once; one that is full fails the attempt, and a drop policy's refusal is a result.
 
@@ -146,7 +148,9 @@ class SpawnToPool:
         pool = pool_get(self.pool)
         if pool is None:
             raise NotRetryable(f"pool {self.pool!r} does not exist; create it before its triggers")
-        closure = await runner_for(call.runtime, "auto").bind(self.task_factory)(call.event)
+        closure = self.task_factory(call.event)  # here: a thread for one line costs more than it
+        if inspect.isawaitable(closure):
+            closure = await closure
         if not callable(closure):
             raise TriggerError(
                 f"task_factory returned {type(closure).__name__}; it must return a function"
