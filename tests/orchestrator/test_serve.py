@@ -49,6 +49,11 @@ async def slow(event):
     await asyncio.sleep(1)
     write("ended")
 
+async def wait(event):
+    import harn
+    write("begun")
+    await harn.sleep("1h")
+
 async def die(event):
     write("dying")
     os.kill(os.getpid(), 9)
@@ -105,6 +110,27 @@ def test_X1_a_second_signal_does_not_wait_and_the_work_is_not_lost(place: Path) 
         process.hears("ready")
         until(lambda: "v1 1" in ledger(place))
     assert ledger(place) == ["begun", "v1 1"]
+
+
+def test_a_handler_that_waits_is_stopped_at_once_and_its_event_is_dispatched_again(
+    place: Path,
+) -> None:
+    (place / "harn.toml").write_text(MANIFEST.replace("::note", "::wait"))
+    with serving(place, "--shutdown-timeout", "1h") as process:
+        post(process.url, {"n": 1})
+        until(lambda: "begun" in ledger(place))
+        process.signal(signal.SIGTERM)
+        assert process.ends(30) == 0
+        assert process.hears("stopped")["finished"] is True
+    letters = json.loads(run(place, "dlq", "--json").stdout)
+
+    (place / "harn.toml").write_text(MANIFEST)
+    with serving(place) as process:
+        process.hears("ready")
+        until(lambda: "v1 1" in ledger(place))
+
+    assert ledger(place) == ["begun", "v1 1"]
+    assert letters["pending_entries"] == 0
 
 
 def test_a_signal_while_it_starts_is_not_lost(place: Path) -> None:

@@ -199,9 +199,10 @@ class Service:
     # -- the end -------------------------------------------------------------------------------
 
     async def drain(self, within: float) -> bool:
-        """Take nothing more in and let what runs finish; tell whether it did *within* seconds.
+        """Take nothing more in and ask the handlers to stop; tell if all ended *within* seconds.
 
-        What has not finished is given back: dispatches to the inbox, jobs to their queues.
+        A handler that waits in this library is told there; others may finish. What has not
+        finished is released: dispatches to the inbox, jobs to their queues.
         """
         self.intake.draining = True
         for binding in self.triggers.active():
@@ -211,6 +212,7 @@ class Service:
         consumers = [*self._consumers.values(), *self._retired]
         for consumer, _ in consumers:
             consumer.stop()
+        self.triggers.dispatcher.request_stop()
         clock = self.runtime.clock
         enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         timer = clock.call_at(clock.monotonic() + within, partial(resolve, enough))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from harn.clock import resolve
+from harn.context import Task
 from harn.errors import HarnError
 from harn.records import SparseRecord
 from harn.triggers.binding import Binding
@@ -89,6 +90,8 @@ class Dispatch:
         if known:
             self.outcome = Outcome("skipped", skip="duplicate")
         self.is_parked = False
+        self.task: Task | None = None
+        """The task that carries it out, once it has begun."""
         self._watchers: list[asyncio.Future[None]] = []
         self._loop = asyncio._get_running_loop()
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from harn import topics
 from harn.clock import from_iso, resolve, sleep_until
 from harn.errors import HarnError, StorageError
+from harn.graceful import is_stop, request_stop
 from harn.runtime import Task
 from harn.storage import (
     CircuitRow,
@@ -91,8 +92,18 @@ class Dispatcher:
             provider=event.provider,
         )
         task = Task(self.runtime, root.child_id("trigger"), binding.key, root, ambient=ambient)
+        dispatch.task = task
         self.running[dispatch.envelope] = dispatch
         launch(task, self._carry_out, (dispatch,))
+
+    def request_stop(self) -> None:
+        """Ask the handlers to stop: each is told in a wait of this library, once.
+
+        The event of a handler that lets the stop pass stays in the inbox, as after a cancel.
+        """
+        for dispatch in list(self.running.values()):
+            if dispatch.task is not None:
+                request_stop(dispatch.task)
 
     async def idle(self) -> None:
         """Wait until nothing is under way. Cancelling leaves everything alone."""
@@ -156,8 +167,10 @@ class Dispatcher:
                 outcome = await self._to_outcome(dispatch)
                 if outcome.status in ("failed", "dlq"):
                     fail_span(outcome.error or "failed")
+        except _Stopped:
+            pass  # the envelope stays in the inbox, and the next process dispatches it
         except Exception as error:
-            # The store failed us: the envelope stays, and whoever takes it over tries again.
+            # The store failed: the envelope stays, and the process that takes it over tries again.
             outcome = Outcome("failed", error=self.text_of(error))
             logger.error(
                 "%s: event %s: %s\n%s",
@@ -222,9 +235,13 @@ class Dispatcher:
             error: BaseException | None = None
             failure: Failure | None = None
             dispatch.go_on()
+            if dispatch.task is not None and dispatch.task.cancel_requested:
+                raise _Stopped  # no attempt begins after the stop
             try:
                 result = await dispatch.binding.target.deliver(self._call(dispatch, attempt))
             except (Exception, SystemExit) as raised:
+                if dispatch.task is not None and is_stop(dispatch.task, raised):
+                    raise _Stopped from raised
                 error, failure = raised, self.failure_of(raised)
             self._note_attempt(dispatch, attempt, error, failure, history)
             if error is None or failure is None:
@@ -411,6 +428,10 @@ class Dispatcher:
                 logger.warning("event %s: another process has taken it over", dispatch.event.id)
             return outcome
         raise AssertionError("unreachable")
+
+
+class _Stopped(Exception):
+    """The handler let a graceful stop pass: the attempt does not count."""
 
 
 def traced(name: str, attributes: Mapping[str, Any]) -> AbstractContextManager[object]:
