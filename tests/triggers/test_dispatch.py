@@ -598,3 +598,42 @@ async def test_a_task_factory_runs_on_the_event_loop(runtime: Runtime) -> None:
     await channel_emit("a", None)
 
     assert threads == [threading.main_thread()]
+
+
+async def test_a_channel_handler_emits_the_payload_with_the_events_id(runtime: Runtime) -> None:
+    seen: Seen = []
+    await on_channel("in", "channel://out", "forward")
+    await on_channel("out", seen.append, "reader")
+
+    [handle] = (await channel_emit("in", {"n": 1})).dispatched
+
+    [event] = seen
+    assert event.get("provider_payload.payload") == {"n": 1}
+    assert event.dedupe_key == handle.event_id
+    assert handle.result == {
+        "event_id": event.id,
+        "name": "out",
+        "duplicate": False,
+        "reached": ["reader"],
+    }
+
+
+async def test_a_batch_for_a_channel_is_emitted_as_a_list(runtime: Runtime) -> None:
+    seen: Seen = []
+    await on_channel("in", "channel://out", "forward", batch={"size": 2, "timeout": "1h"})
+    await on_channel("out", into(seen), "reader")
+
+    for n in range(2):
+        receipt = await channel_emit("in", n)
+    for handle in receipt.dispatched:
+        await handle.wait()
+
+    assert seen == [[0, 1]]
+
+
+@pytest.mark.parametrize(("handler", "said"), [("channel://", "name"), ("channel://in", "another")])
+async def test_a_channel_handler_needs_another_channels_name(
+    runtime: Runtime, handler: str, said: str
+) -> None:
+    with pytest.raises(InvalidOption, match=said):
+        await on_channel("in", handler)

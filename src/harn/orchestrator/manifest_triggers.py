@@ -48,7 +48,8 @@ class ManifestTrigger:
     @property
     def is_local(self) -> bool:
         """Whether its handler runs in this process, rather than being handed on."""
-        return not isinstance(self.handler, str) or "://" not in self.handler
+        handler = self.handler if isinstance(self.handler, str) else ""
+        return "://" not in handler or handler.startswith("channel://")
 
 
 def read_triggers(

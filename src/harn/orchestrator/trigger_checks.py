@@ -180,7 +180,9 @@ def check_reference(handler: Any) -> None:
             handler.get("key_from"),
         )
     elif not isinstance(handler, str):
-        raise ManifestError('"export::function", "worker://queue", "a2a://host/path", or a pool')
+        raise ManifestError(
+            '"export::function", "worker://queue", "channel://name", "a2a://host/path", or a pool'
+        )
     elif "://" in handler:
         check_handler(handler)
     else:

@@ -4,7 +4,7 @@ event.py           TriggerEvent, and dotted paths into it
 matching.py        which bindings an event reaches, and in which order
 binding.py         a trigger, checked, with its version
 registry.py        the triggers of a runtime: register, accept events, fire, emit, replay
-targets.py         where an event goes: functions, SpawnToPool, worker://; a2a.py, a2a://
+targets.py         where an event goes: functions, SpawnToPool, worker://, channel://; a2a.py, a2a://
 http_client.py     one HTTP request to a checked address
 allowed_hosts.py   which addresses may be called
 gate_rules.py      the options and decisions of the gates before a handler
@@ -127,7 +127,8 @@ async def trigger_register(
     """Register a trigger: events that *match* go to *handler*, through the gates of *flow*.
 
     *kind* is `channel.emit`, `cron`, `webhook`, `a2a-push` or `stream`. *handler* is a callable
-    that takes the event, a `SpawnToPool`, `"worker://queue"` or `"a2a://host/path"`. *flow* may
+    that takes the event, a `SpawnToPool`, `"worker://queue"`, `"channel://name"` or
+    `"a2a://host/path"`. *flow* may
     hold `concurrency`, `throttle`, `rate_limit`, `debounce`, `batch`, `singleton`, `priority`,
     `retry` and `dedupe_key`. Registering an id again makes a new version; what is under way ends
     on the old one. Cancelling registers nothing.

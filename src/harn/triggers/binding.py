@@ -141,12 +141,14 @@ def check_binding(
     priority = options.get("priority")
     order = priority if isinstance(priority, Mapping) else None
     gates = {name: options[name] for name in GATES if name in options}
+    target = check_handler(handler)
+    _check_no_loop(checked_match, target)
     return Binding(
         id=check_id(id),
         kind=checked_kind,
         provider=check_provider(checked_kind, provider),
         match=checked_match,
-        target=check_handler(handler),
+        target=target,
         retry=check_retry(options.get("retry"), default_retry),
         flow=check_flow(gates, order),
         dedupe_path=check_path("dedupe_key", options.get("dedupe_key")),
@@ -154,6 +156,12 @@ def check_binding(
         schedule=_schedule(checked_kind, checked_match, options),
         retry_given=options.get("retry") is not None,
     )
+
+
+def _check_no_loop(match: Match, target: Target) -> None:
+    """Refuse a trigger that would emit on the channel that it matches, without end."""
+    if target.kind == "channel" and f"channel:{target.uri.partition('://')[2]}" in match.events:
+        raise InvalidOption("handler", target.uri, "another channel than the one it matches")
 
 
 def check_id(id: Any) -> str:

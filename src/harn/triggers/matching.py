@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from harn.errors import InvalidOption, did_you_mean
+from harn.naming import check_name
 from harn.triggers.event import MISSING, TriggerEvent, check_path, find
 
 CHANNEL = "channel:"
@@ -125,6 +126,13 @@ def _equal(found: Any, wanted: Any) -> bool:
             and all(map(_equal, found, wanted))
         )
     return bool(found == wanted)
+
+
+def check_channel(name: Any) -> str:
+    """Return *name* if it may name a channel."""
+    if not isinstance(name, str) or not 0 < len(name) <= 128 or not name.isprintable():
+        raise InvalidOption("name", name, "1 to 128 printable characters")
+    return check_name("name", name)
 
 
 def check_match(match: Any, option: str = "match") -> Match:

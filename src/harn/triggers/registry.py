@@ -19,7 +19,7 @@ from harn import topics
 from harn.clock import SystemClock, resolve
 from harn.errors import InvalidOption, TriggerError, did_you_mean
 from harn.ids import digest
-from harn.naming import check_data, check_name, has_controls, joined
+from harn.naming import check_data, has_controls, joined
 from harn.records import Record, fields_of
 from harn.runtime import current_frame
 from harn.storage import (
@@ -37,7 +37,7 @@ from harn.triggers.binding import Binding, State, TriggerBinding
 from harn.triggers.dispatch_state import Dispatch, DispatchHandle
 from harn.triggers.dispatcher import Dispatcher, traced
 from harn.triggers.event import TriggerEvent, as_gate_key, check_field, check_tenant, event_at, find
-from harn.triggers.matching import route
+from harn.triggers.matching import check_channel, route
 from harn.triggers.recovery import Tending
 from harn.triggers.secrets import without_credentials
 from harn.triggers.sources import Sources
@@ -354,13 +354,6 @@ class Triggers:
             Sample("harn_trigger_in_flight", len(self.dispatcher.running)),
             Sample("harn_trigger_duplicates_total", self.duplicates),
         ]
-
-
-def check_channel(name: Any) -> str:
-    """Return *name* if it may name a channel."""
-    if not isinstance(name, str) or not 0 < len(name) <= 128 or not name.isprintable():
-        raise InvalidOption("name", name, "1 to 128 printable characters")
-    return check_name("name", name)
 
 
 def _delivery(binding: Binding, event: TriggerEvent, replay_of: str | None) -> Delivery:

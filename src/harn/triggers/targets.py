@@ -1,4 +1,4 @@
-"""Where an event goes: a function here, a pool here, a worker queue, a remote agent.
+"""Where an event goes: a function or pool here, a worker queue, a channel, a remote agent.
 
 A target delivers one event once and returns something JSON-ready, the receipt. What it raises is
 a failed attempt; whether there is another one is the dispatcher's business.
@@ -19,13 +19,15 @@ from harn.pools import PoolTask, pool_get
 from harn.tasks import check_callable, runner_for
 from harn.topics import check_queue_name
 from harn.triggers.event import MISSING, TriggerEvent, as_key, as_priority, check_path, find
+from harn.triggers.matching import check_channel
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
 
 logger = logging.getLogger("harn.triggers")
 
-SCHEMES = ("worker", "a2a")
+SCHEMES = ("worker", "channel", "a2a")
+_PAYLOAD = "provider_payload.payload"
 _RECEIPT = (
     *("id", "pool", "pool_id", "status", "priority", "key"),
     *("rejection_reason", "rejection_policy", "submitted_at"),
@@ -218,6 +220,42 @@ class WorkerTarget:
         return receipt.as_dict()
 
 
+class ChannelTarget:
+    """A channel: the event's payload is emitted on it, with the event's id.
+
+    An event that is delivered again, after a crash, is known by that id and emitted once. A batch
+    is emitted as the list of its members' payloads.
+    """
+
+    kind = "channel"
+
+    def __init__(self, channel: str) -> None:
+        self.channel = check_channel(channel)
+        self.uri = f"channel://{channel}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ChannelTarget) and self.uri == other.uri
+
+    def __hash__(self) -> int:
+        return hash(self.uri)
+
+    async def deliver(self, call: Call) -> Any:
+        """Emit the payload; the receipt has the id of the channel's event."""
+        from harn.triggers.registry import Triggers
+
+        event = call.event
+        payload = event.get(_PAYLOAD)
+        if event.batch is not None:
+            payload = [member.get(_PAYLOAD) for member in event.batch]
+        receipt = await call.runtime.service(Triggers).emit(self.channel, payload, id=event.id)
+        return {
+            "event_id": receipt.event_id,
+            "name": receipt.name,
+            "duplicate": receipt.duplicate,
+            "reached": [handle.binding_id for handle in receipt.dispatched],
+        }
+
+
 def replay_headers(call: Call) -> dict[str, Any]:
     """Return what a job carries of the replay that it came from; nothing if from none."""
     if not call.replay:
@@ -234,7 +272,7 @@ def replay_in(headers: Mapping[str, Any]) -> tuple[str | None, int]:
 
 
 def check_handler(handler: Any) -> Target:
-    """Read a handler: a callable, a `SpawnToPool`, `worker://queue` or `a2a://host/path`."""
+    """Read a handler: a callable, a `SpawnToPool`, or the URI of a queue, channel or agent."""
     if isinstance(handler, str):
         return _from_uri(handler)
     if isinstance(handler, SpawnToPool):
@@ -245,7 +283,7 @@ def check_handler(handler: Any) -> Target:
         raise InvalidOption(
             "handler",
             handler,
-            'a function, SpawnToPool(...), "worker://queue" or "a2a://host/path"',
+            'a function, SpawnToPool(...), "worker://queue", "channel://name" or "a2a://host/path"',
         )
     return LocalTarget(handler)
 
@@ -254,12 +292,15 @@ def _from_uri(uri: str) -> Target:
     scheme, separator, rest = uri.partition("://")
     if separator and scheme == "worker":
         return WorkerTarget(rest)
+    if separator and scheme == "channel":
+        return ChannelTarget(rest)
     if separator and scheme in ("a2a", "a2a+http"):
         from harn.triggers.a2a import A2aTarget
 
         return A2aTarget(uri)
     near = did_you_mean(scheme, SCHEMES) if separator else ""
-    accepted = f'"worker://queue" or "a2a://host/path"; a function is given as itself{near}'
+    known = '"worker://queue", "channel://name" or "a2a://host/path"'
+    accepted = f"{known}; a function is given as itself{near}"
     raise InvalidOption("handler", uri, accepted)
 
 
