@@ -314,3 +314,40 @@ def test_several_processes_dispatch_a_delivery_once(place: Path) -> None:
 
     assert sorted(answers) == ["accepted"] + ["duplicate"] * 5
     assert ledger(place) == ["v1 5"]
+
+
+def test_a_manifest_sends_a_webhook_to_a_channel_without_code(place: Path) -> None:
+    manifest = MANIFEST.replace("handlers::note", "channel://orders")
+    reader = """
+[[triggers]]
+id = "reader"
+kind = "channel.emit"
+provider = "channel"
+match = { events = ["channel:orders"] }
+handler = "handlers::note"
+"""
+    (place / "harn.toml").write_text(manifest + reader)
+
+    with serving(place) as process:
+        answer = post(process.url, {"n": 1})
+        until(lambda: ledger(place))
+
+    assert answer.status_code == 202
+    assert ledger(place) == ["v1 1"]
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_each_request_dispatch_and_failure_is_a_line_of_the_log(place: Path, format: str) -> None:
+    (place / "handlers.py").write_text("def note(event):\n    raise RuntimeError('down')\n")
+    env = {"HARN_LOG": format, "HARN_LOG_LEVEL": "info"}
+    with serving(place, env=env) as process:
+        post(process.url, {"n": 1})
+        until(lambda: any("dlq, attempts" in line for line in process.lines))
+
+    found = [line for line in process.lines if "harn.portal" in line or "harn.triggers" in line]
+    if format == "json":
+        for line in found:
+            assert {"at", "level", "logger", "message"} <= json.loads(line).keys()
+    for part in (": 202, ", "failed in attempt 1", "is a dead letter now", " dlq, attempts: "):
+        assert sum(part in line for line in found) == 1, part
+    assert all(SECRET not in line for line in found)

@@ -14,6 +14,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harn import __version__
+from harn.clock import Clock
 from harn.errors import DeadlineExceeded, StorageError
 from harn.escaping import to_json
 from harn.orchestrator import Intake, Reply, queue_samples
@@ -25,7 +26,7 @@ try:
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import PlainTextResponse, Response
     from starlette.routing import BaseRoute, Match, Route
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 except ImportError as error:  # pragma: no cover - the extra is installed in tests
     raise ImportError("serving needs the extra: install harn[server]") from error
 
@@ -40,6 +41,8 @@ READ_WITHIN = 10.0
 MOST_HEADERS = 100
 MOST_HEAD = 64 * 1024
 """Bytes of a request's target and headers together."""
+MOST_LOGGED = 200
+"""Characters of a path in a line of the log."""
 
 _LOCAL = re.compile(r"(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
@@ -120,12 +123,30 @@ class Doorkeeper:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request whose head is refused, and close its connection; pass others on."""
+        if scope["type"] == "http" and logger.isEnabledFor(logging.INFO):
+            send = _logged(scope, send, self._served.intake.runtime.clock)
         refused = _odd_head(scope) if scope["type"] == "http" else None
         if refused is None:
             await self._app(scope, receive, send)
             return
         self._served.intake.note_refusal(str(refused.body["error"]), refused.status)
         await _json(refused)(scope, receive, send)
+
+
+def _logged(scope: Scope, send: Send, clock: Clock) -> Send:
+    """Return a *send* that logs one line for the request when its answer begins."""
+    began = clock.monotonic()
+
+    async def logged(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            client = scope.get("client") or ("",)
+            ms = round((clock.monotonic() - began) * 1000)
+            # Without the query: it may carry a secret.
+            asked = f"{scope['method']} {scope['path'][:MOST_LOGGED]}"
+            logger.info("%s: %d, %d ms, from %s", asked, message["status"], ms, client[0])
+        await send(message)
+
+    return logged
 
 
 def _odd_head(scope: Scope) -> Reply | None:

@@ -182,6 +182,10 @@ class Dispatcher:
         finally:
             self.running.pop(dispatch.envelope, None)
             self.counts[outcome.status] += 1
+            logger.info(
+                "%s: event %s %s, attempts: %d",
+                *(dispatch.binding.key, dispatch.event.id, outcome.status, outcome.attempt_count),
+            )
             dispatch.end(outcome)
             if not self.running:
                 idle, self._idle = self._idle, []
