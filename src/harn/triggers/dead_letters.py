@@ -31,7 +31,7 @@ WORK_WITHIN = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Letters:
-    """A page of dead letters that wait for somebody, and how many there are."""
+    """A page of dead letters that are pending, and how many there are."""
 
     depth: int
     entries: list[dict[str, Any]]
@@ -55,7 +55,7 @@ class DeadLetters:
         self._log = runtime.event_log
 
     async def listed(self, after: int = 0, limit: int = 100) -> Letters:
-        """Return the oldest letters that wait for somebody."""
+        """Return the oldest pending letters."""
         depth, found = await self._store.run(lambda: dead_letters(after, limit), write=False)
         return Letters(depth, [await self._record(letter.entry) for letter in found])
 

@@ -110,7 +110,7 @@ class Dispatch:
         self.is_parked = False
 
     def end(self, outcome: Outcome) -> None:
-        """Note how it ended, and tell whoever waits."""
+        """Note how it ended, and wake its waiters."""
         self.outcome = outcome
         self._tell()
 

@@ -1,4 +1,10 @@
-"""Those of this process who wait before one gate; the first one asks, the others follow."""
+"""The dispatches of this process that wait at one gate; the first one asks, the others follow.
+
+This is not the wait queue of `harn.sync`, which grants to its waiters in the order of arrival.
+Here nothing is granted: the state is in the store, for all processes, and a waiter looks there
+itself. The order is by place (a rank, then a ticket of the store), so a later arrival may be the
+first.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +20,17 @@ Parked = Callable[[], None]
 
 
 class Resting(Protocol):
-    """What a line asks of the gates."""
+    """What a queue asks of the gates."""
 
     async def rest(self, woken: asyncio.Future[None], until_ms: int | None) -> None:
         """Wait until *woken*, until *until_ms*, or for a while."""
 
     def forget(self, gate: str) -> None:
-        """Drop a line that is empty."""
+        """Drop a queue that is empty."""
 
 
-class Line:
-    """A line before a gate, kept in order of place."""
+class GateQueue:
+    """The waiters of one gate, in the order of their places."""
 
     def __init__(self, gates: Resting, gate: str) -> None:
         self._gates = gates
@@ -38,15 +44,15 @@ class Line:
         return self._number
 
     def wake(self) -> None:
-        """Let the first of the line look again."""
+        """Let the first waiter look again."""
         if self._waiting:
             resolve(self._waiting[min(self._waiting)])
 
     async def wait(self, mine: Place, attempt: Attempt, parked: Parked) -> None:
-        """Wait until *attempt* says True; it is asked only while nobody here is ahead.
+        """Wait until *attempt* says True; it is asked only while no waiter here is ahead.
 
         A number from it is the time to ask again; *parked* is told when there is a wait.
-        Cancelling leaves the line.
+        Cancelling leaves the queue.
         """
         loop = asyncio.get_running_loop()
         self._waiting[mine] = loop.create_future()

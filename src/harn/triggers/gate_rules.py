@@ -125,14 +125,14 @@ def within_window(window: Window, admitted: Sequence[int], now_ms: int) -> Wait 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """A place in the line for a slot: better rank first, then the order of arrival."""
+    """A place in the queue for a slot: better rank first, then the order of arrival."""
 
     rank: int
     ticket: int
 
 
 def has_turn(mine: Place, waiting: Sequence[Place], held: int, most: int) -> bool:
-    """Decide whether *mine* gets a slot now: there is one, and nobody is ahead in the line."""
+    """Decide whether *mine* gets a slot now: there is one, and no waiter is ahead."""
     return held < most and all(mine <= other for other in waiting)
 
 

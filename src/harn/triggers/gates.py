@@ -1,9 +1,9 @@
-"""The gates, carried out: each decision of `flow.py` in a transaction of its own.
+"""The gates, carried out: each decision of `gate_rules.py` in a transaction of its own.
 
-State is in the store, so a gate is one for all processes that share it. Whoever waits for a slot
-or for room in a window stands in a line of this process; only the first of the line asks the
-store, and the others follow. What is held is given back on every way out; what a killed process
-held is free once it has been silent for half a minute.
+State is in the store, so a gate is one for all processes that share it. A dispatch
+that waits for a slot or for room in a window stands in a queue of this process; only the first one
+asks the store, and the others follow. What is held is released on every way out; what a killed
+process held is free once it has been silent for half a minute.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harn.checks import is_whole
 from harn.clock import resolve, sleep_until
 from harn.storage import Change, Mark, Store, at_gate
 from harn.triggers.event import TriggerEvent
-from harn.triggers.gate_queue import Line, Parked
+from harn.triggers.gate_queue import GateQueue, Parked
 from harn.triggers.gate_rules import (
     Batch,
     Concurrency,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from harn.runtime import Runtime
 
 POLL = 0.5
-"""Seconds after which the first of a line looks again, whatever happens."""
+"""Seconds after which the first waiter looks again, whatever happens."""
 NEVER = 1 << 62
 """A ticket behind every other."""
 
@@ -49,12 +49,12 @@ class Passage:
     members: tuple[int, ...] = ()
     """The envelopes of a batch that goes with this event, its own included."""
     holds: list[tuple[str, str, tuple[int, ...]]] = field(default_factory=list)
-    """What to give back: the record's kind, the gate and the tickets."""
+    """What to release: the record's kind, the gate and the tickets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """Who stands before the gates."""
+    """An event before the gates of its binding."""
 
     binding_id: str
     event: TriggerEvent
@@ -62,7 +62,7 @@ class Entrant:
     flow: Flow
     parked: Parked
     told_until: Callable[[str, int], None] | None = None
-    """Hears until when a gate lets nobody in, where that is known."""
+    """Receives the gate and the time until which it is shut, where that is known."""
 
     def gate(self, name: str, key: str | None) -> str:
         """Name the gate that this event stands before."""
@@ -76,14 +76,14 @@ class Gates:
         self._runtime = runtime
         self._store = runtime.service(Store)
         self._owner = owner
-        self._lines: dict[str, Line] = {}
+        self._queues: dict[str, GateQueue] = {}
         self._followers: dict[str, list[asyncio.Future[None]]] = {}
         """Members of batches that fire, by gate: woken when a batch is done."""
 
     async def enter(self, entrant: Entrant) -> Passage:
         """Pass every gate in order, waiting where one says so, or be skipped.
 
-        Cancelling gives back whatever was held by then.
+        Cancelling releases what was held by then.
         """
         passage = Passage()
         try:
@@ -105,7 +105,7 @@ class Gates:
         return passage
 
     async def leave(self, entrant: Entrant, passage: Passage) -> None:
-        """Give back everything that *passage* holds. A second call does nothing."""
+        """Release everything that *passage* holds. A second call does nothing."""
         while passage.holds:
             kind, gate, tickets = passage.holds.pop()
             await self._at(
@@ -116,7 +116,7 @@ class Gates:
                 resolve(follower)
 
     async def pause(self, entrant: Entrant, passage: Passage) -> None:
-        """Give the slot back while a retry waits; `resume` asks for it again."""
+        """Release the slot while a retry waits; `resume` asks for it again."""
         slots = [hold for hold in passage.holds if hold[0] == "concurrency_released"]
         for hold in slots:
             passage.holds.remove(hold)
@@ -147,12 +147,13 @@ class Gates:
                 entrant.parked()
             return state.until_ms if state.is_gathering else True
 
-        await self._line(gate).wait(Place(0, ticket), look, entrant.parked)
+        await self._queue(gate).wait(Place(0, ticket), look, entrant.parked)
         while state.members is None and not state.merged:
-            # Somebody else fires the batch with us in it. If they vanish, it gathers again.
+            # Another member fires the batch with this event in it. If that member vanishes, the
+            # batch gathers again.
             await self._after_batch(gate)
             if await look() is not True:
-                await self._line(gate).wait(Place(0, ticket), look, entrant.parked)
+                await self._queue(gate).wait(Place(0, ticket), look, entrant.parked)
         if state.merged:
             passage.holds.clear()
             passage.skipped = "batch_merged"
@@ -194,8 +195,8 @@ class Gates:
         if window is None:
             return
         gate = entrant.gate("throttle", window.key)
-        line = self._line(gate)
-        place = Place(0, line.next_number())
+        queue = self._queue(gate)
+        place = Place(0, queue.next_number())
         told = False
 
         async def attempt() -> bool | int:
@@ -209,12 +210,12 @@ class Gates:
                     entrant.told_until(gate, admitted)
             return admitted
 
-        await line.wait(place, attempt, entrant.parked)
+        await queue.wait(place, attempt, entrant.parked)
 
     async def _in_window(
         self, gate: str, entrant: Entrant, window: Window, admits: str, blocks: str | None
     ) -> bool | int:
-        """Ask for room in a window: True, or the time to ask again (False where nobody waits)."""
+        """Ask for room in a window: True, or the time to ask again (False if it may not wait)."""
         answer: list[bool | int] = []
 
         def decide(marks: list[Mark], now: int) -> Sequence[Change]:
@@ -275,27 +276,27 @@ class Gates:
         async def attempt() -> bool | int:
             return bool(await self._at(gate, entrant, partial(_take_slot, slots, mine)))
 
-        await self._line(gate).wait(mine, attempt, entrant.parked)
+        await self._queue(gate).wait(mine, attempt, entrant.parked)
 
     # -- waiting -------------------------------------------------------------------------------
 
     async def _at(self, gate: str, entrant: Entrant, decide: Any) -> list[int]:
         return await self._store.run(lambda: at_gate(gate, self._owner, entrant.envelope, decide))
 
-    def _line(self, gate: str) -> Line:
-        line = self._lines.get(gate)
-        if line is None:
-            line = self._lines[gate] = Line(self, gate)
-        return line
+    def _queue(self, gate: str) -> GateQueue:
+        queue = self._queues.get(gate)
+        if queue is None:
+            queue = self._queues[gate] = GateQueue(self, gate)
+        return queue
 
     def forget(self, gate: str) -> None:
-        """Drop the line of *gate*, which is empty."""
-        self._lines.pop(gate, None)
+        """Drop the queue of *gate*, which is empty."""
+        self._queues.pop(gate, None)
 
     def _wake(self, gate: str) -> None:
-        line = self._lines.get(gate)
-        if line is not None:
-            line.wake()
+        queue = self._queues.get(gate)
+        if queue is not None:
+            queue.wake()
 
     async def _after_batch(self, gate: str) -> None:
         """Wait until a batch of *gate* is done here, or for half a second."""
@@ -337,7 +338,7 @@ def _lead(
     """Look where a batch stands; its first member fires it when it is full or its time is up.
 
     Members of a batch that fires are held, with its leader's ticket as their rank. If the leader
-    is gone they gather again: nothing was promised to anybody yet.
+    is gone they gather again: no handler has seen them yet.
     """
     state.members, state.merged, state.until_ms = None, False, 0
     there = {mark.ticket for mark in marks}

@@ -2,8 +2,8 @@
 
 The queue is what retries here: a job is tried once for each claim. Where its trigger asks for
 retries, a failure waits as long as that says and the last one ends the job. A gate that does not
-let a job in gives it back to the queue, attempt included, until the gate may open; it does not keep
-a worker waiting long. Only a debounce is waited out: it would begin anew with each claim.
+let a job in releases it to the queue, attempt included, until the gate may open; it does not keep
+a worker waiting long. Only a debounce is waited out: it would begin again with each claim.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from harn.runtime import Runtime
 
 GATE_PATIENCE = 5.0
-"""Seconds that a job may wait at its gates before it is given back."""
+"""Seconds that a job may wait at its gates before it is released."""
 COME_BACK = 1.0
 
 Find = Callable[[str], Binding]
@@ -52,12 +52,12 @@ class JobRunner:
         """Why the pool tasks that a job caused did not end well, by the job's id."""
         self._work_within = work_within
         self._shut: dict[str, int] = {}
-        """Until when a gate lets nobody in, by gate."""
+        """Until when a gate is shut, by gate."""
 
     async def __call__(self, job: Job) -> Any:
         """Dispatch *job* once and return the handler's result.
 
-        Cancelling gives back what was held at the gates, and the consumer gives the job back.
+        Cancelling releases what was held at the gates, and the consumer releases the job.
         """
         binding, event = self._read(job)
         # Members of a batch have envelopes; a job has none. It goes alone.

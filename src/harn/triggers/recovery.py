@@ -1,7 +1,7 @@
-"""Signs of life, and what others left behind.
+"""Signs of life, and events that dead processes left behind.
 
-A process that dispatches says now and then that it lives. Whoever finds events of its own triggers
-whose owner is gone takes them over where their dispatch stood.
+A process that dispatches writes a sign of life every ten seconds. A process that finds events of
+its own triggers whose owner is gone takes them over where their dispatch stood.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_IN_MEMORY = 20_000
 """Records kept of each of our topics when the log is in memory."""
 
 
-class Tending:
+class Recovery:
     """Looks after the inbox for a runtime's triggers; a store in memory needs none of it."""
 
     def __init__(self, runtime: Runtime, triggers: Triggers) -> None:

@@ -38,7 +38,7 @@ from harn.triggers.dispatch_state import Dispatch, DispatchHandle
 from harn.triggers.dispatcher import Dispatcher, traced
 from harn.triggers.event import TriggerEvent, as_gate_key, check_field, check_tenant, event_at, find
 from harn.triggers.matching import check_channel, route
-from harn.triggers.recovery import Tending
+from harn.triggers.recovery import Recovery
 from harn.triggers.secrets import without_credentials
 from harn.triggers.sources import Sources
 
@@ -88,7 +88,7 @@ class Triggers:
         self.runtime = runtime
         self.dispatcher = Dispatcher(runtime)
         self.sources = Sources(runtime, self)
-        self.tending = Tending(runtime, self)
+        self.recovery = Recovery(runtime, self)
         self.by_hand = False
         """Whether events come from callers alone, as in a command that soon ends: no schedule or
         topic is followed, and what other processes left behind is left alone."""
@@ -118,7 +118,7 @@ class Triggers:
         self._tell("trigger_registered", binding)
         if not self.by_hand:
             self.sources.begin(binding)
-            self.tending.begin()
+            self.recovery.begin()
         return binding.shown("active")
 
     def unregister(self, id: str) -> bool:
@@ -273,8 +273,8 @@ class Triggers:
             if not known:
                 self.dispatcher.start(dispatch)
         if self._store.is_memory and self.taken_in % 1000 == 0:
-            await self.tending.bound_memory()
-        self.tending.begin()
+            await self.recovery.bound_memory()
+        self.recovery.begin()
         return Accepted(event, tuple(dispatches))
 
     async def fire(self, id: str, payload: Any = None, **fields: Any) -> DispatchHandle:
@@ -340,12 +340,12 @@ class Triggers:
 
     async def recover(self) -> int:
         """Take over what processes that are gone left behind; return how many events."""
-        return await self.tending.recover()
+        return await self.recovery.recover()
 
     async def aclose(self) -> None:
         """Say that this process no longer dispatches: what is left may be taken over at once."""
-        if self.taken_in or self.tending.recovered:
-            await self.tending.leave()
+        if self.taken_in or self.recovery.recovered:
+            await self.recovery.leave()
 
     def _samples(self) -> list[Sample]:
         counts = self.dispatcher.counts
