@@ -292,6 +292,16 @@ def test_nothing_outside_storage_reaches_the_engine_of_a_store(path: Path) -> No
     assert not reached, f"{path}: give Store a method instead, lines {reached}"
 
 
+@pytest.mark.parametrize(("room", "other"), [("queue", "triggers"), ("triggers", "queue")])
+def test_the_queue_and_the_triggers_of_a_store_do_not_import_each_other(
+    room: str, other: str
+) -> None:
+    for path in (SOURCE / "storage" / room).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            for name in _imported_names(node, package_of(path)):
+                assert not name.startswith(f"harn.storage.{other}."), f"{path} imports {name}"
+
+
 # -- the maps: the picture in the docs, the one in `harn`, and each room's own list
 
 ROOMS = sorted(path.parent for path in SOURCE.glob("*/__init__.py"))

@@ -9,7 +9,9 @@ import msgspec
 
 from harn.errors import StorageCorrupt
 from harn.storage.codec import decode
-from harn.storage.contract import Draft
+from harn.storage.contract import Draft, Event
+from harn.storage.indexes import INDEXES
+from harn.storage.log.events import append
 from harn.storage.operations import Operation, ask
 from harn.storage.queue.dead_jobs import dead_letters, failure_fields
 from harn.storage.queue.job_index import (
@@ -42,8 +44,7 @@ from harn.storage.queue.job_records import (
     SettlementResult,
     Share,
 )
-from harn.storage.triggers.trigger_fold import write
-from harn.topics import queue_topics
+from harn.topics import TRIGGER_DLQ, queue_topics
 
 PURGE_BATCH = 2000
 
@@ -62,6 +63,20 @@ _encode = msgspec.json.encode
 def queue_headers(queue: str) -> bytes:
     """Encode the headers of a queue's claim and response records."""
     return _encode({"queue": queue})
+
+
+def _append(drafts: Sequence[Draft]) -> Operation[None]:
+    """Append *drafts*; an index of dead letters, if there is one, gets those among them."""
+    if not any(item.topic == TRIGGER_DLQ for item in drafts):
+        yield from append(drafts, places=False)
+        return
+    placed = yield from append(drafts)
+    listing = [index for index in INDEXES if index.wants(TRIGGER_DLQ)]
+    for item, (id, at) in zip(drafts, placed, strict=True):
+        if item.topic == TRIGGER_DLQ:
+            event = Event(id, item.topic, item.kind, msgspec.json.decode(item.payload), {}, at)
+            for index in listing:
+                yield from index.fold(event)
 
 
 def read_bodies(topic: str, ids: Sequence[int]) -> Operation[dict[int, bytes]]:
@@ -90,7 +105,7 @@ def write_back(state: QueueState) -> Operation[None]:
     yield from save_queue(state)
     drafts, state.drafts = state.drafts, []
     if drafts:
-        yield from write(drafts, places=False)  # a dead letter is also listed with the triggers
+        yield from _append(drafts)
 
 
 def lapse_and_bury(state: QueueState, new_id: NewId) -> Operation[None]:
