@@ -64,7 +64,7 @@ class Activity:
         self.idle_fds: set[int] = set()
         """Sockets of ours that only ever hint, such as a LISTEN connection."""
         self.idle_timers: weakref.WeakSet[Timer] = weakref.WeakSet()
-        """Background timers on the real loop: they will not wake anybody who waits."""
+        """Background timers on the real loop: they wake no waiter."""
         self._calls: dict[object, None] = {}
         self._when_less: list[asyncio.Future[None]] = []
 
@@ -103,7 +103,7 @@ class Activity:
     async def worked(self) -> bool:
         """Wait until a call on a thread is counted off; false if there is none to wait for.
 
-        After `PATIENCE` those under way are no longer waited for: a thread may work for ever.
+        After `PATIENCE` those under way are no longer waited for: a thread may work forever.
         Cancelling leaves nothing behind.
         """
         if not self._calls:
@@ -169,7 +169,7 @@ async def sleep_until(clock: Clock, when: float) -> None:
 
 
 def resolve(future: asyncio.Future[None]) -> None:
-    """Wake whoever waits for *future*, unless that has happened already."""
+    """Wake the waiter of *future*, unless that has happened already."""
     if not future.done():
         future.set_result(None)
 

@@ -41,7 +41,7 @@ class Ambient:
 
     @property
     def submitted_by(self) -> str:
-        """Name whoever submits work from here: workflow, agent session, worker, or `"user"`."""
+        """Name the submitter of work from here: workflow, agent session, worker, or `"user"`."""
         return self.workflow_id or self.agent_session_id or self.worker_id or "user"
 
 
@@ -141,7 +141,7 @@ class Frame:
 
     The `tasks` room gives the two slots their meaning: *nursery* takes what is spawned here
     (None: detached), *cleanups* (owner: what to call) unwinds last in, first out when the frame
-    ends; whoever is done early deletes its own entry.
+    ends; an owner that is done early deletes its own entry.
     """
 
     __slots__ = ("cleanups", "nursery", "task")

@@ -15,7 +15,7 @@
     │  └─ PoolLocked             another process owns the journal
     ├─ DeadlockError             everyone waits for everyone
     │  ├─ MutexReentered         HARN-ORC-011: a task waits for what it holds
-    │  └─ ChannelDeadlock        HARN-ORC-012: nobody is left to send or receive
+    │  └─ ChannelDeadlock        HARN-ORC-012: no task is left to send or receive
     ├─ ChannelClosed             sending to, or receiving past the end of, a closed channel
     ├─ MailboxClosed             receiving past the end of a closed mailbox
     ├─ RaceFailed                every runner of a race failed; `.errors` by index
@@ -81,7 +81,7 @@ class InvalidOption(HarnError, ValueError):
 def _shown(value: object) -> str:
     try:
         text = repr(value)
-    except Exception:  # an int of too many digits, or somebody's own repr
+    except Exception:  # an int of too many digits, or a repr that raises
         return f"<{type(value).__name__}, which cannot be shown>"
     return text if len(text) <= 120 else f"{text[:117]}..."
 

@@ -450,7 +450,7 @@ class EventLog:
     def _head_known(self, asked: asyncio.Future[int]) -> None:
         self._heads.discard(asked)
         if not asked.cancelled():
-            asked.exception()  # whoever iterates raises it; nobody else must
+            asked.exception()  # the iteration raises it; no other place must
         if not self._heads:
             self._batcher.is_held = False
             if self._batcher.waiting:

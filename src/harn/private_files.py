@@ -88,7 +88,7 @@ def weakness(path: Path, *, owned: bool = False) -> str | None:
         return None
     mode = stat.S_IMODE(about.st_mode)
     if mode & stat.S_IWOTH:
-        return f"can be written by anybody ({mode:04o}): `chmod o-w` it"
+        return f"can be written by every user ({mode:04o}): `chmod o-w` it"
     if mode & stat.S_IWGRP and not _is_private_group(about):
         return f"can be written by its group ({mode:04o}): `chmod g-w` it"
     if owned and about.st_uid not in (os.geteuid(), 0):

@@ -1,8 +1,8 @@
 """Could anything outside still wake this loop?
 
 Two rooms must know. A fake clock may only jump ahead when nothing real is at work, and the
-deadlock detector may only raise when nobody is left who could send. Both err on one side: what
-we cannot see into (another kind of event loop, a thread that somebody started) counts as at work.
+deadlock detector may only raise when no sender is left. Both err on one side: what
+we cannot see into (another kind of event loop, a thread of unknown origin) counts as at work.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _open_socket(loop: asyncio.AbstractEventLoop, activity: Activity) -> str | N
 
 
 def _is_listening(fd: int) -> bool:
-    """Tell whether *fd* only accepts connections: such a server wakes nobody by itself."""
+    """Tell whether *fd* only accepts connections: such a server wakes no task by itself."""
     try:
         borrowed = socket.socket(fileno=fd)
     except OSError:

@@ -176,7 +176,7 @@ class Settings:
         "HARN_LLM_RATE_LIMIT_MAX_WAIT_MS",
         None,
         _milliseconds,
-        "How long a model call may wait for its quota before it fails; without it, for ever.",
+        "How long a model call may wait for its quota before it fails; without it, forever.",
     )
     llm_rate_limit_travel_ms: int | None = _variable(
         "HARN_LLM_RATE_LIMIT_TRAVEL_MS",

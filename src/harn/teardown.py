@@ -135,7 +135,7 @@ def _described(error: BaseException) -> str:
 async def _to_the_end(
     frame: Frame, owner: object, cleanup: Awaitable[Any], failures: list[BaseException]
 ) -> None:
-    # A task of its own: a cancel aimed at whoever unwinds must not stop the cleanup half-way.
+    # A task of its own: a cancel aimed at the unwinding task must not stop the cleanup half-way.
     clock = frame.task.runtime.clock
     running = asyncio.ensure_future(_awaited(cleanup))
     report = partial(logger.warning, "a cleanup of %r still runs after %g s", owner, REPORT_AFTER)

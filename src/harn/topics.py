@@ -99,7 +99,7 @@ TOPICS += (
     Topic(
         TRIGGER_ENVELOPES,
         ("event_ingested",),
-        "Events on their way to a trigger, written before anybody is told that they arrived.",
+        "Events on their way to a trigger, written before their arrival is acknowledged.",
     ),
     Topic(
         TRIGGER_CLAIMS,

@@ -88,7 +88,9 @@ async def test_every_room_refuses_a_directory_that_anybody_can_write_to(
     state.mkdir()
     state.chmod(0o777)
 
-    with pytest.raises(StorageError, match=r"can be written by anybody \(0777\).*ALLOW_INSECURE"):
+    with pytest.raises(
+        StorageError, match=r"can be written by every user \(0777\).*ALLOW_INSECURE"
+    ):
         await room(state)
     assert list(state.rglob("*.sqlite")) == []
 
@@ -100,7 +102,9 @@ async def test_a_store_file_that_others_can_write_to_is_refused(tmp_path: Path) 
     await open_sqlite(tmp_path)
     (tmp_path / "events.sqlite").chmod(0o666)
 
-    with pytest.raises(StorageError, match=r"the store .*events.sqlite can be written by anybody"):
+    with pytest.raises(
+        StorageError, match=r"the store .*events.sqlite can be written by every user"
+    ):
         await open_sqlite(tmp_path)
 
 
@@ -208,8 +212,8 @@ def test_a_command_refuses_and_its_flag_allows(
     command = ["log", "verify", "--state-dir", str(tmp_path / "state")]
 
     assert invoke(command) == 1
-    assert "can be written by anybody (0777)" in capsys.readouterr().err
-    with pytest.raises(ManifestError, match=r"the manifest .* can be written by anybody"):
+    assert "can be written by every user (0777)" in capsys.readouterr().err
+    with pytest.raises(ManifestError, match=r"the manifest .* can be written by every user"):
         read_manifest(manifest)
 
     assert invoke([*command, "--allow-insecure-state"]) == 0
@@ -230,9 +234,9 @@ def test_the_doctor_warns_of_what_commands_refuse(
     assert invoke(["doctor", "--state-dir", str(state)]) == 0
 
     said = capsys.readouterr().out
-    assert f"warn  state directory  {state} can be written by anybody (0777)" in said
-    assert f"{state}/events.sqlite can be written by anybody (0666)" in said
-    assert "harn.toml can be written by anybody (0666)" in said
+    assert f"warn  state directory  {state} can be written by every user (0777)" in said
+    assert f"{state}/events.sqlite can be written by every user (0666)" in said
+    assert "harn.toml can be written by every user (0666)" in said
     assert "chmod o-w" in said
 
 

@@ -137,7 +137,7 @@ def test_S2_a_manifest_that_anybody_can_write_is_refused(tmp_path: Path) -> None
     path = write(tmp_path, CONSUMER)
     path.chmod(0o666)
 
-    with pytest.raises(ManifestError, match="written by anybody"):
+    with pytest.raises(ManifestError, match="written by every user"):
         read_manifest(path)
 
 

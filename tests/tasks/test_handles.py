@@ -214,7 +214,7 @@ async def test_N5_the_error_of_a_detached_task_is_logged_once_when_its_handle_is
     gc.collect()
 
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
-    assert "task_root:spawn:1 (spawn) failed and nobody awaited it" in caplog.text
+    assert "task_root:spawn:1 (spawn) failed and was not awaited" in caplog.text
     assert "Boom: boom" in caplog.text
 
 

@@ -8,7 +8,7 @@
     permits.py    named mutex, rwlock, semaphore, gate; permit_queue.py gives the permits out,
                   metrics.py counts them
     waitpoint.py  moments that many wait for and one settles
-    deadlock.py   finds out when nobody can come any more
+    deadlock.py   finds out when no task is left that could send
     wait_queue.py the one wait queue under all of them
 
 First come, first served, safe to cancel at any moment, and usable from worker threads.

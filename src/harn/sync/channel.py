@@ -2,8 +2,9 @@
 
 A value stays in the channel's buffer until the very moment its receiver runs: a woken receiver is
 *promised* a value, a woken sender is *promised* room, and each takes what it was promised when it
-resumes. So a cancelled send was not sent, a cancelled receive lost nothing, nobody overtakes
-whoever was woken first, and at every moment what was sent is what was received plus `len(channel)`.
+resumes. So a cancelled send was not sent, a cancelled receive lost nothing, no task overtakes the
+one that was woken first, and at every moment what was sent is what was received plus
+`len(channel)`.
 """
 
 from __future__ import annotations

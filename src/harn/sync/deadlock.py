@@ -1,14 +1,14 @@
-"""Who waits on whom, and the moment when nobody can come any more.
+"""Who waits on whom, and the moment when no task is left that could help.
 
 A task that blocks on a channel without a timeout says so in `Task.waiting`; one that awaits other
-tasks, or queues for a permit, does the same. While somebody is blocked on a channel a timer looks
+tasks, or queues for a permit, does the same. While a task is blocked on a channel a timer looks
 now and then whether the whole loop has come to rest for good: every task of the runtime blocked
 in one of these ways, nothing ready to run, no timer, no thread, subprocess, socket, signal
 handler or foreign asyncio task left that could wake one of them. Then, and only then, the task
 that blocked last gets a `ChannelDeadlock`. It may handle it, and set the others free; if not, the
 next look gives the error to the next one.
 
-Looking costs nothing while messages flow, a timer callback a few times a second while somebody is
+Looking costs nothing while messages flow, a timer callback a few times a second while a task is
 blocked. What cannot be seen into (an event loop that is not asyncio's own) counts as alive.
 """
 
@@ -68,7 +68,7 @@ def ended_waiting(task: Task, waiter: Waiter) -> None:
 
 
 class Detector:
-    """Looks for deadlocks of one runtime while somebody is blocked on a channel."""
+    """Looks for deadlocks of one runtime while a task is blocked on a channel."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime

@@ -1,7 +1,7 @@
 """Mailboxes: named inboxes, one per name and scope, for tasks that act on messages.
 
 A mailbox is a channel that can be found by name and whose sender learns by `False`, not by an
-error, that nobody reads any more. A task that waits for mail may wait for ever: it takes no part
+error, that no reader is left. A task that waits for mail may wait forever: it takes no part
 in the detection of deadlocks.
 """
 
@@ -145,7 +145,7 @@ def mailbox_open(
 def mailbox_lookup(
     name: str, scope: str = "task_group", tenant_id: str | None = None
 ) -> Mailbox[Any] | None:
-    """Return the mailbox *name* of *scope* if somebody has opened it."""
+    """Return the mailbox *name* of *scope* if it is open."""
     task = current_frame().task
     where = resolve_scope(task, scope, tenant_id)
     found: Mailbox[Any] | None = task.runtime.service(Namespaces).find("mailbox", where, name)

@@ -51,7 +51,7 @@ class SharedMetrics(Record):
 class _Counted:
     """The identity and the counters of shared state, and the lock that guards both.
 
-    The lock is re-entrant and its own: comparing two values may run anybody's code.
+    The lock is re-entrant and its own: comparing two values may run user code.
     """
 
     __slots__ = ("_failed", "_lock", "_reads", "_stale", "_swapped", "_writes", "key", "scope")

@@ -1,20 +1,21 @@
-"""One wait queue, for everything in this room that waits.
+"""One wait queue, for everything that lets callers wait in line.
 
-A primitive keeps its state in plain attributes, changes it under `guard`, and parks whoever must
-wait as a `Waiter` in a `WaitQueue`. Three rules make that safe against cancels and threads:
+A primitive keeps its state in plain attributes, changes it under `guard`, and lets a caller that
+must wait stand in a `WaitQueue` as a `Waiter`. Three rules make that safe against cancels and
+threads:
 
 1. **The state says who was granted, the future only wakes.** A grant is `waiter.state = GRANTED`,
-   set under `guard` together with whatever it costs (a slot, a value, permits). Cancelling can
-   therefore come at any moment, also between the grant and the resumption: the waiter that finds
-   itself granted on its way out hands the grant on (`withdraw` tells it).
+   set under `guard` together with what it costs (a slot, a value, permits). A cancel can therefore
+   come at any moment, also between the grant and the resumption: a waiter that finds itself granted
+   on its way out hands the grant on (`withdraw` tells it).
 2. **First come, first served, among those still waiting.** Leaving the queue costs nothing: a
-   waiter that gave up is skipped when it comes to the front, and swept out once the dead
-   outnumber the living.
-3. **One guard for the whole room.** The regions are a few lines long, never await and never call
-   anybody's code, so one lock is held for a microsecond at most. It lets a select hold a place in
+   waiter that gave up is skipped when it comes to the front, and such waiters are swept out once
+   they are the majority.
+3. **One guard for the whole room.** The guarded regions are a few lines long, never await and never
+   call user code, so the lock is held for a microsecond at most. It lets a select hold a place in
    many queues at once, and it lets worker threads use the same primitives as the loop. It is
-   re-entrant because a finaliser may run anywhere, also inside a region. PermitQueue, which only
-   their loop's thread changes, do without it (see `permit_queue.py`).
+   re-entrant because a finaliser may run anywhere, also inside a guarded region. A permit queue,
+   which only its loop's thread changes, needs no guard (see `permit_queue.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ WAITING, GRANTED, CLOSED, TIMED_OUT, GONE = range(5)
 """What can have become of a waiter."""
 
 SWEEP_AFTER = 64
-"""Dead waiters that a queue tolerates before it looks whether they are the majority."""
+"""Waiters that gave up and stay in a queue before it looks whether they are the majority."""
 
 guard = threading.RLock()
 """Held while the state of any primitive changes."""
@@ -93,7 +94,7 @@ class Waiter:
             elif not future.done():
                 future.set_result(None)
         except RuntimeError:
-            pass  # its loop is closed, and so nobody is waiting
+            pass  # its loop is closed, and so no task waits
 
     def expire(self) -> None:
         """Give up waiting because its time has come, unless it was granted before."""

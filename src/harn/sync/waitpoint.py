@@ -137,7 +137,7 @@ class Waitpoints:
             if line is None or id in self._watchers or self._runtime.closing:
                 return
             if error is None:
-                self._watch(id)  # somebody came while the last one left
+                self._watch(id)  # a new waiter came while the last one left
                 return
             while (waiter := line.first()) is not None:
                 line.popleft()

@@ -83,7 +83,7 @@ def owned(handle: T) -> T:
 def disown(handle: T) -> T:
     """Undo `owned` in this block or one around it: from now on the caller closes *handle*.
 
-    A permit, which its block owns by itself, is held on until somebody releases it.
+    A permit, which its block owns by itself, is held until it is released.
     Returns *handle*, so a function that hands it on can end in `return disown(handle)`. One that is
     not owned here is returned as it is.
 

@@ -1,8 +1,8 @@
 """A running task as its owner sees it: await it, cancel it, ask how it ended.
 
-A `TaskHandle` stands between an asyncio task and whoever is interested in it. Each `await` of a
+A `TaskHandle` stands between an asyncio task and its observers. Each `await` of a
 handle waits on a future of its own, so cancelling the one who waits leaves the task alone. An
-error goes to those who wait; if nobody does, to the nursery that owns the task; a detached task's
+error goes to those who wait; if none does, to the nursery that owns the task; a detached task's
 goes to the log, once, when its handle is thrown away or the runtime ends.
 """
 
@@ -41,7 +41,7 @@ class AwaitingTasks:
 
     def by(self, task: Task) -> bool:
         """Say so for *task*, if it is *task* itself that waits here and not another asyncio task
-        that somebody started inside it; tell whether, so that the caller takes it back.
+        that was started inside it; tell whether, so that the caller takes it back.
         """
         if task.aio is not asyncio.current_task():
             return False
@@ -56,7 +56,7 @@ class Nursery(Protocol):
         """Take *handle* in before it starts; raise if no more can come."""
 
     def child_ended(self, handle: TaskHandle[Any], error: BaseException | None) -> None:
-        """Let go of *handle*; *error* is its failure, if nobody else received it."""
+        """Let go of *handle*; *error* is its failure, if no waiter received it."""
 
     def child_failed(self, error: BaseException) -> None:
         """Answer for *error*, of a child that has ended before."""
@@ -313,7 +313,7 @@ def launch(
     elif runtime.closing:
         raise HarnError("this Runtime has been left and takes no more tasks")
     running = run_in_frame(frame or Frame(task, nursery), call, args)
-    # Not `loop.create_task`: an eager task factory would run it before anybody owns it.
+    # Not `loop.create_task`: an eager task factory would run it before it has an owner.
     aio = asyncio.Task(running, loop=loop, name=task.id)
     handle._aio = task.aio = aio
     runtime.tasks.add(task)
@@ -339,7 +339,7 @@ async def run_in_frame(frame: Frame, call: Callable[..., Awaitable[T]], args: tu
 
 
 class Unseen:
-    """The failures of a runtime's detached tasks that nobody has looked at yet."""
+    """The failures of a runtime's detached tasks that were not received yet."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._reports: set[weakref.finalize[Any, Any]] = set()
@@ -360,6 +360,4 @@ class Unseen:
 
 
 def _report(task_id: str, name: str, error: BaseException) -> None:
-    logger.error(
-        "detached task %s (%s) failed and nobody awaited it", task_id, name, exc_info=error
-    )
+    logger.error("detached task %s (%s) failed and was not awaited", task_id, name, exc_info=error)

@@ -165,8 +165,8 @@ async def parallel_settle(
 ) -> Settled[Any]:
     """Run *fn* with each of *items*; return every outcome in order, `Ok(value)` or `Err(error)`.
 
-    A failure disturbs nobody. Cancelling cancels and awaits every task of it and is raised: it is
-    no outcome.
+    A failure does not disturb the others. Cancelling cancels and awaits every task of it and is
+    raised: it is no outcome.
 
     >>> import harn
     >>> async def main() -> tuple[int, int]:

@@ -1,8 +1,8 @@
 """Workers that carry out one function over many items: the engine under every `parallel` form.
 
 With a cap, that many workers pull from one iterator until it is empty, so a million items cost no
-more each than ten, and an item that nobody has room for is not even made. Without a cap every item
-has a worker of its own. Each item is a task of its own to everything that asks (`runtime_context`,
+more each than ten, and an item that no worker has room for is not even made. Without a cap every
+item has a worker of its own. Each item is a task of its own to everything that asks (`runtime_context`,
 `defer`, permits, `is_cancelled`) and has a copy of the context, although one asyncio task may carry
 out thousands: `_in_context` steps an item's coroutine inside the item's context.
 

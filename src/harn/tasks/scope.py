@@ -10,8 +10,8 @@ The scope is our own, built on futures, because none of the standard pieces keep
 - A cancel from outside is passed on to the tasks and comes out as what it is.
 
 Interrupting the body is `Task.cancel`, taken back with `uncancel` on the way out. The count that
-asyncio keeps of both tells whether somebody else wanted to cancel us as well; then they win. The
-interrupt is always requested while the body's task is not running, so it is delivered at the
+asyncio keeps of both tells whether another caller wanted to cancel us as well; then that cancel
+wins. The interrupt is always requested while the body's task is not running, so it is delivered at the
 body's very next step and never lies in wait for code after the block.
 """
 
@@ -59,7 +59,7 @@ def spawn(
     """Start *fn* with *args* as a task of its own and return its handle at once.
 
     Inside a `scope` the task belongs to the scope. Elsewhere it is detached: it runs until it ends
-    or its runtime does, and an error that nobody awaits is logged. A cancel of its parent does not
+    or its runtime does, and an error that is not awaited is logged. A cancel of its parent does not
     end it then, but it is told: `is_cancelled()` turns true. *isolation* says where it runs:
     `"auto"` (an async function on the loop, a plain one on a worker thread), `"task"` (on the
     loop), `"thread"`, or `"process"` (arguments and result are copied). A plain function that
@@ -208,7 +208,7 @@ class Scope:
             del chosen, error, cancel, context
 
     def _cancelled_from_outside(self, error: BaseException | None) -> bool:
-        """Take our interrupt back, and tell whether somebody else asked for a cancel too."""
+        """Take our interrupt back, and tell whether another caller asked for a cancel too."""
         if not self._interrupted:
             return isinstance(error, asyncio.CancelledError)
         return self._host.uncancel() > self._cancels_before
@@ -259,7 +259,7 @@ class Scope:
             handle.task.runtime.loop.call_soon(handle.cancel)
 
     def child_ended(self, handle: TaskHandle[Any], error: BaseException | None) -> None:
-        """Let go of *handle*; its *error*, if nobody received it, ends the scope."""
+        """Let go of *handle*; its *error*, if no waiter received it, ends the scope."""
         self._children.pop(handle.task, None)
         if error is not None:
             self.child_failed(error)

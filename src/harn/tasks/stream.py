@@ -221,7 +221,7 @@ class Streaming(Crew):
             self._let_go()
 
     def abandon(self) -> None:
-        """End the work because nobody can ask for it any more. (On any thread.)"""
+        """End the work because no caller can ask for it any more. (On any thread.)"""
         if self._state == "open":
             loop = self.runtime.loop
             if not loop.is_closed():

@@ -334,7 +334,7 @@ def works_for(running: asyncio.Task[Any] | None) -> asyncio.Task[Any] | None:
 
 async def _reach(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     result = fn(*args)
-    # A handle is something to await too, but whoever spawns from a thread wants the handle.
+    # A handle is something to await too, but a caller that spawns from a thread wants the handle.
     return await result if is_async_callable(fn) or inspect.iscoroutine(result) else result
 
 

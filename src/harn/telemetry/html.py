@@ -1,6 +1,6 @@
 """Small tables for notebooks: what `_repr_html_` of pools, queues and snapshots returns.
 
-Names and values come from users and from whoever sent them work: everything is escaped, and a
+Names and values come from users and from the senders of their work: everything is escaped, and a
 long value is cut.
 """
 

@@ -1,7 +1,7 @@
 """Every Prometheus family we expose, and the registry that collects them.
 
 Hot paths count in plain integers of their own. A room that has something to show adds a source:
-a function that yields `Sample`s when somebody scrapes. Families are declared here, on one page,
+a function that yields `Sample`s when it is scraped. Families are declared here, on one page,
 so that the reference, the dashboard and the exposition cannot disagree.
 """
 

@@ -1,4 +1,4 @@
-"""Spans and the links between them, at no cost while nobody listens.
+"""Spans and the links between them, at no cost while no exporter listens.
 
 OpenTelemetry's own no-op span takes microseconds. So every hot path asks `tracing()` first: until
 a tracer provider has been set, that is two dictionary look-ups and nothing is built.
