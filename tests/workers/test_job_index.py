@@ -49,8 +49,16 @@ POLICIES = [
 ]
 
 
+UNCAPPED_CLAIMER = [
+    *(("purge", None), ("enqueue", [("a", 0, None)] * 4), ("advance", 6)),
+    *(("claim", (0, 2)), ("claim", (1, 4))),
+]
+"""A claimer without a cap takes several jobs of a key that another one's policy caps."""
+
+
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=STEPS)
+@example(steps=UNCAPPED_CLAIMER)
 async def test_a_rebuilt_index_is_the_index(steps: list[Any]) -> None:
     async with fresh_runtime() as runtime:
         await work_and_compare(runtime, steps)

@@ -2,9 +2,10 @@
 
 With a cap, that many workers pull from one iterator until it is empty, so a million items cost no
 more each than ten, and an item that no worker has room for is not even made. Without a cap every
-item has a worker of its own. Each item is a task of its own to everything that asks (`runtime_context`,
-`defer`, permits, `is_cancelled`) and has a copy of the context, although one asyncio task may carry
-out thousands: `_in_context` steps an item's coroutine inside the item's context.
+item has a worker of its own. Each item is a task of its own to everything that asks
+(`runtime_context`, `defer`, permits, `is_cancelled`) and has a copy of the context, although one
+asyncio task may carry out thousands: `_in_context` steps an item's coroutine inside the item's
+context.
 
 The caller owns the workers. It returns, or raises, only when all of them have ended.
 """

@@ -11,8 +11,8 @@ The scope is our own, built on futures, because none of the standard pieces keep
 
 Interrupting the body is `Task.cancel`, taken back with `uncancel` on the way out. The count that
 asyncio keeps of both tells whether another caller wanted to cancel us as well; then that cancel
-wins. The interrupt is always requested while the body's task is not running, so it is delivered at the
-body's very next step and never lies in wait for code after the block.
+wins. The interrupt is always requested while the body's task is not running, so it is delivered
+at the body's very next step and never lies in wait for code after the block.
 """
 
 from __future__ import annotations

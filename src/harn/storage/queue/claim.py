@@ -416,10 +416,14 @@ def _serve(state: QueueState, claiming: Claiming, choice: Choice) -> Operation[N
         promoted = Counter(pick.key for pick in choice.picks if pick.promoted)
         yield from serve_shares(state, served, promoted, choice.shares)
         return
-    shifts = Shifts()
-    for key, count in served.items():
-        shifts.add(key, ready=-count, in_flight=count, selected=count)
-    yield from shifts.apply(state)
+    # A key that reaches its cap on the way loses its turn there, as it does in the fold, which sees
+    # one claim at a time. Only a queue that another claimer's policy caps has such keys.
+    steps = [Counter({pick.key: 1}) for pick in choice.picks] if state.cap else [served]
+    for step in steps:
+        shifts = Shifts()
+        for key, count in step.items():
+            shifts.add(key, ready=-count, in_flight=count, selected=count)
+        yield from shifts.apply(state)
 
 
 def settle_claims(
