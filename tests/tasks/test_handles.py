@@ -357,11 +357,11 @@ async def test_is_cancelled_reaches_a_detached_child_which_nobody_interrupts(
         return "drained"
 
     async def child() -> str:
-        started.append(spawn(grandchild))
+        started.append(mine := spawn(grandchild))
         try:
-            return await started[-1]
+            return await mine
         except TaskCancelled:
-            return await started[-1]
+            return await mine
 
     started: list[Any] = []
     kindly, hard = spawn(child), spawn(child)
