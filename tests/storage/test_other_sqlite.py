@@ -8,16 +8,19 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import apsw
 import pytest
 
 import harn
-from harn import HarnError, InvalidOption, Runtime, StorageError
+from harn import HarnError, InvalidOption, Runtime, StorageError, private_files
 from harn.storage import Store, draft
+from harn.storage.engines.sqlite import open_files
 from harn.storage.engines.sqlite.backup import copy_database
 
 
@@ -292,3 +295,33 @@ def test_leaving_a_runtime_waits_for_its_copy(path: Path, tmp_path: Path) -> Non
     harn.run(main, storage=f"sqlite:///{path}")
 
     assert (tmp_path / "copy").is_file()
+
+
+def test_two_threads_that_make_the_same_file_do_not_see_each_others_handle(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[object] = []
+    real = private_files.open_private
+
+    def hold_and_note() -> None:
+        try:
+            found.append(open_files.hold(path))
+        except StorageError as error:
+            found.append(error)
+
+    second = threading.Thread(target=hold_and_note)
+
+    def open_while_the_second_thread_looks(*args: Any, **named: Any) -> int:
+        handle = real(*args, **named)
+        monkeypatch.setattr(private_files, "open_private", real)
+        second.start()
+        second.join(0.2)  # it cannot end while we make the file; without the lock, it does
+        return handle
+
+    monkeypatch.setattr(private_files, "open_private", open_while_the_second_thread_looks)
+    identity = open_files.hold(path)
+    second.join()
+
+    assert found == [identity]
+    open_files.release(identity)
+    open_files.release(identity)

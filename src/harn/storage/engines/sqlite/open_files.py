@@ -22,6 +22,7 @@ from urllib.parse import unquote
 import apsw
 
 from harn.errors import StorageError
+from harn.private_files import make_private_file
 
 Identity = tuple[int, int]
 """A file's device and number: links, other spellings and moved files are the same one."""
@@ -38,12 +39,16 @@ _hooked = False
 def hold(path: Path) -> Identity:
     """Note that a connection of ours to *path* is about to open; `release` it once it is closed.
 
-    A file that another library has open in this process already is refused.
+    The file is made if it is missing. One that another library has open in this process already
+    is refused.
     """
     global _hooked
-    found = os.stat(path)
-    identity = found.st_dev, found.st_ino
     with _lock:
+        # Made under the lock: the handle that makes the file must be closed before another
+        # thread looks for foreign handles, and before it takes a lock that the close would drop.
+        make_private_file(path)
+        found = os.stat(path)
+        identity = found.st_dev, found.st_ino
         if not _hooked:
             _hooked = True
             sys.addaudithook(_look)

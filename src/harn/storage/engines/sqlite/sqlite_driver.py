@@ -27,7 +27,6 @@ import apsw
 
 from harn.clock import Clock, SystemClock
 from harn.errors import StorageError
-from harn.private_files import make_private_file
 from harn.storage.contract import Durability, Hooks
 from harn.storage.engines.inotify import FileWatch
 from harn.storage.engines.sqlite.backup import copy_database
@@ -205,7 +204,6 @@ class _Thread(StoreThread):
         return self._files == self._identity()
 
     def _open(self) -> Session:
-        make_private_file(self.path)
         self._held = hold(self.path)
         try:
             return self._connect()
