@@ -210,8 +210,7 @@ class Postgres:
     @classmethod
     def dsn(cls) -> str:
         if cls._server is None:
-            sys.path.insert(0, str(ROOT / "tests"))
-            from postgres import Server
+            from tests.postgres import Server
 
             server = Server(Path(tempfile.mkdtemp(prefix="harn-bench-pg-")), fsync=True)
             server.make()

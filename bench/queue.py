@@ -116,8 +116,7 @@ class Postgres:
     @classmethod
     def dsn(cls) -> str:
         if cls._server is None:
-            sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-            from postgres import Server
+            from tests.postgres import Server
 
             cls._server = Server(Path(tempfile.mkdtemp(prefix="harn-bench-pg-")), fsync=True)
             cls._server.make()

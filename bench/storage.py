@@ -125,8 +125,7 @@ class Postgres:
     def __init__(self) -> None:
         import atexit
 
-        sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-        from postgres import Server
+        from tests.postgres import Server
 
         server: Any = Server(home(), fsync=True)
         server.make()

@@ -10,7 +10,7 @@ import pytest
 
 from harn import Runtime
 from harn.testing import FakeClock, fresh_runtime
-from postgres import (  # noqa: F401
+from tests.postgres import (  # noqa: F401
     lasting_url,
     postgres_database,
     postgres_server,

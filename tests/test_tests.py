@@ -11,7 +11,7 @@ import pytest
 
 from harn import event_log_emit
 from harn.testing import fresh_runtime
-from postgres import own_schema
+from tests.postgres import own_schema
 
 TESTS = Path(__file__).parent
 CHECKS = {"raises", "fail", "warns", "assert_outcomes", "check_returncode", "fnmatch_lines"}
@@ -31,18 +31,19 @@ def helpers_of(path: Path) -> dict[str, list[tuple[Function, Path]]]:
     for node in ast.walk(tree_of(path)):
         if isinstance(node, Function):
             found.setdefault(node.name, []).append((node, path))
-        for name in _modules(node):
-            for place in (path.parent / f"{name}.py", TESTS / f"{name}.py"):
-                if place.is_file() and place != path:
-                    for known, functions in helpers_of(place).items():
-                        found.setdefault(known, []).extend(functions)
+        for place in _places(node):
+            for known, functions in helpers_of(place).items():
+                found.setdefault(known, []).extend(functions)
     return found
 
 
-def _modules(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    return [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+def _places(node: ast.AST) -> list[Path]:
+    """The files of the tests that *node* imports from, as `tests.<room>.<module>`."""
+    if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("tests"):
+        return []
+    module = TESTS.parent / (node.module or "").replace(".", "/")
+    places = [module.with_suffix(".py"), *(module / f"{alias.name}.py" for alias in node.names)]
+    return [place for place in places if place.is_file()]
 
 
 def can_fail(function: Function, path: Path, seen: frozenset[str] = frozenset()) -> bool:

@@ -18,9 +18,7 @@ import pytest
 
 from harn import Runtime
 from harn.storage import Store, ask
-
-sys.path.insert(0, str(Path(__file__).parent))
-from limiter_worker import RULES
+from tests.crash.limiter_worker import RULES
 
 WORKER = str(Path(__file__).with_name("limiter_worker.py"))
 PROCESSES = 8

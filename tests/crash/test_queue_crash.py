@@ -183,7 +183,7 @@ async def test_G1_hundreds_of_kills_and_server_restarts_on_postgresql(
 ) -> None:
     import tempfile
 
-    from postgres import Server
+    from tests.postgres import Server
 
     server = Server(Path(tempfile.mkdtemp(prefix="harn-pg-")), fsync=True)
     server.make()

@@ -11,17 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_calls import (
-    arguments,
-    cyclic,
-    deep,
-    functions,
-    methods,
-    objects,
-    odd_values,
-    one_call,
-    waits_a_turn,
-)
 
 from harn import (
     Child,
@@ -34,6 +23,17 @@ from harn import (
     worker_queue,
 )
 from harn.cli import invoke
+from tests.fuzz.api_calls import (
+    arguments,
+    cyclic,
+    deep,
+    functions,
+    methods,
+    objects,
+    odd_values,
+    one_call,
+    waits_a_turn,
+)
 
 CALLS, SECONDS, EACH = 20_000, 40.0, 250
 

@@ -27,7 +27,7 @@ from harn.pools.journal_records import fold
 from harn.storage import Importer, Store, export
 from harn.storage.engines.file.topic_file import read_line
 from harn.triggers import sign
-from odd_bytes import mutated
+from tests.odd_bytes import mutated
 
 SECONDS = 3
 BODIES: dict[str, list[Any]] = {

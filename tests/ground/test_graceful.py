@@ -25,7 +25,7 @@ from harn import (
 )
 from harn.graceful import asked
 from harn.testing import fresh_runtime
-from sweep import stop_at
+from tests.sweep import stop_at
 
 Case = Callable[[], Awaitable[Any]]
 

@@ -5,8 +5,6 @@ It is in the dependency group `interop`; without it these tests are not collecte
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,9 +24,7 @@ from starlette.applications import Starlette
 from harn import Runtime, trigger_fire, trigger_register
 from harn.portal import Listening, bind
 from harn.triggers import A2aTarget
-
-sys.path.append(str(Path(__file__).parent.parent / "orchestrator"))
-from served import site
+from tests.orchestrator.served import site
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

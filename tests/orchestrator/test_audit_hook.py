@@ -9,11 +9,11 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from processes import SECRET, Process, serving, until
 
 from harn.clock import SystemClock
 from harn.triggers import sign
-from odd_bytes import mutated
+from tests.odd_bytes import mutated
+from tests.orchestrator.processes import SECRET, Process, serving, until
 
 MANIFEST = """
 [exports]

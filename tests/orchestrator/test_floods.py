@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from served import NEW, Site, site
 
 from harn import event_log_read, topics
 from harn.orchestrator import intake as intake_module
 from harn.triggers import SCHEMES, Scheme, sign
+from tests.orchestrator.served import NEW, Site, site
 
 Request = tuple[dict[str, str], bytes]
 

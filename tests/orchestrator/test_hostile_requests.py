@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served import NEW, Site, site
 
 from harn import ManifestError, TriggerEvent, event_log_read, topics, trigger_fire, trigger_register
 from harn.orchestrator import Hook, Key, read_manifest
 from harn.portal import build_app
 from harn.triggers import SCHEMES, Scheme, sign
+from tests.orchestrator.served import NEW, Site, site
 
 
 @pytest.mark.parametrize("method", [b"POST /hooks/github", b"GET /healthz", b"GET /metrics"])

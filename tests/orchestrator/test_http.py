@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 
 import pytest
-from served import NEW, OLD, Site, site
 
 from harn import event_log_read, topics, worker_queue
 from harn.orchestrator import intake as intake_module
 from harn.portal import app as app_module, http_server
 from harn.triggers import SCHEMES, Scheme
+from tests.orchestrator.served import NEW, OLD, Site, site
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import serving
 
 from harn import Runtime, channel_emit, pool_get, runtime_context, trigger_fire, trigger_list
 from harn.orchestrator import ManifestProblems, Service, read_manifest
+from tests.orchestrator.processes import serving
 
 MANIFEST = '[exports]\nrecipe = "recipe.py"\n[orchestrator]\nsetup = "recipe::setup"\n'
 

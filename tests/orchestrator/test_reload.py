@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import post, serving, until
 
 from harn import ManifestError, Runtime, trigger_list
 from harn.orchestrator import Service
 from harn.testing import FakeClock
+from tests.orchestrator.processes import post, serving, until
 
 MANIFEST = """
 [exports]

@@ -12,13 +12,13 @@ from typing import Any
 
 import httpx2
 import pytest
-from processes import SECRET, ledger, post, serving, until
 
 from harn import Runtime
 from harn.clock import SystemClock
 from harn.testing import FakeClock
 from harn.triggers import Triggers
 from harn.workers import worker_queue
+from tests.orchestrator.processes import SECRET, ledger, post, serving, until
 
 MANIFEST = """
 [exports]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from pool_items import Item
 
 from harn import InvalidOption, PoolBusy, PoolFull
 from harn.pools.backpressure import (
@@ -25,6 +24,7 @@ from harn.pools.backpressure import (
     read_backpressure,
     ring_buffer,
 )
+from tests.pools.pool_items import Item
 
 BLOCK = backpressure_queue(2)
 

@@ -9,7 +9,7 @@ import pytest
 
 import harn
 from harn import backpressure_queue, durable, pool_create, pool_wait
-from sweep import sweep
+from tests.sweep import sweep
 
 
 @durable(name="tests:sweep")

@@ -7,7 +7,6 @@ import functools
 
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from pool_items import Item, Model
 
 from harn import (
     PoolBusy,
@@ -20,6 +19,7 @@ from harn import (
     ring_buffer,
 )
 from harn.testing import FakeClock
+from tests.pools.pool_items import Item, Model
 
 POLICIES = {
     "unbounded": None,

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from pool_items import Item, Model
 
 from harn import InvalidOption
 from harn.pools.strategies import (
@@ -18,6 +17,7 @@ from harn.pools.strategies import (
     priority,
     read_strategy,
 )
+from tests.pools.pool_items import Item, Model
 
 ALL = [fifo(), priority(), lifo(), fair_round_robin("tenant")]
 

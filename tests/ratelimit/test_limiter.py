@@ -20,7 +20,7 @@ from harn.ratelimit import Limiter
 from harn.storage import Store, limits
 from harn.telemetry.metrics import Metrics
 from harn.testing import FakeClock, fresh_runtime, mock_time
-from sweep import sweep
+from tests.sweep import sweep
 
 
 def spawn(coroutine) -> asyncio.Task:

@@ -22,7 +22,7 @@ from harn.ratelimit.call_slots import CallSlotsByRoute
 from harn.ratelimit.retry_after import is_retryable, wait_in
 from harn.storage import limits
 from harn.testing import FakeClock, fresh_runtime
-from sweep import sweep
+from tests.sweep import sweep
 
 NOW = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 

@@ -16,7 +16,7 @@ from harn.ratelimit import Limiter
 from harn.ratelimit.llm_slot import FILE
 from harn.storage import limits
 from harn.testing import FakeClock, fresh_runtime
-from sweep import sweep
+from tests.sweep import sweep
 
 MINUTE = 60_000
 TRAVEL = 1000

@@ -19,9 +19,7 @@ import pytest
 
 from harn.clock import SystemClock
 from harn.triggers import Scheme, sign
-
-sys.path.append(str(Path(__file__).parent.parent / "orchestrator"))
-from processes import serving
+from tests.orchestrator.processes import serving
 
 GITHUB, STRIPE = "github signing secret", "stripe signing secret"
 

@@ -29,7 +29,7 @@ from harn.storage.log.events import now
 from harn.telemetry.metrics import Metrics
 from harn.testing import FakeClock, fresh_runtime
 from harn.topics import check_queue_name, queue_topics
-from sweep import Run, sweep
+from tests.sweep import Run, sweep
 
 START = 1_767_225_600_000
 

@@ -14,13 +14,13 @@ from unittest.mock import ANY
 
 import psycopg
 import pytest
-from proxy import Cut, CuttingProxy
 
 from harn import Event, Runtime, StorageBusy, StorageError
 from harn.masking import mask
 from harn.storage import Operation, Rows, Store, append, ask, draft
 from harn.storage.engines.postgres.postgres_driver import PostgresDriver
-from postgres import Server
+from tests.postgres import Server
+from tests.storage.proxy import Cut, CuttingProxy
 
 
 def driver_of(runtime: Runtime) -> PostgresDriver:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import apsw
 import pytest
-from faults import Disk, FaultyVfs, Weather
 
 from harn import Runtime, StorageBusy, StorageCorrupt, StorageError, StorageVersion
 from harn.storage import Operation, Store, append, ask, draft
@@ -27,6 +26,7 @@ from harn.storage.engines.sqlite.sqlite_driver import (
     wal_is_safe,
 )
 from harn.testing import FakeClock
+from tests.storage.faults import Disk, FaultyVfs, Weather
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import asyncio
 import logging
 
 import pytest
-from supervisor_schedules import Schedule, check
 
 from harn import Runtime
 from harn.testing import VirtualTimeLoop
+from tests.supervisors.supervisor_schedules import Schedule, check
 
 SCHEDULES = 10_000
 TOGETHER = 500

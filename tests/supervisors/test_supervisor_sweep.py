@@ -6,7 +6,7 @@ import asyncio
 
 from harn import Child, Lease, Restart, sleep, supervisor_start
 from harn.testing import fresh_runtime
-from sweep import Run, sweep
+from tests.sweep import Run, sweep
 
 
 class Hall:
@@ -81,7 +81,7 @@ async def test_a_tree_with_leases_leaves_nothing_behind() -> None:
 
 async def test_a_child_cancelled_anywhere_is_restarted_whole() -> None:
     """The child's own awaits, swept: each time it comes back and runs alone."""
-    from sweep import cancel_at
+    from tests.sweep import cancel_at
 
     lives = []
     inside = []

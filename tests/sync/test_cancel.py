@@ -31,7 +31,7 @@ from harn import (
 from harn.sync.mutex import Mutexes
 from harn.sync.permit_queue import PermitQueue
 from harn.sync.permits import Permits
-from sweep import Run, sweep
+from tests.sweep import Run, sweep
 
 
 def assert_free(queue: PermitQueue) -> None:

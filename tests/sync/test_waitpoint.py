@@ -22,7 +22,7 @@ from harn.sync.wait_queue import WAITING
 from harn.sync.waitpoint import Waitpoints
 from harn.testing import FakeClock
 from harn.topics import waitpoint_topic
-from sweep import Run, sweep
+from tests.sweep import Run, sweep
 
 
 async def settle() -> None:

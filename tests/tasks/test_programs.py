@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from programs import Program
+
+from tests.tasks.programs import Program
 
 BATCHES = 20
 THREADED = 1000

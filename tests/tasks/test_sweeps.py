@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from programs import Program, TurnClock
 
 import harn
 from harn import Runtime, scope, spawn
-from sweep import Run, one_run, sweep
+from tests.sweep import Run, one_run, sweep
+from tests.tasks.programs import Program, TurnClock
 
 
 class Boom(Exception):

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from receiver import Receiver
 
 from harn.telemetry.spans import come_from, span_after, trace_headers
+from tests.telemetry.receiver import Receiver
 
 ERROR = 2
 """The number that OTLP gives to the status of an error."""

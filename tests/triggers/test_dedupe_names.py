@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from trigger_events import an_event
-
 from harn import Runtime, channel_emit, event_log_read, topics, trigger_fire, trigger_register
 from harn.orchestrator import Hook, Intake, Key
 from harn.storage import DedupeClaim
@@ -13,6 +11,7 @@ from harn.triggers import sign
 from harn.triggers.binding import check_binding
 from harn.triggers.dispatch_state import Dispatch
 from harn.triggers.retry import Retry
+from tests.triggers.trigger_events import an_event
 
 
 async def scopes(runtime: Runtime) -> list[str]:

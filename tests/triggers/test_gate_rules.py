@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from trigger_events import an_event
 
 from harn import InvalidOption
 from harn.triggers.gate_rules import (
@@ -25,6 +24,7 @@ from harn.triggers.gate_rules import (
     has_turn,
     within_window,
 )
+from tests.triggers.trigger_events import an_event
 
 
 def test_every_gate_is_read() -> None:

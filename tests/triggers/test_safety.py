@@ -28,7 +28,7 @@ from harn.telemetry.metrics import Metrics
 from harn.testing import fresh_runtime
 from harn.triggers import Secrets, Triggers
 from harn.triggers.cron import check_schedule
-from sweep import sweep
+from tests.sweep import sweep
 
 
 async def register(handler: Any, **options: Any) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from trigger_events import an_event
 
 from harn import InvalidOption
 from harn.triggers.matching import Match, check_match, is_wanted, route
+from tests.triggers.trigger_events import an_event
 
 
 @dataclass(frozen=True)

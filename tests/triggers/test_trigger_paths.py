@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from trigger_events import an_event
 
 from harn import InvalidOption
 from harn.triggers.event import (
@@ -20,6 +19,7 @@ from harn.triggers.event import (
     event_from,
     find,
 )
+from tests.triggers.trigger_events import an_event
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),

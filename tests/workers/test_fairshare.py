@@ -9,12 +9,12 @@ from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
-from model import Model, Waiting
 
 import harn
 from harn.testing import fresh_runtime
 from harn.workers import Claim, NewJob, SchedulerPolicy, WorkerQueue, fairshare, worker_queue
 from harn.workers.fairshare import rank
+from tests.workers.model import Model, Waiting
 
 MINUTE = 60_000
 

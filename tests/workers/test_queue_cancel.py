@@ -9,7 +9,7 @@ import pytest
 
 import harn
 from harn import Job, Runtime, drain, worker_queue
-from sweep import Run, sweep
+from tests.sweep import Run, sweep
 
 
 @pytest.fixture(params=["memory", "sqlite"])
