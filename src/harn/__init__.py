@@ -7,8 +7,8 @@
     primitives   sync ──▶ tasks    │   eventlog ──▶ storage
                  in this process   │   survives this process
     ground       clock runtime context errors settings topics duration ids telemetry
-                 batcher checks escaping graceful masking naming open_runtimes
-                 private_files quiescence records teardown unsettled
+                 batcher checks durable_calls escaping exact_json graceful masking naming
+                 open_runtimes private_files quiescence records teardown unsettled
 
 Everything public is importable from here and loaded when it is first used, so that `import harn`
 costs nothing and the command line starts at once. `__init__.pyi` tells type checkers the same.
@@ -23,6 +23,7 @@ __version__ = "0.1.0"
 
 _ROOMS = {
     "harn.duration": "Duration",
+    "harn.durable_calls": "durable",
     "harn.errors": """
         ChannelClosed ChannelDeadlock ClaimLost DeadlineExceeded DeadlockError HarnError
         InvalidOption MailboxClosed ManifestError ModelError MutexReentered PoolBusy PoolClosed
@@ -37,7 +38,7 @@ _ROOMS = {
     """,
     "harn.pools": """
         Backpressure BackpressurePolicy Pool PoolHost PoolOptions PoolSnapshot PoolTask
-        QueueStrategy Retention Strategy TaskSnapshot backpressure_queue durable fail_fast
+        QueueStrategy Retention Strategy TaskSnapshot backpressure_queue fail_fast
         fair_round_robin fifo lifo pool_create pool_get pool_list pool_simulate_restart
         pool_wait priority ring_buffer
     """,

@@ -1,3 +1,4 @@
+from harn.durable_calls import durable as durable
 from harn.duration import Duration as Duration
 from harn.errors import (
     ChannelClosed as ChannelClosed,
@@ -66,7 +67,6 @@ from harn.pools import (
     Strategy as Strategy,
     TaskSnapshot as TaskSnapshot,
     backpressure_queue as backpressure_queue,
-    durable as durable,
     fail_fast as fail_fast,
     fair_round_robin as fair_round_robin,
     fifo as fifo,

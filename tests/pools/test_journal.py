@@ -27,6 +27,7 @@ from harn import (
     StorageVersion,
     backpressure_queue,
     durable,
+    durable_calls,
     pool_create,
     pool_simulate_restart,
 )
@@ -35,11 +36,9 @@ from harn.pools.journal_records import (
     VERSION,
     PoolRecord,
     TaskRecord,
-    as_json,
     decode,
     encode,
     fold,
-    from_json,
 )
 from harn.testing import FakeClock
 
@@ -138,24 +137,33 @@ async def test_a_call_that_may_rerun_is_queued_again_after_an_interruption(disk)
 
 
 async def test_an_unregistered_durable_function_is_stale_and_named(disk) -> None:
-    import importlib
-
-    registry = importlib.import_module("harn.pools.durable")
     pool = await opened()
     await pool.submit(hang)
     task = await pool.submit(partial(note, 1))
     pool_simulate_restart()
-    entry = registry._by_name.pop("tests:note")
+    entry = durable_calls._by_name.pop("tests:note")
 
     try:
         pool = await opened()
     finally:
-        registry._by_name["tests:note"] = entry
+        durable_calls._by_name["tests:note"] = entry
 
     seen = pool.find(task.id).snapshot()
     assert seen.stale_reason == "never_started"
     assert "tests:note is not registered" in seen.error
     assert RAN == []
+
+
+async def test_a_repeated_call_without_arguments_is_no_conflict_after_a_restart(disk) -> None:
+    pool = await opened()
+    first = await pool.submit(hang, idempotency_key="once")
+    pool_simulate_restart()
+
+    pool = await opened()
+    second = await pool.submit(hang, idempotency_key="once")
+
+    assert second.id == first.id
+    assert second.conflicts == 0
 
 
 async def test_idempotency_survives_restart_and_compaction(disk) -> None:
@@ -859,44 +867,6 @@ async def test_J5_the_new_file_is_synced_before_its_rename_and_the_directory_aft
     file.close()
 
     assert calls == ["sync file", "rename", "sync directory"]
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda each: st.lists(each, max_size=4) | st.dictionaries(st.text(), each, max_size=4),
-    max_leaves=12,
-)
-
-
-@settings(deadline=None, max_examples=200)
-@given(JSON)
-def test_json_is_written_only_if_it_reads_back_as_the_same_value(value) -> None:
-    written = as_json(value)
-
-    if written is None:
-        assert "inf" in repr(value)
-    else:
-        assert from_json(written) == value
-        assert repr(from_json(written)) == repr(value)
-
-
-@pytest.mark.parametrize(
-    "value", [(1,), {1: 2}, float("nan"), float("inf"), object(), b"x", {1}, [(1,)]]
-)
-def test_what_json_would_change_is_not_written(value) -> None:
-    assert as_json(value) is None
-
-
-def test_an_int_of_too_many_digits_is_not_written() -> None:
-    assert as_json([10**5000]) is None
-
-
-def test_what_nests_too_deep_is_not_written() -> None:
-    value: list = []
-    for _ in range(100_000):
-        value = [value]
-
-    assert as_json(value) is None
 
 
 def test_a_line_carries_its_checksum_and_reads_back() -> None:

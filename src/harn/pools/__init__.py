@@ -1,6 +1,6 @@
 """Agent pools: named budgets of concurrency that many submitters share.
 
-options.py          what a pool and a submit may be told; closures.py, what is submitted
+options.py          what a pool and a submit may be told
 strategies.py       which queued task is next: fifo, priority, lifo, fair_round_robin
 backpressure.py     what a full queue does with one more submit
 pool.py             Pool: submit, look, close; slots.py, which task runs and how it ends
@@ -11,7 +11,6 @@ task_ids.py         ids and times; ended_tasks.py, retention and idempotency
 journal_records.py  the lines of a journal; journal_file.py, its file; journal.py, its thread
 persistence.py      what is written to the journal when, and what a restart makes of it
 journal_view.py     journals read from outside
-durable.py          @durable: functions that a journal may name
 caused.py           the tasks that a piece of work caused, to be waited for
 registry.py         pool_create, pool_get, pool_list, pool_wait, pool_simulate_restart
 host.py             the seam for tenant and org pools
@@ -26,7 +25,6 @@ from harn.pools.backpressure import (
     ring_buffer,
 )
 from harn.pools.caused import Caused, WorkDone, causing
-from harn.pools.durable import durable
 from harn.pools.host import PoolHost
 from harn.pools.journal_view import JournalView, look_at_journals
 from harn.pools.options import PoolOptions, Retention
@@ -61,7 +59,6 @@ __all__ = [
     "WorkDone",
     "backpressure_queue",
     "causing",
-    "durable",
     "fail_fast",
     "fair_round_robin",
     "fifo",

@@ -6,14 +6,12 @@ go on for ever.
 
 from __future__ import annotations
 
-import functools
 import zlib
 from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from harn.pools.durable import registered_function
-from harn.pools.journal_records import as_json
+from harn.durable_calls import durable_function, encode_arguments, split_call
 from harn.pools.options import Retention
 from harn.pools.snapshots import TERMINAL
 from harn.pools.task import PoolTask
@@ -69,15 +67,13 @@ def fingerprint(fn: Callable[..., Any]) -> int:
 
     It tells a reused key from a repeated submit. Closures over different variables look alike.
     """
-    args: bytes | None = b""
-    if isinstance(fn, functools.partial):
-        args = as_json([list(fn.args), dict(fn.keywords)])
-        fn = fn.func
-    entry = registered_function(fn)
-    if entry is not None:
-        return call_fingerprint(entry.name, args or b"")
+    fn, positional, keywords = split_call(fn)
+    arguments = encode_arguments(positional, keywords) or b""
+    function = durable_function(fn)
+    if function is not None:
+        return call_fingerprint(function.name, arguments)
     home = getattr(fn, "__module__", ""), getattr(fn, "__qualname__", type(fn).__qualname__)
-    return call_fingerprint(":".join(map(str, home)), args or b"")
+    return call_fingerprint(":".join(map(str, home)), arguments)
 
 
 def call_fingerprint(name: str, args: bytes) -> int:

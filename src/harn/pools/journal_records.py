@@ -8,8 +8,6 @@ The first is the `pool`; then come `task` (a submit, or after compaction a task 
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -240,48 +238,6 @@ def fold(chunks: Iterable[bytes], start: int = 0) -> tuple[Ledger, int]:
         end = offset + len(line)
         ledger.lines += 1
     return ledger, end
-
-
-def as_json(value: Any) -> bytes | None:
-    """Write *value* as JSON if reading it back gives the same value; None if it would not."""
-    try:
-        if not _is_json(value):
-            return None
-        try:
-            return _encoder.encode(value)
-        except (OverflowError, UnicodeEncodeError):  # huge ints, lone surrogates: JSON has them
-            return json.dumps(value, separators=(",", ":")).encode()
-    except (RecursionError, ValueError):  # too deep, or an int of too many digits
-        return None
-
-
-def from_json(written: bytes) -> Any:
-    """Read back what `as_json` wrote."""
-    return json.loads(written)
-
-
-_SCALARS = frozenset({str, int, bool, type(None)})
-
-
-def _is_json(value: Any) -> bool:
-    kind = type(value)
-    if kind in _SCALARS:
-        return True
-    if kind is float:
-        return math.isfinite(value)
-    if kind is list:
-        inside = value
-    elif kind is dict:
-        for key in value:
-            if type(key) is not str:
-                return False
-        inside = value.values()
-    else:
-        return False
-    for each in inside:  # noqa: SIM110 - a generator costs more than the looking
-        if type(each) not in _SCALARS and not _is_json(each):
-            return False
-    return True
 
 
 def shown(value: Any) -> str:

@@ -15,13 +15,22 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from harn.durable_calls import (
+    DurableCall,
+    DurableFunction,
+    durable_function,
+    durable_function_named,
+    encode_arguments,
+    split_call,
+)
 from harn.errors import HarnError, StorageError
+from harn.exact_json import to_exact_json
 from harn.pools.audit import Submitted
-from harn.pools.durable import Durable, durable_call, recall, registered
 from harn.pools.ended_tasks import binding, call_fingerprint
 from harn.pools.journal import Journal
 from harn.pools.journal_file import journal_name
@@ -32,7 +41,6 @@ from harn.pools.journal_records import (
     StartRecord,
     TaskRecord,
     WithdrawRecord,
-    as_json,
     encode,
     shown,
 )
@@ -89,7 +97,7 @@ class Persistence:
 
     def submitted(self, task: PoolTask) -> None:
         """Hand a new task over to the disk."""
-        call = durable_call(task._body)
+        call = _durable_call(task._body)
         if call is None and not self._warned:
             self._warn(task._body)
         more = task._own()
@@ -101,8 +109,8 @@ class Persistence:
         self._warned = True
         logger.warning(
             "pool %r keeps a journal, but %.80r is no durable call: a restart finds it as a failed "
-            "marker and does not run it; submit functools.partial(fn, ...) of a function with "
-            "@harn.durable and JSON arguments (this is said once per pool)",
+            "marker and does not run it; use submit(fn, *args) with a function that has "
+            "@harn.durable, and JSON arguments (this is said once for each pool)",
             self._pool.name,
             getattr(fn, "__qualname__", fn),
         )
@@ -126,15 +134,15 @@ class Persistence:
         call = task._more.call
         assert task._started_ms is not None
         start = encode(StartRecord(VERSION, task._submitted.seq, task._started_ms))
-        may_repeat = call is None or call[0].rerun
+        may_repeat = call is None or call.function.rerun
         ticket = self._journal.append(start, owed=may_repeat)
         if not may_repeat:
             await self._journal.synced(ticket)
         if task._body is None and call is not None:
             try:
-                task._body = recall(*call)
+                task._body = call.closure()
             except Exception as error:
-                raise HarnError(f"cannot put the call of {call[0].name} together") from error
+                raise HarnError(f"cannot make the call of {call.function.name}") from error
 
     def ended(self, task: PoolTask) -> None:
         """Hand a task's end over to the disk; a task that is new to it, whole."""
@@ -170,7 +178,7 @@ class Persistence:
     def _new_record(self, task: PoolTask) -> TaskRecord:
         """Write down what was submitted. (By position: this is done for every submit.)"""
         more, submitted = task._more, task._submitted
-        entry, args = more.call or (None, None)
+        function, args = more.call or (None, None)
         return TaskRecord(
             VERSION,
             submitted.seq,
@@ -183,7 +191,7 @@ class Persistence:
             more.labels or {},
             submitted.idempotency_key,
             more.binding[0] if isinstance(more.binding, tuple) else None,
-            entry and entry.name,
+            function and function.name,
             msgspec.UNSET if args is None else msgspec.Raw(args),
         )
 
@@ -233,11 +241,11 @@ class Persistence:
         task, pool = self._known(record), self._pool
         self._rebind(task, record)
         began = record.status != "queued"
-        entry = registered(record.call) if record.call is not None else None
-        if entry is not None and (entry.rerun or not began):
+        function = None if record.call is None else durable_function_named(record.call)
+        if function is not None and (function.rerun or not began):
             args = bytes(record.args) if isinstance(record.args, msgspec.Raw) else b"[[],{}]"
             more = task._own()
-            more.call = entry, args
+            more.call = DurableCall(function, args)
             task._place = context.copy()
             task._started_ms = None
             more.ticket = -1  # known to the journal, and safe
@@ -245,16 +253,16 @@ class Persistence:
             if pool._order is not None:
                 pool._order.add(task)
             return
-        self._mark_stale(task, "interrupted" if began else "never_started", record, entry)
+        self._mark_stale(task, "interrupted" if began else "never_started", record, function)
 
     def _mark_stale(
-        self, task: PoolTask, reason: str, record: TaskRecord, entry: Durable | None
+        self, task: PoolTask, reason: str, record: TaskRecord, function: DurableFunction | None
     ) -> None:
         memory = self._pool._memory
         task._end = "failed"
         task._finished_ms = self._pool.runtime.clock.now_ms()
         task._body = f"reloaded as stale after process restart: {reason}"
-        if record.call is not None and entry is None:
+        if record.call is not None and function is None:
             task._body += f"; {record.call} is not registered, import it before pool_create"
         more = task._own()
         more.reason = (None, None, reason)
@@ -292,8 +300,21 @@ class Persistence:
         self._pool._memory.bind(binding(record.tenant_id, record.idempotency_key), task)
 
 
+def _durable_call(closure: Callable[..., Any]) -> DurableCall | None:
+    """Return *closure* as a call that can be stored; None if it has to stay in this process."""
+    fn, positional, keywords = split_call(closure)
+    function = durable_function(fn)
+    if function is None:
+        return None
+    arguments = encode_arguments(positional, keywords)
+    if arguments is None:
+        logger.warning("%s: its arguments are not JSON, so this call is not durable", function.name)
+        return None
+    return DurableCall(function, arguments)
+
+
 def _write_result(end: EndRecord, task: PoolTask) -> None:
-    written = as_json(task.result)
+    written = to_exact_json(task.result)
     if written is not None:
         end.result = msgspec.Raw(written)
     else:

@@ -21,7 +21,6 @@ from harn.errors import DeadlockError, HarnError, PoolFull
 from harn.pools.audit import Submitted, note_drop
 from harn.pools.backpressure import Decision, Evict, Park, Refuse, RejectNew, decide
 from harn.pools.caused import caused_var
-from harn.pools.closures import closure_of
 from harn.pools.ended_tasks import binding, fingerprint
 from harn.pools.options import check_labels, exact
 from harn.pools.self_deadlock import began_waiting, ended_waiting
@@ -31,6 +30,7 @@ from harn.pools.task import PoolTask
 from harn.pools.task_ids import iso_text
 from harn.runtime import Task, current_frame_var
 from harn.sync import Waiter
+from harn.tasks import closure_of
 from harn.telemetry.html import html_fields
 from harn.telemetry.spans import instant_span, tracing
 

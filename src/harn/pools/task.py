@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from harn.errors import PoolTaskCancelled, PoolTaskFailed, PoolTaskRejected
+from harn.exact_json import from_exact_json
 from harn.pools.audit import Submitted
-from harn.pools.journal_records import from_json
 from harn.pools.self_deadlock import began_waiting, ended_waiting
 from harn.pools.snapshots import TaskSnapshot, TaskStatus
 from harn.pools.task_ids import iso_text
@@ -353,7 +353,7 @@ class Reloaded:
         """Return the value, read again each time: nobody can change the recorded one."""
         if self.omitted or not isinstance(self.raw, msgspec.Raw):
             return self.text
-        return from_json(bytes(self.raw))
+        return from_exact_json(bytes(self.raw))
 
 
 def describe(error: BaseException) -> str:

@@ -7,7 +7,7 @@ parallel.py    parallel, each, settle, race: the same function over many items; 
 timing.py      deadline, retry
 isolation.py   where a function runs: loop, thread (threads.py), process (processes.py)
 background.py  run_in_thread: a runtime on a thread of its own, for synchronous programs
-callables.py   what can be called
+callables.py   what can be called; closures.py, a function with the arguments of its submit
 foreign_runtime.py   run apart from the loop and still know who is running
 cancel.py      cancel_graceful, is_cancelled
 cleanup.py     defer, owned, disown, drop
@@ -19,6 +19,7 @@ from harn.tasks.background import run_in_thread
 from harn.tasks.callables import check_callable, is_async_callable
 from harn.tasks.cancel import cancel_graceful, is_cancelled
 from harn.tasks.cleanup import Owned, defer, disown, drop, owned
+from harn.tasks.closures import closure_of
 from harn.tasks.handle import AwaitingTasks, Nursery, TaskHandle, launch
 from harn.tasks.isolation import Isolation, Runner, check_isolation, runner_for
 from harn.tasks.parallel import (
@@ -51,6 +52,7 @@ __all__ = [
     "cancel_graceful",
     "check_callable",
     "check_isolation",
+    "closure_of",
     "deadline",
     "defer",
     "disown",

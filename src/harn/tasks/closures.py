@@ -1,4 +1,4 @@
-"""What a pool may run: a function, with the arguments that it is submitted with."""
+"""What a pool or a queue may run: a function, with the arguments that it is submitted with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
 
-from harn.tasks import check_callable
+from harn.tasks.callables import check_callable
 
 
 def closure_of(fn: Callable[..., Any], args: Sequence[Any] = ()) -> Callable[[], Any]:

@@ -1,0 +1,128 @@
+"""`@durable`: the functions that stored data may name, and their calls as data.
+
+A journal and a queue hold data, never code. What they may name is in this registry, which the
+decorator fills when your modules are imported. A name that is not registered runs nothing.
+
+A stored call is the function's name and its arguments as JSON, `[[positional], {keywords}]`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar, overload
+
+from harn.errors import InvalidOption
+from harn.exact_json import from_exact_json, to_exact_json
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class DurableFunction:
+    """A registered function; with *rerun* it may run again after an interruption."""
+
+    name: str
+    fn: Callable[..., Any]
+    rerun: bool
+
+
+class DurableCall(NamedTuple):
+    """A durable function and its arguments, written by `encode_arguments`."""
+
+    function: DurableFunction
+    arguments: bytes
+
+    def closure(self) -> Callable[[], Any]:
+        """Return a callable without parameters that makes the call."""
+        positional, keywords = from_exact_json(self.arguments)
+        return functools.partial(self.function.fn, *positional, **keywords)
+
+
+_by_name: dict[str, DurableFunction] = {}
+_by_function: dict[Callable[..., Any], DurableFunction] = {}
+
+
+@overload
+def durable(fn: F, /) -> F: ...
+@overload
+def durable(*, name: str | None = None, rerun: bool = False) -> Callable[[F], F]: ...
+def durable(fn: F | None = None, /, *, name: str | None = None, rerun: bool = False) -> Any:
+    """Let pipeline pools journal calls of this function and resume them after a restart.
+
+    It is registered as `module:qualname`, or under *name*, which must stay the same from one run
+    to the next. Submit it with JSON arguments: `pool.submit(fn, *args)`, or a
+    `functools.partial` of it. A call that was queued when the process ended is queued again. One
+    that was running has failed, unless *rerun* allows it to run twice.
+
+    >>> @durable(name="docs:report", rerun=True)
+    ... def report(customer: str) -> str:
+    ...     return f"report for {customer}"
+    >>> report("acme")
+    'report for acme'
+    """
+    if fn is None:
+        return functools.partial(_register, name=name, rerun=rerun)
+    return _register(fn, name=name, rerun=rerun)
+
+
+def _register(fn: F, *, name: str | None, rerun: bool) -> F:
+    if not callable(fn):
+        raise InvalidOption("fn", fn, "a function")
+    if not isinstance(rerun, bool):
+        raise InvalidOption("rerun", rerun, "True or False")
+    function = DurableFunction(_name(fn, name), fn, rerun)
+    earlier = _by_name.get(function.name)
+    # The same module and name again is a module that was loaded again: the newer function counts.
+    if earlier is not None and _home(earlier.fn) != _home(fn):
+        taken_by = ":".join(_home(earlier.fn))
+        raise InvalidOption("name", function.name, f"a name that {taken_by} does not have")
+    _by_name[function.name] = _by_function[fn] = function
+    return fn
+
+
+def _name(fn: Callable[..., Any], name: str | None) -> str:
+    if name is not None:
+        if not isinstance(name, str) or not name.strip():
+            raise InvalidOption("name", name, "a non-empty string")
+        return name
+    qualname = getattr(fn, "__qualname__", "<no name>")
+    if "<" in qualname:
+        raise InvalidOption("fn", fn, "a function at the top of a module, or give it a name=")
+    return f"{fn.__module__}:{qualname}"
+
+
+def _home(fn: Callable[..., Any]) -> tuple[str, str]:
+    return getattr(fn, "__module__", ""), getattr(fn, "__qualname__", "")
+
+
+def durable_function_named(name: str) -> DurableFunction | None:
+    """Return the function registered under *name*."""
+    return _by_name.get(name)
+
+
+def durable_function(fn: Callable[..., Any]) -> DurableFunction | None:
+    """Return how *fn* itself is registered."""
+    try:
+        return _by_function.get(fn)
+    except TypeError:  # an object that cannot be hashed is not a registered function
+        return None
+
+
+def split_call(
+    closure: Callable[..., Any],
+) -> tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]:
+    """Return the function that *closure* calls, and the arguments that a `partial` gives it."""
+    if isinstance(closure, functools.partial):
+        return closure.func, closure.args, closure.keywords
+    return closure, (), {}
+
+
+def encode_arguments(positional: Sequence[Any], keywords: Mapping[str, Any]) -> bytes | None:
+    """Write the arguments of a call as JSON; None if JSON would not bring them back the same.
+
+    >>> encode_arguments([7], {"dry": True})
+    b'[[7],{"dry":true}]'
+    """
+    return to_exact_json([list(positional), dict(keywords)])

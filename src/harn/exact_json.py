@@ -1,0 +1,60 @@
+"""JSON that reads back as the same value, or is not written at all.
+
+A tuple would come back as a list and the key 1 as "1". What is stored here for a later process
+(the arguments and the result of a durable call) must not change on the way.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import msgspec
+
+_encoder = msgspec.json.Encoder()
+_SCALARS = frozenset({str, int, bool, type(None)})
+
+
+def to_exact_json(value: Any) -> bytes | None:
+    """Write *value* as JSON if reading it back gives the same value; return None if it would not.
+
+    >>> to_exact_json({"ids": [1, 2]}), to_exact_json((1, 2))
+    (b'{"ids":[1,2]}', None)
+    """
+    try:
+        if not _is_exact(value):
+            return None
+        try:
+            return _encoder.encode(value)
+        except (OverflowError, UnicodeEncodeError):
+            # Huge ints and lone surrogates: the standard library writes them, msgspec does not.
+            return json.dumps(value, separators=(",", ":")).encode()
+    except (RecursionError, ValueError):  # too deep, or an int of too many digits
+        return None
+
+
+def from_exact_json(written: bytes) -> Any:
+    """Read back what `to_exact_json` wrote."""
+    return json.loads(written)
+
+
+def _is_exact(value: Any) -> bool:
+    kind = type(value)
+    if kind in _SCALARS:
+        return True
+    if kind is float:
+        return math.isfinite(value)
+    if kind is list:
+        inside = value
+    elif kind is dict:
+        for key in value:
+            if type(key) is not str:
+                return False
+        inside = value.values()
+    else:
+        return False
+    for each in inside:  # noqa: SIM110 - a generator costs more than the check itself
+        if type(each) not in _SCALARS and not _is_exact(each):
+            return False
+    return True
