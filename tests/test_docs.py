@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -82,7 +83,7 @@ def test_every_topic_and_record_kind_is_documented(topic: topics.Topic) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda each: each.name)
-def test_every_metric_is_documented(family) -> None:
+def test_every_metric_is_documented(family: Any) -> None:
     page = reference("metrics")
 
     assert f"`{family.name}`" in page

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,9 @@ def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
     return done.stderr
 
 
-def test_a_lambda_in_a_pipeline_pool_is_warned_about_once(tmp_path: Path, caplog) -> None:
+def test_a_lambda_in_a_pipeline_pool_is_warned_about_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> None:
         pool = await pool_create(name="reports", scope="pipeline", pipeline_id="nightly")
         await (await pool.submit(partial(report, "acme"))).wait()
@@ -78,7 +81,9 @@ main()
         (["psycopg_pool"], ["top", "--once", "--storage", "postgresql://x"], "harn[postgres]"),
     ],
 )
-def test_a_missing_extra_is_named(tmp_path: Path, modules, argv, extra: str) -> None:
+def test_a_missing_extra_is_named(
+    tmp_path: Path, modules: list[str], argv: list[str], extra: str
+) -> None:
     (tmp_path / "harn.toml").write_text("")
 
     done = run(tmp_path, *argv, code=WITHOUT.format(modules=modules))
@@ -87,7 +92,9 @@ def test_a_missing_extra_is_named(tmp_path: Path, modules, argv, extra: str) -> 
 
 
 @pytest.mark.parametrize(("module", "extra"), cli.EXTRA_OF.items())
-def test_a_module_that_an_extra_brings_is_told_as_that_extra(module, extra, capsys) -> None:
+def test_a_module_that_an_extra_brings_is_told_as_that_extra(
+    module: Any, extra: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli._missing(ModuleNotFoundError(f"No module named {module!r}", name=module)) == 1
     assert f"harn[{extra}]" in capsys.readouterr().err
     assert extra in EXTRAS
@@ -135,7 +142,9 @@ harn.cli.main()
     "argv",
     [["orchestrator", "queue", "ls"], ["orchestrator", "metrics"], ["log", "verify"]],
 )
-def test_no_permission_on_the_state_directory_says_what_to_choose(tmp_path: Path, argv) -> None:
+def test_no_permission_on_the_state_directory_says_what_to_choose(
+    tmp_path: Path, argv: list[str]
+) -> None:
     said = one_sentence(run(tmp_path, *argv, code=AS_NOBODY))
 
     assert "HARN_STATE_DIR" in said

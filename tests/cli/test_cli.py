@@ -34,12 +34,12 @@ def test_the_version_is_told_without_loading_anything_heavy() -> None:
     assert done.stdout == f"harn {__version__}\n\n"
 
 
-def test_help_lists_the_commands(capsys) -> None:
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["--help"]) == 0
     assert "doctor" in capsys.readouterr().out
 
 
-def test_no_command_shows_the_help_as_wrong_usage(capsys) -> None:
+def test_no_command_shows_the_help_as_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke([]) == 2
     shown = capsys.readouterr()
     assert "Commands:" in shown.err
@@ -56,7 +56,9 @@ def test_no_command_shows_the_help_as_wrong_usage(capsys) -> None:
         (["demo", "extra"], "extra"),
     ],
 )
-def test_wrong_usage_is_one_line_and_exit_code_2(argv, said, capsys) -> None:
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert invoke(argv) == 2
 
     shown = capsys.readouterr()
@@ -67,7 +69,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(argv, said, capsys) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts_are_printed(shell: str, capsys) -> None:
+def test_completion_scripts_are_printed(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["completion", shell]) == 0
     assert "_HARN_COMPLETE" in capsys.readouterr().out
 
@@ -78,7 +80,7 @@ def test_completion_completes_commands() -> None:
     assert "plain,doctor" in done.stdout
 
 
-def test_doctor_tells_what_is_here(tmp_path: Path, capsys) -> None:
+def test_doctor_tells_what_is_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["doctor", "--json", "--state-dir", str(tmp_path / "new")]) == 0
 
     document = json.loads(capsys.readouterr().out)
@@ -89,7 +91,9 @@ def test_doctor_tells_what_is_here(tmp_path: Path, capsys) -> None:
     assert {"python", "clock", "postgresql", "extra postgres"} <= set(checks)
 
 
-def test_doctor_sees_an_open_state_directory(tmp_path: Path, capsys) -> None:
+def test_doctor_sees_an_open_state_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tmp_path.chmod(0o755)
 
     assert invoke(["doctor", "--state-dir", str(tmp_path)]) == 0
@@ -97,7 +101,9 @@ def test_doctor_sees_an_open_state_directory(tmp_path: Path, capsys) -> None:
     assert f"chmod 700 {tmp_path}" in capsys.readouterr().out.replace("\n", "")
 
 
-def test_doctor_fails_when_the_state_directory_is_a_file(tmp_path: Path, capsys) -> None:
+def test_doctor_fails_when_the_state_directory_is_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "state").write_text("")
 
     assert invoke(["doctor", "--state-dir", str(tmp_path / "state")]) == 1
@@ -105,7 +111,9 @@ def test_doctor_fails_when_the_state_directory_is_a_file(tmp_path: Path, capsys)
     assert "is not a directory" in capsys.readouterr().out
 
 
-def test_doctor_fails_when_postgres_is_out_of_reach_and_hides_the_password(capsys) -> None:
+def test_doctor_fails_when_postgres_is_out_of_reach_and_hides_the_password(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     url = "postgresql://me:s3cret@127.0.0.1:1/none"
 
     assert invoke(["doctor", "--storage", url, "--json"]) == 1
@@ -123,7 +131,9 @@ def test_a_bad_variable_is_a_one_line_error() -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_an_unexpected_error_is_one_line_unless_debugging(monkeypatch, capsys) -> None:
+def test_an_unexpected_error_is_one_line_unless_debugging(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("harn.cli.doctor.examine", lambda *_: 1 / 0)
 
     assert invoke(["doctor"]) == 1
@@ -145,7 +155,7 @@ def test_a_table_lines_up() -> None:
     )
 
 
-def test_only_a_service_or_a_lower_level_logs_failed_work(tmp_path) -> None:
+def test_only_a_service_or_a_lower_level_logs_failed_work(tmp_path: Path) -> None:
     import io
 
     from harn.telemetry import logs

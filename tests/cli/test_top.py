@@ -53,12 +53,14 @@ async def journal() -> None:
     await (await pool.submit(lambda: 1)).wait()
 
 
-def look(state_dir: Path, capsys) -> dict:
+def look(state_dir: Path, capsys: pytest.CaptureFixture[str]) -> dict:
     assert invoke(["top", "--once", "--json", "--state-dir", str(state_dir)]) == 0
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_place_without_a_store_gets_a_sentence_and_stays_as_it_is(tmp_path, capsys) -> None:
+def test_a_place_without_a_store_gets_a_sentence_and_stays_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     missing = tmp_path / "state"
 
     assert invoke(["top", "--once", "--state-dir", str(missing)]) == 0
@@ -71,7 +73,7 @@ def test_a_place_without_a_store_gets_a_sentence_and_stays_as_it_is(tmp_path, ca
     assert not missing.exists()
 
 
-def test_an_empty_store_says_so(tmp_path, capsys) -> None:
+def test_an_empty_store_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def nothing() -> None:
         await harn.event_log_read("a.topic")
 
@@ -85,12 +87,16 @@ def test_an_empty_store_says_so(tmp_path, capsys) -> None:
     ("argv", "said"),
     [(["top", "--json"], "--once"), (["top"], "no terminal")],
 )
-def test_what_cannot_be_shown_is_wrong_usage(argv, said, capsys) -> None:
+def test_what_cannot_be_shown_is_wrong_usage(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert invoke(argv) == 2
     assert said in capsys.readouterr().err
 
 
-def test_it_tells_queues_shares_limits_supervisors_and_failures(tmp_path, capsys) -> None:
+def test_it_tells_queues_shares_limits_supervisors_and_failures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     harn.run(fill, state_dir=tmp_path)
 
     found = look(tmp_path, capsys)
@@ -105,7 +111,9 @@ def test_it_tells_queues_shares_limits_supervisors_and_failures(tmp_path, capsys
     assert {each["kind"] for each in found["failures"]} == {"job", "failed"}
 
 
-def test_names_are_shown_as_plain_text_on_one_line(tmp_path, capsys) -> None:
+def test_names_are_shown_as_plain_text_on_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     harn.run(fill, state_dir=tmp_path)
 
     assert invoke(["top", "--once", "--state-dir", str(tmp_path)]) == 0
@@ -117,7 +125,9 @@ def test_names_are_shown_as_plain_text_on_one_line(tmp_path, capsys) -> None:
     assert "\x1b" not in shown
 
 
-def test_journals_alone_are_shown_and_no_store_is_made(tmp_path, capsys) -> None:
+def test_journals_alone_are_shown_and_no_store_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     async def main() -> None:
         async with Runtime(state_dir=tmp_path, storage="memory://"):
             await journal()
@@ -132,7 +142,9 @@ def test_journals_alone_are_shown_and_no_store_is_made(tmp_path, capsys) -> None
     assert not (tmp_path / "events.sqlite").exists()
 
 
-def test_a_damaged_journal_is_shown_with_what_is_wrong(tmp_path, capsys) -> None:
+def test_a_damaged_journal_is_shown_with_what_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "pools").mkdir()
     (tmp_path / "pools" / "a__b.jsonl").write_bytes(b'{"kind":"pool","v":99,"crc":"0"}\n')
 
@@ -195,7 +207,7 @@ def test_the_live_view_ends_cleanly_at_a_signal(tmp_path: Path, number: int) -> 
 
 
 def test_a_policy_that_was_set_in_code_is_no_warning_unless_the_environment_asks_for_another(
-    tmp_path, capsys, monkeypatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harn.run(fill, state_dir=tmp_path)
 

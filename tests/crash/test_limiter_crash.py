@@ -12,7 +12,9 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -129,7 +131,7 @@ async def rows_ever(where: str, key: str) -> int:
     async with Runtime() as runtime:
         store = Store(runtime, url)
 
-        def look():
+        def look() -> Any:
             rows = yield ask("limit_bucket", key=key)
             return rows[0][5] - 1
 
@@ -172,7 +174,7 @@ def test_R1_G5_eight_processes_and_kills_on_postgres(tmp_path: Path, postgres_ur
 
 @pytest.mark.stress
 @pytest.mark.timeout(600)
-def test_G5_a_minute_of_it_on_a_file(tmp_path: Path, at_least) -> None:
+def test_G5_a_minute_of_it_on_a_file(tmp_path: Path, at_least: Callable[[int], int]) -> None:
     share = hammer(str(tmp_path / "limits.sqlite"), tmp_path, False, at_least(6), at_least(2))
 
     assert share >= 0.97
@@ -180,7 +182,9 @@ def test_G5_a_minute_of_it_on_a_file(tmp_path: Path, at_least) -> None:
 
 @pytest.mark.stress
 @pytest.mark.timeout(600)
-def test_G5_a_minute_of_it_on_postgres(tmp_path: Path, postgres_url: str, at_least) -> None:
+def test_G5_a_minute_of_it_on_postgres(
+    tmp_path: Path, postgres_url: str, at_least: Callable[[int], int]
+) -> None:
     share = hammer(postgres_url, tmp_path, True, at_least(6), at_least(2))
 
     assert share >= 0.97

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -67,13 +68,15 @@ async def check(tmp_path: Path, kills: int, seed: int) -> None:
         assert len(interrupted) <= 4 * kills, "more were interrupted than could have been running"
 
 
-async def test_nothing_acknowledged_is_lost_and_nothing_runs_twice(tmp_path) -> None:
+async def test_nothing_acknowledged_is_lost_and_nothing_runs_twice(tmp_path: Path) -> None:
     await check(tmp_path, kills=10, seed=1)
 
 
 @pytest.mark.stress
 @pytest.mark.timeout(3600)
-async def test_nothing_is_lost_over_many_kills(tmp_path, at_least) -> None:
+async def test_nothing_is_lost_over_many_kills(
+    tmp_path: Path, at_least: Callable[[int], int]
+) -> None:
     for seed in range(at_least(1)):
         place = tmp_path / str(seed)
         place.mkdir()
@@ -106,11 +109,13 @@ async def race(state_dir: Path, rounds: int) -> None:
         assert [task.result for task in pool.snapshot().tasks] == list(range(rounds))
 
 
-async def test_J6_of_processes_that_race_for_a_journal_one_wins(tmp_path) -> None:
+async def test_J6_of_processes_that_race_for_a_journal_one_wins(tmp_path: Path) -> None:
     await race(tmp_path, rounds=10)
 
 
 @pytest.mark.stress
 @pytest.mark.timeout(600)
-async def test_J6_of_processes_that_race_many_times_one_wins(tmp_path, at_least) -> None:
+async def test_J6_of_processes_that_race_many_times_one_wins(
+    tmp_path: Path, at_least: Callable[[int], int]
+) -> None:
     await race(tmp_path, rounds=at_least(100))

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,9 @@ def test_E1_E6_killed_writers_leave_whole_acknowledged_records(lasting_url: str)
 
 
 @pytest.mark.stress
-def test_G1_writers_killed_hundreds_of_times(lasting_url: str, at_least) -> None:
+def test_G1_writers_killed_hundreds_of_times(
+    lasting_url: str, at_least: Callable[[int], int]
+) -> None:
     kill_many(lasting_url, at_least(30), seed=2)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tools.dashboard import FILE, expressions, text
@@ -51,7 +52,7 @@ def test_every_family_has_its_panel() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda each: each.name)
-def test_expressions_group_by_labels_that_the_family_has(family) -> None:
+def test_expressions_group_by_labels_that_the_family_has(family: Any) -> None:
     for expression, legend in expressions(family):
         words = set(re.findall(r"[a-z_]+", re.sub(r'"[^"]*"|\$\w+|harn_\w+', "", expression)))
         assert words - WORDS <= set(family.labels), expression

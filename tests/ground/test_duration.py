@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -27,7 +28,7 @@ from harn.duration import to_ms, to_seconds, to_text
         (timedelta(minutes=2), 120),
     ],
 )
-def test_a_duration_is_read_as_people_write_it(value, seconds) -> None:
+def test_a_duration_is_read_as_people_write_it(value: Any, seconds: float) -> None:
     assert to_seconds(value) == seconds
 
 
@@ -45,7 +46,7 @@ def test_a_bare_number_takes_its_unit_from_the_options_name() -> None:
         timedelta(seconds=-1), "101000d",
     ],
 )  # fmt: skip
-def test_anything_else_is_refused_with_the_options_name(value) -> None:
+def test_anything_else_is_refused_with_the_options_name(value: Any) -> None:
     with pytest.raises(InvalidOption, match="stale_after_ms") as caught:
         to_seconds(value, "stale_after_ms")
 

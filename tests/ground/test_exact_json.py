@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings, strategies as st
 
@@ -16,7 +18,7 @@ JSON = st.recursive(
 
 @settings(deadline=None, max_examples=200)
 @given(JSON)
-def test_json_is_written_only_if_it_reads_back_as_the_same_value(value) -> None:
+def test_json_is_written_only_if_it_reads_back_as_the_same_value(value: Any) -> None:
     written = to_exact_json(value)
 
     if written is None:
@@ -29,7 +31,7 @@ def test_json_is_written_only_if_it_reads_back_as_the_same_value(value) -> None:
 @pytest.mark.parametrize(
     "value", [(1,), {1: 2}, float("nan"), float("inf"), object(), b"x", {1}, [(1,)]]
 )
-def test_what_json_would_change_is_not_written(value) -> None:
+def test_what_json_would_change_is_not_written(value: Any) -> None:
     assert to_exact_json(value) is None
 
 

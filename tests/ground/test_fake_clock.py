@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
@@ -194,13 +195,13 @@ async def test_mock_time_makes_a_sleep_move_the_clock_and_is_undone_after_the_bl
 
 
 @pytest.mark.parametrize("start", ["yesterday", "2026-01-01T00:00:00", None, True, 1.5])
-def test_a_start_without_a_time_zone_is_refused(start) -> None:
+def test_a_start_without_a_time_zone_is_refused(start: Any) -> None:
     with pytest.raises(InvalidOption, match="start"):
         FakeClock(start)
 
 
 @pytest.mark.parametrize("ms", [-1, True, "1000", None])
-async def test_mock_time_wants_whole_milliseconds(ms) -> None:
+async def test_mock_time_wants_whole_milliseconds(ms: Any) -> None:
     with pytest.raises(InvalidOption, match="ms="):
         mock_time(ms)
 

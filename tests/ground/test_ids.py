@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from typing import Any
 
 from hypothesis import given, strategies as st
 
@@ -21,7 +22,7 @@ def test_ids_are_version_7_uuids_that_sort_in_the_order_they_were_made() -> None
 
 
 def test_the_same_seed_and_clock_give_the_same_ids() -> None:
-    def ids(seed):
+    def ids(seed: int) -> Any:
         source = IdSource(lambda: 1, seed)
         return [source.new("pool") for _ in range(10)]
 
@@ -43,7 +44,7 @@ def test_a_forked_child_does_not_repeat_its_parents_ids() -> None:
 
 
 @given(st.tuples(st.text(), st.text(), st.text()), st.tuples(st.text(), st.text(), st.text()))
-def test_a_pools_id_is_the_same_only_for_the_same_names(first, second) -> None:
+def test_a_pools_id_is_the_same_only_for_the_same_names(first: Any, second: Any) -> None:
     clean = all("\0" not in part for part in first + second)
     assert (pool_id(*first) == pool_id(*second)) == (first == second) or not clean
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ NASTY = "a\r\nb\x1b[2J\u2028c\x85d"
 
 
 @pytest.mark.parametrize("format", logs.FORMATS)
-async def test_a_record_is_one_line_whatever_it_contains(format) -> None:
+async def test_a_record_is_one_line_whatever_it_contains(format: Any) -> None:
     stream = io.StringIO()
 
     with logs.configured(format, logging.INFO, stream):
@@ -45,7 +46,9 @@ async def test_json_lines_say_who_was_running() -> None:
 
 
 @pytest.mark.parametrize("format", logs.FORMATS)
-def test_nothing_in_a_log_line_is_obeyed_by_a_terminal(format, monkeypatch) -> None:
+def test_nothing_in_a_log_line_is_obeyed_by_a_terminal(
+    format: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # pytest-xdist cannot carry what it would capture.
     monkeypatch.setattr(logging.getLogger("harn"), "propagate", False)
     stream = io.StringIO()

@@ -60,7 +60,7 @@ async def outside_task(coroutine: Any) -> Any:
 # -- the only open one ---------------------------------------------------------------------------
 
 
-async def test_a_task_without_a_context_finds_the_only_open_runtime(tmp_path) -> None:
+async def test_a_task_without_a_context_finds_the_only_open_runtime(tmp_path: Path) -> None:
     async with Runtime(state_dir=tmp_path):
 
         async def handler() -> str:
@@ -83,7 +83,9 @@ async def test_the_context_comes_before_the_only_open_one() -> None:
         assert outside(current_runtime) is outer
 
 
-async def test_several_open_runtimes_are_named_and_none_is_guessed(tmp_path, unused_url) -> None:
+async def test_several_open_runtimes_are_named_and_none_is_guessed(
+    tmp_path: Path, unused_url: str
+) -> None:
     async with Runtime(state_dir=tmp_path / "one"), Runtime(storage=unused_url):
         with pytest.raises(HarnError) as caught:
             outside(current_runtime)
@@ -137,7 +139,9 @@ async def test_what_runs_apart_on_a_thread_is_not_a_second_open_runtime() -> Non
 # -- none open -----------------------------------------------------------------------------------
 
 
-async def test_without_an_open_runtime_the_first_durable_call_warns_once(caplog) -> None:
+async def test_without_an_open_runtime_the_first_durable_call_warns_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def calls() -> None:
         harn.atomic(0)
         assert not caplog.records
@@ -165,7 +169,9 @@ async def test_without_an_open_runtime_the_first_durable_call_warns_once(caplog)
         ),
     ],
 )
-def test_each_durable_call_on_an_implicit_runtime_warns(caplog, call) -> None:
+def test_each_durable_call_on_an_implicit_runtime_warns(
+    caplog: pytest.LogCaptureFixture, call: Callable[..., Any]
+) -> None:
     async def main() -> None:
         await call()
 
@@ -175,7 +181,9 @@ def test_each_durable_call_on_an_implicit_runtime_warns(caplog, call) -> None:
     assert len(caplog.records) == 1
 
 
-async def test_a_runtime_in_memory_that_was_opened_does_not_warn(caplog) -> None:
+async def test_a_runtime_in_memory_that_was_opened_does_not_warn(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with Runtime():
         await worker_queue("jobs").enqueue(1)
 
@@ -204,7 +212,7 @@ CALLS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("carries_context", [False, True], ids=["bare", "copied context"])
 @pytest.mark.parametrize("name", CALLS)
 async def test_a_call_from_another_loop_works_or_points_to_from_thread(
-    tmp_path, name: str, carries_context: bool
+    tmp_path: Path, name: str, carries_context: bool
 ) -> None:
     async def call() -> None:
         await asyncio.wait_for(CALLS[name](), 20)
@@ -222,7 +230,7 @@ async def test_a_call_from_another_loop_works_or_points_to_from_thread(
             assert "from_thread" in str(error)
 
 
-async def test_things_of_one_loop_used_on_another_point_to_from_thread(tmp_path) -> None:
+async def test_things_of_one_loop_used_on_another_point_to_from_thread(tmp_path: Path) -> None:
     async with Runtime(state_dir=tmp_path):
         queue = worker_queue("jobs")
         supervisor = await harn.supervisor_start(children=[harn.Child("c", _forever)])
@@ -243,7 +251,7 @@ async def test_things_of_one_loop_used_on_another_point_to_from_thread(tmp_path)
                 await asyncio.to_thread(on_a_thread, lambda call=call: asyncio.run(call()))
 
 
-async def test_from_thread_is_the_way_from_another_loop(tmp_path) -> None:
+async def test_from_thread_is_the_way_from_another_loop(tmp_path: Path) -> None:
     async def other() -> int:
         queue = await asyncio.to_thread(from_thread, worker_queue, "jobs")
         return (await asyncio.to_thread(from_thread, queue.enqueue, 1)).job_id
@@ -259,7 +267,7 @@ async def _forever(ctx: Any) -> None:
 # -- synchronous programs ------------------------------------------------------------------------
 
 
-def test_run_in_thread_serves_every_thread_of_a_synchronous_program(tmp_path) -> None:
+def test_run_in_thread_serves_every_thread_of_a_synchronous_program(tmp_path: Path) -> None:
     with run_in_thread(state_dir=tmp_path) as runtime:
         queue = worker_queue("jobs")
         ids = [
@@ -274,7 +282,7 @@ def test_run_in_thread_serves_every_thread_of_a_synchronous_program(tmp_path) ->
         current_runtime()
 
 
-def test_threads_that_make_the_same_service_at_once_get_the_same_one(tmp_path) -> None:
+def test_threads_that_make_the_same_service_at_once_get_the_same_one(tmp_path: Path) -> None:
     with run_in_thread(state_dir=tmp_path):
         barrier, seen = threading.Barrier(8), []
 
@@ -330,7 +338,7 @@ def test_an_error_of_closing_comes_out_of_the_block() -> None:
     assert "closing" in caught.value.__notes__[0]
 
 
-def test_two_run_in_threads_are_told_apart_by_their_contexts(tmp_path) -> None:
+def test_two_run_in_threads_are_told_apart_by_their_contexts(tmp_path: Path) -> None:
     with run_in_thread(state_dir=tmp_path / "a") as a:
         with run_in_thread(state_dir=tmp_path / "b") as b:
             assert current_runtime() is b
@@ -386,7 +394,7 @@ FORK = """
 """
 
 
-def test_a_forked_child_is_refused_its_parents_runtime_and_opens_its_own(tmp_path) -> None:
+def test_a_forked_child_is_refused_its_parents_runtime_and_opens_its_own(tmp_path: Path) -> None:
     told = in_a_fork(FORK, tmp_path).splitlines()
 
     assert [line.split(":")[0] for line in told[:4]] == ["refused"] * 4
@@ -416,7 +424,7 @@ FORK_ON_LOOP = """
 """
 
 
-def test_a_fork_on_the_loop_is_refused_too(tmp_path) -> None:
+def test_a_fork_on_the_loop_is_refused_too(tmp_path: Path) -> None:
     told = in_a_fork(FORK_ON_LOOP, tmp_path).splitlines()
 
     assert told[0].startswith("refused:") and "forked" in told[0]
@@ -452,7 +460,9 @@ APPLICATION = """
 """
 
 
-def test_a_request_handler_uses_the_lifespans_runtime_and_its_job_survives_a_kill(tmp_path) -> None:
+def test_a_request_handler_uses_the_lifespans_runtime_and_its_job_survives_a_kill(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "webapp.py").write_text(textwrap.dedent(APPLICATION))
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
         fd = listening.fileno()

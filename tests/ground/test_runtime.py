@@ -4,6 +4,8 @@ import asyncio
 import functools
 import logging
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,7 +134,9 @@ async def test_a_cancel_on_the_way_out_still_closes_everything_then_comes_out() 
     assert closed == ["slow"]
 
 
-async def test_a_task_that_ignores_its_cancel_is_reported_and_awaited(caplog) -> None:
+async def test_a_task_that_ignores_its_cancel_is_reported_and_awaited(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     release = asyncio.Event()
 
     async def deaf() -> None:
@@ -243,7 +247,7 @@ async def test_context_values_are_inherited_as_a_snapshot() -> None:
 
 
 @pytest.mark.parametrize("key", ["", None, 1])
-async def test_a_context_key_is_a_name(key) -> None:
+async def test_a_context_key_is_a_name(key: str | int | None) -> None:
     with pytest.raises(InvalidOption, match="key"):
         runtime_context_set(key, 1)
 
@@ -263,7 +267,7 @@ async def test_a_context_key_is_a_name(key) -> None:
         ({"state_dir": 5}, "state_dir"),
     ],
 )
-def test_a_bad_option_is_refused_by_name(options, named) -> None:
+def test_a_bad_option_is_refused_by_name(options: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidOption, match=named):
         Runtime(**options)
 
@@ -273,7 +277,7 @@ def test_a_misspelt_option_is_pythons_own_error() -> None:
         Runtime(tennant_id="a")
 
 
-def test_a_state_dir_without_storage_means_sqlite_inside_it(tmp_path) -> None:
+def test_a_state_dir_without_storage_means_sqlite_inside_it(tmp_path: Path) -> None:
     assert Runtime(state_dir=tmp_path).storage_url == f"sqlite:///{tmp_path}/events.sqlite"
     assert Runtime().storage_url == "memory://"
 

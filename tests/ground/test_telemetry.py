@@ -71,7 +71,7 @@ def families(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "FAMILIES", known)
 
 
-async def test_sources_are_asked_at_each_scrape(families) -> None:
+async def test_sources_are_asked_at_each_scrape(families: None) -> None:
     counts = {"q": 1}
     async with Runtime() as runtime:
         found = runtime.service(Metrics)
@@ -87,7 +87,9 @@ async def test_sources_are_asked_at_each_scrape(families) -> None:
     assert "harn_runtime_tasks 0.0" in first
 
 
-async def test_a_broken_source_does_not_hide_the_others(families, caplog) -> None:
+async def test_a_broken_source_does_not_hide_the_others(
+    families: None, caplog: pytest.LogCaptureFixture
+) -> None:
     async with Runtime() as runtime:
         found = runtime.service(Metrics)
         found.add(lambda: 1 / 0)

@@ -5,6 +5,8 @@ Run with `make interop`, which installs them beside the tests.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from harn.testing.fake_provider import Fail, FakeModels, Say
@@ -15,11 +17,11 @@ anthropic = pytest.importorskip("anthropic", reason="make interop")
 WEATHER = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
 
-def openai_client(models: FakeModels):
+def openai_client(models: FakeModels) -> Any:
     return openai.AsyncOpenAI(api_key="k", base_url=models.openai_url, max_retries=0)
 
 
-def anthropic_client(models: FakeModels):
+def anthropic_client(models: FakeModels) -> Any:
     return anthropic.AsyncAnthropic(api_key="k", base_url=models.url, max_retries=0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -42,7 +43,9 @@ FORMATS = ["openai", "anthropic"]
 
 
 @contextlib.asynccontextmanager
-async def at_work(script: Any = None, kind: str = "openai", tmp_path: Any = None, **options: Any):
+async def at_work(
+    script: Any = None, kind: str = "openai", tmp_path: Any = None, **options: Any
+) -> Any:
     """A runtime whose provider `fake` is the scripted server; backoff takes no time."""
     if tmp_path is not None:
         options["state_dir"] = tmp_path
@@ -245,7 +248,7 @@ async def test_cancelling_an_agent_anywhere_leaves_nothing_running() -> None:
             calls = (ToolCall("c", "multiply", '{"a":1,"b":2}'),) if self.turn % 2 else ()
             return ModelReply("x", Usage(1, 1), "m", calls)
 
-        async def stream(self, request: ModelRequest):
+        async def stream(self, request: ModelRequest) -> Any:
             yield Delta(text="x")
 
         def count_tokens(self, request: ModelRequest) -> int:
@@ -261,7 +264,9 @@ async def test_cancelling_an_agent_anywhere_leaves_nothing_running() -> None:
         assert await sweep(case, leftovers=20) > 5
 
 
-async def test_calls_are_counted_and_nothing_said_is_shown(caplog) -> None:
+async def test_calls_are_counted_and_nothing_said_is_shown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.DEBUG):
         async with at_work([Fail(500), Say("ok", usage=(3, 4))]) as (_, runtime):
             await llm_call("a secret question", backoff_ms=0)
@@ -286,14 +291,14 @@ async def test_calls_are_counted_and_nothing_said_is_shown(caplog) -> None:
         ({"provider": "openai"}, "default_model"),
     ],
 )
-async def test_bad_options_are_refused_by_name(options, named) -> None:
+async def test_bad_options_are_refused_by_name(options: dict[str, Any], named: str) -> None:
     async with at_work():
         with pytest.raises(InvalidOption, match=named):
             await llm_call("hello", **options)
 
 
 @pytest.mark.parametrize("prompt", [[], 5, ["x"], None])
-async def test_a_prompt_is_text_or_messages(prompt) -> None:
+async def test_a_prompt_is_text_or_messages(prompt: Any) -> None:
     async with at_work():
         with pytest.raises((InvalidOption, TypeError)):
             await llm_call(prompt)
@@ -312,7 +317,7 @@ async def test_a_provider_needs_three_methods() -> None:
             llm_provider("x", object())
 
 
-async def test_providers_come_from_a_file(tmp_path, monkeypatch) -> None:
+async def test_providers_come_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LOCAL_KEY", KEY)
     async with FakeModels([Say("from the file", usage=(1_000_000, 0))]) as models:
@@ -345,7 +350,9 @@ async def test_providers_come_from_a_file(tmp_path, monkeypatch) -> None:
         ("base_url = ", "providers.toml"),
     ],
 )
-async def test_a_mistake_in_the_file_is_named(table, said, tmp_path, monkeypatch) -> None:
+async def test_a_mistake_in_the_file_is_named(
+    table: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "providers.toml").write_text(f"[providers.local]\n{table}\n")
 
@@ -428,7 +435,7 @@ class Dawdling:
         await self._send(request)
         return ModelReply("x", Usage(1, 1), "m")
 
-    async def stream(self, request: ModelRequest):
+    async def stream(self, request: ModelRequest) -> Any:
         await self._send(request)
         yield Delta(text="x")
 
@@ -446,7 +453,7 @@ async def one_stream() -> None:
 
 
 @pytest.mark.parametrize("call", [one_call, one_stream])
-async def test_a_call_that_waits_for_its_connection_counts_from_its_sending(call) -> None:
+async def test_a_call_that_waits_for_its_connection_counts_from_its_sending(call: Any) -> None:
     clock = FakeClock(0, autojump=True)
     async with fresh_runtime(clock=clock):
         slow = Dawdling(clock, 50.0)

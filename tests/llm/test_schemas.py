@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import pytest
@@ -31,7 +32,7 @@ PERSON = {
         {"name": "Ada", "next": "x"},
     ],
 )
-def test_what_fits_is_accepted_as_it_is(value) -> None:
+def test_what_fits_is_accepted_as_it_is(value: dict[str, Any]) -> None:
     before = copy.deepcopy(value)
 
     check(value, PERSON)
@@ -55,7 +56,7 @@ def test_what_fits_is_accepted_as_it_is(value) -> None:
         ([], "expected object"),
     ],
 )
-def test_what_does_not_fit_is_told_with_its_place(value, where) -> None:
+def test_what_does_not_fit_is_told_with_its_place(value: Any, where: str) -> None:
     with pytest.raises(Unacceptable, match=where):
         check(value, PERSON)
 
@@ -105,7 +106,7 @@ def test_types_become_schemas_and_values() -> None:
 
 @pytest.mark.parametrize("wanted", [Point, LooksLikePydantic, {"required": ["word"]}])
 @pytest.mark.parametrize("text", ["{}", "not json", "[" * 100_000])
-def test_a_bad_answer_is_unacceptable_and_nothing_else(wanted, text) -> None:
+def test_a_bad_answer_is_unacceptable_and_nothing_else(wanted: Any, text: str) -> None:
     if wanted is LooksLikePydantic and text != "{}":
         text = "{}"
     with pytest.raises(Unacceptable):

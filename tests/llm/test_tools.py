@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 
-from harn import InvalidOption, agent_loop
+from harn import InvalidOption, Runtime, agent_loop
 from harn.llm.tools import Tool, as_text, tools_of
 
 
@@ -42,18 +42,18 @@ def test_a_call_is_checked_and_pythons_defaults_apply() -> None:
     "text",
     ['{"query": 5}', "{}", '{"query": "x", "order": "best"}', '{"query":"x","z":1}', "[", ""],
 )
-def test_a_call_that_does_not_fit_is_a_value_error(text) -> None:
+def test_a_call_that_does_not_fit_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         Tool(search).arguments(text)
 
 
-def untyped(a): ...
-def starred(*args: int): ...
-def odd(a: object.__class__): ...
+def untyped(a): ...  # type: ignore[no-untyped-def]  # what the test is about
+def starred(*args: int) -> None: ...
+def odd(a: object.__class__) -> None: ...
 
 
 @pytest.mark.parametrize("fn", [untyped, starred, lambda: 1, 5])
-def test_a_function_that_cannot_be_described_is_refused_by_name(fn) -> None:
+def test_a_function_that_cannot_be_described_is_refused_by_name(fn: Any) -> None:
     with pytest.raises(InvalidOption, match="tools"):
         tools_of([fn])
 
@@ -75,6 +75,6 @@ async def test_agent_loop_names_itself_when_an_option_is_unknown() -> None:
         await agent_loop("hello", max_token=5)
 
 
-async def test_without_a_provider_the_error_names_the_way_to_register_one(runtime) -> None:
+async def test_without_a_provider_the_error_names_the_way_to_register_one(runtime: Runtime) -> None:
     with pytest.raises(InvalidOption, match=r"llm_provider\("):
         await agent_loop("hello")

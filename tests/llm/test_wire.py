@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import Any
 
 import pytest
 
@@ -19,14 +20,14 @@ KEY = "sk-canary-0123456789"
 FORMATS = ["openai", "anthropic"]
 
 
-def client(kind: str, models: FakeModels, timeout: float = 10.0):
+def client(kind: str, models: FakeModels, timeout: float = 10.0) -> Any:
     if kind == "openai":
         return OpenAICompatible("fake", models.openai_url, Secret(KEY), timeout=timeout)
     return AnthropicMessages("fake", models.url, Secret(KEY), timeout=timeout)
 
 
 @contextlib.asynccontextmanager
-async def talking(kind: str, script, timeout: float = 10.0):
+async def talking(kind: str, script: Any, timeout: float = 10.0) -> Any:
     async with FakeModels(script) as models:
         provider = client(kind, models, timeout)
         try:
@@ -35,7 +36,7 @@ async def talking(kind: str, script, timeout: float = 10.0):
             await provider.aclose()
 
 
-def request(text: str = "hello", **more) -> ModelRequest:
+def request(text: str = "hello", **more: Any) -> ModelRequest:
     return ModelRequest("m-1", (Message("user", text),), "be brief", **more)
 
 
@@ -118,7 +119,9 @@ async def test_tools_and_their_results_go_both_ways(kind: str) -> None:
         (CutShort("some text"), None, True),
     ],
 )
-async def test_a_failure_says_whether_it_may_be_tried_again(kind, step, status, retryable) -> None:
+async def test_a_failure_says_whether_it_may_be_tried_again(
+    kind: Any, step: Any, status: int | None, retryable: bool
+) -> None:
     async with talking(kind, [step]) as (provider, _):
         with pytest.raises(ModelError) as caught:
             await provider.complete(request())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from harn import Runtime, trigger_fire, trigger_register
 from harn.orchestrator import queues_view
@@ -15,7 +16,7 @@ async def test_the_dispatcher_block_follows_an_event_from_intake_to_its_end(
 ) -> None:
     begun, release = asyncio.Event(), asyncio.Event()
 
-    async def handler(event) -> str:
+    async def handler(event: Any) -> str:
         begun.set()
         await release.wait()
         raise ValueError("not yet")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings, strategies as st
 
@@ -47,7 +49,9 @@ BLOCK = backpressure_queue(2)
         (fail_fast(), 0, 0, 0, ADMIT),
     ],
 )
-def test_a_submit_meets_what_its_policy_says(policy, queued, running, ahead, expected) -> None:
+def test_a_submit_meets_what_its_policy_says(
+    policy: Any, queued: int, running: int, ahead: int, expected: Any
+) -> None:
     assert decide(policy, queued=queued, running=running, slots=1, ahead=ahead) == expected
 
 
@@ -70,7 +74,7 @@ def test_fail_submitter_names_the_depth_and_the_way_out() -> None:
 
 @pytest.mark.parametrize("depth", [0, -1, True, 1.5, None, "5", float("nan"), 2**63])
 @pytest.mark.parametrize("make", [backpressure_queue, ring_buffer])
-def test_depths_below_one_are_refused(make, depth) -> None:
+def test_depths_below_one_are_refused(make: Any, depth: Any) -> None:
     with pytest.raises(InvalidOption):
         make(depth)
 
@@ -86,7 +90,7 @@ def test_depths_below_one_are_refused(make, depth) -> None:
         {"max_depth": 3},
     ],
 )
-def test_a_wrong_policy_is_refused(wrong) -> None:
+def test_a_wrong_policy_is_refused(wrong: Any) -> None:
     with pytest.raises(InvalidOption):
         read_backpressure(wrong)
 
@@ -109,7 +113,7 @@ KEYS = st.sampled_from([None, "a", "b", "c"])
 @settings(deadline=None, max_examples=100)
 @given(steps=st.lists(st.tuples(st.sampled_from(["add", "drop", "evict"]), KEYS), max_size=120))
 @pytest.mark.parametrize("order", [Oldest, Longest])
-def test_B3_B7_the_victim_is_the_oldest_of_all_or_of_the_longest(order, steps) -> None:
+def test_B3_B7_the_victim_is_the_oldest_of_all_or_of_the_longest(order: Any, steps: Any) -> None:
     arrivals, model = order(), []
     for seq, (what, key) in enumerate(steps):
         if what == "add":

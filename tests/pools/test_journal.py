@@ -13,6 +13,7 @@ import sys
 import threading
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -46,19 +47,19 @@ RAN: list[object] = []
 
 
 @durable(name="tests:note")
-async def note(what, **more):
+async def note(what: Any, **more: Any) -> dict[Any, Any]:
     RAN.append(what)
     return {"noted": what, **more}
 
 
 @durable(name="tests:again", rerun=True)
-async def again(what):
+async def again(what: Any) -> None:
     RAN.append(what)
     await asyncio.Event().wait()
 
 
 @durable(name="tests:hang")
-async def hang(what=None):
+async def hang(what: Any = None) -> None:
     await asyncio.Event().wait()
 
 
@@ -66,17 +67,17 @@ async def nothing() -> None: ...
 
 
 @pytest.fixture(autouse=True)
-def fresh_notes():
+def fresh_notes() -> None:
     RAN.clear()
 
 
 @pytest.fixture
-async def disk(tmp_path):
+async def disk(tmp_path: Path) -> Any:
     async with harn.Runtime(state_dir=tmp_path, storage="memory://", clock=FakeClock(), seed=1):
         yield tmp_path / "pools"
 
 
-async def opened(**options):
+async def opened(**options: Any) -> Any:
     return await pool_create(
         **{"name": "jobs", "scope": "pipeline", "pipeline_id": "nightly", **options}
     )
@@ -85,7 +86,7 @@ async def opened(**options):
 FILE = "nightly__jobs.jsonl"
 
 
-async def test_a_queued_durable_call_resumes_in_its_old_order(disk) -> None:
+async def test_a_queued_durable_call_resumes_in_its_old_order(disk: Path) -> None:
     pool = await opened(queue="fifo")
     await pool.submit(hang)
     tasks = [await pool.submit(partial(note, number, more=[1])) for number in range(5)]
@@ -102,7 +103,7 @@ async def test_a_queued_durable_call_resumes_in_its_old_order(disk) -> None:
     ]
 
 
-async def test_J10_what_cannot_resume_reloads_as_stale_with_its_reason(disk) -> None:
+async def test_J10_what_cannot_resume_reloads_as_stale_with_its_reason(disk: Path) -> None:
     pool = await opened()
     running = await pool.submit(hang, idempotency_key="r")
     closure = await pool.submit(nothing, idempotency_key="c", priority=3, key="k", tenant_id="t")
@@ -123,7 +124,7 @@ async def test_J10_what_cannot_resume_reloads_as_stale_with_its_reason(disk) -> 
     assert (await opened()).snapshot().tasks == before.tasks
 
 
-async def test_a_call_that_may_rerun_is_queued_again_after_an_interruption(disk) -> None:
+async def test_a_call_that_may_rerun_is_queued_again_after_an_interruption(disk: Path) -> None:
     pool = await opened()
     task = await pool.submit(partial(again, "x"))
     await harn.current_runtime().clock.settle()
@@ -136,7 +137,7 @@ async def test_a_call_that_may_rerun_is_queued_again_after_an_interruption(disk)
     assert pool.find(task.id).status == "running"
 
 
-async def test_an_unregistered_durable_function_is_stale_and_named(disk) -> None:
+async def test_an_unregistered_durable_function_is_stale_and_named(disk: Path) -> None:
     pool = await opened()
     await pool.submit(hang)
     task = await pool.submit(partial(note, 1))
@@ -154,7 +155,7 @@ async def test_an_unregistered_durable_function_is_stale_and_named(disk) -> None
     assert RAN == []
 
 
-async def test_a_repeated_call_without_arguments_is_no_conflict_after_a_restart(disk) -> None:
+async def test_a_repeated_call_without_arguments_is_no_conflict_after_a_restart(disk: Path) -> None:
     pool = await opened()
     first = await pool.submit(hang, idempotency_key="once")
     pool_simulate_restart()
@@ -166,7 +167,7 @@ async def test_a_repeated_call_without_arguments_is_no_conflict_after_a_restart(
     assert second.conflicts == 0
 
 
-async def test_idempotency_survives_restart_and_compaction(disk) -> None:
+async def test_idempotency_survives_restart_and_compaction(disk: Path) -> None:
     pool = await opened()
     first = await pool.submit(partial(note, 1), idempotency_key="once")
     await first.wait()
@@ -182,11 +183,11 @@ async def test_idempotency_survives_restart_and_compaction(disk) -> None:
     assert RAN.count(1) == 1
 
 
-async def test_results_reload_as_the_same_value_or_as_text(disk) -> None:
+async def test_results_reload_as_the_same_value_or_as_text(disk: Path) -> None:
     pool = await opened(max_concurrent=4)
     values = [None, 5, "é\u2028", [1, {"a": [None, 1.5]}], (1, 2), {1: 2}, float("nan"), object]
 
-    async def give(value):
+    async def give(value: Any) -> Any:
         return value
 
     tasks = [await pool.submit(partial(give, value)) for value in values]
@@ -199,8 +200,10 @@ async def test_results_reload_as_the_same_value_or_as_text(disk) -> None:
     assert [each.result for each in seen[4:]] == [repr(value) for value in values[4:]]
 
 
-async def test_a_result_that_is_not_json_is_marked_in_the_journal_beside_its_text(disk) -> None:
-    async def give_set():
+async def test_a_result_that_is_not_json_is_marked_in_the_journal_beside_its_text(
+    disk: Path,
+) -> None:
+    async def give_set() -> Any:
         return {1984}
 
     pool = await opened()
@@ -218,7 +221,7 @@ async def test_a_result_that_is_not_json_is_marked_in_the_journal_beside_its_tex
     assert (seen.result_omitted, seen.result) == (True, "{1984}")
 
 
-async def test_rejected_and_cancelled_tasks_and_counts_reload(disk) -> None:
+async def test_rejected_and_cancelled_tasks_and_counts_reload(disk: Path) -> None:
     pool = await opened(backpressure=backpressure_queue(1, "drop_oldest"))
     running = await pool.submit(hang)
     dropped = await pool.submit(nothing)
@@ -236,7 +239,7 @@ async def test_rejected_and_cancelled_tasks_and_counts_reload(disk) -> None:
     assert dropped.id == seen.tasks[1].id
 
 
-async def test_close_with_cancel_leaves_the_durable_queue_for_the_next_opener(disk) -> None:
+async def test_close_with_cancel_leaves_the_durable_queue_for_the_next_opener(disk: Path) -> None:
     pool = await opened()
     await pool.submit(hang)
     waiting, closure = await pool.submit(partial(note, 1)), await pool.submit(nothing)
@@ -249,7 +252,9 @@ async def test_close_with_cancel_leaves_the_durable_queue_for_the_next_opener(di
     assert pool.find(closure.id).snapshot().stale_reason == "never_started"
 
 
-async def test_J3_submit_returns_after_the_sync_and_not_before(disk, monkeypatch) -> None:
+async def test_J3_submit_returns_after_the_sync_and_not_before(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pool = await opened()
     allow, synced = threading.Event(), os.fdatasync
     monkeypatch.setattr(os, "fdatasync", lambda fd: (allow.wait(10), synced(fd)))
@@ -265,7 +270,7 @@ async def test_J3_submit_returns_after_the_sync_and_not_before(disk, monkeypatch
     assert RAN == [1]
 
 
-async def test_a_burst_of_submits_shares_syncs(disk, monkeypatch) -> None:
+async def test_a_burst_of_submits_shares_syncs(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = await opened(max_concurrent=1)
     await pool.submit(hang)
     await harn.current_runtime().clock.settle()
@@ -287,7 +292,7 @@ def some_lines() -> list[bytes]:
     return [encode(each) for each in (head, *tasks)]
 
 
-def state(ledger) -> object:
+def state(ledger: Any) -> object:
     return ledger.pool, ledger.tasks, list(ledger.ended), ledger.last_seq
 
 
@@ -308,7 +313,7 @@ def test_J1_every_prefix_gives_the_state_of_its_whole_records() -> None:
         assert end == min(size, length)
 
 
-async def test_J1_J2_every_cut_of_a_journal_opens_and_takes_the_next_record(disk) -> None:
+async def test_J1_J2_every_cut_of_a_journal_opens_and_takes_the_next_record(disk: Path) -> None:
     pool = await opened()
     for number in range(3):
         await (await pool.submit(partial(note, number), idempotency_key=str(number)))
@@ -332,7 +337,7 @@ async def test_J1_J2_every_cut_of_a_journal_opens_and_takes_the_next_record(disk
 
 @settings(deadline=None, max_examples=300)
 @given(data=st.data())
-def test_J4_any_flipped_byte_is_found(data) -> None:
+def test_J4_any_flipped_byte_is_found(data: Any) -> None:
     lines = some_lines()
     line = data.draw(st.integers(0, len(lines) - 1))
     place = data.draw(st.integers(0, len(lines[line]) - 2))
@@ -348,7 +353,9 @@ def test_J4_any_flipped_byte_is_found(data) -> None:
         assert ledger.damage, "silently accepted"
 
 
-async def test_J4_damage_is_reported_set_aside_and_harms_only_itself(disk, caplog) -> None:
+async def test_J4_damage_is_reported_set_aside_and_harms_only_itself(
+    disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     pool = await opened(max_concurrent=3)
     tasks = [await pool.submit(partial(note, number)) for number in range(3)]
     await pool.close()
@@ -378,7 +385,7 @@ async def test_J4_damage_is_reported_set_aside_and_harms_only_itself(disk, caplo
     assert "byte" not in caplog.text
 
 
-async def test_a_damaged_first_line_loses_no_task(disk) -> None:
+async def test_a_damaged_first_line_loses_no_task(disk: Path) -> None:
     pool = await opened()
     task = await pool.submit(partial(note, 1))
     await pool.close()
@@ -409,7 +416,7 @@ OF_0_1_0 = (
 """A journal as harn 0.1.0 wrote it: a task that ended, and one that had not begun."""
 
 
-async def test_a_journal_of_0_1_0_opens_and_is_written_to_in_the_same_format(disk) -> None:
+async def test_a_journal_of_0_1_0_opens_and_is_written_to_in_the_same_format(disk: Path) -> None:
     disk.mkdir()
     (disk / FILE).write_bytes(OF_0_1_0)
 
@@ -424,7 +431,9 @@ async def test_a_journal_of_0_1_0_opens_and_is_written_to_in_the_same_format(dis
 
 
 @pytest.mark.parametrize("instead", [b"", b"?"])
-async def test_J4_a_newline_that_was_lost_or_changed_costs_no_task(disk, instead) -> None:
+async def test_J4_a_newline_that_was_lost_or_changed_costs_no_task(
+    disk: Path, instead: bytes
+) -> None:
     disk.mkdir()
     (disk / FILE).write_bytes(instead.join(OF_0_1_0.split(b"\n")))
 
@@ -435,7 +444,7 @@ async def test_J4_a_newline_that_was_lost_or_changed_costs_no_task(disk, instead
 
 
 @pytest.mark.parametrize("checksum", [True, False])
-async def test_J8_a_newer_version_is_refused_untouched(disk, checksum) -> None:
+async def test_J8_a_newer_version_is_refused_untouched(disk: Path, checksum: bool) -> None:
     pool = await opened()
     await pool.close()
     newer = encode(PoolRecord(99, pool.id, "jobs", "pipeline", "nightly", 1, 0, 0))
@@ -449,7 +458,7 @@ async def test_J8_a_newer_version_is_refused_untouched(disk, checksum) -> None:
     assert (disk / FILE).read_bytes() == newer + b"torn"
 
 
-async def test_the_journal_of_another_pool_is_refused_untouched(disk) -> None:
+async def test_the_journal_of_another_pool_is_refused_untouched(disk: Path) -> None:
     await (await opened(name="other")).close()
     shutil.copy(disk / "nightly__other.jsonl", disk / FILE)
     before = (disk / FILE).read_bytes()
@@ -463,7 +472,7 @@ async def test_the_journal_of_another_pool_is_refused_untouched(disk) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"\xef\xbb\xbf{}\n", b"\r\n\r\n", b"not json\n" * 3]
 )
-async def test_an_odd_file_still_opens(disk, content) -> None:
+async def test_an_odd_file_still_opens(disk: Path, content: bytes) -> None:
     disk.mkdir()
     (disk / FILE).write_bytes(content)
 
@@ -475,7 +484,7 @@ async def test_an_odd_file_still_opens(disk, content) -> None:
 
 
 @pytest.mark.parametrize("kind", ["symlink", "directory", "fifo", "directory symlink"])
-async def test_what_is_no_plain_file_is_refused(disk, kind, tmp_path) -> None:
+async def test_what_is_no_plain_file_is_refused(disk: Path, kind: str, tmp_path: Path) -> None:
     target = tmp_path / "elsewhere"
     if kind == "directory symlink":
         target.mkdir()
@@ -498,7 +507,7 @@ async def test_what_is_no_plain_file_is_refused(disk, kind, tmp_path) -> None:
 # Owners.
 
 
-async def test_J6_a_second_opener_is_locked_out_at_once(disk) -> None:
+async def test_J6_a_second_opener_is_locked_out_at_once(disk: Path) -> None:
     await opened()
 
     async with harn.Runtime(state_dir=disk.parent, storage="memory://"):
@@ -506,7 +515,7 @@ async def test_J6_a_second_opener_is_locked_out_at_once(disk) -> None:
             await opened()
 
 
-async def test_J6_a_forked_child_neither_holds_the_lock_nor_writes(disk) -> None:
+async def test_J6_a_forked_child_neither_holds_the_lock_nor_writes(disk: Path) -> None:
     pool = await opened()
     pid = os.fork()
     if pid == 0:
@@ -528,7 +537,7 @@ async def test_J6_a_forked_child_neither_holds_the_lock_nor_writes(disk) -> None
         assert os.waitpid(pid, 0)[1] == 0
 
 
-async def test_J6_the_lock_dies_with_its_process(disk) -> None:
+async def test_J6_the_lock_dies_with_its_process(disk: Path) -> None:
     script = """
 import asyncio, sys, harn
 async def main():
@@ -561,7 +570,7 @@ NAMES = st.text(min_size=1, max_size=60).filter(
 
 @settings(deadline=None, max_examples=300)
 @given(NAMES, NAMES, NAMES, NAMES)
-def test_J7_file_names_are_injective_and_stay_inside(a, b, c, d) -> None:
+def test_J7_file_names_are_injective_and_stay_inside(a: Any, b: Any, c: Any, d: Any) -> None:
     first, second = journal_name(a, b), journal_name(c, d)
 
     assert (first == second) == ((a, b) == (c, d))
@@ -573,7 +582,7 @@ def test_J7_file_names_are_injective_and_stay_inside(a, b, c, d) -> None:
 @pytest.mark.parametrize(
     "name", ["../../x", "/etc/x", "..", ".", "a/b", "a__b", "con", "é" * 300, "a b", "%s"]
 )
-async def test_no_name_reaches_outside_the_state_directory(disk, name) -> None:
+async def test_no_name_reaches_outside_the_state_directory(disk: Path, name: str) -> None:
     pool = await opened(name=name, pipeline_id=name)
     await (await pool.submit(partial(note, 1)))
     await pool.close()
@@ -583,7 +592,7 @@ async def test_no_name_reaches_outside_the_state_directory(disk, name) -> None:
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a\nb", "a\x9bb", "a\u2028"])
-async def test_a_name_with_controls_makes_no_file(disk, name) -> None:
+async def test_a_name_with_controls_makes_no_file(disk: Path, name: str) -> None:
     with pytest.raises(InvalidOption):
         await opened(name=name, pipeline_id="nightly")
     with pytest.raises(InvalidOption):
@@ -592,7 +601,7 @@ async def test_a_name_with_controls_makes_no_file(disk, name) -> None:
     assert not [path for path in disk.parent.rglob("*") if path.is_file()]
 
 
-async def test_files_are_private_even_under_an_open_umask(disk) -> None:
+async def test_files_are_private_even_under_an_open_umask(disk: Path) -> None:
     old = os.umask(0)
     try:
         pool = await opened()
@@ -610,13 +619,15 @@ async def test_files_are_private_even_under_an_open_umask(disk) -> None:
 # A disk that fails.
 
 
-async def test_J9_a_failed_write_fails_the_submit_and_leaves_nothing(disk, monkeypatch) -> None:
+async def test_J9_a_failed_write_fails_the_submit_and_leaves_nothing(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pool = await opened()
     await pool.submit(hang)
     await harn.current_runtime().clock.settle()
     before, write = pool.snapshot(), os.pwrite
 
-    def half(fd, data, at):
+    def half(fd: int, data: Any, at: Any) -> Any:
         if fd == pool._journal._journal._file.handle:
             write(fd, bytes(data)[:7], at)
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -636,13 +647,15 @@ async def test_J9_a_failed_write_fails_the_submit_and_leaves_nothing(disk, monke
     assert not list(disk.glob("*.damaged"))
 
 
-async def test_J9_a_failed_write_fails_every_submit_that_shared_it(disk, monkeypatch) -> None:
+async def test_J9_a_failed_write_fails_every_submit_that_shared_it(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pool = await opened()
     await pool.submit(hang)
     await harn.current_runtime().clock.settle()
     write = os.pwrite
 
-    def full(fd, data, at):
+    def full(fd: int, data: Any, at: Any) -> Any:
         if fd == pool._journal._journal._file.handle:
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(fd, data, at)
@@ -655,11 +668,13 @@ async def test_J9_a_failed_write_fails_every_submit_that_shared_it(disk, monkeyp
     assert [each.done() and type(each.exception()) for each in submits] == [StorageError] * 3
 
 
-async def test_J9_an_end_that_could_not_be_written_is_written_later(disk, monkeypatch) -> None:
+async def test_J9_an_end_that_could_not_be_written_is_written_later(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pool = await opened()
     gate = asyncio.Event()
 
-    async def work():
+    async def work() -> int:
         await gate.wait()
         return 5
 
@@ -667,7 +682,7 @@ async def test_J9_an_end_that_could_not_be_written_is_written_later(disk, monkey
     await harn.current_runtime().clock.settle()
     write, full = os.pwrite, True
 
-    def failing(fd, data, at):
+    def failing(fd: int, data: Any, at: Any) -> Any:
         if full and fd == pool._journal._journal._file.handle:
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(fd, data, at)
@@ -686,10 +701,12 @@ async def test_J9_an_end_that_could_not_be_written_is_written_later(disk, monkey
     assert (await opened()).find(task.id).result == 5
 
 
-async def test_J9_after_a_failed_sync_the_journal_takes_nothing_more(disk, monkeypatch) -> None:
+async def test_J9_after_a_failed_sync_the_journal_takes_nothing_more(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pool = await opened()
 
-    def fail(fd):
+    def fail(fd: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(os, "fdatasync", fail)
@@ -704,14 +721,16 @@ async def test_J9_after_a_failed_sync_the_journal_takes_nothing_more(disk, monke
     await pool.close()
 
 
-async def test_J9_what_is_owed_is_tried_again_though_nothing_new_arrives(disk, monkeypatch) -> None:
+async def test_J9_what_is_owed_is_tried_again_though_nothing_new_arrives(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from harn.pools import journal as room
 
     monkeypatch.setattr(room, "RETRY_AFTER", 0.01)
     pool = await opened()
     write, fails = os.pwrite, 3
 
-    def failing(fd, data, at):
+    def failing(fd: int, data: Any, at: Any) -> Any:
         nonlocal fails
         if b'"end"' in bytes(data) and fails:
             fails -= 1
@@ -725,7 +744,7 @@ async def test_J9_what_is_owed_is_tried_again_though_nothing_new_arrives(disk, m
     assert (seen.status, fails) == ("completed", 0)
 
 
-async def test_a_closure_that_had_not_begun_never_begins_after_a_restart(disk) -> None:
+async def test_a_closure_that_had_not_begun_never_begins_after_a_restart(disk: Path) -> None:
     pool = await opened()
     task = pool.submit_nowait(partial(note, 1))
 
@@ -738,7 +757,9 @@ async def test_a_closure_that_had_not_begun_never_begins_after_a_restart(disk) -
     assert RAN == [1]
 
 
-async def test_a_cancelled_submit_leaves_no_task_also_after_a_restart(disk, monkeypatch) -> None:
+async def test_a_cancelled_submit_leaves_no_task_also_after_a_restart(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pool = await opened()
     await pool.submit(hang)
     await harn.current_runtime().clock.settle()
@@ -761,7 +782,7 @@ async def test_a_cancelled_submit_leaves_no_task_also_after_a_restart(disk, monk
 # Compaction and retention.
 
 
-async def test_the_journal_is_compacted_while_it_runs(disk) -> None:
+async def test_the_journal_is_compacted_while_it_runs(disk: Path) -> None:
     pool = await opened(retention=Retention(count=50))
 
     for number in range(1000):
@@ -778,7 +799,7 @@ async def test_the_journal_is_compacted_while_it_runs(disk) -> None:
     assert task._submitted.seq == 1001
 
 
-async def test_retention_by_age_holds_across_restarts(disk) -> None:
+async def test_retention_by_age_holds_across_restarts(disk: Path) -> None:
     clock = harn.current_runtime().clock
     pool = await opened(retention=Retention(age="1h"))
     await (await pool.submit(partial(note, 1), idempotency_key="k"))
@@ -798,7 +819,9 @@ STEPS = ["open", "flock", "pwrite", "fsync", "rename", "close"]
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("nth", range(3))
-async def test_J5_compaction_is_all_or_nothing_at_every_step(disk, monkeypatch, step, nth) -> None:
+async def test_J5_compaction_is_all_or_nothing_at_every_step(
+    disk: Path, monkeypatch: pytest.MonkeyPatch, step: Any, nth: int
+) -> None:
     """Make one system call of the replacement fail as if the process had died there."""
     import fcntl
 
@@ -821,7 +844,7 @@ async def test_J5_compaction_is_all_or_nothing_at_every_step(disk, monkeypatch, 
     module = fcntl if step == "flock" else os
     real = getattr(module, step)
 
-    def dies(*args, **options):
+    def dies(*args: Any, **options: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == nth + 1:
@@ -848,7 +871,7 @@ async def test_J5_compaction_is_all_or_nothing_at_every_step(disk, monkeypatch, 
 
 
 async def test_J5_the_new_file_is_synced_before_its_rename_and_the_directory_after(
-    disk, monkeypatch
+    disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from harn.pools.journal_file import JournalFile
 
@@ -858,7 +881,7 @@ async def test_J5_the_new_file_is_synced_before_its_rename_and_the_directory_aft
     ledger = file.open(header, (100, 0))
     calls, sync, rename = [], os.fsync, os.rename
 
-    def kind(fd):
+    def kind(fd: int) -> Any:
         return "directory" if stat.S_ISDIR(os.fstat(fd).st_mode) else "file"
 
     monkeypatch.setattr(os, "fsync", lambda fd: (calls.append(f"sync {kind(fd)}"), sync(fd)))
@@ -874,7 +897,7 @@ def test_a_line_carries_its_checksum_and_reads_back() -> None:
         assert encode(decode(line[:-1])) == line
 
 
-def test_two_processes_race_for_one_pool_and_one_wins(tmp_path) -> None:
+def test_two_processes_race_for_one_pool_and_one_wins(tmp_path: Path) -> None:
     racer = Path(__file__).parents[1] / "crash" / "pool_racer.py"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
     command = [sys.executable, str(racer), str(tmp_path)]

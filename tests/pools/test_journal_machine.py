@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import tempfile
 from functools import partial
+from typing import Any
 
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -57,8 +58,8 @@ class JournalMachine(RuleBasedStateMachine):
         self.runner.close()
         shutil.rmtree(self.place)
 
-    def do(self, work):
-        async def steps():
+    def do(self, work: Any) -> Any:
+        async def steps() -> Any:
             result = await work
             for _ in range(4):  # a start may follow a start: each waits for the disk
                 await self.runtime.clock.activity.stored()
@@ -68,17 +69,17 @@ class JournalMachine(RuleBasedStateMachine):
 
         return self.runner.run(steps())
 
-    async def opened(self):
+    async def opened(self) -> Any:
         return await pool_create(
             name="m", scope="pipeline", pipeline_id="p", queue="fifo", max_concurrent=self.slots
         )
 
     @initialize(slots=st.integers(1, 2))
-    def open(self, slots) -> None:
+    def open(self, slots: int) -> None:
         self.slots = slots
         self.runtime = Runtime(state_dir=self.place, storage="memory://", clock=FakeClock(), seed=0)
 
-        async def begin():
+        async def begin() -> Any:
             await self.runtime.__aenter__()
             return await self.opened()
 
@@ -92,7 +93,7 @@ class JournalMachine(RuleBasedStateMachine):
             self.seen[number] = ("running", None)
 
     @rule(kind=st.sampled_from(["once", "rerun", "closure"]), key=st.sampled_from([None, "x", "y"]))
-    def submits(self, kind, key) -> None:
+    def submits(self, kind: Any, key: str) -> None:
         number = len(self.ids)
         fn = partial(CALLS.get(kind, closure), self.keys.get(key, number))
         task = self.do(self.pool.submit(fn, idempotency_key=key))
@@ -107,12 +108,12 @@ class JournalMachine(RuleBasedStateMachine):
         self.move_up()
 
     @rule(which=st.integers(0, 10), fails=st.booleans())
-    def a_running_task_ends(self, which, fails) -> None:
+    def a_running_task_ends(self, which: int, fails: Any) -> None:
         if not (running := self.those("running")):
             return
         number = running[which % len(running)]
 
-        async def let_go():
+        async def let_go() -> None:
             GATES[number].fails = fails
             GATES[number].set()
 
@@ -121,12 +122,12 @@ class JournalMachine(RuleBasedStateMachine):
         self.move_up()
 
     @rule(which=st.integers(0, 20))
-    def a_task_is_cancelled(self, which) -> None:
+    def a_task_is_cancelled(self, which: int) -> None:
         if not (live := self.those("queued") + self.those("running")):
             return
         number = live[which % len(live)]
 
-        async def cancel():
+        async def cancel() -> Any:
             return self.pool.find(self.ids[number]).cancel()
 
         assert self.do(cancel())
@@ -135,7 +136,7 @@ class JournalMachine(RuleBasedStateMachine):
 
     @rule()
     def the_process_restarts(self) -> None:
-        async def restart():
+        async def restart() -> Any:
             pool_simulate_restart()
             return await self.opened()
 

@@ -8,6 +8,8 @@ import contextvars
 import functools
 import inspect
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from harn import (
     DeadlockError,
     HarnError,
     InvalidOption,
+    Pool,
     PoolBusy,
     PoolClosed,
     PoolExists,
@@ -40,6 +43,7 @@ from harn import (
     runtime_context,
     unsettled_state,
 )
+from harn.testing import FakeClock
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -57,7 +61,7 @@ class Gate:
         return "done"
 
 
-async def blocked(pool, **options):
+async def blocked(pool: Pool, **options: Any) -> Any:
     gate = Gate()
     task = await pool.submit(gate, **options)
     await gate.began.wait()
@@ -67,7 +71,7 @@ async def blocked(pool, **options):
 async def nothing() -> None: ...
 
 
-def adds_up(pool) -> None:
+def adds_up(pool: Pool) -> None:
     """P4."""
     seen = pool.snapshot()
     ended = seen.completed + seen.failed + seen.rejected + seen.cancelled
@@ -117,11 +121,11 @@ async def test_a_task_that_gets_a_slot_is_running_when_submit_returns() -> None:
 
 
 class Callable:
-    async def __call__(self):
+    async def __call__(self) -> str:
         return "object"
 
 
-async def an_async_function(value="async"):
+async def an_async_function(value: Any = "async") -> Any:
     return value
 
 
@@ -137,7 +141,7 @@ async def an_async_function(value="async"):
         (threading.current_thread, "thread"),
     ],
 )
-async def test_any_callable_is_a_closure(closure, expected) -> None:
+async def test_any_callable_is_a_closure(closure: Any, expected: str) -> None:
     pool = await pool_create()
 
     result = await (await pool.submit(closure))
@@ -149,7 +153,7 @@ async def test_any_callable_is_a_closure(closure, expected) -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, 3, "f", [], object()])
-async def test_what_cannot_be_called_is_refused(wrong) -> None:
+async def test_what_cannot_be_called_is_refused(wrong: Any) -> None:
     pool = await pool_create()
 
     with pytest.raises(InvalidOption, match="fn"):
@@ -173,11 +177,11 @@ class Bad(Exception):
 class Worse(BaseException): ...
 
 
-def raising(error):
-    async def on_loop():
+def raising(error: Any) -> list[Any]:
+    async def on_loop() -> None:
         raise error
 
-    def on_thread():
+    def on_thread() -> None:
         raise error
 
     return [on_loop, on_thread]
@@ -189,7 +193,9 @@ def raising(error):
     [ValueError("boom"), Bad(), Worse("x"), SystemExit(3), KeyboardInterrupt(), StopIteration(1)],
     ids=lambda each: type(each).__name__,
 )
-async def test_P8_any_failure_fails_only_its_task_and_frees_the_slot(error, where) -> None:
+async def test_P8_any_failure_fails_only_its_task_and_frees_the_slot(
+    error: Any, where: int
+) -> None:
     pool = await pool_create(max_concurrent=1)
 
     failing = await pool.submit(raising(error)[where])
@@ -203,7 +209,7 @@ async def test_P8_any_failure_fails_only_its_task_and_frees_the_slot(error, wher
     adds_up(pool)
 
 
-async def test_a_failed_task_is_logged_with_its_traceback(caplog) -> None:
+async def test_a_failed_task_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     pool = await pool_create(name="p")
 
     async def fails() -> None:
@@ -234,7 +240,7 @@ async def test_the_cause_of_a_failure_is_the_original_exception() -> None:
 async def test_P1_never_more_than_max_concurrent_run() -> None:
     pool, running, most = await pool_create(max_concurrent=3), 0, 0
 
-    async def work():
+    async def work() -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -249,7 +255,7 @@ async def test_P1_never_more_than_max_concurrent_run() -> None:
 
 
 @pytest.mark.parametrize("wrong", [True, 0, -1, 1.5, None, "5", 2**63])
-async def test_P1_a_wrong_max_concurrent_is_refused(wrong) -> None:
+async def test_P1_a_wrong_max_concurrent_is_refused(wrong: Any) -> None:
     with pytest.raises(InvalidOption, match="max_concurrent"):
         await pool_create(max_concurrent=wrong)
 
@@ -271,7 +277,7 @@ async def test_P1_a_wrong_max_concurrent_is_refused(wrong) -> None:
         {"pipeline_id": ""},
     ],
 )
-async def test_a_wrong_option_is_refused_and_leaves_no_pool(options) -> None:
+async def test_a_wrong_option_is_refused_and_leaves_no_pool(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidOption):
         await pool_create(**options)
 
@@ -282,7 +288,7 @@ async def test_closures_run_in_the_context_of_their_submit() -> None:
     pool = await pool_create()
     harn.runtime_context_set("color", "blue")
 
-    async def who():
+    async def who() -> Any:
         harn.runtime_context_set("color", "red")
         return runtime_context()
 
@@ -299,7 +305,7 @@ async def test_closures_run_in_the_context_of_their_submit() -> None:
 async def test_defers_and_permits_of_a_closure_end_with_it() -> None:
     pool, calls = await pool_create(), []
 
-    async def work():
+    async def work() -> None:
         harn.defer(calls.append, "deferred")
         calls.append("body")
 
@@ -311,7 +317,7 @@ async def test_defers_and_permits_of_a_closure_end_with_it() -> None:
 async def test_timeouts_and_task_groups_work_inside_a_closure() -> None:
     pool = await pool_create(max_concurrent=1)
 
-    async def work():
+    async def work() -> Any:
         try:
             async with asyncio.timeout(0):
                 await asyncio.sleep(10)
@@ -329,7 +335,7 @@ async def test_timeouts_and_task_groups_work_inside_a_closure() -> None:
 async def test_a_closure_that_waits_sees_its_own_contextvars_after_each_step() -> None:
     pool = await pool_create(max_concurrent=4)
 
-    async def work(number):
+    async def work(number: int) -> Any:
         harn.runtime_context_set("n", number)
         for _ in range(5):
             await asyncio.sleep(0)
@@ -397,7 +403,7 @@ async def test_a_task_cancelled_before_its_worker_begins_never_runs() -> None:
     pool = await pool_create(max_concurrent=1)
     ran = []
 
-    async def work():
+    async def work() -> None:
         ran.append(1)
 
     task = await pool.submit(work)
@@ -413,11 +419,11 @@ async def test_a_cancel_that_meets_the_last_step_hits_nobody_else() -> None:
     pool = await pool_create(max_concurrent=1)
     holder = []
 
-    async def cancels_itself():
+    async def cancels_itself() -> str:
         holder[0].cancel()
         return "finished anyway"
 
-    async def next_one():
+    async def next_one() -> str:
         await asyncio.sleep(0)
         return "unharmed"
 
@@ -431,7 +437,7 @@ async def test_a_cancel_that_meets_the_last_step_hits_nobody_else() -> None:
 async def test_a_closure_that_cancels_its_own_asyncio_task_hits_only_itself() -> None:
     pool = await pool_create(max_concurrent=1)
 
-    async def stubborn():
+    async def stubborn() -> None:
         asyncio.current_task().cancel()
         await asyncio.sleep(1)
 
@@ -445,7 +451,7 @@ async def test_a_task_on_a_thread_sees_its_cancel() -> None:
     pool = await pool_create()
     began = threading.Event()
 
-    def work():
+    def work() -> str:
         began.set()
         while not harn.is_cancelled():
             threading.Event().wait(0.001)
@@ -476,7 +482,7 @@ async def test_another_thread_is_told_how_to_submit_and_wait() -> None:
     pool = await pool_create()
     task, gate = await blocked(pool)
 
-    async def from_another_loop(call) -> None:
+    async def from_another_loop(call: Any) -> None:
         await call()
 
     with pytest.raises(HarnError, match="from_thread"):
@@ -531,7 +537,7 @@ async def test_B2_blocked_submitters_enter_in_the_order_they_came() -> None:
     adds_up(pool)
 
 
-async def note(order, number):
+async def note(order: Any, number: int) -> None:
     order.append(number)
 
 
@@ -569,7 +575,9 @@ async def test_B2_a_place_that_is_given_up_goes_to_the_next_in_line() -> None:
 
 
 @pytest.mark.parametrize("on_full", ["drop_oldest", "ring"])
-async def test_B3_the_oldest_queued_task_gives_way_and_its_waiters_wake(on_full, runtime) -> None:
+async def test_B3_the_oldest_queued_task_gives_way_and_its_waiters_wake(
+    on_full: str, runtime: Runtime
+) -> None:
     policy = ring_buffer(2) if on_full == "ring" else backpressure_queue(2, "drop_oldest")
     pool = await pool_create(queue="lifo", backpressure=policy)
     running, gate = await blocked(pool)
@@ -630,7 +638,9 @@ async def test_B4_drop_newest_rejects_the_new_task_and_leaves_the_queue_alone() 
         (fail_fast(), PoolBusy, "HARN-POL-002"),
     ],
 )
-async def test_B6_a_refused_submit_leaves_nothing_behind(policy, error, code) -> None:
+async def test_B6_a_refused_submit_leaves_nothing_behind(
+    policy: Any, error: Any, code: str
+) -> None:
     pool = await pool_create(name="small", backpressure=policy)
     _, gate = await blocked(pool)
     if error is PoolFull:
@@ -678,7 +688,7 @@ async def test_B7_a_burst_pushes_out_its_own_tasks_not_the_quiet_tenant() -> Non
 async def test_I1_a_thousand_submits_with_one_key_run_once() -> None:
     pool, runs = await pool_create(max_concurrent=10), []
 
-    async def work():
+    async def work() -> None:
         runs.append(1)
 
     submits = (pool.submit(work, idempotency_key="once") for _ in range(1000))
@@ -715,7 +725,7 @@ async def test_I3_a_rejected_task_binds_nothing() -> None:
     assert (await again.wait()).status == "completed"
 
 
-async def test_I5_keys_are_exact_strings_and_each_tenant_has_its_own(runtime) -> None:
+async def test_I5_keys_are_exact_strings_and_each_tenant_has_its_own(runtime: Runtime) -> None:
     pool = await pool_create(max_concurrent=9)
     keys = ["1", "é", "e\u0301", "a\x00", "a\n", " a", "a"]
 
@@ -728,7 +738,9 @@ async def test_I5_keys_are_exact_strings_and_each_tenant_has_its_own(runtime) ->
         await pool.submit(nothing, idempotency_key="\ud800")
 
 
-async def test_I6_the_same_key_for_another_call_is_a_visible_conflict(caplog) -> None:
+async def test_I6_the_same_key_for_another_call_is_a_visible_conflict(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     pool = await pool_create()
     first = await pool.submit(functools.partial(an_async_function, 1), idempotency_key="k")
 
@@ -740,7 +752,7 @@ async def test_I6_the_same_key_for_another_call_is_a_visible_conflict(caplog) ->
     assert "came with another call" in caplog.text
 
 
-async def test_I7_retention_bounds_tasks_and_keys_by_count_and_age(clock) -> None:
+async def test_I7_retention_bounds_tasks_and_keys_by_count_and_age(clock: FakeClock) -> None:
     pool = await pool_create(max_concurrent=10, retention=harn.Retention(count=50, age="1h"))
 
     for number in range(500):
@@ -756,7 +768,9 @@ async def test_I7_retention_bounds_tasks_and_keys_by_count_and_age(clock) -> Non
 # Waiting for oneself.
 
 
-async def test_I7_a_key_holds_up_to_its_age_and_no_longer(runtime, clock) -> None:
+async def test_I7_a_key_holds_up_to_its_age_and_no_longer(
+    runtime: Runtime, clock: FakeClock
+) -> None:
     pool = await pool_create(retention=harn.Retention(age="1m"))
     first = await pool.submit(lambda: 1, idempotency_key="k")
     await first
@@ -773,7 +787,7 @@ async def test_I7_a_key_holds_up_to_its_age_and_no_longer(runtime, clock) -> Non
 async def test_P9_a_closure_that_waits_for_its_own_full_pool_is_told() -> None:
     pool = await pool_create(max_concurrent=1)
 
-    async def nested():
+    async def nested() -> Any:
         return await (await pool.submit(an_async_function))
 
     task = await pool.submit(nested)
@@ -789,7 +803,7 @@ async def test_P9_a_closure_on_a_thread_that_waits_for_its_own_full_pool_is_told
     pool = await pool_create(max_concurrent=2)
     both = threading.Barrier(2, timeout=30)
 
-    def nested():
+    def nested() -> Any:
         both.wait()
         return from_thread(from_thread(pool.submit, an_async_function).wait).result
 
@@ -804,7 +818,7 @@ async def test_P9_a_closure_on_a_thread_that_waits_for_its_own_full_pool_is_told
 async def test_P9_a_closure_that_submits_into_its_own_full_queue_is_told() -> None:
     pool = await pool_create(max_concurrent=1, backpressure=backpressure_queue(1))
 
-    async def nested():
+    async def nested() -> None:
         await pool.submit(nothing)
         await pool.submit(nothing)
 
@@ -818,7 +832,7 @@ async def test_P9_a_closure_that_submits_into_its_own_full_queue_is_told() -> No
 async def test_P9_nested_work_is_fine_while_a_slot_is_free() -> None:
     pool = await pool_create(max_concurrent=2)
 
-    async def nested():
+    async def nested() -> Any:
         async with harn.scope():
             return await (await pool.submit(an_async_function))
 
@@ -828,7 +842,7 @@ async def test_P9_nested_work_is_fine_while_a_slot_is_free() -> None:
 async def test_P9_only_the_last_of_several_waiting_closures_is_told() -> None:
     pool = await pool_create(max_concurrent=2)
 
-    async def nested():
+    async def nested() -> Any:
         return await (await pool.submit(an_async_function))
 
     tasks = [await pool.submit(nested), await pool.submit(nested)]
@@ -840,7 +854,7 @@ async def test_P9_a_task_that_waits_for_itself_is_told_when_it_is_alone() -> Non
     pool = await pool_create(max_concurrent=3)
     holder = []
 
-    async def alone():
+    async def alone() -> None:
         await holder[0]
 
     _, gate = await blocked(pool)
@@ -857,7 +871,7 @@ async def test_P9_a_task_that_waits_for_itself_is_told_when_it_is_alone() -> Non
 
 
 @pytest.mark.parametrize("priority", [2**53 + 1, -(2**63), 1.0, True, "7", None])
-async def test_a_priority_that_no_journal_could_keep_is_refused(priority) -> None:
+async def test_a_priority_that_no_journal_could_keep_is_refused(priority: Any) -> None:
     pool = await pool_create()
 
     with pytest.raises(InvalidOption, match="priority"):
@@ -866,7 +880,7 @@ async def test_a_priority_that_no_journal_could_keep_is_refused(priority) -> Non
 
 
 @pytest.mark.parametrize("label", ["prioritty", "idempotency_keys", "keyy"])
-async def test_a_label_like_a_misspelt_option_is_refused(label) -> None:
+async def test_a_label_like_a_misspelt_option_is_refused(label: str) -> None:
     pool = await pool_create()
 
     with pytest.raises(InvalidOption, match="did you mean"):
@@ -908,7 +922,7 @@ async def test_P10_names_are_unique_and_found_before_ids() -> None:
 
 
 @pytest.mark.parametrize("scope", ["tenant", "org"])
-async def test_hosted_scopes_need_a_host(scope) -> None:
+async def test_hosted_scopes_need_a_host(scope: str) -> None:
     with pytest.raises(PoolScopeUnavailable, match="host-managed"):
         await pool_create(name="gpu", scope=scope)
 
@@ -917,7 +931,7 @@ async def test_hosted_scopes_need_a_host(scope) -> None:
 
 async def test_a_host_gives_the_runtime_its_tenant_pools() -> None:
     class Host:
-        async def open_pool(self, options, runtime):
+        async def open_pool(self, options: Any, runtime: Runtime) -> Any:
             return harn.Pool(runtime, options, "pool_hosted")
 
     async with harn.Runtime(pool_host=Host()):
@@ -972,7 +986,7 @@ async def test_pool_wait_takes_snapshots_and_refuses_nonsense() -> None:
         await pool_wait({"id": "x", "pool_id": pool.id})
 
 
-async def test_unsettled_state_lists_the_queued_then_the_running(clock) -> None:
+async def test_unsettled_state_lists_the_queued_then_the_running(clock: FakeClock) -> None:
     pool = await pool_create(name="review")
     running, gate = await blocked(pool, priority=2, key="k")
     queued = [await pool.submit(nothing, priority=n, idempotency_key=str(n)) for n in range(2)]
@@ -1066,7 +1080,7 @@ async def test_leaving_the_runtime_cancels_what_runs() -> None:
 
 
 @pytest.mark.parametrize("on_a_thread", [False, True])
-async def test_a_closure_cannot_close_its_own_pool(on_a_thread) -> None:
+async def test_a_closure_cannot_close_its_own_pool(on_a_thread: bool) -> None:
     pool = await pool_create()
     close = functools.partial(from_thread, pool.close) if on_a_thread else pool.close
 
@@ -1139,7 +1153,7 @@ async def test_a_snapshot_shows_what_was_configured() -> None:
     assert seen["scope_id"] is None
 
 
-async def test_metrics_tell_the_counts_of_each_pool(runtime) -> None:
+async def test_metrics_tell_the_counts_of_each_pool(runtime: Runtime) -> None:
     from harn.telemetry.metrics import Metrics
 
     pool = await pool_create(name="review")
@@ -1151,7 +1165,7 @@ async def test_metrics_tell_the_counts_of_each_pool(runtime) -> None:
     assert 'harn_pool_slots{pool="review"} 1.0' in text
 
 
-async def test_a_task_whose_worker_dies_before_it_began_runs_with_another(runtime) -> None:
+async def test_a_task_whose_worker_dies_before_it_began_runs_with_another(runtime: Runtime) -> None:
     pool = await pool_create()
     colour = contextvars.ContextVar("colour", default="none")
     colour.set("red")
@@ -1197,7 +1211,7 @@ class _Adder:
         (dict, (), {}),
     ],
 )
-async def test_the_arguments_of_submit_go_to_the_function(fn, args, result) -> None:
+async def test_the_arguments_of_submit_go_to_the_function(fn: Any, args: Any, result: Any) -> None:
     pool = await pool_create(max_concurrent=2)
 
     assert await (await pool.submit(fn, *args, key="k")) == result
@@ -1217,7 +1231,7 @@ async def test_the_arguments_of_submit_go_to_the_function(fn, args, result) -> N
         (_Adder().__call__, (1, 2), "too many"),
     ],
 )
-async def test_arguments_that_do_not_fit_are_refused_at_once(fn, args, said) -> None:
+async def test_arguments_that_do_not_fit_are_refused_at_once(fn: Any, args: Any, said: str) -> None:
     pool = await pool_create()
 
     with pytest.raises(TypeError, match=said):
@@ -1236,7 +1250,9 @@ async def test_pool_create_says_that_its_options_are_keywords() -> None:
     assert inspect.iscoroutinefunction(pool_create)
 
 
-async def test_a_durable_function_is_journalled_with_the_arguments_of_submit(tmp_path) -> None:
+async def test_a_durable_function_is_journalled_with_the_arguments_of_submit(
+    tmp_path: Path,
+) -> None:
     async with Runtime(state_dir=tmp_path, pipeline_id="p"):
         pool = await pool_create(name="review", scope="pipeline")
         task = await pool.submit(_durable_double, 21)
@@ -1251,7 +1267,7 @@ def _durable_double(n: int) -> int:
     return 2 * n
 
 
-async def test_a_pool_shows_its_public_surface_and_nothing_else(runtime) -> None:
+async def test_a_pool_shows_its_public_surface_and_nothing_else(runtime: Runtime) -> None:
     pool = await pool_create(name="shown")
 
     shown = {name for name in dir(pool) if not name.startswith("_")}

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from typing import Any
 
 import msgspec
 import pytest
 
 import harn
-from harn import backpressure_queue, event_log_read, event_log_subscribe, pool_create, pool_wait
+from harn import (
+    Runtime,
+    backpressure_queue,
+    event_log_read,
+    event_log_subscribe,
+    pool_create,
+    pool_wait,
+)
 from harn.testing import FakeClock
 
 TOPIC = "lifecycle.pool.audit"
 
 
-async def work(clock):
+async def work(clock: FakeClock) -> None:
     await clock.advance("2s")
 
 
-async def a_program(clock) -> bytes:
+async def a_program(clock: FakeClock) -> bytes:
     async with harn.Runtime(clock=clock, seed=7, workflow_id="wf"):
         pool = await pool_create(
             name="review", max_concurrent=2, backpressure=backpressure_queue(2, "drop_oldest")
@@ -50,7 +58,7 @@ async def test_O1_the_same_program_leaves_the_same_bytes() -> None:
     assert kinds.count("pool_drop") == 2
 
 
-async def test_receipts_have_the_shapes_of_the_spec(runtime, clock) -> None:
+async def test_receipts_have_the_shapes_of_the_spec(runtime: Runtime, clock: FakeClock) -> None:
     pool = await pool_create(name="review", max_concurrent=1)
     first = await pool.submit(functools.partial(harn.sleep, 3))
     second = await pool.submit(functools.partial(harn.sleep, 0), priority=4, key="k")
@@ -85,7 +93,9 @@ async def test_receipts_have_the_shapes_of_the_spec(runtime, clock) -> None:
     }
 
 
-async def test_a_subscriber_is_told_of_a_receipt_without_waiting_for_the_clock(runtime) -> None:
+async def test_a_subscriber_is_told_of_a_receipt_without_waiting_for_the_clock(
+    runtime: Runtime,
+) -> None:
     pool = await pool_create()
     receipts = event_log_subscribe(TOPIC)
     following = asyncio.ensure_future(anext(receipts))
@@ -97,7 +107,7 @@ async def test_a_subscriber_is_told_of_a_receipt_without_waiting_for_the_clock(r
     assert (await following).payload["task_id"] == task.id
 
 
-async def test_a_receipt_does_not_keep_its_task_alive(runtime) -> None:
+async def test_a_receipt_does_not_keep_its_task_alive(runtime: Runtime) -> None:
     import gc
     import weakref
 
@@ -115,7 +125,7 @@ async def test_a_receipt_does_not_keep_its_task_alive(runtime) -> None:
 
 
 @pytest.fixture
-def spans(monkeypatch):
+def spans(monkeypatch: pytest.MonkeyPatch) -> Any:
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -128,7 +138,7 @@ def spans(monkeypatch):
     return exporter
 
 
-async def test_the_dequeue_span_links_back_to_the_submit_span(runtime, spans) -> None:
+async def test_the_dequeue_span_links_back_to_the_submit_span(runtime: Runtime, spans: Any) -> None:
     pool = await pool_create(name="review")
     first = await pool.submit(functools.partial(asyncio.sleep, 0))
     second = await pool.submit(functools.partial(asyncio.sleep, 0))
@@ -146,7 +156,9 @@ async def test_the_dequeue_span_links_back_to_the_submit_span(runtime, spans) ->
     assert len(spans.get_finished_spans()) == 4
 
 
-async def test_without_a_tracer_no_span_is_made(runtime, monkeypatch) -> None:
+async def test_without_a_tracer_no_span_is_made(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import harn.pools.pool as room
 
     monkeypatch.setattr(room, "instant_span", None)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import harn
-from harn import backpressure_queue, durable, pool_create, pool_wait
-from tests.sweep import sweep
+from harn import Pool, Runtime, backpressure_queue, durable, pool_create, pool_wait
+from tests.sweep import Run, sweep
 
 
 @durable(name="tests:sweep")
-async def quick(n=0):
+async def quick(n: int = 0) -> Any:
     await asyncio.sleep(0)
     return n
 
 
-async def quiet(pool) -> None:
+async def quiet(pool: Pool) -> None:
     """The counts add up, and the pool still works."""
     for _ in range(50):
         await asyncio.sleep(0)
@@ -33,14 +35,14 @@ async def quiet(pool) -> None:
     assert await (await pool.submit(partial(quick, 7))) == 7
 
 
-async def idle(pool) -> None:
+async def idle(pool: Pool) -> None:
     """Wait until the pool's workers have ended: a disk takes its time."""
     while pool._workers:
         await asyncio.wait([worker.aio for worker in pool._workers])
         await asyncio.sleep(0)
 
 
-async def to_the_end(work) -> None:
+async def to_the_end(work: Any) -> None:
     """Await *work* whatever cancels us, then let the cancel out."""
     waiting, cancel = asyncio.ensure_future(work), None
     while not waiting.done():
@@ -52,10 +54,10 @@ async def to_the_end(work) -> None:
         raise cancel
 
 
-async def test_submit_wait_and_pool_wait(runtime) -> None:
+async def test_submit_wait_and_pool_wait(runtime: Runtime) -> None:
     pool = await pool_create(max_concurrent=1)
 
-    async def case():
+    async def case() -> None:
         tasks = [await pool.submit(quick) for _ in range(3)]
         await tasks[0].wait()
         await tasks[1]
@@ -64,10 +66,10 @@ async def test_submit_wait_and_pool_wait(runtime) -> None:
     assert await sweep(case, lambda run: quiet(pool), leftovers=40) > 4
 
 
-async def test_B2_a_parked_submit(runtime) -> None:
+async def test_B2_a_parked_submit(runtime: Runtime) -> None:
     pool = await pool_create(max_concurrent=1, backpressure=backpressure_queue(1))
 
-    async def case():
+    async def case() -> None:
         submits = []
         for _ in range(4):
             submits.append(await pool.submit(quick))
@@ -76,10 +78,10 @@ async def test_B2_a_parked_submit(runtime) -> None:
     assert await sweep(case, lambda run: quiet(pool), leftovers=40) > 4
 
 
-async def test_two_parked_submitters_and_a_cancel_of_the_first(runtime) -> None:
+async def test_two_parked_submitters_and_a_cancel_of_the_first(runtime: Runtime) -> None:
     pool = await pool_create(max_concurrent=1, backpressure=backpressure_queue(1))
 
-    async def case():
+    async def case() -> None:
         await pool.submit(quick)
         await pool.submit(quick)
         other = asyncio.ensure_future(pool.submit(partial(quick, 2)))
@@ -92,8 +94,8 @@ async def test_two_parked_submitters_and_a_cancel_of_the_first(runtime) -> None:
     await sweep(case, lambda run: quiet(pool), leftovers=60, may_finish=True)
 
 
-async def test_close_and_pool_create(runtime) -> None:
-    async def case():
+async def test_close_and_pool_create(runtime: Runtime) -> None:
+    async def case() -> None:
         pool = await pool_create(name="swept", max_concurrent=1)
         try:
             await pool.submit(quick)
@@ -102,7 +104,7 @@ async def test_close_and_pool_create(runtime) -> None:
         finally:
             await asyncio.shield(asyncio.ensure_future(pool.close(cancel=True)))
 
-    async def gone(run):
+    async def gone(run: Run) -> None:
         for _ in range(60):
             await asyncio.sleep(0)
         assert harn.pool_get("swept") is None
@@ -111,19 +113,19 @@ async def test_close_and_pool_create(runtime) -> None:
 
 
 @pytest.mark.parametrize("durable_call", [True, False])
-async def test_a_pipeline_submit(tmp_path, durable_call) -> None:
+async def test_a_pipeline_submit(tmp_path: Path, durable_call: bool) -> None:
     async with harn.Runtime(state_dir=tmp_path, storage="memory://"):
         pool = await pool_create(name="jobs", scope="pipeline", pipeline_id="p", max_concurrent=1)
         fn = partial(quick, 1) if durable_call else partial(asyncio.sleep, 0)
 
-        async def case():
+        async def case() -> None:
             try:
                 task = await pool.submit(fn)
                 await task.wait()
             finally:
                 await to_the_end(idle(pool))
 
-        async def check(run):
+        async def check(run: Run) -> None:
             while pool.size():
                 await asyncio.gather(*(task.wait() for task in pool.pending()))
             await quiet(pool)
@@ -135,19 +137,19 @@ async def test_a_pipeline_submit(tmp_path, durable_call) -> None:
         assert pool.snapshot().total == total
 
 
-async def test_opening_a_pipeline_pool(tmp_path) -> None:
-    async def closed():
+async def test_opening_a_pipeline_pool(tmp_path: Path) -> None:
+    async def closed() -> None:
         while (pool := harn.pool_get("jobs")) is not None:
             await pool.close()
 
-    async def case():
+    async def case() -> None:
         try:
             pool = await pool_create(name="jobs", scope="pipeline", pipeline_id="p")
             await pool.close()
         finally:
             await to_the_end(closed())
 
-    async def check(run):
+    async def check(run: Run) -> None:
         pool = await pool_create(name="jobs", scope="pipeline", pipeline_id="p")
         await pool.close()
 

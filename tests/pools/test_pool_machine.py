@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from typing import Any
 
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -51,8 +52,8 @@ class PoolMachine(RuleBasedStateMachine):
         self.do(self.close())
         self.runner.close()
 
-    def do(self, work):
-        async def steps():
+    def do(self, work: Any) -> Any:
+        async def steps() -> Any:
             result = await work
             for _ in range(12):
                 await asyncio.sleep(0)
@@ -65,8 +66,8 @@ class PoolMachine(RuleBasedStateMachine):
         policy=st.sampled_from(sorted(POLICIES)),
         slots=st.integers(1, 3),
     )
-    def open(self, queue, policy, slots) -> None:
-        async def begin():
+    def open(self, queue: Any, policy: Any, slots: int) -> None:
+        async def begin() -> Any:
             self.runtime = Runtime(clock=FakeClock(), seed=0)
             await self.runtime.__aenter__()
             strategy = fair_round_robin() if queue == "fair_round_robin" else queue
@@ -78,13 +79,13 @@ class PoolMachine(RuleBasedStateMachine):
         self.depth = 10**9 if policy == "unbounded" else 0 if policy == "fail_fast" else 2
         self.pool = self.do(begin())
 
-    async def close(self):
+    async def close(self) -> None:
         if hasattr(self, "runtime"):
             for future, _ in self.parked:
                 future.cancel()
             await self.runtime.aclose()
 
-    async def closure(self, number):
+    async def closure(self, number: int) -> Any:
         gate = self.gates[number] = asyncio.Event()
         self.most = max(self.most, len(self.gates))
         try:
@@ -95,7 +96,7 @@ class PoolMachine(RuleBasedStateMachine):
             raise ValueError(number)
         return number
 
-    async def submit(self, item, key, idempotency_key):
+    async def submit(self, item: Any, key: str, idempotency_key: Any) -> Any:
         return await self.pool.submit(
             functools.partial(self.closure, item.seq),
             priority=item.priority,
@@ -127,7 +128,7 @@ class PoolMachine(RuleBasedStateMachine):
         key=st.sampled_from([None, "a", "b"]),
         idempotency_key=st.sampled_from([None, None, "x", "y"]),
     )
-    def submits(self, priority, key, idempotency_key) -> None:
+    def submits(self, priority: Any, key: str, idempotency_key: Any) -> None:
         self.number += 1
         item = Item(self.number, priority, key)
         if idempotency_key in self.keys:
@@ -142,7 +143,7 @@ class PoolMachine(RuleBasedStateMachine):
             idempotency_key = None
             future = asyncio.ensure_future
 
-            async def park():
+            async def park() -> Any:
                 return future(self.submit(item, key, None))
 
             self.parked.append((self.do(park()), item))
@@ -168,12 +169,12 @@ class PoolMachine(RuleBasedStateMachine):
         self.enter(item)
 
     @rule(which=st.integers(0, 10), fails=st.booleans())
-    def a_running_task_ends(self, which, fails) -> None:
+    def a_running_task_ends(self, which: int, fails: Any) -> None:
         if not self.running:
             return
         item = self.running.pop(which % len(self.running))
 
-        async def let_go():
+        async def let_go() -> None:
             gate = self.gates[item.seq]
             gate.fails = fails
             gate.set()
@@ -183,13 +184,13 @@ class PoolMachine(RuleBasedStateMachine):
         self.passed_on()
 
     @rule(which=st.integers(0, 50))
-    def a_task_is_cancelled(self, which) -> None:
+    def a_task_is_cancelled(self, which: int) -> None:
         if not self.tasks:
             return
         task, item = self.tasks[which % len(self.tasks)]
         live = self.statuses[item.seq] in ("queued", "running")
 
-        async def cancel():
+        async def cancel() -> Any:
             return task.cancel()
 
         assert self.do(cancel()) == live
@@ -203,11 +204,11 @@ class PoolMachine(RuleBasedStateMachine):
         self.passed_on()
 
     @rule(which=st.integers(0, 10))
-    def a_parked_submitter_is_cancelled(self, which) -> None:
+    def a_parked_submitter_is_cancelled(self, which: int) -> None:
         if self.parked:
             future, _ = self.parked.pop(which % len(self.parked))
 
-            async def cancel():
+            async def cancel() -> None:
                 future.cancel()
 
             self.do(cancel())

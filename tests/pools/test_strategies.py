@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -38,7 +39,9 @@ STEPS = st.lists(
 @pytest.mark.parametrize("strategy", ALL, ids=lambda each: each.kind)
 @settings(deadline=None, max_examples=150)
 @given(steps=STEPS, slack=st.integers(0, 5))
-def test_P5_P6_every_queue_gives_the_order_of_its_model(strategy, steps, slack) -> None:
+def test_P5_P6_every_queue_gives_the_order_of_its_model(
+    strategy: Any, steps: Any, slack: Any
+) -> None:
     import harn.pools.strategies as room
 
     room.SLACK = slack
@@ -65,7 +68,7 @@ def test_P5_P6_every_queue_gives_the_order_of_its_model(strategy, steps, slack) 
         room.SLACK = SLACK
 
 
-def drained(queue) -> list[Item]:
+def drained(queue: Any) -> list[Item]:
     found = []
     while (item := queue.pop()) is not None:
         found.append(item)
@@ -103,7 +106,7 @@ def test_P6_no_key_can_name_the_partition_of_those_without_one() -> None:
 
 
 @pytest.mark.parametrize("strategy", ALL, ids=lambda each: each.kind)
-def test_a_long_queue_is_dropped_without_deep_recursion(strategy) -> None:
+def test_a_long_queue_is_dropped_without_deep_recursion(strategy: Any) -> None:
     queue = strategy.queue()
     last = Item(200_000)
     held_before = sys.getrefcount(last)
@@ -130,7 +133,9 @@ def test_a_long_queue_is_dropped_without_deep_recursion(strategy) -> None:
         (fair_round_robin("t").as_dict(), "fair_round_robin", "t"),
     ],
 )
-def test_a_strategy_is_read_from_all_its_spellings(given_as, kind, key) -> None:
+def test_a_strategy_is_read_from_all_its_spellings(
+    given_as: Any, kind: str, key: str | None
+) -> None:
     strategy = read_strategy(given_as)
 
     assert (strategy.kind, strategy.key) == (kind, key)
@@ -139,7 +144,7 @@ def test_a_strategy_is_read_from_all_its_spellings(given_as, kind, key) -> None:
 @pytest.mark.parametrize(
     "wrong", ["fifoo", 3, {}, {"kind": "x"}, {"kind": "fifo", "key": "t"}, object(), len, b"fifo"]
 )
-def test_a_wrong_strategy_is_refused_by_name(wrong) -> None:
+def test_a_wrong_strategy_is_refused_by_name(wrong: Any) -> None:
     with pytest.raises(InvalidOption, match="queue"):
         read_strategy(wrong)
 
@@ -150,6 +155,6 @@ def test_the_nearest_strategy_is_suggested() -> None:
 
 
 @pytest.mark.parametrize("key", ["", None, 3, "priority", "idempotency_key"])
-def test_a_fair_queue_needs_a_field(key) -> None:
+def test_a_fair_queue_needs_a_field(key: str | int | None) -> None:
     with pytest.raises(InvalidOption, match="key"):
         fair_round_robin(key)

@@ -12,7 +12,9 @@ from harn.testing import FakeClock, fresh_runtime
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
-async def world(request, clock: FakeClock, tmp_path: Path) -> AsyncIterator[Runtime]:
+async def world(
+    request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path
+) -> AsyncIterator[Runtime]:
     """A runtime whose limiter keeps its rows in memory, in a file, or in PostgreSQL."""
     options: dict[str, object] = {}
     if request.param == "sqlite":

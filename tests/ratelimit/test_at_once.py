@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -33,19 +34,19 @@ class Watched:
         assert isinstance(driver, SqliteDriver)
         now, later = driver.try_now, driver.submit
 
-        def try_now(recipe):
+        def try_now(recipe: Any) -> Any:
             found = now(recipe)
             self.at_once += found is not None
             return found
 
-        def submit(*args, **options):
+        def submit(*args: Any, **options: Any) -> Any:
             self.handed_over += 1
             return later(*args, **options)
 
         monkeypatch.setattr(driver, "try_now", try_now)
         monkeypatch.setattr(driver, "submit", submit)
 
-    async def take(self, key: str = "k", limit: int = 100, **options) -> RateLimitGrant:
+    async def take(self, key: str = "k", limit: int = 100, **options: Any) -> RateLimitGrant:
         return await durable_rate_limit_acquire(
             key=key, limit=limit, state_path=self.path, window_ms=60_000, **options
         )

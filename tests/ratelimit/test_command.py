@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,12 +13,12 @@ from harn import Bucket, Runtime, durable_rate_limit_acquire as acquire, llm_slo
 from harn.cli import invoke
 
 
-def listed(capsys, *argv: str) -> dict[str, dict]:
+def listed(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, dict]:
     assert invoke(["ratelimit", "ls", "--json", *argv]) == 0
     return {each["key"]: each for each in json.loads(capsys.readouterr().out)["buckets"]}
 
 
-def use_some(**options) -> None:
+def use_some(**options: Any) -> None:
     async def main() -> None:
         async with Runtime(**options):
             await acquire(buckets=[Bucket("a", 5, units=3, window_ms="1h"), Bucket("b", 9)])
@@ -26,7 +27,7 @@ def use_some(**options) -> None:
     asyncio.run(main())
 
 
-def test_use_and_limits_are_listed(tmp_path: Path, capsys) -> None:
+def test_use_and_limits_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     use_some(state_dir=tmp_path)
 
     found = listed(capsys, "--state-dir", str(tmp_path))
@@ -48,7 +49,7 @@ def use_two_rules(state_dir: Path) -> None:
     asyncio.run(main())
 
 
-def test_every_rule_in_force_is_listed(tmp_path: Path, capsys) -> None:
+def test_every_rule_in_force_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     use_two_rules(tmp_path)
 
     found = listed(capsys, "--state-dir", str(tmp_path))
@@ -60,7 +61,9 @@ def test_every_rule_in_force_is_listed(tmp_path: Path, capsys) -> None:
     assert (found["a"]["limit"], found["a"]["window_ms"]) == (40, 3_600_000)
 
 
-def test_the_table_has_a_line_for_every_rule(tmp_path: Path, capsys) -> None:
+def test_the_table_has_a_line_for_every_rule(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     use_two_rules(tmp_path)
 
     assert invoke(["ratelimit", "ls", "--state-dir", str(tmp_path)]) == 0
@@ -70,7 +73,9 @@ def test_the_table_has_a_line_for_every_rule(tmp_path: Path, capsys) -> None:
     assert second.split() == ["a", "5", "1m"]
 
 
-def test_postgres_is_listed_by_the_servers_time(postgres_url: str, capsys) -> None:
+def test_postgres_is_listed_by_the_servers_time(
+    postgres_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     use_some(storage=postgres_url)
 
     found = listed(capsys, "--storage", postgres_url)
@@ -80,7 +85,7 @@ def test_postgres_is_listed_by_the_servers_time(postgres_url: str, capsys) -> No
 
 
 def test_idle_buckets_are_listed_when_asked_for_and_cannot_break_the_table(
-    tmp_path: Path, capsys
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use_some(state_dir=tmp_path)
 
@@ -101,7 +106,9 @@ def test_idle_buckets_are_listed_when_asked_for_and_cannot_break_the_table(
     assert "soon\\nfree" in lines[3]
 
 
-async def test_those_who_wait_and_pauses_are_shown_while_they_last(tmp_path: Path, capsys) -> None:
+async def test_those_who_wait_and_pauses_are_shown_while_they_last(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     async with Runtime(state_dir=tmp_path):
         await acquire(key="a", limit=1)
         waiting = [asyncio.create_task(acquire(key="a", limit=1)) for _ in range(3)]
@@ -119,7 +126,9 @@ async def test_those_who_wait_and_pauses_are_shown_while_they_last(tmp_path: Pat
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_nothing_in_use_is_not_an_error_and_makes_no_file(tmp_path: Path, capsys, as_json) -> None:
+def test_nothing_in_use_is_not_an_error_and_makes_no_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], as_json: bool
+) -> None:
     argv = ["ratelimit", "ls", "--state-dir", str(tmp_path / "none")]
 
     assert invoke([*argv, "--json"] if as_json else argv) == 0
@@ -129,6 +138,8 @@ def test_nothing_in_use_is_not_an_error_and_makes_no_file(tmp_path: Path, capsys
     assert not (tmp_path / "none").exists()
 
 
-def test_a_file_that_is_not_there_is_wrong_usage(tmp_path: Path, capsys) -> None:
+def test_a_file_that_is_not_there_is_wrong_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert invoke(["ratelimit", "ls", "--state-path", str(tmp_path / "missing.sqlite")]) == 2
     assert "there is no file" in capsys.readouterr().err

@@ -6,6 +6,9 @@ import asyncio
 import json
 import os
 import stat
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,14 +23,14 @@ from harn.ratelimit import Limiter
 from harn.storage import Store, limits
 from harn.telemetry.metrics import Metrics
 from harn.testing import FakeClock, fresh_runtime, mock_time
-from tests.sweep import sweep
+from tests.sweep import Run, sweep
 
 
-def spawn(coroutine) -> asyncio.Task:
+def spawn(coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task:
     return asyncio.get_running_loop().create_task(coroutine)
 
 
-async def use_of(key: str, state_path=None) -> tuple[int, int]:
+async def use_of(key: str, state_path: Any = None) -> tuple[int, int]:
     """What counts in a bucket now and who waits there, read from its store."""
     async with asyncio.timeout(5):
         from harn import current_runtime
@@ -40,7 +43,7 @@ async def use_of(key: str, state_path=None) -> tuple[int, int]:
     return 0, 0
 
 
-async def test_the_example_of_the_spec(tmp_path, monkeypatch) -> None:
+async def test_the_example_of_the_spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     async with Runtime():
         mock_time(1000)
@@ -54,7 +57,7 @@ async def test_the_example_of_the_spec(tmp_path, monkeypatch) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_grant_says_what_was_asked_and_what_was_charged(world) -> None:
+async def test_a_grant_says_what_was_asked_and_what_was_charged(world: Runtime) -> None:
     grant = await acquire(
         buckets=[{"key": "rpm", "limit": 5}, Bucket("tpm", 100, units=250, window_ms="1s")]
     )
@@ -75,13 +78,13 @@ async def test_a_grant_says_what_was_asked_and_what_was_charged(world) -> None:
 
 
 @pytest.mark.parametrize("units", [-1, 1.5, True, float("nan"), 2**63, 2**53, "1", None])
-async def test_R8_bad_units_are_refused(runtime, units) -> None:
+async def test_R8_bad_units_are_refused(runtime: Runtime, units: Any) -> None:
     with pytest.raises(InvalidOption, match="units"):
         await acquire(key="k", limit=5, units=units)
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.0, True, None, "5", 2**63])
-async def test_bad_limits_are_refused(runtime, limit) -> None:
+async def test_bad_limits_are_refused(runtime: Runtime, limit: Any) -> None:
     with pytest.raises(InvalidOption, match="limit"):
         await acquire(key="k", limit=limit)
 
@@ -111,12 +114,14 @@ async def test_bad_limits_are_refused(runtime, limit) -> None:
         ({"buckets": ["k"]}, "mapping"),
     ],
 )
-async def test_what_makes_no_sense_is_refused_with_its_name(runtime, options, message) -> None:
+async def test_what_makes_no_sense_is_refused_with_its_name(
+    runtime: Runtime, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InvalidOption, match=message):
         await acquire(**options)
 
 
-async def test_no_units_pass_freely(world) -> None:
+async def test_no_units_pass_freely(world: Runtime) -> None:
     await acquire(key="k", limit=1)
 
     grant = await acquire(key="k", limit=1, units=0, timeout_ms=0)
@@ -125,7 +130,7 @@ async def test_no_units_pass_freely(world) -> None:
     assert grant.buckets[0].charged_units == 0
 
 
-async def test_R2_all_buckets_or_none(world) -> None:
+async def test_R2_all_buckets_or_none(world: Runtime) -> None:
     await acquire(key="full", limit=1)
 
     grant = await acquire(buckets=[Bucket("free", 5), Bucket("full", 1)], timeout_ms=0)
@@ -134,7 +139,7 @@ async def test_R2_all_buckets_or_none(world) -> None:
     assert await use_of("free") == (0, 0)
 
 
-async def test_waiting_ends_exactly_when_there_is_room(world, clock) -> None:
+async def test_waiting_ends_exactly_when_there_is_room(world: Runtime, clock: FakeClock) -> None:
     await acquire(key="k", limit=2, window_ms=1000)
     await clock.advance("300ms")
     await acquire(key="k", limit=2, window_ms=1000)
@@ -147,7 +152,7 @@ async def test_waiting_ends_exactly_when_there_is_room(world, clock) -> None:
     assert (await waiting).waited_ms == 700
 
 
-async def test_a_timeout_is_an_answer_and_leaves_nothing(world, clock) -> None:
+async def test_a_timeout_is_an_answer_and_leaves_nothing(world: Runtime, clock: FakeClock) -> None:
     await acquire(key="k", limit=1, window_ms=10_000)
 
     waiting = spawn(acquire(key="k", limit=1, window_ms=10_000, timeout_ms="2s"))
@@ -158,7 +163,9 @@ async def test_a_timeout_is_an_answer_and_leaves_nothing(world, clock) -> None:
     assert await use_of("k") == (1, 0)
 
 
-async def test_R7_a_large_request_is_not_starved_by_small_ones(world, clock) -> None:
+async def test_R7_a_large_request_is_not_starved_by_small_ones(
+    world: Runtime, clock: FakeClock
+) -> None:
     await acquire(key="k", limit=10, window_ms=1000, units=5)
     large = spawn(acquire(key="k", limit=10, window_ms=1000, units=50))
     await clock.settle()
@@ -174,7 +181,9 @@ async def test_R7_a_large_request_is_not_starved_by_small_ones(world, clock) -> 
     assert [(await task).waited_ms for task in small] == [2000] * 5
 
 
-async def test_those_who_come_in_the_same_moment_keep_their_order_too(world, clock) -> None:
+async def test_those_who_come_in_the_same_moment_keep_their_order_too(
+    world: Runtime, clock: FakeClock
+) -> None:
     await acquire(key="k", limit=2, window_ms=1000)
 
     wanted = [("other", 1), ("other", 1), ("k", 2), ("k", 1)]  # one operation, but for the first
@@ -187,7 +196,9 @@ async def test_those_who_come_in_the_same_moment_keep_their_order_too(world, clo
     assert small.done()
 
 
-async def test_those_who_share_no_bucket_do_not_wait_for_each_other(world, clock) -> None:
+async def test_those_who_share_no_bucket_do_not_wait_for_each_other(
+    world: Runtime, clock: FakeClock
+) -> None:
     await acquire(key="a", limit=1)
     spawn(acquire(buckets=[Bucket("a", 1), Bucket("b", 1)]))
     await clock.settle()
@@ -198,7 +209,9 @@ async def test_those_who_share_no_bucket_do_not_wait_for_each_other(world, clock
     assert (behind.ok, beside.ok) == (False, True)
 
 
-async def test_many_who_wait_are_served_in_the_order_they_came(world, clock) -> None:
+async def test_many_who_wait_are_served_in_the_order_they_came(
+    world: Runtime, clock: FakeClock
+) -> None:
     served: list[int] = []
 
     async def one(number: int) -> None:
@@ -212,7 +225,9 @@ async def test_many_who_wait_are_served_in_the_order_they_came(world, clock) -> 
     await asyncio.gather(*tasks)
 
 
-async def test_settling_down_frees_units_for_whoever_waits(world, clock) -> None:
+async def test_settling_down_frees_units_for_whoever_waits(
+    world: Runtime, clock: FakeClock
+) -> None:
     grant = await acquire(key="tpm", limit=100, units=80)
     waiting = spawn(acquire(key="tpm", limit=100, units=60))
     await clock.settle()
@@ -224,7 +239,7 @@ async def test_settling_down_frees_units_for_whoever_waits(world, clock) -> None
     assert await use_of("tpm") == (100, 0)
 
 
-async def test_settling_up_only_delays_what_comes_next(world, clock) -> None:
+async def test_settling_up_only_delays_what_comes_next(world: Runtime, clock: FakeClock) -> None:
     grant = await acquire(key="tpm", limit=100, units=10)
     await grant.settle({"tpm": 95})
 
@@ -233,7 +248,7 @@ async def test_settling_up_only_delays_what_comes_next(world, clock) -> None:
     assert (await acquire(key="tpm", limit=100, units=10, timeout_ms=0)).ok
 
 
-async def test_a_second_settle_replaces_the_first(world) -> None:
+async def test_a_second_settle_replaces_the_first(world: Runtime) -> None:
     grant = await acquire(key="tpm", limit=100, units=50)
 
     await grant.settle({"tpm": 10})
@@ -243,7 +258,7 @@ async def test_a_second_settle_replaces_the_first(world) -> None:
     assert await use_of("tpm") == (30, 0)
 
 
-async def test_settling_after_the_window_changes_nothing(world, clock) -> None:
+async def test_settling_after_the_window_changes_nothing(world: Runtime, clock: FakeClock) -> None:
     grant = await acquire(key="tpm", limit=100, units=50)
     await clock.advance("60s")
     await acquire(key="tpm", limit=100, units=20)
@@ -253,7 +268,9 @@ async def test_settling_after_the_window_changes_nothing(world, clock) -> None:
     assert await use_of("tpm") == (20, 0)
 
 
-async def test_what_was_free_can_be_settled_to_what_it_cost(world, clock) -> None:
+async def test_what_was_free_can_be_settled_to_what_it_cost(
+    world: Runtime, clock: FakeClock
+) -> None:
     grant = await acquire(buckets=[Bucket("rpm", 5), Bucket("tpm", 100, units=0)])
 
     await grant.settle({"tpm": 70})
@@ -266,21 +283,21 @@ async def test_what_was_free_can_be_settled_to_what_it_cost(world, clock) -> Non
 
 
 @pytest.mark.parametrize("actual", [{"tmp": 5}, {"tpm": -1}, {"tpm": 1.5}, {"tpm": True}, [5]])
-async def test_a_settle_that_makes_no_sense_is_refused(world, actual) -> None:
+async def test_a_settle_that_makes_no_sense_is_refused(world: Runtime, actual: Any) -> None:
     grant = await acquire(key="tpm", limit=100)
 
     with pytest.raises(InvalidOption):
         await grant.settle(actual)
 
 
-async def test_a_grant_that_timed_out_has_nothing_to_settle(world) -> None:
+async def test_a_grant_that_timed_out_has_nothing_to_settle(world: Runtime) -> None:
     await acquire(key="k", limit=1)
     grant = await acquire(key="k", limit=1, timeout_ms=0)
 
     assert not await grant.settle({"k": 1})
 
 
-async def test_R6_the_same_key_follows_the_stricter_rule(world, clock) -> None:
+async def test_R6_the_same_key_follows_the_stricter_rule(world: Runtime, clock: FakeClock) -> None:
     await acquire(key="k", limit=5, units=5, window_ms="1h")
     await clock.advance("2s")
 
@@ -288,7 +305,7 @@ async def test_R6_the_same_key_follows_the_stricter_rule(world, clock) -> None:
     assert (await acquire(key="k", limit=500, window_ms="1h", timeout_ms=0)).timed_out
 
 
-async def test_R9_mock_time_writes_beside_the_real_store_and_never_into_it(tmp_path) -> None:
+async def test_R9_mock_time_writes_beside_the_real_store_and_never_into_it(tmp_path: Path) -> None:
     path = tmp_path / "limits.sqlite"
     async with fresh_runtime(clock=FakeClock("2100-01-01T00:00:00Z")):
         grant = await acquire(key="k", limit=1, state_path=path)
@@ -299,7 +316,7 @@ async def test_R9_mock_time_writes_beside_the_real_store_and_never_into_it(tmp_p
         assert (await acquire(key="k", limit=1, state_path=path, timeout_ms=0)).ok
 
 
-async def test_the_state_lives_under_the_state_directory_and_is_private(tmp_path) -> None:
+async def test_the_state_lives_under_the_state_directory_and_is_private(tmp_path: Path) -> None:
     async with Runtime(state_dir=tmp_path / "state"):
         grant = await acquire(key="k", limit=1)
 
@@ -308,7 +325,7 @@ async def test_the_state_lives_under_the_state_directory_and_is_private(tmp_path
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
 
 
-async def test_two_runtimes_share_what_they_name_by_the_same_path(tmp_path) -> None:
+async def test_two_runtimes_share_what_they_name_by_the_same_path(tmp_path: Path) -> None:
     path = tmp_path / "shared.sqlite"
     async with Runtime() as one:
         assert (await acquire(key="k", limit=1, state_path=path)).ok
@@ -318,7 +335,9 @@ async def test_two_runtimes_share_what_they_name_by_the_same_path(tmp_path) -> N
         assert (await acquire(key="k", limit=1, state_path=path, timeout_ms=0)).timed_out
 
 
-async def test_a_reservation_survives_the_runtime_that_made_it_and_no_longer(tmp_path) -> None:
+async def test_a_reservation_survives_the_runtime_that_made_it_and_no_longer(
+    tmp_path: Path,
+) -> None:
     for start, ok in ((0, True), (59_999, False), (60_000, True)):
         async with fresh_runtime(clock=FakeClock(start)):
             path = tmp_path / "limits.sqlite"
@@ -326,7 +345,7 @@ async def test_a_reservation_survives_the_runtime_that_made_it_and_no_longer(tmp
             assert grant.ok is ok
 
 
-async def test_S21_rows_of_a_clock_far_ahead_hold_for_one_window(tmp_path) -> None:
+async def test_S21_rows_of_a_clock_far_ahead_hold_for_one_window(tmp_path: Path) -> None:
     path = tmp_path / "limits.sqlite"
     async with fresh_runtime(clock=FakeClock("2100-01-01T00:00:00Z")):
         await acquire(key="k", limit=1, state_path=path)
@@ -339,7 +358,9 @@ async def test_S21_rows_of_a_clock_far_ahead_hold_for_one_window(tmp_path) -> No
     assert (refused.retry_after_ms, again.ok) == (60_000, True)
 
 
-async def test_leaving_the_runtime_gives_places_in_line_back(tmp_path, clock) -> None:
+async def test_leaving_the_runtime_gives_places_in_line_back(
+    tmp_path: Path, clock: FakeClock
+) -> None:
     path = tmp_path / "limits.sqlite"
     async with fresh_runtime(clock=clock):
         await acquire(key="k", limit=1, state_path=path)
@@ -353,7 +374,9 @@ async def test_leaving_the_runtime_gives_places_in_line_back(tmp_path, clock) ->
         assert await use_of("k", path) == (1, 0)
 
 
-async def test_a_cancelled_acquire_leaves_no_place_in_line(world, clock) -> None:
+async def test_a_cancelled_acquire_leaves_no_place_in_line(
+    world: Runtime, clock: FakeClock
+) -> None:
     await acquire(key="k", limit=1)
     waiting = spawn(acquire(key="k", limit=1))
     behind = spawn(acquire(key="k", limit=1))
@@ -367,7 +390,7 @@ async def test_a_cancelled_acquire_leaves_no_place_in_line(world, clock) -> None
     assert await use_of("k") == (1, 0)
 
 
-async def test_G7_wherever_it_is_cancelled_an_acquire_leaves_nothing(world) -> None:
+async def test_G7_wherever_it_is_cancelled_an_acquire_leaves_nothing(world: Runtime) -> None:
     world.clock.autojump = True
     buckets = [Bucket("a", 2, units=2, window_ms=50), Bucket("b", 1, window_ms=50)]
 
@@ -378,7 +401,7 @@ async def test_G7_wherever_it_is_cancelled_an_acquire_leaves_nothing(world) -> N
             await acquire(buckets=buckets)
             completed.append(world.clock.now_ms())
 
-    async def only_what_was_handed_out_counts(run) -> None:
+    async def only_what_was_handed_out_counts(run: Run) -> None:
         live = bool(completed) and world.clock.now_ms() < completed[-1] + 50
         assert await use_of("a") == (2 * live, 0), run
         assert await use_of("b") == (live, 0), run
@@ -388,7 +411,7 @@ async def test_G7_wherever_it_is_cancelled_an_acquire_leaves_nothing(world) -> N
     assert await sweep(case, only_what_was_handed_out_counts) > 5
 
 
-async def test_one_bucket_in_ten_thousand_costs_no_more(world, clock) -> None:
+async def test_one_bucket_in_ten_thousand_costs_no_more(world: Runtime, clock: FakeClock) -> None:
     for number in range(0, 9000, 300):
         await asyncio.gather(*(acquire(key="k", limit=9000) for _ in range(300)))
         assert await use_of("k") == (number + 300, 0)
@@ -399,7 +422,7 @@ async def test_one_bucket_in_ten_thousand_costs_no_more(world, clock) -> None:
     assert await use_of("k") == (1, 0)
 
 
-async def test_a_store_that_fails_says_so_and_works_again(tmp_path, clock) -> None:
+async def test_a_store_that_fails_says_so_and_works_again(tmp_path: Path, clock: FakeClock) -> None:
     path = tmp_path / "limits.sqlite"
     (tmp_path / "limits.sqlite.mock").mkdir()
     async with fresh_runtime(clock=clock):
@@ -410,7 +433,7 @@ async def test_a_store_that_fails_says_so_and_works_again(tmp_path, clock) -> No
         assert (await acquire(key="k", limit=1, state_path=path)).ok
 
 
-async def test_metrics_count_each_bucket_and_bound_the_labels(world) -> None:
+async def test_metrics_count_each_bucket_and_bound_the_labels(world: Runtime) -> None:
     for number in range(205):
         grant = await acquire(key=f"k{number}", limit=1)
     await acquire(key="k0", limit=1, timeout_ms=0)
@@ -426,7 +449,7 @@ async def test_metrics_count_each_bucket_and_bound_the_labels(world) -> None:
     assert text.count("harn_ratelimit_admitted_total{") == 201
 
 
-async def test_buckets_unused_for_an_hour_are_forgotten(world, clock) -> None:
+async def test_buckets_unused_for_an_hour_are_forgotten(world: Runtime, clock: FakeClock) -> None:
     for number in range(20):
         await acquire(key=f"tenant-{number}", limit=1, window_ms=1000)
     await clock.advance("2h")

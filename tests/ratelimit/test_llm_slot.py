@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +25,7 @@ from harn.ratelimit.call_slots import CallSlotsByRoute
 from harn.ratelimit.retry_after import is_retryable, wait_in
 from harn.storage import limits
 from harn.testing import FakeClock, fresh_runtime
-from tests.sweep import sweep
+from tests.sweep import Run, sweep
 
 NOW = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 
@@ -36,7 +39,7 @@ class ApiError(Exception):
         self.response = type("Response", (), {"headers": headers or {}})()
 
 
-def spawn(coroutine) -> asyncio.Task:
+def spawn(coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task:
     return asyncio.get_running_loop().create_task(coroutine)
 
 
@@ -49,7 +52,7 @@ async def used(runtime: Runtime) -> dict[str, int]:
     return {each.key: each.used for each in found if not each.key.endswith("cooldown")}
 
 
-async def test_a_call_charges_provider_and_model_and_settles_both(world) -> None:
+async def test_a_call_charges_provider_and_model_and_settles_both(world: Runtime) -> None:
     llm_rate_limit("acme", rpm=10, tpm=1000, input_tpm=800)
     llm_rate_limit("acme", "big", output_tpm=500)
 
@@ -71,7 +74,7 @@ async def test_a_call_charges_provider_and_model_and_settles_both(world) -> None
     }
 
 
-async def test_a_call_without_an_estimate_can_still_be_settled(world) -> None:
+async def test_a_call_without_an_estimate_can_still_be_settled(world: Runtime) -> None:
     llm_rate_limit("acme", tpm=1000)
 
     async with llm_slot("acme") as slot:
@@ -80,13 +83,13 @@ async def test_a_call_without_an_estimate_can_still_be_settled(world) -> None:
     assert await used(world) == {"llm:provider:acme:tpm": 350}
 
 
-async def test_an_unlimited_provider_never_waits(world) -> None:
+async def test_an_unlimited_provider_never_waits(world: Runtime) -> None:
     for _ in range(50):
         async with llm_slot("acme", "big", input_tokens=10**6) as slot:
             assert not await slot.settle(input_tokens=5)
 
 
-async def test_the_seat_comes_before_the_quota(world, clock) -> None:
+async def test_the_seat_comes_before_the_quota(world: Runtime, clock: FakeClock) -> None:
     llm_rate_limit("acme", rpm=10, concurrency=1)
     async with llm_slot("acme"):
         waiting = spawn(enter_and_leave("acme"))
@@ -103,7 +106,9 @@ async def enter_and_leave(provider: str, model: str | None = None) -> None:
         pass
 
 
-async def test_call_slots_are_granted_in_order_and_their_number_may_change(world, clock) -> None:
+async def test_call_slots_are_granted_in_order_and_their_number_may_change(
+    world: Runtime, clock: FakeClock
+) -> None:
     llm_rate_limit("acme", concurrency=1)
     inside: list[int] = []
     leave = asyncio.Event()
@@ -127,7 +132,9 @@ async def test_call_slots_are_granted_in_order_and_their_number_may_change(world
     assert inside == [0, 1, 2, 3, 4]
 
 
-async def test_wherever_it_is_cancelled_a_slot_releases_its_call_slot_and_quota(world) -> None:
+async def test_wherever_it_is_cancelled_a_slot_releases_its_call_slot_and_quota(
+    world: Runtime,
+) -> None:
     world.clock.autojump = True
     llm_rate_limit("acme", rpm=1, concurrency=1)
     entered: list[int] = []
@@ -137,7 +144,7 @@ async def test_wherever_it_is_cancelled_a_slot_releases_its_call_slot_and_quota(
             async with llm_slot("acme"):
                 entered.append(world.clock.now_ms())
 
-    async def all_is_free(run) -> None:
+    async def all_is_free(run: Run) -> None:
         slots = world.service(CallSlotsByRoute).of("llm:provider:acme")
         assert (slots.taken, slots.waiting.first()) == (0, None), run
         live = bool(entered) and world.clock.now_ms() < entered[-1] + 60_000
@@ -148,7 +155,9 @@ async def test_wherever_it_is_cancelled_a_slot_releases_its_call_slot_and_quota(
     assert await sweep(case, all_is_free) > 4
 
 
-async def test_too_long_a_wait_for_quota_is_an_error_that_says_when(monkeypatch, clock) -> None:
+async def test_too_long_a_wait_for_quota_is_an_error_that_says_when(
+    monkeypatch: pytest.MonkeyPatch, clock: FakeClock
+) -> None:
     monkeypatch.setenv("HARN_LLM_RATE_LIMIT_MAX_WAIT_MS", "2000")
     async with fresh_runtime(clock=clock):
         llm_rate_limit("acme", rpm=1)
@@ -160,7 +169,7 @@ async def test_too_long_a_wait_for_quota_is_an_error_that_says_when(monkeypatch,
             await waiting
 
 
-async def test_retry_after_keeps_everybody_from_the_route(tmp_path, clock) -> None:
+async def test_retry_after_keeps_everybody_from_the_route(tmp_path: Path, clock: FakeClock) -> None:
     async with fresh_runtime(clock=clock, state_dir=tmp_path):
         async with llm_slot("acme", "big") as slot:
             assert await slot.retry_after("30") == 30.0
@@ -175,7 +184,9 @@ async def test_retry_after_keeps_everybody_from_the_route(tmp_path, clock) -> No
         assert waiting.done()
 
 
-async def test_an_error_that_leaves_the_block_is_learned_from(world, clock) -> None:
+async def test_an_error_that_leaves_the_block_is_learned_from(
+    world: Runtime, clock: FakeClock
+) -> None:
     with pytest.raises(ApiError):
         async with llm_slot("acme"):
             raise ApiError(429, {"Retry-After": "5"})
@@ -191,7 +202,9 @@ async def test_an_error_that_leaves_the_block_is_learned_from(world, clock) -> N
     assert waiting.done()
 
 
-async def test_feedback_reads_every_answer_but_obeys_retry_after_only_of_refusals(world) -> None:
+async def test_feedback_reads_every_answer_but_obeys_retry_after_only_of_refusals(
+    world: Runtime,
+) -> None:
     async with llm_slot("acme") as slot:
         assert await slot.feedback(None) is None
         assert await slot.feedback({"retry-after": "9"}, status=200) is None
@@ -200,12 +213,12 @@ async def test_feedback_reads_every_answer_but_obeys_retry_after_only_of_refusal
         assert await slot.feedback(spent, status=200) == 61.0
 
 
-async def test_an_hour_is_the_longest_pause(world) -> None:
+async def test_an_hour_is_the_longest_pause(world: Runtime) -> None:
     async with llm_slot("acme") as slot:
         assert await slot.retry_after(10**9) == 3600.0
 
 
-async def test_a_slot_is_entered_once_and_used_inside(world) -> None:
+async def test_a_slot_is_entered_once_and_used_inside(world: Runtime) -> None:
     slot = llm_slot("acme")
     with pytest.raises(HarnError, match="not been entered"):
         await slot.retry_after(5)
@@ -217,12 +230,14 @@ async def test_a_slot_is_entered_once_and_used_inside(world) -> None:
 
 
 @pytest.mark.parametrize("options", [{"input_tokens": -1}, {"output_tokens": 1.5}, {"model": ""}])
-async def test_a_slot_refuses_what_makes_no_sense(world, options) -> None:
+async def test_a_slot_refuses_what_makes_no_sense(world: Runtime, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidOption):
         llm_slot("acme", **options)
 
 
-async def test_without_durability_limits_stay_in_the_process(monkeypatch, tmp_path) -> None:
+async def test_without_durability_limits_stay_in_the_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("HARN_LLM_RATE_LIMIT_DURABLE", "off")
     async with Runtime(state_dir=tmp_path / "state"):
         llm_rate_limit("acme", rpm=5)
@@ -230,7 +245,9 @@ async def test_without_durability_limits_stay_in_the_process(monkeypatch, tmp_pa
     assert not (tmp_path / "state").exists()
 
 
-async def test_model_calls_have_a_file_of_their_own_or_the_one_named(monkeypatch, tmp_path) -> None:
+async def test_model_calls_have_a_file_of_their_own_or_the_one_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     async with Runtime(state_dir="state"):
         await enter_and_leave("acme")
@@ -271,12 +288,12 @@ async def test_model_calls_have_a_file_of_their_own_or_the_one_named(monkeypatch
         (object(), None),
     ],
 )
-def test_a_hint_is_read_in_every_form(hint, seconds) -> None:
+def test_a_hint_is_read_in_every_form(hint: Any, seconds: float | None) -> None:
     assert wait_in(hint, NOW) == seconds
 
 
 @pytest.mark.parametrize("hint", ["soon", -1, float("nan"), float("inf")])
-def test_a_hint_that_makes_no_sense_is_refused(hint) -> None:
+def test_a_hint_that_makes_no_sense_is_refused(hint: Any) -> None:
     with pytest.raises(InvalidOption):
         wait_in(hint, NOW)
 
@@ -302,11 +319,11 @@ ReadTimeout = type("ReadTimeout", (type("TimeoutException", (Exception,), {}),),
         (RateLimitError("x"), False),
     ],
 )
-def test_only_what_may_pass_is_tried_again(error, again) -> None:
+def test_only_what_may_pass_is_tried_again(error: Any, again: bool) -> None:
     assert is_retryable(error) is again
 
 
-async def test_with_rate_limit_tries_again_and_doubles_its_pause(world) -> None:
+async def test_with_rate_limit_tries_again_and_doubles_its_pause(world: Runtime) -> None:
     world.clock.autojump = True
     calls: list[int] = []
 
@@ -320,7 +337,7 @@ async def test_with_rate_limit_tries_again_and_doubles_its_pause(world) -> None:
     assert calls == [0, 100, 300, 700]
 
 
-async def test_with_rate_limit_waits_as_long_as_the_provider_asked(world) -> None:
+async def test_with_rate_limit_waits_as_long_as_the_provider_asked(world: Runtime) -> None:
     world.clock.autojump = True
     calls: list[int] = []
 
@@ -334,7 +351,7 @@ async def test_with_rate_limit_waits_as_long_as_the_provider_asked(world) -> Non
     assert calls == [0, 7000]
 
 
-async def test_with_rate_limit_gives_up_with_the_last_error(world) -> None:
+async def test_with_rate_limit_gives_up_with_the_last_error(world: Runtime) -> None:
     world.clock.autojump = True
     calls = 0
 
@@ -348,7 +365,7 @@ async def test_with_rate_limit_gives_up_with_the_last_error(world) -> None:
     assert calls == 3
 
 
-async def test_with_rate_limit_takes_quota_for_every_call(world) -> None:
+async def test_with_rate_limit_takes_quota_for_every_call(world: Runtime) -> None:
     llm_rate_limit("acme", rpm=5)
 
     assert await with_rate_limit("acme", lambda: "plain functions run on a thread") is not None
@@ -359,7 +376,9 @@ async def test_with_rate_limit_takes_quota_for_every_call(world) -> None:
 @pytest.mark.parametrize(
     "options", [{"max_retries": -1}, {"max_retries": True}, {"backoff_ms": -1}]
 )
-async def test_with_rate_limit_refuses_what_makes_no_sense(world, options) -> None:
+async def test_with_rate_limit_refuses_what_makes_no_sense(
+    world: Runtime, options: dict[str, Any]
+) -> None:
     with pytest.raises(InvalidOption):
         await with_rate_limit("acme", lambda: None, **options)
 

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from hypothesis import given, settings, strategies as st
 
@@ -118,7 +119,9 @@ async def carry_out(wishes: list[Wish]) -> list[tuple[int | None, int | None]]:
 
 @settings(deadline=None, max_examples=150)
 @given(wishes, st.sampled_from([1, 2, 16]), st.sampled_from([1, 3, 32]))
-def test_R1_R2_R7_everyone_is_admitted_exactly_when_the_model_says(wishes, page, spill) -> None:
+def test_R1_R2_R7_everyone_is_admitted_exactly_when_the_model_says(
+    wishes: Any, page: Any, spill: Any
+) -> None:
     before = stored_window.PAGE, window.SPILL
     stored_window.PAGE, window.SPILL = page, spill
     try:
@@ -143,7 +146,7 @@ turns = st.lists(
 )
 
 
-async def take_turns(turns, where: Path) -> tuple[list[bool], list[bool]]:
+async def take_turns(turns: Any, where: Path) -> tuple[list[bool], list[bool]]:
     """Let two processes take turns on one file; return what was granted, here and by the model."""
     clock, found, expected = FakeClock(0), [], []
     rows: dict[str, list[list[int]]] = {key: [] for key in RULES}
@@ -178,7 +181,7 @@ async def take_turns(turns, where: Path) -> tuple[list[bool], list[bool]]:
 
 @settings(deadline=None, max_examples=100)
 @given(turns, st.sampled_from([1, 3, 32]))
-def test_R1_R2_processes_that_take_turns_admit_what_one_would(turns, spill) -> None:
+def test_R1_R2_processes_that_take_turns_admit_what_one_would(turns: Any, spill: Any) -> None:
     before, window.SPILL = window.SPILL, spill
     try:
         with TemporaryDirectory() as where:
@@ -201,7 +204,7 @@ named = st.lists(
 )
 
 
-async def name_rules(turns, where: object) -> tuple[list[bool], list[bool]]:
+async def name_rules(turns: Any, where: object) -> tuple[list[bool], list[bool]]:
     """Let two processes name one key by different rules; return what was granted, and should."""
     clock, model, found, expected = FakeClock(0), RulesModel(), [], []
     async with Runtime(clock=clock) as one, Runtime(clock=clock) as two:
@@ -220,7 +223,7 @@ async def name_rules(turns, where: object) -> tuple[list[bool], list[bool]]:
 @settings(deadline=None, max_examples=150)
 @given(named, st.sampled_from([1, 3, 32]), st.sampled_from([1, 2, 16]))
 def test_R6_processes_that_name_different_rules_admit_what_the_model_does(
-    turns, spill, page
+    turns: Any, spill: Any, page: Any
 ) -> None:
     before = window.SPILL, stored_window.PAGE
     window.SPILL, stored_window.PAGE = spill, page

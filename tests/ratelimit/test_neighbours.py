@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -27,7 +29,7 @@ class Neighbour:
         self.where = where
         self.tasks: list[asyncio.Task] = []
 
-    def take(self, key: str = "k", **options) -> asyncio.Task:
+    def take(self, key: str = "k", **options: Any) -> asyncio.Task:
         token = current_frame_var.set(self.runtime.frame)
         try:
             options = {"limit": 1, "window_ms": 1000, **options}
@@ -38,7 +40,7 @@ class Neighbour:
             current_frame_var.reset(token)
 
     @property
-    def line(self):
+    def line(self) -> Any:
         return self.runtime.service(Limiter).at(self.where)
 
     def fall_silent(self) -> None:
@@ -50,7 +52,9 @@ class Neighbour:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-async def street(request, clock: FakeClock, tmp_path) -> AsyncIterator[list[Neighbour]]:
+async def street(
+    request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path
+) -> AsyncIterator[list[Neighbour]]:
     """Three neighbours that share one store by one fake clock."""
     where = tmp_path / "limits.sqlite"
     if request.param == "postgres":
@@ -75,7 +79,9 @@ async def tickets(neighbour: Neighbour) -> list[str]:
     return [each.key for each in found for _ in range(each.waiting)]
 
 
-async def test_R7_whoever_came_first_is_served_first_in_whichever_process(street, clock) -> None:
+async def test_R7_whoever_came_first_is_served_first_in_whichever_process(
+    street: list[Neighbour], clock: FakeClock
+) -> None:
     await street[0].take()
     order: list[int] = []
     for number in range(9):
@@ -88,7 +94,9 @@ async def test_R7_whoever_came_first_is_served_first_in_whichever_process(street
     assert order == list(range(9))
 
 
-async def test_nobody_overtakes_even_without_waiting(street, clock) -> None:
+async def test_nobody_overtakes_even_without_waiting(
+    street: list[Neighbour], clock: FakeClock
+) -> None:
     await street[0].take(limit=2)
     waiting = street[1].take(limit=2, units=2)
     await clock.settle()
@@ -100,7 +108,9 @@ async def test_nobody_overtakes_even_without_waiting(street, clock) -> None:
     assert waiting.done()
 
 
-async def test_units_given_back_by_one_process_are_found_by_another(street, clock) -> None:
+async def test_units_given_back_by_one_process_are_found_by_another(
+    street: list[Neighbour], clock: FakeClock
+) -> None:
     grant = await street[0].take(limit=10, units=10)
     waiting = street[1].take(limit=10, units=5)
     await clock.settle()
@@ -112,7 +122,7 @@ async def test_units_given_back_by_one_process_are_found_by_another(street, cloc
 
 
 async def test_R7_a_process_that_falls_silent_loses_its_place_after_its_lease(
-    street, clock
+    street: list[Neighbour], clock: FakeClock
 ) -> None:
     await street[0].take()
     silent = street[1].take()
@@ -128,7 +138,7 @@ async def test_R7_a_process_that_falls_silent_loses_its_place_after_its_lease(
 
 
 async def test_R7_a_silent_neighbour_holds_up_nobody_while_there_is_room_for_both(
-    street, clock
+    street: list[Neighbour], clock: FakeClock
 ) -> None:
     await street[0].take(limit=2, units=2)
     silent = street[1].take(limit=2)
@@ -147,7 +157,9 @@ async def test_R7_a_silent_neighbour_holds_up_nobody_while_there_is_room_for_bot
     assert silent.done()
 
 
-async def test_a_clock_that_is_set_back_keeps_no_silent_neighbour_in_line(street, clock) -> None:
+async def test_a_clock_that_is_set_back_keeps_no_silent_neighbour_in_line(
+    street: list[Neighbour], clock: FakeClock
+) -> None:
     await street[0].take()
     silent = street[1].take()
     await clock.settle()
@@ -161,7 +173,9 @@ async def test_a_clock_that_is_set_back_keeps_no_silent_neighbour_in_line(street
     assert not silent.done()
 
 
-async def test_whoever_wakes_from_silence_stands_where_it_stood(street, clock) -> None:
+async def test_whoever_wakes_from_silence_stands_where_it_stood(
+    street: list[Neighbour], clock: FakeClock
+) -> None:
     await street[0].take()
     silent = street[1].take(limit=1, units=5)
     await clock.settle()
@@ -181,7 +195,9 @@ async def test_whoever_wakes_from_silence_stands_where_it_stood(street, clock) -
     assert await tickets(street[0]) == []
 
 
-async def test_a_long_wait_keeps_its_place_by_renewing_its_lease(street, clock) -> None:
+async def test_a_long_wait_keeps_its_place_by_renewing_its_lease(
+    street: list[Neighbour], clock: FakeClock
+) -> None:
     await street[0].take(window_ms=60_000)
     waiting = street[1].take(window_ms=60_000)
     await clock.settle()
@@ -195,7 +211,9 @@ async def test_a_long_wait_keeps_its_place_by_renewing_its_lease(street, clock) 
     assert not behind.done()
 
 
-async def test_a_busy_store_costs_a_waiter_nothing_but_time(street, clock, monkeypatch) -> None:
+async def test_a_busy_store_costs_a_waiter_nothing_but_time(
+    street: list[Neighbour], clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await street[0].take()
     waiting = street[1].take()
     await clock.settle()
@@ -203,7 +221,7 @@ async def test_a_busy_store_costs_a_waiter_nothing_but_time(street, clock, monke
     working = driver.submit
     failures = 0
 
-    def busy(recipe, **options):
+    def busy(recipe: Any, **options: Any) -> None:
         nonlocal failures
         failures += 1
         raise StorageBusy("locked")
@@ -219,13 +237,15 @@ async def test_a_busy_store_costs_a_waiter_nothing_but_time(street, clock, monke
     assert waiting.done()
 
 
-async def test_a_ticket_that_nobody_waits_for_is_found_out(street, clock, monkeypatch) -> None:
+async def test_a_ticket_that_nobody_waits_for_is_found_out(
+    street: list[Neighbour], clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await street[0].take()
     line = street[1].line
     street[1].take()
     await clock.settle()
 
-    def join_unknown():
+    def join_unknown() -> Any:
         [(bucket, *_)] = yield ask("limit_bucket", key="k")
         yield from limits.join([(bucket, 0, line.owner, 1, 1)])
 
@@ -236,12 +256,14 @@ async def test_a_ticket_that_nobody_waits_for_is_found_out(street, clock, monkey
     assert await tickets(street[0]) == []
 
 
-async def test_rows_that_no_longer_count_are_removed(street, clock) -> None:
+async def test_rows_that_no_longer_count_are_removed(
+    street: list[Neighbour], clock: FakeClock
+) -> None:
     for _ in range(20):
         await asyncio.gather(*(street[0].take(limit=10_000) for _ in range(50)))
         await clock.advance("200ms")
 
-    def count():
+    def count() -> Any:
         rows = yield ask("limit_rows", bucket=1, first=0, count=10_000)
         return len(rows)
 
@@ -249,7 +271,7 @@ async def test_rows_that_no_longer_count_are_removed(street, clock) -> None:
 
 
 async def test_a_bucket_that_was_forgotten_and_made_again_counts_for_everybody(
-    street, clock
+    street: list[Neighbour], clock: FakeClock
 ) -> None:
     for key in ("other", "k"):
         await street[0].take(key)

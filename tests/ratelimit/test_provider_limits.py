@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from harn import InvalidOption, ManifestError, ProviderLimits, Runtime, llm_rate_limit
@@ -29,7 +32,7 @@ rate_limits = { input_tpm = 5000 }
 
 
 @pytest.fixture
-async def here(tmp_path, monkeypatch):
+async def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -42,7 +45,7 @@ def in_force(provider: str, model: str | None = None) -> dict | None:
 
 @pytest.mark.parametrize("name", ["providers.toml", "harn.toml", "elsewhere.toml"])
 async def test_the_catalogue_is_read_from_either_file_or_from_the_one_named(
-    here, monkeypatch, name
+    here: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     (here / name).write_text(TOML)
     if name == "elsewhere.toml":
@@ -55,7 +58,7 @@ async def test_the_catalogue_is_read_from_either_file_or_from_the_one_named(
         assert in_force("acme", "unknown") is None
 
 
-async def test_the_table_of_limits_wins_over_the_entry_beside_it(here) -> None:
+async def test_the_table_of_limits_wins_over_the_entry_beside_it(here: Path) -> None:
     (here / "providers.toml").write_text("[providers.x]\nrpm = 1\nrate_limits = { rpm = 2 }\n")
     async with Runtime():
         assert in_force("x") == {"rpm": 2}
@@ -73,21 +76,25 @@ async def test_the_table_of_limits_wins_over_the_entry_beside_it(here) -> None:
         ("not toml", "providers.toml"),
     ],
 )
-async def test_a_mistake_in_the_catalogue_is_named(here, text, message) -> None:
+async def test_a_mistake_in_the_catalogue_is_named(here: Path, text: str, message: str) -> None:
     (here / "providers.toml").write_text(text)
     async with Runtime():
         with pytest.raises(ManifestError, match=message):
             llm_rate_limit("x")
 
 
-async def test_a_catalogue_that_was_named_must_exist(here, monkeypatch) -> None:
+async def test_a_catalogue_that_was_named_must_exist(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HARN_PROVIDERS", "missing.toml")
     async with Runtime():
         with pytest.raises(ManifestError, match="cannot be read"):
             llm_rate_limit("x")
 
 
-async def test_the_environment_overrides_the_catalogue_field_by_field(here, monkeypatch) -> None:
+async def test_the_environment_overrides_the_catalogue_field_by_field(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (here / "providers.toml").write_text(TOML)
     monkeypatch.setenv("HARN_RATE_LIMIT_ACME_TPM", "5")
     monkeypatch.setenv("HARN_RATE_LIMIT_ACME_CONCURRENCY", "0")
@@ -112,12 +119,14 @@ async def test_the_environment_overrides_the_catalogue_field_by_field(here, monk
         ({"X_TPM": -1}, ("x",), {"tpm": None}),
     ],
 )
-def test_every_form_of_the_variables_is_understood(variables, route, found) -> None:
+def test_every_form_of_the_variables_is_understood(
+    variables: dict[str, Any], route: Any, found: Any
+) -> None:
     assert from_environment(variables, *route) == found
 
 
 async def test_what_is_set_at_run_time_wins_and_replaces_what_was_set_before(
-    here, monkeypatch
+    here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HARN_RATE_LIMIT_ACME", "10")
     async with Runtime():
@@ -131,7 +140,7 @@ async def test_what_is_set_at_run_time_wins_and_replaces_what_was_set_before(
         assert in_force("acme") is None
 
 
-async def test_limits_of_one_runtime_are_not_those_of_the_next(here) -> None:
+async def test_limits_of_one_runtime_are_not_those_of_the_next(here: Path) -> None:
     async with Runtime():
         llm_rate_limit("acme", rpm=5)
     async with Runtime() as runtime:
@@ -139,11 +148,11 @@ async def test_limits_of_one_runtime_are_not_those_of_the_next(here) -> None:
 
 
 @pytest.mark.parametrize("value", [1.5, True, "5", 2**60])
-async def test_limits_that_are_not_whole_numbers_are_refused(runtime, value) -> None:
+async def test_limits_that_are_not_whole_numbers_are_refused(runtime: Runtime, value: Any) -> None:
     with pytest.raises(InvalidOption, match="rpm"):
         llm_rate_limit("acme", rpm=value)
 
 
-async def test_a_misspelt_limit_is_a_type_error(runtime) -> None:
+async def test_a_misspelt_limit_is_a_type_error(runtime: Runtime) -> None:
     with pytest.raises(TypeError):
         llm_rate_limit("acme", rmp=5)  # type: ignore[call-arg]

@@ -7,23 +7,26 @@ import random
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harn import durable_rate_limit_acquire as acquire
+from harn import Runtime, durable_rate_limit_acquire as acquire
 from harn.ratelimit import Limiter
 from harn.runtime import current_runtime
+from harn.testing import FakeClock
 from tests.ratelimit.rulesmodel import RulesModel
 
 SLOW, FAST = {"limit": 40, "window_ms": "20s"}, {"limit": 5, "window_ms": "1s"}
 
 
 async def test_R6_five_a_second_and_forty_in_twenty_seconds_hold_for_both_callers(
-    world, clock
+    world: Runtime, clock: FakeClock
 ) -> None:
     granted: list[int] = []
 
-    async def caller(rule) -> None:
+    async def caller(rule: Any) -> None:
         while clock.now_ms() < start + 60_000:
             await acquire(key="k", **rule)
             granted.append(clock.now_ms() - start)
@@ -40,7 +43,7 @@ async def test_R6_five_a_second_and_forty_in_twenty_seconds_hold_for_both_caller
     assert sum(at < 60_000 for at in granted) == 120
 
 
-async def test_R6_a_rule_holds_while_its_caller_waits(world, clock) -> None:
+async def test_R6_a_rule_holds_while_its_caller_waits(world: Runtime, clock: FakeClock) -> None:
     await acquire(key="k", limit=1, window_ms="1s")
     line = [asyncio.create_task(acquire(key="k", limit=9, window_ms="1s")) for _ in range(3)]
     await clock.settle()
@@ -58,7 +61,9 @@ async def test_R6_a_rule_holds_while_its_caller_waits(world, clock) -> None:
         assert after[-1] - before <= 2, "two in five seconds, as the one who waits has asked"
 
 
-async def test_R6_a_rule_that_was_only_refused_is_kept_in_the_store(world, clock) -> None:
+async def test_R6_a_rule_that_was_only_refused_is_kept_in_the_store(
+    world: Runtime, clock: FakeClock
+) -> None:
     await acquire(key="k", limit=1, window_ms="1s")
     await clock.advance("900ms")
     refused = await acquire(key="k", limit=1, window_ms="1s", timeout_ms=0)
@@ -69,7 +74,9 @@ async def test_R6_a_rule_that_was_only_refused_is_kept_in_the_store(world, clock
     assert (refused.ok, first.ok, second.ok) == (False, True, False)
 
 
-async def test_R6_random_callers_of_five_rules_get_what_the_model_says(world, clock) -> None:
+async def test_R6_random_callers_of_five_rules_get_what_the_model_says(
+    world: Runtime, clock: FakeClock
+) -> None:
     rules = [(5, 10), (12, 60), (3, 4), (8, 60), (30, 200)]
     chance, model = random.Random(17), RulesModel()
 
@@ -81,7 +88,7 @@ async def test_R6_random_callers_of_five_rules_get_what_the_model_says(world, cl
 
 
 async def test_a_short_window_that_is_named_again_and_again_leaves_no_rule_behind(
-    world, clock
+    world: Runtime, clock: FakeClock
 ) -> None:
     for limit in range(1, 200):
         await acquire(key="k", limit=limit, window_ms="1s", timeout_ms=0)
@@ -105,7 +112,9 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])
-async def test_R6_the_rules_of_a_killed_process_hold(engine, request, tmp_path) -> None:
+async def test_R6_the_rules_of_a_killed_process_hold(
+    engine: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     where = str(tmp_path / "limits.sqlite")
     if engine == "postgres":
         where = request.getfixturevalue("postgres_url")

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -16,7 +17,7 @@ from harn.ratelimit import Limiter
 from harn.ratelimit.llm_slot import FILE
 from harn.storage import limits
 from harn.testing import FakeClock, fresh_runtime
-from tests.sweep import sweep
+from tests.sweep import Run, sweep
 
 MINUTE = 60_000
 TRAVEL = 1000
@@ -91,7 +92,9 @@ def a_call(draw: st.DrawFn) -> Call:
 
 @settings(deadline=None, max_examples=150)
 @given(st.lists(a_call(), min_size=1, max_size=16), st.integers(1, 8))
-def test_however_long_calls_travel_no_minute_of_arrivals_is_over_its_limit(calls, agents) -> None:
+def test_however_long_calls_travel_no_minute_of_arrivals_is_over_its_limit(
+    calls: Any, agents: Any
+) -> None:
     with pytest.MonkeyPatch.context() as environ:
         environ.setenv(TRAVEL_MS, str(TRAVEL))
 
@@ -194,7 +197,9 @@ async def test_sending_at_once_changes_nothing(world: Runtime, clock: FakeClock)
         await llm_slot("acme").sending()
 
 
-async def test_an_unlimited_provider_has_nothing_to_date_anew(world: Runtime, clock) -> None:
+async def test_an_unlimited_provider_has_nothing_to_date_anew(
+    world: Runtime, clock: FakeClock
+) -> None:
     async with llm_slot("acme") as slot:
         await clock.advance("5m")
         await slot.sending()
@@ -215,7 +220,7 @@ async def test_wherever_it_is_cancelled_a_late_sending_leaves_the_quota_used(
             await sleep_until(clock, clock.monotonic() + 5)
             await slot.sending()
 
-    async def still_counts(run) -> None:
+    async def still_counts(run: Run) -> None:
         assert await in_use(world) in ((1, 2) if entered else (0,)), run
         await clock.advance("60s")
         assert await in_use(world) == 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from harn.ratelimit import rules as rules_module
@@ -123,7 +125,9 @@ steps = st.lists(
 
 @settings(deadline=None, max_examples=300)
 @given(steps, st.integers(1, 8), st.integers(1, 30), st.integers(1, 5))
-def test_R1_one_rule_admits_exactly_what_the_model_admits(steps, limit, span, page) -> None:
+def test_R1_one_rule_admits_exactly_what_the_model_admits(
+    steps: Any, limit: int, span: int, page: Any
+) -> None:
     bucket, model, now = Bucket(page), Model(limit, span), 0
 
     for passed, units, settle in steps:
@@ -155,7 +159,9 @@ two_rule_steps = st.lists(
 
 @settings(deadline=None, max_examples=500)
 @given(rules, two_rule_steps, st.integers(1, 5))
-def test_R6_every_rule_named_holds_for_all_exactly_as_the_model_says(rules, steps, page) -> None:
+def test_R6_every_rule_named_holds_for_all_exactly_as_the_model_says(
+    rules: Any, steps: Any, page: Any
+) -> None:
     bucket, model, now = Bucket(page), RulesModel(), 0
 
     for passed, which, units, settle in steps:
@@ -176,7 +182,7 @@ def test_R6_every_rule_named_holds_for_all_exactly_as_the_model_says(rules, step
 @settings(deadline=None, max_examples=300)
 @given(rules, two_rule_steps)
 def test_R6_no_span_of_any_rule_holds_more_than_its_limit_while_it_is_in_force(
-    rules, steps
+    rules: Any, steps: Any
 ) -> None:
     bucket, model, now = Bucket(), RulesModel(), 0
     granted: list[tuple[int, int]] = []
@@ -241,7 +247,7 @@ def test_R6_units_are_kept_as_long_as_the_longest_span_in_force() -> None:
     assert bucket.ask(1, limit=3, span=10, now=99) == 100, "four in the hundred since 0"
 
 
-def test_more_rules_than_are_kept_become_stricter_ones(monkeypatch) -> None:
+def test_more_rules_than_are_kept_become_stricter_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules_module, "MOST_RULES", 4)
     bucket = Bucket()
     for number in range(1, 50):
@@ -258,7 +264,9 @@ def test_more_rules_than_are_kept_become_stricter_ones(monkeypatch) -> None:
     st.integers(1, 8),
     st.integers(1, 60),
 )
-def test_R5_whatever_the_clock_does_nobody_waits_longer_than_a_window(steps, limit, span) -> None:
+def test_R5_whatever_the_clock_does_nobody_waits_longer_than_a_window(
+    steps: Any, limit: int, span: int
+) -> None:
     bucket, now = Bucket(), 10_000
 
     for jump, units in steps:

@@ -412,7 +412,7 @@ def test_E1_power_loss_takes_no_acknowledged_record(
 
 @pytest.mark.stress
 def test_G2_power_loss_hundreds_of_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_least
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_least: Callable[[int], int]
 ) -> None:
     for seed in range(at_least(30)):
         power_loss(5000 + seed, tmp_path / str(seed), monkeypatch)

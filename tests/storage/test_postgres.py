@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import ANY
 
@@ -279,7 +279,9 @@ def test_E1_a_server_crash_under_load_loses_and_doubles_nothing(own_server: Serv
 
 
 @pytest.mark.stress
-def test_G11_many_server_crashes_under_load(own_server: Server, at_least) -> None:
+def test_G11_many_server_crashes_under_load(
+    own_server: Server, at_least: Callable[[int], int]
+) -> None:
     acknowledged, found = crash_under_load(own_server, at_least(5))
 
     assert set(acknowledged) <= set(found)

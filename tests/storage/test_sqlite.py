@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import apsw
@@ -421,7 +421,7 @@ def test_E1_power_loss_takes_no_acknowledged_record(
 
 @pytest.mark.stress
 def test_G2_power_loss_hundreds_of_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_least
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_least: Callable[[int], int]
 ) -> None:
     for seed in range(at_least(20)):
         with monkeypatch.context() as patch:

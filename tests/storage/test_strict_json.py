@@ -95,7 +95,7 @@ NOT_JSON = [
 
 
 @pytest.mark.parametrize(("value", "named"), NOT_JSON, ids=[name for _, name in NOT_JSON])
-def test_what_is_not_json_is_refused_with_its_place(value, named) -> None:
+def test_what_is_not_json_is_refused_with_its_place(value: Any, named: Any) -> None:
     with pytest.raises(InvalidOption) as refused:
         encode("payload", {"items": [0, 1, 2, {"at": value}]}, MOST)
 
@@ -104,7 +104,7 @@ def test_what_is_not_json_is_refused_with_its_place(value, named) -> None:
 
 
 @pytest.mark.parametrize(("value", "named"), NOT_JSON, ids=[name for _, name in NOT_JSON])
-def test_it_is_refused_by_itself_and_inside_objects_too(value, named) -> None:
+def test_it_is_refused_by_itself_and_inside_objects_too(value: Any, named: Any) -> None:
     for holder, where in (
         (value, "payload "),
         (Point(1, value), "payload.at "),
@@ -130,7 +130,7 @@ def test_it_is_refused_by_itself_and_inside_objects_too(value, named) -> None:
         ([-(2**70), 2**70, 10**4299], [-(2**70), 2**70, 10**4299]),
     ],
 )
-def test_what_json_has_is_kept(value, kept) -> None:
+def test_what_json_has_is_kept(value: Any, kept: Any) -> None:
     assert decode(encode("payload", value, MOST)) == kept
 
 
@@ -156,7 +156,7 @@ odd = st.sampled_from([value for value, _ in NOT_JSON if not isinstance(value, i
 
 
 @given(st.recursive(plain | odd, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
-def test_the_quick_look_and_the_thorough_one_agree_and_what_is_kept_is_equal(value) -> None:
+def test_the_quick_look_and_the_thorough_one_agree_and_what_is_kept_is_equal(value: Any) -> None:
     fault = first_fault(value, "payload")
     try:
         encoded = encode("payload", value, MOST)
@@ -183,12 +183,12 @@ def as_lists(value: Any) -> Any:
 
 
 @pytest.fixture
-async def opened(storage_url: str):
+async def opened(storage_url: str) -> Any:
     async with Runtime(storage=storage_url) as runtime:
         yield runtime
 
 
-async def test_every_door_refuses_what_is_not_json_and_nothing_lands(opened) -> None:
+async def test_every_door_refuses_what_is_not_json_and_nothing_lands(opened: Any) -> None:
     queue, bad = worker_queue("q"), {"at": datetime.now(UTC)}
 
     for call in (
@@ -207,7 +207,9 @@ async def test_every_door_refuses_what_is_not_json_and_nothing_lands(opened) -> 
 
 
 @pytest.mark.parametrize("outcome", [b"bytes", {1}, {"at": date(2026, 1, 1)}, Word.YES])
-async def test_an_outcome_that_is_not_json_is_kept_as_text_and_marked(opened, outcome) -> None:
+async def test_an_outcome_that_is_not_json_is_kept_as_text_and_marked(
+    opened: Any, outcome: Any
+) -> None:
     queue = worker_queue("q")
     await queue.enqueue({})
 

@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from harn import Child, Restart, Supervisor, is_cancelled, sleep, supervisor_start
+from harn import Child, ChildContext, Restart, Supervisor, is_cancelled, sleep, supervisor_start
 from harn.clock import Clock
 from harn.supervisors.restart_policy import affected
 
@@ -94,7 +94,7 @@ class Schedule:
         )
 
     def _body(self, index: int, manner: str) -> Any:
-        async def body(ctx: Any) -> None:
+        async def body(ctx: ChildContext) -> None:
             life = Life(index, self.clock.monotonic(), manner=manner)
             self.lives.append(life)
             self.running[index] += 1

@@ -8,11 +8,13 @@ import contextvars
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harn import (
     Child,
+    ChildContext,
     Lease,
     Runtime,
     StorageBusy,
@@ -35,8 +37,8 @@ class Watch:
         self.ledger: list[str] = []
         self.on_duty: set[str] = set()
 
-    async def start(self, name: str, **options) -> Supervisor:
-        async def body(ctx) -> None:
+    async def start(self, name: str, **options: Any) -> Supervisor:
+        async def body(ctx: ChildContext) -> None:
             assert not self.on_duty, f"{self.on_duty} is still on duty"
             self.on_duty.add(name)
             self.ledger.append(f"+{name}{ctx.lease_epoch}")
@@ -121,7 +123,7 @@ async def test_U6_a_lease_that_cannot_be_renewed_is_lost_before_it_ends(
     store = runtime.service(Store)
     run = store.run
 
-    async def out_of_reach(*args, **options):
+    async def out_of_reach(*args: Any, **options: Any) -> None:
         raise StorageBusy("out of reach")
 
     monkeypatch.setattr(store, "run", out_of_reach)
@@ -143,7 +145,7 @@ async def test_U6_a_lease_counts_from_when_its_renewal_was_asked_for(
     store = runtime.service(Store)
     run, answers = store.run, []
 
-    async def slow_once(*args, **options):
+    async def slow_once(*args: Any, **options: Any) -> Any:
         if answers:
             raise StorageBusy("out of reach")
         answers.append(await run(*args, **options))  # at 3.3 s, for 10 s
@@ -168,7 +170,7 @@ async def test_a_store_that_comes_back_in_time_keeps_the_lease(
     store = runtime.service(Store)
     run = store.run
 
-    async def out_of_reach(*args, **options):
+    async def out_of_reach(*args: Any, **options: Any) -> None:
         raise StorageBusy("out of reach")
 
     monkeypatch.setattr(store, "run", out_of_reach)
@@ -184,7 +186,7 @@ async def test_the_lease_is_given_back_between_two_lives(
 ) -> None:
     epochs = []
 
-    async def work(ctx) -> None:
+    async def work(ctx: ChildContext) -> None:
         epochs.append(ctx.lease_epoch)
         if len(epochs) < 3:
             raise RuntimeError
@@ -280,7 +282,7 @@ async def test_a_child_started_from_the_thread_sees_the_contextvars_of_the_start
     colour: contextvars.ContextVar[str] = contextvars.ContextVar("colour")
     seen = []
 
-    async def work(ctx) -> None:
+    async def work(ctx: ChildContext) -> None:
         seen.append((colour.get("none"), current_runtime()))
 
     async with Runtime(storage=f"sqlite:///{tmp_path}/s.sqlite") as runtime:

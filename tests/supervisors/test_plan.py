@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from harn.supervisors.plan import make_plan, share
 
@@ -20,7 +21,7 @@ class Somebody:
     batch: int | None = None
 
 
-def condemned(**more) -> Somebody:
+def condemned(**more: Any) -> Somebody:
     return Somebody(condemned=True, **more)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings, strategies as st
 
@@ -30,7 +32,9 @@ from harn.supervisors.spec import Policy, Restart
         ("always", "failed", Again(at=7.0, delay_ms=0)),
     ],
 )
-def test_the_mode_decides_whether_an_exit_is_answered(mode, outcome, expected) -> None:
+def test_the_mode_decides_whether_an_exit_is_answered(
+    mode: str, outcome: str, expected: Any
+) -> None:
     assert after_exit(Restart(mode=mode).policy, outcome, History(), 7.0) == expected
 
 
@@ -161,5 +165,5 @@ def test_U1_no_window_holds_more_restarts_than_allowed(
         ("escalate_to_parent", [1]),
     ],
 )
-def test_U3_the_strategy_names_the_set(strategy, expected) -> None:
+def test_U3_the_strategy_names_the_set(strategy: str, expected: list[int]) -> None:
     assert list(affected(strategy, 1, 4)) == expected

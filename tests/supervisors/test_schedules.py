@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 import pytest
 
@@ -22,7 +23,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, SCHEDULES, SCHEDULES // 4))
-def test_U1_U3_U4_U5_hold_under_random_failures(first: int, at_least) -> None:
+def test_U1_U3_U4_U5_hold_under_random_failures(first: int, at_least: Callable[[int], int]) -> None:
     async def play(seeds: range) -> list[Schedule]:
         async with Runtime(seed=0) as runtime:
             schedules = [Schedule(seed, runtime.clock) for seed in seeds]

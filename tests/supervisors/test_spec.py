@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings, strategies as st
 
@@ -12,7 +14,7 @@ from harn.supervisors.spec import Child, Lease, Restart, read_restart, read_spec
 def task(ctx: object) -> None: ...
 
 
-def spec(**options):
+def spec(**options: Any) -> Any:
     given = {
         "name": None,
         "strategy": "one_for_one",

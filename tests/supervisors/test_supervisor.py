@@ -7,34 +7,43 @@ import contextvars
 import itertools
 import logging
 import threading
+from typing import Any
 
 import pytest
 
-from harn import HarnError, Runtime, event_log_read, runtime_context, sleep
+from harn import (
+    ChildContext,
+    HarnError,
+    Runtime,
+    Supervisor,
+    event_log_read,
+    runtime_context,
+    sleep,
+)
 from harn.supervisors import Child, Restart, Supervisors, supervisor_start
 from harn.tasks import is_cancelled
 from harn.telemetry.metrics import Metrics
 from harn.testing import FakeClock, fresh_runtime
 
 
-async def forever(ctx) -> None:
+async def forever(ctx: ChildContext) -> None:
     await asyncio.get_running_loop().create_future()
 
 
-async def polite(ctx) -> None:
+async def polite(ctx: ChildContext) -> None:
     while not is_cancelled():
         await sleep("10ms")
 
 
-async def boom(ctx) -> None:
+async def boom(ctx: ChildContext) -> None:
     raise RuntimeError("boom")
 
 
-def kinds(sup) -> list[str]:
+def kinds(sup: Supervisor) -> list[str]:
     return [event.kind for event in sup.events()]
 
 
-def told(sup) -> list[tuple[str | None, str]]:
+def told(sup: Supervisor) -> list[tuple[str | None, str]]:
     return [(event.child, event.kind) for event in sup.events()]
 
 
@@ -46,10 +55,10 @@ class Stage:
         self.alive: set[str] = set()
         self.ends: dict[str, asyncio.Future[None]] = {}
 
-    def child(self, name: str, **options) -> Child:
+    def child(self, name: str, **options: Any) -> Child:
         return Child(name, self._live, **options)
 
-    async def _live(self, ctx) -> None:
+    async def _live(self, ctx: Any) -> None:
         name = ctx.child_name
         assert name not in self.alive, f"{name} runs twice"
         self.alive.add(name)
@@ -80,7 +89,7 @@ def stage() -> Stage:
 async def test_a_child_that_fails_is_started_again(runtime: Runtime, clock: FakeClock) -> None:
     seen = []
 
-    async def work(ctx) -> None:
+    async def work(ctx: ChildContext) -> None:
         seen.append((ctx.supervisor_id, ctx.child_name, ctx.child_kind, ctx.attempt))
         assert ctx.restart_count == ctx.attempt - 1
         if ctx.attempt < 3:
@@ -149,7 +158,7 @@ async def test_state_and_events_have_the_shapes_of_the_facts(runtime: Runtime) -
 async def test_delays_grow_as_the_formula_says(runtime: Runtime, clock: FakeClock) -> None:
     starts = []
 
-    async def work(ctx) -> None:
+    async def work(ctx: ChildContext) -> None:
         starts.append(clock.now_ms())
         raise RuntimeError
 
@@ -162,7 +171,7 @@ async def test_delays_grow_as_the_formula_says(runtime: Runtime, clock: FakeCloc
 
 
 async def test_a_clean_exit_clears_the_last_error(runtime: Runtime, clock: FakeClock) -> None:
-    async def work(ctx) -> None:
+    async def work(ctx: ChildContext) -> None:
         if ctx.attempt == 1:
             raise RuntimeError("first")
 
@@ -173,7 +182,9 @@ async def test_a_clean_exit_clears_the_last_error(runtime: Runtime, clock: FakeC
     assert (state.metrics.failed, state.metrics.stopped) == (1, 1)
 
 
-async def test_a_failed_child_is_logged_with_its_traceback(runtime: Runtime, caplog) -> None:
+async def test_a_failed_child_is_logged_with_its_traceback(
+    runtime: Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
     sup = await supervisor_start(
         name="s", children=[Child("c", boom, restart=Restart(mode="never"))]
     )
@@ -196,7 +207,7 @@ async def test_never_leaves_a_failed_child_failed(runtime: Runtime) -> None:
 async def test_always_brings_back_a_child_that_finished(runtime: Runtime, clock: FakeClock) -> None:
     lives = []
 
-    async def work(ctx) -> None:
+    async def work(ctx: ChildContext) -> None:
         lives.append(ctx.attempt)
 
     policy = Restart(mode="always", max_restarts=3, backoff_ms="1s", factor=1)
@@ -222,7 +233,7 @@ async def test_U1_an_open_circuit_closes_after_exactly_its_time(
 ) -> None:
     starts = []
 
-    async def work(ctx) -> None:
+    async def work(ctx: ChildContext) -> None:
         starts.append((clock.now_ms() - began, ctx.attempt))
         if len(starts) < 3:
             raise RuntimeError
@@ -404,7 +415,7 @@ async def test_U5_a_restart_waits_until_the_old_one_has_really_ended(
 ) -> None:
     gone = asyncio.Event()
 
-    async def stubborn(ctx) -> None:
+    async def stubborn(ctx: ChildContext) -> None:
         stage.ledger.append("+s")
         try:
             await forever(ctx)
@@ -433,7 +444,7 @@ async def test_U4_stop_returns_in_time_whatever_the_children_do(
 ) -> None:
     released = asyncio.Event()
 
-    async def deaf(ctx) -> None:
+    async def deaf(ctx: ChildContext) -> None:
         while not released.is_set():
             try:
                 await released.wait()
@@ -461,7 +472,7 @@ async def test_U4_stop_returns_in_time_whatever_the_children_do(
 async def test_a_thread_that_does_not_stop_is_abandoned_and_never_called_stopped() -> None:
     release, entered = threading.Event(), threading.Event()
 
-    def stuck(ctx) -> None:
+    def stuck(ctx: ChildContext) -> None:
         entered.set()
         release.wait(20)
 
@@ -479,7 +490,7 @@ async def test_a_thread_that_does_not_stop_is_abandoned_and_never_called_stopped
 async def test_a_plain_function_runs_on_a_thread_and_sees_that_it_is_to_stop() -> None:
     seen, entered = [], threading.Event()
 
-    def work(ctx) -> None:
+    def work(ctx: ChildContext) -> None:
         seen.append(threading.current_thread().name)
         seen.append(runtime_context().task_name)
         entered.set()
@@ -524,7 +535,7 @@ async def test_a_second_stop_hurries_the_first(runtime: Runtime, clock: FakeCloc
 async def test_nothing_is_restarted_after_stop(runtime: Runtime, clock: FakeClock) -> None:
     lives = []
 
-    async def work(ctx) -> None:
+    async def work(ctx: ChildContext) -> None:
         lives.append(ctx.attempt)
         raise RuntimeError
 
@@ -597,7 +608,7 @@ async def test_an_inner_supervisor_drains_in_the_time_of_its_parent(
 ) -> None:
     inner = []
 
-    async def nest(ctx) -> None:
+    async def nest(ctx: ChildContext) -> None:
         inner.append(await supervisor_start(children=[Child("x", polite), Child("y", polite)]))
         await inner[0].wait()
 
@@ -616,14 +627,14 @@ async def test_an_inner_supervisor_drains_in_the_time_of_its_parent(
 async def test_U4_holds_for_a_tree(runtime: Runtime, clock: FakeClock) -> None:
     released = asyncio.Event()
 
-    async def deaf(ctx) -> None:
+    async def deaf(ctx: ChildContext) -> None:
         while not released.is_set():
             try:
                 await released.wait()
             except asyncio.CancelledError:
                 pass
 
-    async def nest(ctx) -> None:
+    async def nest(ctx: ChildContext) -> None:
         inner = await supervisor_start(children=[Child("x", deaf), Child("y", deaf)])
         await inner.wait()
 
@@ -643,7 +654,7 @@ async def test_U4_holds_for_a_tree(runtime: Runtime, clock: FakeClock) -> None:
 async def test_an_inner_supervisor_ends_with_the_child_that_started_it(
     runtime: Runtime, clock: FakeClock, stage: Stage
 ) -> None:
-    async def nest(ctx) -> None:
+    async def nest(ctx: ChildContext) -> None:
         await supervisor_start(children=[stage.child("x")], shutdown_ms=0)
         await asyncio.sleep(0)
         raise RuntimeError
@@ -721,13 +732,13 @@ async def test_what_a_child_raises_harms_only_that_child(runtime: Runtime) -> No
         def __str__(self) -> str:
             raise RuntimeError
 
-    async def nasty(ctx) -> None:
+    async def nasty(ctx: ChildContext) -> None:
         raise Nasty
 
-    async def leaving(ctx) -> None:
+    async def leaving(ctx: ChildContext) -> None:
         raise SystemExit(3)
 
-    async def cancels_itself(ctx) -> None:
+    async def cancels_itself(ctx: ChildContext) -> None:
         raise asyncio.CancelledError
 
     sup = await supervisor_start(
@@ -745,7 +756,7 @@ async def test_what_a_child_raises_harms_only_that_child(runtime: Runtime) -> No
 
 
 async def test_a_child_may_stop_its_own_supervisor(runtime: Runtime, clock: FakeClock) -> None:
-    async def suicidal(ctx) -> None:
+    async def suicidal(ctx: ChildContext) -> None:
         await sup.stop(timeout=0)
 
     sup = await supervisor_start(children=[Child("a", forever), Child("b", suicidal)])
@@ -755,7 +766,7 @@ async def test_a_child_may_stop_its_own_supervisor(runtime: Runtime, clock: Fake
 
 
 async def test_a_value_that_a_child_returns_is_told(runtime: Runtime) -> None:
-    async def work(ctx) -> dict[str, int]:
+    async def work(ctx: ChildContext) -> dict[str, int]:
         return {"done": 3}
 
     sup = await supervisor_start(children=[Child("a", work)])
@@ -767,7 +778,7 @@ async def test_a_value_that_a_child_returns_is_told(runtime: Runtime) -> None:
 async def test_context_is_inherited_from_whoever_started_the_supervisor() -> None:
     seen = []
 
-    async def work(ctx) -> None:
+    async def work(ctx: ChildContext) -> None:
         context = runtime_context()
         seen.append((context.tenant_id, context.context_values, context.task_name))
         if ctx.attempt == 1:
@@ -799,7 +810,7 @@ async def test_a_restarted_child_sees_the_contextvars_of_the_start() -> None:
     colour: contextvars.ContextVar[str] = contextvars.ContextVar("colour")
     seen = []
 
-    async def work(ctx) -> None:
+    async def work(ctx: ChildContext) -> None:
         seen.append(colour.get("none"))
         colour.set("green")
         if ctx.attempt < 3:
@@ -818,7 +829,7 @@ async def test_what_was_abandoned_still_belongs_to_the_runtime() -> None:
     clock = FakeClock()
     said = []
 
-    async def slow_to_leave(ctx) -> None:
+    async def slow_to_leave(ctx: ChildContext) -> None:
         try:
             await forever(ctx)
         except asyncio.CancelledError:

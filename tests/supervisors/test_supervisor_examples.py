@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from harn import (
     Child,
+    ChildContext,
     DeadlineExceeded,
     Delta,
     ModelReply,
@@ -108,7 +109,7 @@ def test_the_connector_stream_survives_a_server_that_drops_connections() -> None
         listening = await asyncio.start_server(server, "127.0.0.1", 0)
         port = listening.sockets[0].getsockname()[1]
 
-        async def follow(ctx) -> None:
+        async def follow(ctx: ChildContext) -> None:
             async with sse_connect(port) as stream:
                 while not is_cancelled():
                     event = await stream.receive("5s")
@@ -168,7 +169,7 @@ async def test_the_continuous_persona_comes_back_and_holds_its_lease() -> None:
         def count_tokens(self, request: ModelRequest) -> int:
             return 3
 
-    async def watch_the_inbox(ctx) -> str:
+    async def watch_the_inbox(ctx: ChildContext) -> str:
         days.append((ctx.child_kind, ctx.attempt, ctx.lease_epoch))
         return (await agent_loop("watch the review inbox")).text
 
@@ -222,7 +223,7 @@ async def test_the_mailbox_actor_goes_on_with_the_next_message() -> None:
     async with fresh_runtime(clock=clock):
         inbox = mailbox_open("patcher", scope="task_group", capacity=32)
 
-        async def patch(ctx) -> None:
+        async def patch(ctx: ChildContext) -> None:
             while not is_cancelled():
                 handle_patch_message(await inbox.receive())
 

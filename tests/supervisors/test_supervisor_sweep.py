@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
-from harn import Child, Lease, Restart, sleep, supervisor_start
+from harn import Child, ChildContext, Lease, Restart, sleep, supervisor_start
 from harn.testing import fresh_runtime
 from tests.sweep import Run, sweep
 
@@ -15,7 +16,7 @@ class Hall:
     def __init__(self) -> None:
         self.inside: list[str] = []
 
-    async def stay(self, ctx) -> None:
+    async def stay(self, ctx: Any) -> None:
         self.inside.append(ctx.child_name)
         try:
             await asyncio.get_running_loop().create_future()
@@ -23,7 +24,7 @@ class Hall:
             await asyncio.sleep(0)
             self.inside.remove(ctx.child_name)
 
-    async def fail(self, ctx) -> None:
+    async def fail(self, ctx: Any) -> None:
         self.inside.append(ctx.child_name)
         await asyncio.sleep(0)
         self.inside.remove(ctx.child_name)
@@ -63,7 +64,7 @@ async def test_cancelling_a_wait_leaves_the_supervisor_to_its_runtime() -> None:
 async def test_a_tree_with_leases_leaves_nothing_behind() -> None:
     hall = Hall()
 
-    async def inner(ctx) -> None:
+    async def inner(ctx: ChildContext) -> None:
         sup = await supervisor_start(
             children=[Child("leased", hall.stay, active_lease=Lease("l")), Child("x", hall.stay)],
             shutdown_ms=0,
@@ -95,7 +96,7 @@ async def test_a_child_cancelled_anywhere_is_restarted_whole() -> None:
         finally:
             inside.pop()
 
-    async def child(ctx) -> None:
+    async def child(ctx: ChildContext) -> None:
         lives.append(ctx.attempt)
         await cancel_at(body(), ctx.attempt, False, [])
 

@@ -526,7 +526,7 @@ async def test_an_event_that_cannot_be_is_refused_before_it_is_written(
 
 
 async def test_every_failed_attempt_is_logged_and_kept_with_its_traceback(
-    runtime: Runtime, caplog
+    runtime: Runtime, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def handler(event: TriggerEvent) -> None:
         raise LookupError("nothing there, hush-hush")

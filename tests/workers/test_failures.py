@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,7 +40,9 @@ def lines(caplog: pytest.LogCaptureFixture, name: str = "harn.workers") -> list[
     return [record for record in caplog.records if record.name == name]
 
 
-async def test_a_failed_attempt_is_logged_and_kept_with_its_traceback(runtime, caplog) -> None:
+async def test_a_failed_attempt_is_logged_and_kept_with_its_traceback(
+    runtime: Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
     await worker_queue("jobs").enqueue(1984)
 
     await drain("jobs", deep)
@@ -56,7 +59,7 @@ async def test_a_failed_attempt_is_logged_and_kept_with_its_traceback(runtime, c
 
 
 async def test_the_last_attempt_is_an_error_and_its_letter_has_the_traceback(
-    runtime, caplog
+    runtime: Runtime, caplog: pytest.LogCaptureFixture
 ) -> None:
     await worker_queue("jobs").enqueue(1, max_attempts=1)
 
@@ -69,7 +72,7 @@ async def test_the_last_attempt_is_an_error_and_its_letter_has_the_traceback(
     assert "in deep" in letter["traceback"]
 
 
-async def test_explain_shows_the_last_failure(runtime) -> None:
+async def test_explain_shows_the_last_failure(runtime: Runtime) -> None:
     queue = worker_queue("jobs")
     await queue.enqueue_many([1, 2])
     await drain("jobs", deep, claim_ttl="1s")
@@ -100,7 +103,9 @@ def _raises(error: Callable[[], BaseException]) -> Callable[[Job], None]:
     ],
     ids=["retry with an error", "retry with a text", "bury", "give back", "exit"],
 )
-async def test_each_way_to_fail_leaves_its_line(caplog, error, level) -> None:
+async def test_each_way_to_fail_leaves_its_line(
+    caplog: pytest.LogCaptureFixture, error: Callable[..., Any], level: Any
+) -> None:
     async with Runtime(clock=FakeClock()):
         await worker_queue("jobs").enqueue(1)
 
@@ -109,7 +114,7 @@ async def test_each_way_to_fail_leaves_its_line(caplog, error, level) -> None:
     assert [line.levelno for line in lines(caplog)] == ([] if level is None else [level])
 
 
-async def test_a_claim_failed_by_hand_is_logged_too(caplog) -> None:
+async def test_a_claim_failed_by_hand_is_logged_too(caplog: pytest.LogCaptureFixture) -> None:
     async with Runtime():
         queue = worker_queue("jobs")
         await queue.enqueue(1)
@@ -122,7 +127,9 @@ async def test_a_claim_failed_by_hand_is_logged_too(caplog) -> None:
     assert "by hand" in line.getMessage()
 
 
-async def test_a_failure_that_the_store_did_not_take_is_logged(caplog, tmp_path) -> None:
+async def test_a_failure_that_the_store_did_not_take_is_logged(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
     async with Runtime(state_dir=tmp_path) as runtime:
         queue = worker_queue("jobs")
         await queue.enqueue(1)

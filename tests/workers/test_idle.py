@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -22,14 +23,14 @@ FAIR = SchedulerPolicy(strategy="drr")
 class Commits:
     """How many transactions have been committed, on whichever engine."""
 
-    def __init__(self, monkeypatch, url: str) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
         self.count = 0
         if url.startswith("file"):
             self._count_calls(monkeypatch, Journal, "add")
         elif url.startswith("postgres"):
             flush = _Lane._flush
 
-            def counted(lane, *args, **options):
+            def counted(lane: Any, *args: Any, **options: Any) -> Any:
                 self.count += ("COMMIT", {}) in lane._queued and lane._committing
                 return flush(lane, *args, **options)
 
@@ -37,10 +38,10 @@ class Commits:
         else:
             self._count_calls(monkeypatch, Session, "commit")
 
-    def _count_calls(self, monkeypatch, kind: type, name: str) -> None:
+    def _count_calls(self, monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> None:
         before = getattr(kind, name)
 
-        def counted(*args, **options):
+        def counted(*args: Any, **options: Any) -> Any:
             self.count += 1
             return before(*args, **options)
 
@@ -48,7 +49,7 @@ class Commits:
 
 
 @pytest.fixture
-async def commits(storage_url: str, monkeypatch) -> AsyncIterator[Commits]:
+async def commits(storage_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Commits]:
     async with Runtime(storage=storage_url):
         yield Commits(monkeypatch, storage_url)
 

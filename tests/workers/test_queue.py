@@ -529,7 +529,9 @@ async def test_A1_a_late_ack_beside_a_claim_keeps_its_job_from_being_claimed(
     assert (await queue.summary()).acked == 1
 
 
-async def test_D4_a_queue_reads_the_environment_when_it_is_made(runtime, monkeypatch) -> None:
+async def test_D4_a_queue_reads_the_environment_when_it_is_made(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HARN_SCHEDULER_STRATEGY", "drr")
     queue = worker_queue("triage")
     for tenant in "aaabbb":
@@ -540,7 +542,9 @@ async def test_D4_a_queue_reads_the_environment_when_it_is_made(runtime, monkeyp
     assert picked == ["a", "b"] * 3
 
 
-async def test_D4_a_bad_setting_is_refused_where_the_queue_is_made(monkeypatch) -> None:
+async def test_D4_a_bad_setting_is_refused_where_the_queue_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("HARN_SCHEDULER_QUANTUM", "0")
     async with Runtime():
         with pytest.raises(InvalidOption, match="HARN_SCHEDULER_QUANTUM"):
