@@ -24,8 +24,8 @@ from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
 from typing import Any
 
+from harn.current import current_frame
 from harn.graceful import request_stop
-from harn.runtime import current_frame
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ LINES = [
         "checks",
         "clock",
         "context",
+        "current",
         "durable_calls",
         "duration",
         "errors",

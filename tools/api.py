@@ -19,7 +19,7 @@ import harn
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "api.md"
 
 ROOMS = {
-    "harn.runtime": "Runtime, time and context",
+    "harn.runtime harn.current harn.context": "Runtime and context",
     "harn.tasks": "Tasks",
     "harn.sync": "Channels, shared state, synchronisation",
     "harn.pools": "Pools",
@@ -45,13 +45,14 @@ unit (`"250ms"`, `"5m"`), except where a name ends in `_ms`.
 
 def page() -> str:
     """Return the whole page."""
-    by_room: dict[str, list[str]] = {room: [] for room in ROOMS}
-    for room, names in vars(harn)["_ROOMS"].items():
-        by_room[room] += names.split()
+    names_of = {room: names.split() for room, names in vars(harn)["_ROOMS"].items()}
     parts = [HEAD]
-    for room, title in ROOMS.items():
+    for rooms, title in ROOMS.items():
+        names = [name for room in rooms.split() for name in names_of.pop(room)]
         parts.append(f"## {title}\n")
-        parts += [_entry(name) for name in sorted(by_room[room], key=str.lower)]
+        parts += [_entry(name) for name in sorted(names, key=str.lower)]
+    if names_of:
+        raise SystemExit(f"name a section for {', '.join(names_of)}")
     return "\n".join(parts).rstrip() + "\n"
 
 

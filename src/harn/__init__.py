@@ -6,7 +6,7 @@
     features     pools  supervisors  workers  ratelimit
     primitives   sync ──▶ tasks    │   eventlog ──▶ storage
                  in this process   │   survives this process
-    ground       clock runtime context errors settings topics duration ids telemetry
+    ground       clock runtime current context errors settings topics duration ids telemetry
                  batcher checks durable_calls escaping exact_json graceful masking naming
                  open_runtimes private_files quiescence records teardown unsettled
 
@@ -46,14 +46,16 @@ _ROOMS = {
         AgentResult Delta LlmResult Message ModelReply ModelRequest Provider ToolCall ToolSpec
         Usage agent_loop llm_call llm_provider llm_stream
     """,
-    "harn.runtime": """
-        Runtime RuntimeContext current_runtime run runtime_context runtime_context_clear
-        runtime_context_get runtime_context_set runtime_context_values sleep
+    "harn.runtime": "Runtime run",
+    "harn.current": """
+        current_runtime runtime_context runtime_context_clear runtime_context_get
+        runtime_context_set runtime_context_values
     """,
+    "harn.context": "RuntimeContext",
     "harn.tasks": """
         Err Ok Owned ParallelStream Settled TaskHandle cancel_graceful deadline defer
         disown drop from_thread is_cancelled is_err is_ok owned parallel parallel_each
-        parallel_each_stream parallel_race parallel_settle retry run_in_thread scope spawn
+        parallel_each_stream parallel_race parallel_settle retry run_in_thread scope sleep spawn
         unwrap unwrap_err wait_agent
     """,
     "harn.storage": "Event",

@@ -1,3 +1,12 @@
+from harn.context import RuntimeContext as RuntimeContext
+from harn.current import (
+    current_runtime as current_runtime,
+    runtime_context as runtime_context,
+    runtime_context_clear as runtime_context_clear,
+    runtime_context_get as runtime_context_get,
+    runtime_context_set as runtime_context_set,
+    runtime_context_values as runtime_context_values,
+)
 from harn.durable_calls import durable as durable
 from harn.duration import Duration as Duration
 from harn.errors import (
@@ -90,18 +99,7 @@ from harn.ratelimit import (
     llm_slot as llm_slot,
     with_rate_limit as with_rate_limit,
 )
-from harn.runtime import (
-    Runtime as Runtime,
-    RuntimeContext as RuntimeContext,
-    current_runtime as current_runtime,
-    run as run,
-    runtime_context as runtime_context,
-    runtime_context_clear as runtime_context_clear,
-    runtime_context_get as runtime_context_get,
-    runtime_context_set as runtime_context_set,
-    runtime_context_values as runtime_context_values,
-    sleep as sleep,
-)
+from harn.runtime import Runtime as Runtime, run as run
 from harn.storage import Event as Event
 from harn.supervisors import (
     Child as Child,
@@ -173,6 +171,7 @@ from harn.tasks import (
     retry as retry,
     run_in_thread as run_in_thread,
     scope as scope,
+    sleep as sleep,
     spawn as spawn,
     unwrap as unwrap,
     unwrap_err as unwrap_err,

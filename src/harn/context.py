@@ -13,6 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from harn.records import fields_of
+from harn.telemetry.spans import current_ids
+
 if TYPE_CHECKING:
     from harn.runtime import Runtime
 
@@ -155,6 +158,16 @@ class Frame:
 current_frame_var: contextvars.ContextVar[Frame] = contextvars.ContextVar("harn_frame")
 
 
+def restore_frame(token: contextvars.Token[Frame]) -> None:
+    """Make the frame current again that was so before *token*."""
+    try:
+        current_frame_var.reset(token)
+    except ValueError:
+        # Left in another context than it was entered in, as a test fixture may be.
+        if token.old_value is not contextvars.Token.MISSING:
+            current_frame_var.set(token.old_value)
+
+
 @dataclass(frozen=True, slots=True)
 class RuntimeDebug:
     """What tools may look at: live state, gathered when asked for."""
@@ -194,6 +207,26 @@ class RuntimeContext:
     context_values: dict[str, Any]
     cancelled: bool
     debug: RuntimeDebug
+
+    @classmethod
+    def of(cls, task: Task) -> RuntimeContext:
+        """Describe *task*, and the span that is open here."""
+        trace_id, span_id = current_ids()
+        sources = task.runtime.debug_sources
+        return cls(
+            task_id=task.id,
+            parent_task_id=task.parent.id if task.parent else None,
+            root_task_id=task.root.id,
+            task_name=task.name,
+            task_group_id=task.group_id,
+            scope_id=task.group_id or task.root.id,
+            trace_id=trace_id,
+            span_id=span_id,
+            context_values=dict(task.values),
+            cancelled=task.cancelled,
+            debug=RuntimeDebug(**{name: ask() for name, ask in sources.items()}),
+            **fields_of(task.ambient),
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return every field, JSON-ready as far as the context values are."""

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from harn.batcher import Batcher, Entry, Landing
 from harn.checks import is_whole
+from harn.current import current_runtime
 from harn.errors import InvalidOption, StorageCorrupt
 from harn.graceful import asked, raise_if_asked
-from harn.runtime import current_runtime
 from harn.storage import (
     PAGE,
     Damaged,

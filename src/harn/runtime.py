@@ -4,7 +4,7 @@ A `Runtime` owns a clock, a state directory, one service of each kind (the pools
 named permits, the event log ...) and every task without another owner. Leaving it cancels and
 awaits those tasks and closes those services. Two runtimes share nothing.
 
-Who is running in it is told in `context.py`, whose names are importable from here.
+Who is running in it is told in `context.py`, which runtime a call belongs to in `current.py`.
 """
 
 from __future__ import annotations
@@ -17,34 +17,23 @@ import importlib
 import inspect
 import logging
 import threading
-import weakref
 from asyncio import _get_running_loop
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
-from harn.clock import Clock, SystemClock, resolve
-from harn.context import (
-    Ambient as Ambient,
-    Frame as Frame,
-    RuntimeContext as RuntimeContext,
-    RuntimeDebug as RuntimeDebug,
-    Task as Task,
-    current_frame_var as current_frame_var,
-)
-from harn.duration import Duration, to_seconds
+from harn.clock import Clock, SystemClock
+from harn.context import Ambient, Frame, Task, current_frame_var, restore_frame
 from harn.errors import HarnError, InvalidOption, did_you_mean
-from harn.graceful import asked, raise_if_asked
 from harn.ids import IdSource
 from harn.masking import mask
-from harn.open_runtimes import note_left, note_open, note_started, only_open
+from harn.open_runtimes import note_left, note_open, note_started
 from harn.quiescence import alarm_now, threads_now
 from harn.settings import Settings
-from harn.teardown import join_cancelled, note, unwind
-from harn.telemetry.spans import current_ids
+from harn.teardown import choose_error, finish, join_cancelled, note, unwind
 
 if TYPE_CHECKING:
     from harn.eventlog import EventLog
@@ -93,9 +82,10 @@ class Runtime:
 
     Cancelling on the way out still closes everything, then raises the cancel.
 
-    Programs use `event_log`, `backup`, `clock`, `settings`, `state_dir` and `aclose`. The other
-    names without an underscore are for the rooms of harn (`SEAMS`).
+    Programs use `event_log`, `backup`, `clock`, `settings`, `state_dir` and `aclose`. What else has
+    a name without an underscore is for the rooms of harn (`SEAMS`), and `dir` leaves it out.
 
+    >>> from harn import runtime_context
     >>> async def main() -> str:
     ...     async with Runtime(tenant_id="acme"):
     ...         return runtime_context().tenant_id
@@ -158,6 +148,9 @@ class Runtime:
         self._keeps_nothing = False
         """Whether harn made it by itself, and has not yet said that it keeps nothing."""
         self._token: contextvars.Token[Frame] | None = None
+
+    def __dir__(self) -> Iterable[str]:
+        return [name for name in super().__dir__() if name not in SEAMS]
 
     async def __aenter__(self) -> Self:
         if self._loop is not None:
@@ -320,18 +313,19 @@ class Runtime:
             return
         self._closing = True
         self.root.cancel_requested = True
-        errors: list[BaseException] = []
+        failures: list[BaseException] = []
         while self.at_exit:
-            await _noting(errors, self.at_exit.pop())
-        await _noting(errors, self._cancel_detached)
-        await _noting(errors, self._unwind)
+            await finish(self.at_exit.pop()(), failures)
+        await finish(self._cancel_detached(), failures)
+        await finish(self._unwind(), failures)
         while self._services:
             _, service = self._services.popitem()
-            await _noting(errors, functools.partial(_close, service))
+            if (aclose := getattr(service, "aclose", None)) is not None:
+                await finish(aclose(), failures)
         # Only now: until then a call without a context is refused, not sent to another runtime.
         note_left(self)
-        if errors:
-            raise _first_of(errors)
+        if (error := choose_error(None, failures)) is not None:
+            raise error
 
     async def _cancel_detached(self) -> None:
         here = asyncio.current_task()
@@ -344,65 +338,12 @@ class Runtime:
         if (error := await unwind(self.frame)) is not None:
             raise error
 
-    def _context(self, task: Task) -> RuntimeContext:
-        """Describe *task* in full."""
-        trace_id, span_id = current_ids()
-        ambient = {name: getattr(task.ambient, name) for name in Ambient.__slots__}
-        return RuntimeContext(
-            task_id=task.id,
-            parent_task_id=task.parent.id if task.parent else None,
-            root_task_id=task.root.id,
-            task_name=task.name,
-            task_group_id=task.group_id,
-            scope_id=task.group_id or task.root.id,
-            trace_id=trace_id,
-            span_id=span_id,
-            context_values=dict(task.values),
-            cancelled=task.cancelled,
-            debug=RuntimeDebug(**{name: ask() for name, ask in self.debug_sources.items()}),
-            **ambient,
-        )
-
 
 def _answer(answer: concurrent.futures.Future[T], make: Callable[[], T]) -> None:
     try:
         answer.set_result(make())
     except BaseException as error:
         answer.set_exception(error)
-
-
-async def _noting(errors: list[BaseException], step: Callable[[], Awaitable[None]]) -> None:
-    """Carry out *step* to its end, adding what it raises to *errors*.
-
-    It runs as a task of its own: a cancel aimed at us must not stop the closing half-way.
-    """
-    closing = asyncio.ensure_future(_awaited(step))
-    while not closing.done():
-        try:
-            await asyncio.wait((closing,))
-        except asyncio.CancelledError as error:
-            errors.append(error)
-    if not closing.cancelled() and (failure := closing.exception()) is not None:
-        errors.append(failure)
-
-
-async def _awaited(step: Callable[[], Awaitable[None]]) -> None:
-    await step()
-
-
-async def _close(service: object) -> None:
-    aclose: Callable[[], Awaitable[None]] | None = getattr(service, "aclose", None)
-    if aclose is not None:
-        await aclose()
-
-
-def _first_of(errors: list[BaseException]) -> BaseException:
-    """Choose what comes out: a cancel before anything else; the others become notes."""
-    chosen = next((e for e in errors if isinstance(e, asyncio.CancelledError)), errors[0])
-    for error in errors:
-        if error is not chosen and not isinstance(error, asyncio.CancelledError):
-            chosen.add_note(f"while the runtime closed: {type(error).__name__}: {error}")
-    return chosen
 
 
 def _name(option: str, value: str | None) -> str | None:
@@ -432,164 +373,6 @@ def _masked(value: object) -> object:
 
 def _schemes() -> str:
     return "memory:// sqlite:///path file:///dir postgresql://..."
-
-
-def restore_frame(token: contextvars.Token[Frame]) -> None:
-    """Make the frame current again that was so before *token*."""
-    try:
-        current_frame_var.reset(token)
-    except ValueError:
-        # Left in another context than it was entered in, as a test fixture may be.
-        if token.old_value is not contextvars.Token.MISSING:
-            current_frame_var.set(token.old_value)
-
-
-_implicit: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Runtime] = (
-    weakref.WeakKeyDictionary()
-)
-
-
-def current_frame() -> Frame:
-    """Return the innermost frame of the code now running, which must be on the runtime's loop.
-
-    A thread without an event loop may ask too.
-    """
-    frame = calling_frame()
-    frame.task.runtime.check_here()
-    return frame
-
-
-def calling_frame() -> Frame:
-    """Return the frame that a call from here belongs to, on whatever loop or thread."""
-    frame = current_frame_var.get(None)
-    if frame is None:
-        return _without_context().frame
-    if frame.task.runtime._is_inherited:
-        frame.task.runtime.check_here()  # which says why not
-    return frame
-
-
-def current_runtime() -> Runtime:
-    """Return the runtime of the calling context, else the only open one of this process.
-
-    So a request handler finds the runtime that the application's lifespan opened, and a thread
-    the one of `run_in_thread`. With several open and none in the context it raises `HarnError`.
-    If none is open, the event loop gets one in memory, which keeps nothing when it ends.
-
-    >>> async def main() -> bool:
-    ...     async with Runtime() as runtime:
-    ...         return current_runtime() is runtime
-    >>> asyncio.run(main())
-    True
-    """
-    return calling_frame().task.runtime
-
-
-def _without_context() -> Runtime:
-    found = only_open()
-    return found if found is not None else _implicit_runtime()
-
-
-def _implicit_runtime() -> Runtime:
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        raise HarnError(
-            "no runtime is open: call this inside harn.run(...), `async with Runtime()`, "
-            "or `with run_in_thread()`"
-        ) from None
-    runtime = _implicit.get(loop)
-    if runtime is None or runtime.closing:
-        runtime = _implicit[loop] = Runtime()
-        runtime._keeps_nothing = True
-        runtime._start()
-        _close_with_loop(runtime)
-    return runtime
-
-
-def _close_with_loop(runtime: Runtime) -> None:
-    # asyncio.run closes every living async generator before it closes the loop: being one is
-    # the only way to be told, awaitably, that a loop ends.
-    async def until_the_end() -> AsyncGenerator[None, None]:
-        try:
-            yield
-        finally:
-            await runtime.aclose()
-
-    generator = until_the_end()
-    runtime._until_the_end = generator  # type: ignore[attr-defined]
-    try:
-        generator.asend(None).send(None)
-    except StopIteration:
-        pass
-
-
-def runtime_context() -> RuntimeContext:
-    """Tell who is running here, and on whose behalf.
-
-    >>> async def main() -> str:
-    ...     return runtime_context().task_id
-    >>> run(main)
-    'task_root'
-    """
-    task = calling_frame().task
-    return task.runtime._context(task)
-
-
-def runtime_context_get(key: str, default: Any = None) -> Any:
-    """Return this task's context value under *key*."""
-    return calling_frame().task.values.get(key, default)
-
-
-def runtime_context_set(key: str, value: Any) -> Any:
-    """Set a context value for this task and the children it starts from now on.
-
-    Returns the previous value, or None.
-    """
-    if not isinstance(key, str) or not key:
-        raise InvalidOption("key", key, "a non-empty string")
-    task = calling_frame().task
-    previous = task.values.get(key)
-    task.values = {**task.values, key: value}
-    return previous
-
-
-def runtime_context_clear(key: str) -> Any:
-    """Remove a context value from this task; returns what it was, or None."""
-    task = calling_frame().task
-    left = dict(task.values)
-    previous = left.pop(key, None)
-    task.values = left
-    return previous
-
-
-def runtime_context_values() -> dict[str, Any]:
-    """Return a copy of this task's context values."""
-    return dict(calling_frame().task.values)
-
-
-async def sleep(duration: Duration) -> None:
-    """Wait for *duration* by the runtime's clock (a bare number is seconds).
-
-    Cancelling calls the timer off; a graceful stop ends the wait with `TaskCancelled`.
-    """
-    seconds = to_seconds(duration)
-    if asked:
-        raise_if_asked()
-    task = current_frame().task
-    clock = task.runtime.clock
-    if seconds <= 0:
-        await asyncio.sleep(0)
-        return
-    woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    timer = clock.call_at(clock.monotonic() + seconds, functools.partial(resolve, woken))
-    before, task.parked = task.parked, woken
-    try:
-        await woken
-    finally:
-        if task.parked is woken:
-            task.parked = before
-        timer.cancel()
 
 
 def run(main: Callable[..., Any], /, *args: Any, **runtime_options: Any) -> Any:

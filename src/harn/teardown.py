@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from harn.clock import Clock, Timer
 
 if TYPE_CHECKING:
-    from harn.runtime import Frame
+    from harn.context import Frame
 
 logger = logging.getLogger("harn.tasks")
 
@@ -93,11 +93,21 @@ async def unwind(frame: Frame, error: BaseException | None = None) -> BaseExcept
         try:
             result = cleanup()
             if inspect.isawaitable(result):
-                await _to_the_end(frame, owner, result, failures)
+                timer = _report_later(frame.task.runtime.clock, owner)
+                try:
+                    if not await finish(result, failures):
+                        failures.append(asyncio.CancelledError())
+                finally:
+                    timer.cancel()
         except BaseException as failure:
             failures.append(failure)
     frame.task.shielded -= 1
     return choose_error(error, failures) if failures else error
+
+
+def _report_later(clock: Clock, owner: object) -> Timer:
+    report = partial(logger.warning, "a cleanup of %r still runs after %g s", owner, REPORT_AFTER)
+    return clock.call_at(clock.monotonic() + REPORT_AFTER, report, background=True)
 
 
 def choose_error(
@@ -132,27 +142,24 @@ def _described(error: BaseException) -> str:
         return type(error).__name__
 
 
-async def _to_the_end(
-    frame: Frame, owner: object, cleanup: Awaitable[Any], failures: list[BaseException]
-) -> None:
-    # A task of its own: a cancel aimed at the unwinding task must not stop the cleanup half-way.
-    clock = frame.task.runtime.clock
-    running = asyncio.ensure_future(_awaited(cleanup))
-    report = partial(logger.warning, "a cleanup of %r still runs after %g s", owner, REPORT_AFTER)
-    timer = clock.call_at(clock.monotonic() + REPORT_AFTER, report, background=True)
-    try:
-        while not running.done():
-            try:
-                await asyncio.wait((running,))
-            except asyncio.CancelledError as cancel:
-                failures.append(cancel)
-    finally:
-        timer.cancel()
+async def finish(work: Awaitable[Any], failures: list[BaseException]) -> bool:
+    """Await *work* to its end; add what it raises to *failures*, and each cancel of the caller.
+
+    It runs as a task of its own: a cancel aimed at the caller must not stop it half-way. Returns
+    false if *work* itself was cancelled.
+    """
+    running = asyncio.ensure_future(_awaited(work))
+    while not running.done():
+        try:
+            await asyncio.wait((running,))
+        except asyncio.CancelledError as cancel:
+            failures.append(cancel)
     if running.cancelled():
-        failures.append(asyncio.CancelledError())
-    elif (failure := running.exception()) is not None:
+        return False
+    if (failure := running.exception()) is not None:
         failures.append(failure)
+    return True
 
 
-async def _awaited(cleanup: Awaitable[Any]) -> None:
-    await cleanup
+async def _awaited(work: Awaitable[Any]) -> None:
+    await work

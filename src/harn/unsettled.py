@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from harn.current import current_runtime
 from harn.records import Record, fields_of
-from harn.runtime import Runtime, current_runtime
+from harn.runtime import Runtime
 
 Kind = Literal[
     "suspended_subagents",

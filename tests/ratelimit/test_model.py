@@ -11,8 +11,8 @@ from typing import Any
 from hypothesis import given, settings, strategies as st
 
 from harn import Bucket, RateLimitGrant, Runtime, durable_rate_limit_acquire
+from harn.context import current_frame_var
 from harn.ratelimit import stored_window, window
-from harn.runtime import current_frame_var
 from harn.testing import FakeClock, fresh_runtime
 from tests.ratelimit.rulesmodel import RulesModel
 

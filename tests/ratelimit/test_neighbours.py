@@ -15,8 +15,8 @@ import psycopg
 import pytest
 
 from harn import Bucket, Runtime, StorageBusy, durable_rate_limit_acquire
+from harn.context import current_frame_var
 from harn.ratelimit import Limiter, process_identity
-from harn.runtime import current_frame_var
 from harn.storage import ask, limits
 from harn.testing import FakeClock
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from harn import Runtime, durable_rate_limit_acquire as acquire
+from harn.current import current_runtime
 from harn.ratelimit import Limiter
-from harn.runtime import current_runtime
 from harn.testing import FakeClock
 from tests.ratelimit.rulesmodel import RulesModel
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from harn import Permit
-from harn.runtime import current_frame
+from harn.current import current_frame
 from harn.sync import permits
 from harn.sync.permit_queue import PermitQueue, PermitWaiter
 from harn.sync.wait_queue import task_running_on

@@ -44,7 +44,7 @@ from harn import (
     sync_semaphore_acquire,
     waitpoint_wait,
 )
-from harn.runtime import current_runtime
+from harn.current import current_runtime
 from harn.sync import deadlock
 from harn.sync.deadlock import possible_waker
 from harn.testing import FakeClock, run_virtual

@@ -338,7 +338,7 @@ async def test_an_early_release_leaves_nothing_in_the_frame(runtime: Runtime) ->
             assert permit is not None
             permit.release()
 
-        from harn.runtime import current_frame
+        from harn.current import current_frame
 
         assert not current_frame().cleanups
 

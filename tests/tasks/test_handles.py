@@ -266,7 +266,7 @@ async def test_leaving_the_runtime_cancels_and_awaits_what_is_detached() -> None
         async with Runtime() as left:
             pass
         with pytest.MonkeyPatch.context():
-            harn.runtime.current_frame_var.set(left.frame)
+            harn.context.current_frame_var.set(left.frame)
             spawn(turns)
 
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 import harn
 from harn import ClaimLost, NewJob, SchedulerPolicy, worker_queue
-from harn.runtime import current_frame_var
+from harn.context import current_frame_var
 from harn.storage import JobIndex, Store
 from harn.storage.log.rebuild import compare
 from harn.testing import FakeClock, fresh_runtime

@@ -22,7 +22,7 @@ from harn import (
     worker_queue,
     worker_queues,
 )
-from harn.runtime import current_frame_var
+from harn.context import current_frame_var
 from harn.testing import FakeClock
 
 HOUR = 3_600_000

@@ -22,8 +22,9 @@ from harn.errors import HarnError, StorageError
 from harn.escaping import one_line
 from harn.masking import mask
 from harn.orchestrator import overview, shares_of
-from harn.runtime import Runtime, sleep
+from harn.runtime import Runtime
 from harn.storage import check_there, read_url
+from harn.tasks import sleep
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -15,8 +15,8 @@ from harn.cli.output import DURATION, LiveLine, say
 from harn.errors import DeadlineExceeded
 from harn.escaping import one_line
 from harn.pools import Caused, WorkDone
-from harn.runtime import Runtime, sleep
-from harn.tasks import deadline
+from harn.runtime import Runtime
+from harn.tasks import deadline, sleep
 
 SHOWN_EVERY = 0.5
 

@@ -10,11 +10,13 @@ from typing import Any, Literal
 
 from harn import topics
 from harn.checks import whole_number
+from harn.context import Task
+from harn.current import current_frame, current_runtime
 from harn.errors import did_you_mean
 from harn.llm.call import llm_call
 from harn.llm.messages import LlmResult, Message, ToolCall, Usage
 from harn.llm.tools import Tool, as_text, tools_of
-from harn.runtime import Runtime, Task, current_frame, current_runtime
+from harn.runtime import Runtime
 from harn.tasks import is_async_callable, parallel_each, spawn
 from harn.unsettled import OpenAgent, UnsettledSources
 

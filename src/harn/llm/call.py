@@ -15,13 +15,13 @@ from typing import Any
 
 from harn.checks import whole_number
 from harn.clock import sleep_until
+from harn.current import current_runtime
 from harn.errors import InvalidOption, ModelError
 from harn.llm.messages import LlmResult, Message, ModelReply, ModelRequest, ToolSpec, Usage
 from harn.llm.registry import Models, Route
 from harn.llm.schemas import Shape, Unacceptable, shape_of
 from harn.llm.telemetry import observed
 from harn.ratelimit import llm_slot
-from harn.runtime import current_runtime
 
 logger = logging.getLogger("harn.llm")
 

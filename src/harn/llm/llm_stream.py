@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
+from harn.current import current_runtime
 from harn.errors import ChannelClosed
 from harn.llm.call import Prompt, make_request
 from harn.llm.messages import Delta, ModelRequest, Usage
@@ -14,7 +15,6 @@ from harn.llm.provider import BYTES_PER_TOKEN
 from harn.llm.registry import Models, Route
 from harn.llm.telemetry import observed
 from harn.ratelimit import llm_slot
-from harn.runtime import current_runtime
 from harn.sync import Channel
 from harn.tasks import spawn
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harn.current import current_runtime
 from harn.duration import to_seconds
 from harn.errors import InvalidOption, ManifestError, did_you_mean
 from harn.llm.anthropic import AnthropicMessages
@@ -30,7 +31,7 @@ from harn.llm.http import Secret
 from harn.llm.messages import Usage
 from harn.llm.openai import OpenAICompatible
 from harn.llm.provider import Provider
-from harn.runtime import Runtime, current_runtime
+from harn.runtime import Runtime
 from harn.settings import read_secret
 
 KINDS: dict[str, Callable[..., Provider]] = {

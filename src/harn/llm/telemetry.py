@@ -10,8 +10,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from harn.context import Task
+from harn.current import current_frame
 from harn.llm.messages import ModelRequest, Usage
-from harn.runtime import Runtime, Task, current_frame
+from harn.runtime import Runtime
 from harn.telemetry.metrics import Metrics, Sample
 from harn.telemetry.spans import span, tracing
 from harn.unsettled import InFlightLlmCall, UnsettledSources

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from harn.checks import LARGEST, whole_number
 from harn.clock import resolve
+from harn.context import Task, current_frame_var
 from harn.errors import DeadlockError, HarnError, PoolFull
 from harn.pools.audit import Submitted, note_drop
 from harn.pools.backpressure import Decision, Evict, Park, Refuse, RejectNew, decide
@@ -28,7 +29,6 @@ from harn.pools.slots import Slots
 from harn.pools.snapshots import PoolSnapshot
 from harn.pools.task import PoolTask
 from harn.pools.task_ids import iso_text
-from harn.runtime import Task, current_frame_var
 from harn.sync import Waiter
 from harn.tasks import closure_of
 from harn.telemetry.html import html_fields

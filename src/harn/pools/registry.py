@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec, overload
 
+from harn.current import current_runtime
 from harn.duration import Duration
 from harn.errors import InvalidOption, PoolExists, PoolNotFound
 from harn.pools.host import open_hosted
@@ -14,7 +15,7 @@ from harn.pools.persistence import Persistence
 from harn.pools.pool import Pool
 from harn.pools.snapshots import TaskSnapshot
 from harn.pools.task import PoolTask
-from harn.runtime import Runtime, current_runtime
+from harn.runtime import Runtime
 from harn.telemetry.metrics import Metrics, Sample
 from harn.unsettled import PendingPoolTask, UnsettledSources
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 
+from harn.context import Task, current_frame_var
+from harn.current import current_frame
 from harn.errors import DeadlockError
 from harn.graceful import asked, raise_if_asked
-from harn.runtime import Task, current_frame, current_frame_var
 
 
 def began_waiting(what: object, waiter: asyncio.Future[None]) -> Task:

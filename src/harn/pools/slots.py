@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from harn import topics
 from harn.clock import resolve
+from harn.context import current_frame_var
 from harn.errors import HarnError, PoolClosed, PoolNotFound
 from harn.pools.audit import Dequeued
 from harn.pools.ended_tasks import Memory
@@ -24,7 +25,7 @@ from harn.pools.snapshots import TaskStatus
 from harn.pools.task import ClosureFrame, ClosureTask, PoolTask, describe
 from harn.pools.task_ids import Names
 from harn.pools.worker import Worker
-from harn.runtime import Runtime, current_frame_var
+from harn.runtime import Runtime
 from harn.sync import GRANTED, Waiter, WaitQueue
 from harn.tasks import Runner, runner_for, works_for
 from harn.telemetry.logs import FAILED_WORK

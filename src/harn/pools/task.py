@@ -13,13 +13,13 @@ from typing import Any
 
 import msgspec
 
+from harn.context import Frame, Task
 from harn.errors import PoolTaskCancelled, PoolTaskFailed, PoolTaskRejected
 from harn.exact_json import from_exact_json
 from harn.pools.audit import Submitted
 from harn.pools.self_deadlock import began_waiting, ended_waiting
 from harn.pools.snapshots import TaskSnapshot, TaskStatus
 from harn.pools.task_ids import iso_text
-from harn.runtime import Frame, Task
 
 
 class ClosureTask(Task):

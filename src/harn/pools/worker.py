@@ -21,8 +21,8 @@ from collections.abc import Callable, Generator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from harn.context import current_frame_var
 from harn.pools.task import ClosureFrame, PoolTask
-from harn.runtime import current_frame_var
 from harn.teardown import unwind
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from harn.current import current_runtime
 from harn.duration import Duration, to_ms
 from harn.errors import InvalidOption
 from harn.masking import mask
@@ -31,7 +32,6 @@ from harn.ratelimit.metrics import LimiterMetrics
 from harn.ratelimit.process_identity import owner_here
 from harn.ratelimit.records import Correction, Granted, Want
 from harn.ratelimit.store_limiter import StoreLimiter
-from harn.runtime import current_runtime
 from harn.storage import Store
 
 if TYPE_CHECKING:

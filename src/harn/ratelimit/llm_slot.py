@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from harn.clock import sleep_until
+from harn.current import current_runtime
 from harn.duration import Duration, to_ms
 from harn.errors import HarnError, InvalidOption, RateLimitError
 from harn.ratelimit.buckets import RateLimitGrant, check_whole
@@ -28,7 +29,7 @@ from harn.ratelimit.provider_limits import (
 from harn.ratelimit.retry_after import is_retryable, status_of, wait_in
 from harn.ratelimit.store_limiter import StoreLimiter
 from harn.ratelimit.window import LONGEST_PAUSE
-from harn.runtime import Runtime, current_runtime
+from harn.runtime import Runtime
 from harn.tasks import check_callable, runner_for
 
 T = TypeVar("T")

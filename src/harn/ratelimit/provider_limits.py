@@ -16,11 +16,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harn.current import current_runtime
 from harn.errors import InvalidOption, ManifestError, did_you_mean
 from harn.naming import joined
 from harn.ratelimit.buckets import Bucket, check_key
 from harn.records import SparseRecord
-from harn.runtime import current_runtime
 from harn.settings import rate_limit_variables
 
 if TYPE_CHECKING:

@@ -7,9 +7,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from harn import topics
+from harn.context import Task
+from harn.current import current_frame, current_runtime
 from harn.duration import Duration
 from harn.errors import HarnError
-from harn.runtime import Runtime, Task, current_frame, current_runtime
+from harn.runtime import Runtime
 from harn.supervisors.records import CHILD_STATUSES, SupervisorEvent, SupervisorState
 from harn.supervisors.spec import Child, Restart, read_spec
 from harn.supervisors.supervisor import Supervisor

@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from harn.checks import is_number
 from harn.clock import Timer, resolve
+from harn.context import Task
+from harn.current import current_frame
 from harn.duration import Duration, to_seconds
 from harn.errors import HarnError, InvalidOption
 from harn.graceful import parked
-from harn.runtime import Runtime, Task, current_frame
+from harn.runtime import Runtime
 from harn.supervisors.events import SupervisorEvents
 from harn.supervisors.exits import Exits
 from harn.supervisors.plan import GRACE, Plan, is_due, make_plan, share

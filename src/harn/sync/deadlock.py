@@ -20,9 +20,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from harn.clock import Timer
+from harn.context import Task, current_frame_var
+from harn.current import current_frame
 from harn.errors import ChannelDeadlock
 from harn.quiescence import can_look_into, outside_work, something_ready
-from harn.runtime import Runtime, Task, current_frame, current_frame_var
+from harn.runtime import Runtime
 from harn.sync.wait_queue import GONE, WAITING, Waiter, guard, task_running_on
 from harn.tasks import AwaitingTasks
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from harn.current import current_frame
 from harn.errors import ChannelClosed, InvalidOption, MailboxClosed
 from harn.records import Record
-from harn.runtime import current_frame
 from harn.sync.channel import DEFAULT_CAPACITY, Channel
 from harn.sync.scopes import Namespaces, resolve_scope
 from harn.sync.wait_queue import guard

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args, overload
 
+from harn.current import current_runtime
 from harn.errors import InvalidOption, did_you_mean
 from harn.records import SparseRecord
-from harn.runtime import current_runtime
 from harn.sync.permit_queue import PermitQueue
 from harn.sync.permits import MOST_READERS, Kind, Permits
 from harn.sync.wait_queue import guard

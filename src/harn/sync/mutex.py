@@ -14,9 +14,11 @@ from sys import _getframe
 from types import TracebackType
 from typing import Any
 
+from harn.context import current_frame_var
+from harn.current import current_frame, current_runtime
 from harn.errors import HarnError
 from harn.graceful import asked, raise_if_asked
-from harn.runtime import Runtime, current_frame, current_frame_var, current_runtime
+from harn.runtime import Runtime
 from harn.sync.permit_queue import PermitQueue, PermitWaiter
 from harn.sync.structural_key import SameObject, structural
 from harn.sync.wait_queue import task_running_on

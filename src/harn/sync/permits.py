@@ -13,10 +13,12 @@ from types import TracebackType
 from typing import Literal, Self, get_args
 
 from harn.checks import whole_number
+from harn.context import Frame, current_frame_var
+from harn.current import current_frame
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption, did_you_mean
 from harn.graceful import asked, raise_if_asked
-from harn.runtime import Frame, Runtime, current_frame, current_frame_var
+from harn.runtime import Runtime
 from harn.sync.permit_queue import PermitQueue, PermitWaiter
 from harn.sync.wait_queue import GONE, GRANTED, guard, task_running_on
 from harn.tasks import works_for

@@ -17,9 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, cast, get_args
 
+from harn.context import Task
 from harn.errors import InvalidOption, did_you_mean
 from harn.naming import check_data, check_name
-from harn.runtime import Runtime, Task
+from harn.runtime import Runtime
 from harn.sync.wait_queue import guard
 
 Scope = Literal["task", "task_group", "workflow_run", "agent_session", "tenant", "process"]

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from harn.current import current_runtime
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption
 from harn.graceful import asked, raise_if_asked
-from harn.runtime import current_runtime
 from harn.sync.channel import Channel
 from harn.sync.deadlock import began_waiting, ended_waiting
 from harn.sync.wait_queue import GRANTED, Waiter, guard, park

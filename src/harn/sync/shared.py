@@ -12,9 +12,9 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
+from harn.current import current_frame
 from harn.errors import InvalidOption
 from harn.records import Record
-from harn.runtime import current_frame
 from harn.sync.scopes import Namespaces, resolve_scope
 
 T = TypeVar("T")

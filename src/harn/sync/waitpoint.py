@@ -11,10 +11,11 @@ import asyncio
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from harn.current import current_runtime
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption
 from harn.graceful import asked, raise_if_asked
-from harn.runtime import Runtime, current_runtime
+from harn.runtime import Runtime
 from harn.sync.wait_queue import GONE, GRANTED, Waiter, WaitQueue, guard, park
 from harn.topics import waitpoint_topic
 

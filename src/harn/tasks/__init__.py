@@ -4,7 +4,7 @@ scope.py       spawn; scope, the block that joins what was spawned in it
 handle.py      TaskHandle: await it, cancel it, ask how it ended
 parallel.py    parallel, each, settle, race: the same function over many items; stream.py, its
                values as they come; parallel_engine.py, the workers under all of them
-timing.py      deadline, retry
+timing.py      sleep, deadline, retry
 isolation.py   where a function runs: loop, thread (threads.py), process (processes.py)
 background.py  run_in_thread: a runtime on a thread of its own, for synchronous programs
 callables.py   what can be called; closures.py, a function with the arguments of its submit
@@ -33,7 +33,7 @@ from harn.tasks.results import Err, Ok, is_err, is_ok, unwrap, unwrap_err
 from harn.tasks.scope import Scope, scope, spawn
 from harn.tasks.stream import ParallelStream, parallel_each_stream
 from harn.tasks.threads import from_thread, works_for
-from harn.tasks.timing import Deadline, deadline, retry
+from harn.tasks.timing import Deadline, deadline, retry, sleep
 from harn.tasks.wait_agent import wait_agent
 
 __all__ = [
@@ -73,6 +73,7 @@ __all__ = [
     "run_in_thread",
     "runner_for",
     "scope",
+    "sleep",
     "spawn",
     "unwrap",
     "unwrap_err",

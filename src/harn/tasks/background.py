@@ -9,8 +9,9 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from harn.context import current_frame_var, restore_frame
 from harn.quiescence import OWN_THREADS
-from harn.runtime import Runtime, current_frame_var, restore_frame
+from harn.runtime import Runtime
 from harn.teardown import note
 
 

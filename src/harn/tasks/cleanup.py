@@ -11,7 +11,8 @@ import inspect
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
-from harn.runtime import Frame, current_frame
+from harn.context import Frame
+from harn.current import current_frame
 from harn.tasks.callables import check_callable
 from harn.tasks.handle import TaskHandle
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from harn.runtime import Ambient, Frame, Runtime, Task, current_frame_var
+from harn.context import Ambient, Frame, Task, current_frame_var
+from harn.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,11 @@ from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeVar, cast
 
 from harn.clock import Clock, resolve
+from harn.context import Frame, Task, current_frame_var
+from harn.current import current_frame
 from harn.errors import DeadlockError, HarnError, TaskCancelled
 from harn.graceful import asked, is_stop, raise_if_asked
-from harn.runtime import Frame, Runtime, Task, current_frame, current_frame_var
+from harn.runtime import Runtime
 from harn.tasks.results import Err, Ok
 from harn.teardown import unwind
 

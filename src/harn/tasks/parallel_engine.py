@@ -27,9 +27,10 @@ from collections.abc import (
 from typing import Any
 
 from harn.checks import whole_number
+from harn.context import Frame, Task, current_frame_var
+from harn.current import current_frame
 from harn.errors import InvalidOption, TaskCancelled
 from harn.graceful import asked, is_stop, raise_if_asked, request_stop
-from harn.runtime import Frame, Task, current_frame, current_frame_var
 from harn.tasks.handle import AwaitingTasks
 from harn.tasks.isolation import Isolation, bind, limit_of
 from harn.teardown import join_cancelled, note, unwind

@@ -21,8 +21,9 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+from harn.current import current_frame
 from harn.errors import HarnError, InvalidOption, WorkerDied
-from harn.runtime import Runtime, current_frame
+from harn.runtime import Runtime
 from harn.tasks.foreign_runtime import Passport, run_with
 from harn.tasks.threads import Threads
 

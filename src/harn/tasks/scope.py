@@ -26,9 +26,10 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, TypeVarTuple, overload
 
 from harn.clock import Timer
+from harn.context import Frame, Task, current_frame_var
+from harn.current import current_frame
 from harn.errors import HarnError, InvalidOption
 from harn.graceful import asked, request_stop
-from harn.runtime import Frame, Task, current_frame, current_frame_var
 from harn.tasks.handle import AwaitingTasks, TaskHandle, launch
 from harn.tasks.isolation import Isolation, bind
 from harn.teardown import REPORT_AFTER, logger, note, unwind

@@ -14,9 +14,9 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast, overload
 
+from harn.current import current_frame
 from harn.errors import HarnError
 from harn.graceful import parked
-from harn.runtime import current_frame
 from harn.tasks.handle import AwaitingTasks
 from harn.tasks.isolation import Isolation
 from harn.tasks.parallel_engine import Crew, Running, Worker

@@ -23,9 +23,11 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from harn.clock import SystemClock, Timer
+from harn.context import Task, current_frame_var
+from harn.current import calling_frame, current_frame
 from harn.errors import HarnError
 from harn.quiescence import OWN_THREADS
-from harn.runtime import Runtime, Task, calling_frame, current_frame, current_frame_var
+from harn.runtime import Runtime
 from harn.tasks.callables import is_async_callable
 from harn.tasks.foreign_runtime import run_apart
 from harn.teardown import REPORT_AFTER

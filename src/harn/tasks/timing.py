@@ -1,24 +1,49 @@
-"""`deadline` ends a block that takes too long; `retry` tries something again."""
+"""`sleep` waits; `deadline` ends a block that takes too long; `retry` tries something again."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 from harn.checks import whole_number
-from harn.clock import Timer
+from harn.clock import Timer, resolve
+from harn.current import current_frame, current_runtime
 from harn.duration import Duration, to_seconds, to_text
 from harn.errors import DeadlineExceeded, HarnError
-from harn.graceful import is_stop
-from harn.runtime import current_frame, current_runtime, sleep
+from harn.graceful import asked, is_stop, raise_if_asked
 from harn.tasks.isolation import bind
 from harn.teardown import note
 
 T = TypeVar("T")
 
 MAX_BACKOFF = 30.0
+
+
+async def sleep(duration: Duration) -> None:
+    """Wait for *duration* by the runtime's clock (a bare number is seconds).
+
+    Cancelling calls the timer off; a graceful stop ends the wait with `TaskCancelled`.
+    """
+    seconds = to_seconds(duration)
+    if asked:
+        raise_if_asked()
+    task = current_frame().task
+    clock = task.runtime.clock
+    if seconds <= 0:
+        await asyncio.sleep(0)
+        return
+    woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    timer = clock.call_at(clock.monotonic() + seconds, partial(resolve, woken))
+    before, task.parked = task.parked, woken
+    try:
+        await woken
+    finally:
+        if task.parked is woken:
+            task.parked = before
+        timer.cancel()
 
 
 class Deadline:

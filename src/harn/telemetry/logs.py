@@ -29,7 +29,7 @@ class WhoIsRunning(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Add the ids and let the record pass."""
-        from harn.runtime import current_frame_var
+        from harn.context import current_frame_var
 
         frame = current_frame_var.get(None)
         record.task_id = frame.task.id if frame is not None else None

@@ -12,10 +12,11 @@ from typing import Any, Self
 
 from harn.checks import is_whole, whole_number
 from harn.clock import Activity, Timer, from_iso, iso
+from harn.current import current_runtime
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption
 from harn.quiescence import can_look_into, outside_work, something_ready, threads_now
-from harn.runtime import Runtime, current_runtime
+from harn.runtime import Runtime
 
 EPSILON = 1e-9
 BLIND_ROUNDS = 100

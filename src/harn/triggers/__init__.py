@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harn.runtime import current_runtime
+from harn.current import current_runtime
 from harn.triggers.a2a import A2aRights, A2aTarget
 from harn.triggers.allowed_hosts import check_allowed
 from harn.triggers.binding import (

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from harn import topics
 from harn.clock import from_iso, resolve, sleep_until
+from harn.context import Task
 from harn.errors import HarnError, StorageError
 from harn.graceful import is_stop, request_stop
-from harn.runtime import Task
 from harn.storage import (
     CircuitRow,
     Store,

@@ -17,11 +17,11 @@ import msgspec
 
 from harn import topics
 from harn.clock import SystemClock, resolve
+from harn.current import current_frame
 from harn.errors import InvalidOption, TriggerError, did_you_mean
 from harn.ids import digest
 from harn.naming import check_data, has_controls, joined
 from harn.records import Record, fields_of
-from harn.runtime import current_frame
 from harn.storage import (
     DedupeClaim,
     Delivery,

@@ -19,10 +19,12 @@ from typing import Any
 
 from harn.checks import whole_number
 from harn.clock import resolve
+from harn.context import Ambient, Frame, Task
+from harn.current import current_frame, current_runtime
 from harn.duration import Duration
 from harn.errors import HarnError
 from harn.graceful import is_stop, parked, raise_if_asked, request_stop
-from harn.runtime import Ambient, Frame, Runtime, Task, current_frame, current_runtime
+from harn.runtime import Runtime
 from harn.settings import host_name
 from harn.storage import Claimed, Claiming, Settlement, SettlementResult, has_work
 from harn.tasks import (

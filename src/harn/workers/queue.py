@@ -15,9 +15,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from harn.checks import whole_number
+from harn.current import current_runtime
 from harn.duration import Duration, to_ms
 from harn.errors import ClaimLost, InvalidOption
-from harn.runtime import current_runtime
 from harn.storage import (
     ClaimedJob,
     Claiming,

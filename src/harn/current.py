@@ -1,0 +1,140 @@
+"""What is current: the runtime, the frame and the context values that a call belongs to.
+
+A call finds its frame in a contextvar, and its runtime through the frame. A call without a context
+means the only open runtime of the process (`open_runtimes.py`); if none is open, the event loop
+gets one in memory, which is closed with the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from harn.context import Frame, RuntimeContext, current_frame_var
+from harn.errors import HarnError, InvalidOption
+from harn.open_runtimes import only_open
+from harn.runtime import Runtime
+
+_implicit: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Runtime] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def current_frame() -> Frame:
+    """Return the innermost frame of the code now running, which must be on the runtime's loop.
+
+    A thread without an event loop may ask too.
+    """
+    frame = calling_frame()
+    frame.task.runtime.check_here()
+    return frame
+
+
+def calling_frame() -> Frame:
+    """Return the frame that a call from here belongs to, on whatever loop or thread."""
+    frame = current_frame_var.get(None)
+    if frame is None:
+        return _without_context().frame
+    if frame.task.runtime._is_inherited:
+        frame.task.runtime.check_here()  # which says why not
+    return frame
+
+
+def current_runtime() -> Runtime:
+    """Return the runtime of the calling context, else the only open one of this process.
+
+    So a request handler finds the runtime that the application's lifespan opened, and a thread
+    the one of `run_in_thread`. With several open and none in the context it raises `HarnError`.
+    If none is open, the event loop gets one in memory, which keeps nothing when it ends.
+
+    >>> async def main() -> bool:
+    ...     async with Runtime() as runtime:
+    ...         return current_runtime() is runtime
+    >>> asyncio.run(main())
+    True
+    """
+    return calling_frame().task.runtime
+
+
+def _without_context() -> Runtime:
+    found = only_open()
+    return found if found is not None else _implicit_runtime()
+
+
+def _implicit_runtime() -> Runtime:
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        raise HarnError(
+            "no runtime is open: call this inside harn.run(...), `async with Runtime()`, "
+            "or `with run_in_thread()`"
+        ) from None
+    runtime = _implicit.get(loop)
+    if runtime is None or runtime.closing:
+        runtime = _implicit[loop] = Runtime()
+        runtime._keeps_nothing = True
+        runtime._start()
+        _close_with_loop(runtime)
+    return runtime
+
+
+def _close_with_loop(runtime: Runtime) -> None:
+    # asyncio.run closes every living async generator before it closes the loop: being one is
+    # the only way to be told, awaitably, that a loop ends.
+    async def until_the_end() -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            await runtime.aclose()
+
+    generator = until_the_end()
+    runtime._until_the_end = generator  # type: ignore[attr-defined]
+    try:
+        generator.asend(None).send(None)
+    except StopIteration:
+        pass
+
+
+def runtime_context() -> RuntimeContext:
+    """Tell who is running here, and on whose behalf.
+
+    >>> async def main() -> str:
+    ...     return runtime_context().task_id
+    >>> asyncio.run(main())
+    'task_root'
+    """
+    return RuntimeContext.of(calling_frame().task)
+
+
+def runtime_context_get(key: str, default: Any = None) -> Any:
+    """Return this task's context value under *key*."""
+    return calling_frame().task.values.get(key, default)
+
+
+def runtime_context_set(key: str, value: Any) -> Any:
+    """Set a context value for this task and the children it starts from now on.
+
+    Returns the previous value, or None.
+    """
+    if not isinstance(key, str) or not key:
+        raise InvalidOption("key", key, "a non-empty string")
+    task = calling_frame().task
+    previous = task.values.get(key)
+    task.values = {**task.values, key: value}
+    return previous
+
+
+def runtime_context_clear(key: str) -> Any:
+    """Remove a context value from this task; returns what it was, or None."""
+    task = calling_frame().task
+    left = dict(task.values)
+    previous = left.pop(key, None)
+    task.values = left
+    return previous
+
+
+def runtime_context_values() -> dict[str, Any]:
+    """Return a copy of this task's context values."""
+    return dict(calling_frame().task.values)
