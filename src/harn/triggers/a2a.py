@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 TIMEOUT = 30.0
 VERSION = "1.0"
 _AGAIN = frozenset((408, 425, 429))
+_FOR_GOOD = frozenset(
+    (-32700, *range(-32602, -32599), *range(-32005, -32000), *range(-32009, -32006))
+)
+"""Errors of JSON-RPC and of A2A that the same message would get again."""
+_ENDS = {"failed": TriggerError, "rejected": NotRetryable, "canceled": NotRetryable}
+"""States in which a task has ended without its work done; a retry may mend the first."""
 
 
 class A2aRights:
@@ -83,6 +89,7 @@ class A2aTarget:
     async def deliver(self, call: Call) -> Any:
         """Send the event; the receipt is the agent's task or message.
 
+        A task that the agent says has failed, was rejected or was cancelled is a failed attempt.
         Cancelling closes the connection; the agent may have received the event.
         """
         rights = call.runtime.service(A2aRights)
@@ -126,5 +133,29 @@ def _result(uri: str, answer: Response) -> Any:
         raise TriggerError(f"{uri} answered something that is not JSON-RPC")
     if found.get("error"):
         error = found["error"] if isinstance(found["error"], dict) else {}
-        raise TriggerError(f"{uri} refused: {str(error.get('message', 'an error'))[:500]}")
+        kind = NotRetryable if error.get("code") in _FOR_GOOD else TriggerError
+        raise kind(f"{uri} refused: {str(error.get('message', 'an error'))[:500]}")
+    _check_task(uri, found["result"])
     return found["result"]
+
+
+def _check_task(uri: str, result: Any) -> None:
+    """Raise if *result* is a task, of protocol 1.0 or 0.3, that ended without its work done."""
+    task = result.get("task", result) if isinstance(result, dict) else None
+    status = task.get("status") if isinstance(task, dict) else None
+    if not isinstance(status, dict) or not isinstance(status.get("state"), str):
+        return
+    state = status["state"].removeprefix("TASK_STATE_").lower()
+    if state in _ENDS:
+        raise _ENDS[state](f"the task of {uri} ended as {state}{_said(status.get('message'))}")
+
+
+def _said(message: Any) -> str:
+    """Return the text of a task's last message, to stand behind its state."""
+    parts = message.get("parts") if isinstance(message, dict) else None
+    texts = [
+        part["text"]
+        for part in (parts if isinstance(parts, list) else ())
+        if isinstance(part, dict) and isinstance(part.get("text"), str)
+    ]
+    return f": {' '.join(texts)[:500]}" if texts else ""
