@@ -164,14 +164,15 @@ async def test_an_agents_call_is_answered_in_its_own_terms() -> None:
         answers = [
             (await served.client.post("/a2a", json=call, headers=headers)).json() for _ in range(2)
         ]
-        odd = await served.client.post(
-            "/a2a", json={**call, "method": "GetTask", "id": 8}, headers=headers
-        )
+        odd = [
+            await served.client.post("/a2a", json={**call, "method": method}, headers=headers)
+            for method in ("GetTask", "Evil")
+        ]
         await served.settled()
 
     assert answers[0]["result"]["task"]["status"]["state"] == "TASK_STATE_SUBMITTED"
     assert answers[0] == answers[1]
-    assert odd.json()["error"]["code"] == -32601
+    assert [each.json()["error"]["code"] for each in odd] == [-32004, -32601]
     assert served.seen[0].kind == "a2a.task.received"
 
 

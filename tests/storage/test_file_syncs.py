@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from harn import Runtime, StorageError
-from harn.storage import Operation, Store, draft
-from harn.storage.log import append
+from harn.storage import Operation, Store, append, draft
 
 
 class Calls:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
 from harn import Event, Runtime
 from harn.eventlog import EventLog
-from harn.storage import Operation, Table, ask, draft
-from harn.storage.indexes import INDEXES
-from harn.storage.log import append, compare, rebuild
+from harn.storage import (
+    Operation,
+    Table,
+    append,
+    ask,
+    compare,
+    draft,
+    rebuild,
+)
+from harn.storage.engines.file import file_driver
+from harn.storage.log import trim
 from harn.storage.queries import Query, load_queries
 
 
@@ -58,14 +66,14 @@ POSTGRES = {
 
 
 @pytest.fixture
-def tally(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tally]:
+def tally(monkeypatch: pytest.MonkeyPatch) -> Tally:
     for dialect, queries in (("sqlite", SQLITE), ("postgres", POSTGRES)):
         for name, text in queries.items():
             monkeypatch.setitem(load_queries(dialect), name, Query(text, wants_now=False))
     index = Tally()
-    kept, INDEXES[:] = [*INDEXES], [index]
-    yield index
-    INDEXES[:] = kept
+    for module in (file_driver, trim):
+        monkeypatch.setattr(module, "INDEXES", (index,))
+    return index
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ manifest_changes.py   what differs between two plans
 service.py            the composition root: start, reload, drain
 manifest_consumer.py  a worker queue's consumer for a manifest's handlers
 webhook_rules.py      what a request to a trigger says
+a2a_rules.py          what an A2A peer says, and the answer in its terms
+agent_card.py         the A2A agent card: what the hooks for agents offer
 intake.py             requests, checked and written down as events
 views/                what can be seen from outside: queues, jobs, triggers, everything
 """

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from harn import topics
 from harn.errors import HarnError, InvalidOption, StorageError
 from harn.naming import joined
+from harn.orchestrator import a2a_rules as a2a
+from harn.orchestrator.agent_card import CardOptions, card_at
 from harn.orchestrator.webhook_rules import (
     Hook,
     Key,
@@ -26,10 +28,8 @@ from harn.orchestrator.webhook_rules import (
     kind_of,
     prove,
     read_body,
-    rpc_answer,
-    rpc_refusal,
 )
-from harn.storage.triggers import DedupeClaim
+from harn.storage import DedupeClaim
 from harn.telemetry.metrics import Metrics, Sample
 from harn.triggers import Headers, Triggers, is_wanted
 
@@ -89,6 +89,7 @@ class Intake:
 
     def __init__(self, runtime: Runtime, hooks: Iterable[Hook] = ()) -> None:
         self.runtime = runtime
+        self._card = CardOptions()
         self.answers: Counter[str] = Counter()
         self.draining = False
         self._triggers = runtime.service(Triggers)
@@ -101,9 +102,14 @@ class Intake:
         self.replace(hooks)
         runtime.service(Metrics).add(self._samples)
 
-    def replace(self, hooks: Iterable[Hook]) -> None:
-        """Put other hooks in force."""
+    def replace(self, hooks: Iterable[Hook], card: CardOptions | None = None) -> None:
+        """Put other hooks in force, and what their agent card says of the service."""
         self._hooks = {hook.path: hook for hook in hooks}
+        self._card = card or CardOptions()
+
+    def card(self, path: str, origin: str) -> dict[str, Any] | None:
+        """Return the agent card at *path* for a request that came to *origin*, or None."""
+        return card_at(path, list(self._hooks.values()), self._card, origin)
 
     def knows(self, path: str) -> bool:
         """Tell whether *path* leads to a trigger."""
@@ -143,10 +149,13 @@ class Intake:
             return Reply(400, {"error": f"the body is not {_FORMATS[hook.body]}"})
         if hook.provider == "slack" and _is_challenge(payload):
             return Reply(200, {"challenge": payload["challenge"]})
-        refusal = rpc_refusal(payload) if hook.provider == "a2a-push" else None
+        if hook.provider != a2a.PROVIDER:
+            return await self._take_in(hook, proven, payload, headers)
+        refusal = a2a.refusal_of(payload, ",".join(headers.get("a2a-version", ())))
         if refusal is not None:
             return Reply(200, refusal)
-        return await self._take_in(hook, proven, payload, headers)
+        taken = await self._take_in(hook, proven, payload, headers)
+        return _as_rpc(payload, taken) if a2a.is_call(payload) else taken
 
     async def _take_in(self, hook: Hook, proven: Proven, payload: Any, headers: Headers) -> Reply:
         try:
@@ -181,12 +190,8 @@ class Intake:
         if accepted.conflict:
             self._note_conflict(hook, delivery, str(accepted.known_as))
             return Reply(409, {"error": "this delivery id came with another body before"})
-        known = accepted.known_as
-        answer = rpc_answer(payload, known or event.id) if hook.proof == "bearer" else None
-        if answer is not None:
-            return Reply(200, answer)
-        if known is not None:
-            return Reply(200, {"status": "duplicate", "event_id": known})
+        if accepted.known_as is not None:
+            return Reply(200, {"status": "duplicate", "event_id": accepted.known_as})
         return Reply(202, {"status": "accepted", "event_id": event.id})
 
     def note_refusal(self, reason: str, status: int) -> None:
@@ -218,6 +223,15 @@ class Intake:
             Sample("harn_trigger_requests_total", count, (answer,))
             for answer, count in self.answers.items()
         ]
+
+
+def _as_rpc(payload: Mapping[str, Any], taken: Reply) -> Reply:
+    """Say in an A2A call's own terms what became of it; a busy service stays a 503."""
+    if taken.status in (200, 202):
+        return Reply(200, a2a.answer_to(payload, taken.body.get("event_id")))
+    if taken.status in (400, 409):
+        return Reply(200, a2a.refused_call(payload, a2a.BAD_PARAMS, taken.body["error"]))
+    return taken
 
 
 def _first(headers: Headers, name: str) -> str:

@@ -4,7 +4,7 @@
     [orchestrator]               setup = "handlers::setup", called before triggers start;
                                  pipeline = "name" of the pipeline, by default the directory's
     [serve]                      bind, keys, queues
-    [a2a]                        allow: hosts and networks that are not public
+    [a2a]                        allow: hosts and networks that are not public; card
     [[triggers]]                 id, kind, provider, match, handler, gates, retry, secrets ...
 
 Handlers are looked up (`bound`) when somebody is going to run them; reading imports nothing.
@@ -15,13 +15,14 @@ from __future__ import annotations
 import stat
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from harn.errors import InvalidOption, ManifestError, did_you_mean
 from harn.naming import check_name
+from harn.orchestrator.agent_card import CardOptions, check_card
 from harn.orchestrator.exports import Exports, check_source, split_reference
 from harn.orchestrator.manifest_errors import ManifestProblems, Problem, Problems
 from harn.orchestrator.manifest_triggers import (
@@ -64,6 +65,7 @@ class Manifest:
     serve: ServeOptions = ServeOptions()
     setup: str | None = None
     a2a_allow: tuple[str, ...] = ()
+    card: CardOptions = field(default_factory=CardOptions)
     pipeline: str | None = None
     """The pipeline's name, where the manifest gives one; see `pipeline_id`."""
 
@@ -141,6 +143,7 @@ def _read_parts(path: str | Path) -> tuple[Manifest, dict[str, Any], Problems]:
         serve=_serve(document, problems),
         setup=setup,
         a2a_allow=_allow(document, problems),
+        card=_card(document, problems),
         pipeline=pipeline,
     )
     _check_together(manifest, _declared(document), problems)
@@ -235,13 +238,29 @@ def _setup(setup: Any, problems: Problems) -> str | None:
 
 
 def _allow(document: Mapping[str, Any], problems: Problems) -> tuple[str, ...]:
-    table = _table(document, "a2a", ("allow",), problems)
+    table = _table(document, "a2a", ("allow", "card"), problems)
     allow = table.get("allow", [])
     if not _is_names(allow):
         problems.add("a2a", "allow", "a list of host names and networks")
         return ()
     problems.attempt("a2a", "allow", lambda: check_allowed(allow))
     return tuple(allow)
+
+
+def _card(document: Mapping[str, Any], problems: Problems) -> CardOptions:
+    a2a = document.get("a2a")
+    table = a2a.get("card", {}) if isinstance(a2a, dict) else {}
+    if not isinstance(table, dict):
+        problems.add("a2a", "card", "a table: write [a2a.card]")
+        return CardOptions()
+    names = tuple(each.name for each in fields(CardOptions))
+    found = {}
+    for key, value in table.items():
+        if key not in names:
+            problems.add("a2a.card", key, f"no such key{did_you_mean(key, names)}")
+        elif problems.attempt("a2a.card", key, partial(check_card, key, value)):
+            found[key] = value
+    return CardOptions(**found)
 
 
 def _is_names(value: Any) -> bool:

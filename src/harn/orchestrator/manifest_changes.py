@@ -28,6 +28,7 @@ def _parts(plan: Plan) -> Iterator[tuple[str, bytes]]:
     """Yield each thing that a plan says, with its value as bytes: `true` is not 1 there."""
     manifest = plan.manifest
     yield "a2a.allow", _bytes(manifest.a2a_allow)
+    yield "a2a.card", _bytes(manifest.card)
     yield "orchestrator.pipeline", _bytes(manifest.pipeline)
     yield "orchestrator.setup", _bytes(manifest.setup)
     yield "serve.bind", _bytes(manifest.serve.bind)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
+from harn.orchestrator.agent_card import CardOptions
 from harn.orchestrator.manifest import LONGEST_PIPELINE
 from harn.orchestrator.webhook_rules import BODY_FORMATS
 from harn.triggers import KINDS, PROVIDERS
@@ -42,6 +44,12 @@ _PIPELINE: Schema = {
     "maxLength": LONGEST_PIPELINE,
     "description": "The pipeline of pools with scope pipeline; by default the directory's name.",
 }
+_CARD: Schema = {
+    "type": "object",
+    "description": "What the agent card of the hooks for agents publishes.",
+    "properties": {each.name: _TEXT for each in fields(CardOptions)},
+    "additionalProperties": False,
+}
 _SECRETS: Schema = {"anyOf": [_SECRET, {"type": "array", "items": _SECRET}]}
 
 
@@ -69,7 +77,7 @@ def manifest_schema() -> Schema:
                         "queues": {"type": "array", "items": _TEXT},
                     }
                 ),
-                "a2a": _object({"allow": {"type": "array", "items": _TEXT}}),
+                "a2a": _object({"allow": {"type": "array", "items": _TEXT}, "card": _CARD}),
                 "triggers": {"type": "array", "items": _trigger()},
             }
         ),

@@ -21,8 +21,7 @@ from harn.orchestrator.intake import Intake
 from harn.orchestrator.manifest import Manifest, check_bind
 from harn.orchestrator.manifest_changes import AT_START, changes
 from harn.orchestrator.manifest_plan import Plan, plan_serving, plan_triggers
-from harn.storage import Store
-from harn.storage.log import head
+from harn.storage import Store, head
 from harn.tasks import runner_for
 from harn.topics import WORKER_QUEUES
 from harn.triggers import A2aRights, JobRunner, Triggers
@@ -108,7 +107,7 @@ class Service:
     def _enforce(self, plan: Plan) -> None:
         # Rights first: from here on no call goes out with those that were taken away.
         self.runtime.service(A2aRights).replace(plan.manifest.a2a_allow, plan.tokens)
-        self.intake.replace(plan.hooks)
+        self.intake.replace(plan.hooks, plan.manifest.card)
         wanted = {binding.id for binding in plan.bindings}
         # What the setup registered is not ours to take out of force.
         for binding in () if self.plan is None else self.plan.bindings:

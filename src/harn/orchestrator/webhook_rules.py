@@ -8,7 +8,7 @@ key that signed.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal, get_args
@@ -18,6 +18,7 @@ import msgspec
 
 from harn.errors import InvalidOption
 from harn.naming import has_controls
+from harn.orchestrator import a2a_rules as a2a
 from harn.triggers import Genuine, Headers, Refused, Scheme, is_credential, verify
 
 Proof = Scheme | Literal["bearer"]
@@ -28,8 +29,6 @@ MOST_HEADERS_KEPT = 40
 STRIPE_DELIVERY = frozenset(("pending_webhooks",))
 """Fields of a Stripe event that differ from one delivery of it to the next."""
 MOST_FIELDS = 1000
-A2A_RECEIVED = "a2a.task.received"
-A2A_METHODS = ("SendMessage", "message/send")
 
 _GITHUB = (
     ("zen", "ping"),
@@ -79,7 +78,7 @@ class Proven:
 def prove(hook: Hook, headers: Headers, body: bytes, now_s: float) -> Proven | Refused:
     """Decide who sent a request; every key is compared, whichever fits."""
     if hook.proof == "bearer":
-        return _bearer(hook.keys, headers, body)
+        return _bearer(hook, headers, body)
     found: Proven | Refused = Refused("no key made this signature")
     for key in hook.keys:
         answer = verify(hook.proof, [key.secret], headers, body, now_s)
@@ -90,20 +89,43 @@ def prove(hook: Hook, headers: Headers, body: bytes, now_s: float) -> Proven | R
     return found
 
 
-def _bearer(keys: Sequence[Key], headers: Headers, body: bytes) -> Proven | Refused:
-    values = headers.get("authorization", ())
-    given = values[0] if len(values) == 1 else ""
-    word, _, token = given.partition(" ")
+def _bearer(hook: Hook, headers: Headers, body: bytes) -> Proven | Refused:
+    """Decide by the tokens of a request; two that stand for different tenants prove nothing."""
+    found = [key for token in _tokens(hook, headers) if (key := _key_of(hook.keys, token))]
+    if not found:
+        return Refused("no key like this")
+    if any(key.tenant_id != found[0].tenant_id for key in found):
+        return Refused("keys of two tenants")
+    digest = sha256(body).hexdigest()
+    return Proven(f"body:{digest}", digest, found[0].tenant_id)
+
+
+def _tokens(hook: Hook, headers: Headers) -> Iterator[str]:
+    """Yield what a request shows: a bearer token, and for A2A a notification's token.
+
+    A peer may send both: its push notifications have a header of their own beside the usual one.
+    """
+    word, _, token = _only(headers, "authorization").partition(" ")
+    if word.lower() == "bearer":
+        yield token.strip()
+    if hook.provider == a2a.PROVIDER:
+        yield _only(headers, a2a.NOTIFICATION_TOKEN).strip()
+
+
+def _only(headers: Headers, name: str) -> str:
+    """Return the header *name*; one that is there twice counts as none."""
+    values = headers.get(name, ())
+    return values[0] if len(values) == 1 else ""
+
+
+def _key_of(keys: Sequence[Key], token: str) -> Key | None:
     # Digests have one length: comparing them tells nothing about the length of a key.
-    mark = sha256(token.strip().encode("utf-8", "surrogateescape")).digest()
+    mark = sha256(token.encode("utf-8", "surrogateescape")).digest()
     found: Key | None = None
     for key in keys:
         if hmac.compare_digest(sha256(key.secret).digest(), mark):
             found = key
-    if found is None or word.lower() != "bearer":
-        return Refused("no key like this")
-    digest = sha256(body).hexdigest()
-    return Proven(f"body:{digest}", digest, found.tenant_id)
+    return found
 
 
 def read_body(body: bytes, format: BodyFormat) -> Any:
@@ -129,8 +151,8 @@ def kind_of(provider: str, payload: Any) -> str:
     >>> kind_of("stripe", {"type": "invoice.paid"})
     'invoice.paid'
     """
-    if provider == "a2a-push":
-        return A2A_RECEIVED
+    if provider == a2a.PROVIDER:
+        return a2a.RECEIVED
     if not isinstance(payload, Mapping):
         return "webhook"
     if provider == "github":
@@ -166,11 +188,9 @@ def delivery_of(hook: Hook, proven: Proven, payload: Any) -> str:
         inner = payload.get("id")
     elif hook.proof == "slack":
         inner = payload.get("event_id")
-    elif hook.proof == "bearer":
-        message = payload.get("params", payload)
-        message = message.get("message") if isinstance(message, Mapping) else None
-        inner = message.get("messageId") if isinstance(message, Mapping) else None
-    if isinstance(inner, str) and 0 < len(inner) <= 300:
+    elif hook.provider == a2a.PROVIDER:
+        inner = (a2a.message_in(payload) or {}).get("messageId")
+    if isinstance(inner, str) and 0 < len(inner) <= a2a.LONGEST_ID:
         if has_controls(inner):
             raise InvalidOption("delivery id", inner, "text without control characters")
         return f"id:{inner}"
@@ -180,9 +200,15 @@ def delivery_of(hook: Hook, proven: Proven, payload: Any) -> str:
 def digest_of(hook: Hook, proven: Proven, payload: Any) -> str:
     """Return the digest of what a delivery says, which a repetition shares.
 
-    Stripe writes into an event how many deliveries it still owes; that is not what it says.
+    Stripe writes into an event how many deliveries it still owes; that is not what it says. An A2A
+    message that is sent again comes in another envelope.
     """
-    if hook.proof != "stripe" or not isinstance(payload, Mapping) or "id" not in payload:
+    if not isinstance(payload, Mapping) or proven.delivery.startswith("id:"):
+        return proven.digest
+    if hook.provider == a2a.PROVIDER:
+        message = a2a.message_in(payload)
+        return proven.digest if message is None else a2a.message_digest(message)
+    if hook.proof != "stripe" or "id" not in payload:
         return proven.digest
     said = {name: value for name, value in payload.items() if name not in STRIPE_DELIVERY}
     return sha256(msgspec.json.encode(said, order="sorted")).hexdigest()
@@ -198,28 +224,3 @@ def kept_headers(headers: Headers, more: Sequence[str] = ()) -> dict[str, str]:
         if len(kept) < MOST_HEADERS_KEPT and not is_credential(name, more):
             kept[name[:100]] = values[0][:500] if values else ""
     return kept
-
-
-def rpc_refusal(payload: Any) -> dict[str, Any] | None:
-    """Answer an A2A call for something that we do not do; None for anything else."""
-    if not isinstance(payload, Mapping) or payload.get("jsonrpc") != "2.0":
-        return None
-    if payload.get("method") in A2A_METHODS:
-        return None
-    error = {"code": -32601, "message": "only SendMessage is understood here"}
-    return {"jsonrpc": "2.0", "id": payload.get("id"), "error": error}
-
-
-def rpc_answer(payload: Any, event_id: str) -> dict[str, Any] | None:
-    """Answer an A2A message in its own terms, or None if it is a plain notification."""
-    if not isinstance(payload, Mapping) or payload.get("jsonrpc") != "2.0":
-        return None
-    params = payload.get("params")
-    message = params.get("message") if isinstance(params, Mapping) else None
-    context = message.get("contextId") if isinstance(message, Mapping) else None
-    task = {"id": event_id, "contextId": context or event_id}
-    if payload["method"] == "message/send":
-        result = {**task, "kind": "task", "status": {"state": "submitted"}}
-    else:
-        result = {"task": {**task, "status": {"state": "TASK_STATE_SUBMITTED"}}}
-    return {"jsonrpc": "2.0", "id": payload.get("id"), "result": result}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from harn import __version__
 from harn.clock import Clock
-from harn.errors import DeadlineExceeded, StorageError
+from harn.errors import DeadlineExceeded, InvalidOption, StorageError
 from harn.escaping import to_json
 from harn.orchestrator import Intake, Reply, queue_samples
 from harn.tasks import deadline
@@ -96,7 +96,9 @@ class Anywhere:
         """Answer one request."""
         request = Request(scope, receive)
         allowed = self._allowed(request)
-        if allowed and request.method not in allowed:
+        if request.method in ("GET", "HEAD") and (card := self._card(request)) is not None:
+            answer = _json(card)
+        elif allowed and request.method not in allowed:
             refusal = {"error": f"{request.method} is not allowed"}
             answer = _json(Reply(405, refusal, {"Allow": ", ".join(sorted(allowed))}))
         elif request.method != "POST":
@@ -104,6 +106,15 @@ class Anywhere:
         else:  # also where nothing is known: a path must not be found by trying
             answer = await self._receive(request)
         await answer(scope, receive, send)
+
+    def _card(self, request: Request) -> Reply | None:
+        """Return the agent card at the request's path, which needs no key; None if it has none."""
+        scheme, host = request.scope["scheme"], request.headers.get("host", "")
+        try:
+            found = self._served.intake.card(request.url.path, f"{scheme}://{host}")
+        except InvalidOption:
+            return Reply(400, {"error": "the Host header is no host"})
+        return None if found is None else Reply(200, found)
 
     def _allowed(self, request: Request) -> set[str]:
         """Return the methods that the path takes; none if it is unknown."""

@@ -32,7 +32,7 @@ from typing import Any
 
 from harn.current import current_runtime
 from harn.triggers.a2a import A2aRights, A2aTarget
-from harn.triggers.allowed_hosts import check_allowed
+from harn.triggers.allowed_hosts import check_allowed, read_url
 from harn.triggers.binding import (
     KINDS,
     PROVIDERS,
@@ -111,6 +111,7 @@ __all__ = [
     "event_from",
     "is_credential",
     "is_wanted",
+    "read_url",
     "sign",
     "signing_key",
     "trigger_fire",

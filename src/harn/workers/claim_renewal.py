@@ -19,8 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from harn.clock import Clock, SystemClock, resolve
 from harn.errors import HarnError
-from harn.storage import Operation, ReopenedStore, Store
-from harn.storage.queue import Settlement, SettlementResult, settle_claims
+from harn.storage import (
+    Apart,
+    Operation,
+    Settlement,
+    SettlementResult,
+    Store,
+    settle_claims,
+)
 from harn.unsettled import PartialHandoff, UnsettledSources
 
 if TYPE_CHECKING:
@@ -114,13 +120,13 @@ class ClaimRenewal:
 
     async def _serve(self, store: Store) -> None:
         self._inner = asyncio.get_running_loop()
-        reopened = ReopenedStore(store, SystemClock())
+        apart = Apart(store, SystemClock())
         try:
             while not self._stopping:
-                await self._look(reopened)
+                await self._look(apart)
                 await self._pause()
         finally:
-            await reopened.aclose()
+            await apart.aclose()
 
     async def _pause(self) -> None:
         self._poked = asyncio.get_running_loop().create_future()
@@ -133,11 +139,11 @@ class ClaimRenewal:
         finally:
             timer.cancel()
 
-    async def _look(self, reopened: ReopenedStore) -> None:
+    async def _look(self, apart: Apart) -> None:
         due = self._due()
         for queue, held in due.items():
             try:
-                results = await reopened.run(self._renewing(queue, held))
+                results = await apart.run(self._renewing(queue, held))
             except HarnError as error:
                 logger.warning("claims of queue %r could not be renewed: %s", queue, error)
                 self._give_up_late_ones()

@@ -1,0 +1,108 @@
+"""The A2A agent card: what the hooks for agents offer, as their peers look it up. Pure.
+
+It is read without a key, so it holds paths, the ways to prove oneself, and what `[a2a.card]` says:
+no ids of triggers, no handlers, queues, tenants or names of secrets. It serves readers of protocol
+1.0 and of 0.3, whose fields stand side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harn.errors import InvalidOption
+from harn.orchestrator.webhook_rules import Hook
+from harn.triggers import read_url
+
+WELL_KNOWN = "/.well-known/agent-card.json"
+LONGEST = 500
+_TAKES = "A message becomes an event; the answer is a task in the state submitted."
+
+
+@dataclass(frozen=True, slots=True)
+class CardOptions:
+    """What `[a2a.card]` publishes; *url* is where peers reach the service, without a path."""
+
+    name: str = "harn"
+    description: str = "Takes in messages as events for its triggers."
+    version: str = "1"
+    url: str | None = None
+
+
+def check_card(key: str, value: Any) -> str:
+    """Return what `[a2a.card]` says for *key*, if it can be published."""
+    if not isinstance(value, str) or not 0 < len(value) <= LONGEST or not value.isprintable():
+        raise InvalidOption(key, value, f"text of at most {LONGEST} printable characters")
+    return _check_origin(value, key) if key == "url" else value
+
+
+def _check_origin(url: str, option: str) -> str:
+    if read_url(url, option).target != "/":
+        raise InvalidOption(option, url, "https://host[:port], without a path")
+    return url
+
+
+def card_at(
+    path: str, hooks: Sequence[Hook], options: CardOptions, origin: str
+) -> dict[str, Any] | None:
+    """Return the card that is served at *path*, or None.
+
+    The well-known path has all hooks for agents on its card; the same path below a hook's own has
+    that one. *origin* is where the request came to, for a card without a *url*; an
+    `InvalidOption` if that is no web address.
+    """
+    offered = [hook for hook in hooks if hook.provider == "a2a-push" and hook.proof == "bearer"]
+    if path != WELL_KNOWN:
+        offered = [hook for hook in offered if hook.path.rstrip("/") + WELL_KNOWN == path]
+    if not offered:
+        return None
+    return _card(offered, options, (options.url or _check_origin(origin, "host")).rstrip("/"))
+
+
+def _card(hooks: Sequence[Hook], options: CardOptions, base: str) -> dict[str, Any]:
+    return {
+        "name": options.name,
+        "description": options.description,
+        "version": options.version,
+        "supportedInterfaces": [
+            {"url": base + hook.path, "protocolBinding": "JSONRPC", "protocolVersion": version}
+            for hook in hooks
+            for version in ("1.0", "0.3")
+        ],
+        "capabilities": {
+            "streaming": False,
+            "pushNotifications": False,
+            "extendedAgentCard": False,
+        },
+        "defaultInputModes": ["text/plain", "application/json"],
+        "defaultOutputModes": ["application/json"],
+        "skills": [_skill(hook) for hook in hooks],
+        "securitySchemes": {
+            "bearer": {
+                "httpAuthSecurityScheme": {"scheme": "Bearer"},
+                "type": "http",
+                "scheme": "Bearer",
+            },
+            "notificationToken": {
+                "apiKeySecurityScheme": {"location": "header", "name": "X-A2A-Notification-Token"},
+                "type": "apiKey",
+                "in": "header",
+                "name": "X-A2A-Notification-Token",
+            },
+        },
+        "securityRequirements": [
+            {"schemes": {"bearer": {"list": []}}},
+            {"schemes": {"notificationToken": {"list": []}}},
+        ],
+        # What readers of 0.3 look for.
+        "url": base + hooks[0].path,
+        "preferredTransport": "JSONRPC",
+        "protocolVersion": "0.3.0",
+        "security": [{"bearer": []}, {"notificationToken": []}],
+    }
+
+
+def _skill(hook: Hook) -> dict[str, Any]:
+    name = hook.path.strip("/") or "messages"
+    return {"id": name, "name": name, "description": _TAKES, "tags": ["events"]}
