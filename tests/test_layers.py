@@ -295,26 +295,121 @@ def test_nothing_outside_storage_reaches_the_engine_of_a_store(path: Path) -> No
     assert not reached, f"{path}: give Store a method instead, lines {reached}"
 
 
-@pytest.mark.parametrize(("room", "other"), [("queue", "triggers"), ("triggers", "queue")])
-def test_the_queue_and_the_triggers_of_a_store_do_not_import_each_other(
-    room: str, other: str
-) -> None:
-    for path in (SOURCE / "storage" / room).glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            for name in _imported_names(node, package_of(path)):
-                assert not name.startswith(f"harn.storage.{other}."), f"{path} imports {name}"
+# -- the rooms inside storage
+
+STORAGE_LINES = {
+    "concerns": {"queue", "triggers", "limits", "leases"},
+    "records": {"log"},
+    "opened": {"store"},
+    "drivers": {"engines"},
+    "seams": {
+        *("codec", "contract", "indexes", "jsonl", "operations", "queries", "strict_json", "url"),
+    },
+}
+STORAGE = SOURCE / "storage"
+STORAGE_LINE_OF = {
+    room: number for number, rooms in enumerate(STORAGE_LINES.values()) for room in rooms
+}
+INNER_ROOMS = sorted(path.parent.name for path in STORAGE.glob("*/__init__.py"))
+ENGINES = sorted(path.parent.name for path in STORAGE.glob("engines/*/__init__.py"))
+
+
+def storage_names(tree: ast.AST, package: str) -> list[tuple[str, int]]:
+    """The dotted names below `harn.storage` that *tree* imports at run time, with the line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            node.body = [ast.Pass()]
+    return [
+        (name, node.lineno)  # type: ignore[attr-defined]
+        for node in ast.walk(tree)
+        for name in _imported_names(node, package)
+        if name.startswith("harn.storage.")
+    ]
+
+
+def is_through_a_door(name: str) -> bool:
+    """Tell whether *name* is a room inside storage, or stands in the door of one or of storage."""
+    module, _, last = name.rpartition(".")
+    if module == "harn.storage" and last in INNER_ROOMS:
+        return True
+    inner = module.removeprefix("harn.storage").lstrip(".")
+    return inner in ("", *INNER_ROOMS) and last in importlib.import_module(module).__all__
+
+
+def may_import_in_storage(here: str, name: str) -> bool:
+    """The rule inside storage, on a module's path such as `queue/claim` and a dotted name."""
+    room, engine = here.split("/")[0], here.split("/")[1] if here.count("/") > 1 else ""
+    parts = name.split(".")[2:]
+    if parts[0] == room:
+        return not engine or parts[1] not in {*ENGINES} - {engine}
+    line, other = STORAGE_LINE_OF[room], STORAGE_LINE_OF.get(parts[0], -1)
+    if line == other:
+        return parts[0] in STORAGE_LINES["seams"]
+    return line < other and (parts[0] not in INNER_ROOMS or is_through_a_door(name))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in modules() if room_of(path) != "storage"],
+    ids=lambda path: str(path.relative_to(SOURCE)),
+)
+def test_storage_is_entered_by_its_doors(path: Path) -> None:
+    for name, line in storage_names(ast.parse(path.read_text()), package_of(path)):
+        assert is_through_a_door(name), f"{path}:{line} imports {name}"
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted(set(STORAGE.rglob("*.py")) - {STORAGE / "__init__.py"}),
+    ids=lambda path: str(path.relative_to(STORAGE)),
+)
+def test_a_room_inside_storage_imports_only_what_lies_below_it(path: Path) -> None:
+    here = str(path.relative_to(STORAGE).with_suffix(""))
+
+    for name, line in storage_names(ast.parse(path.read_text()), package_of(path)):
+        assert may_import_in_storage(here, name), f"{path}:{line} imports {name}"
+
+
+@pytest.mark.parametrize(
+    ("here", "name", "allowed"),
+    [
+        ("queue/claim", "harn.storage.log.append", True),
+        ("queue/claim", "harn.storage.log.events.append", False),
+        ("queue/claim", "harn.storage.triggers.take_in", False),
+        ("log/events", "harn.storage.queue.work_on", False),
+        ("log/rebuild", "harn.storage.engines.Session", True),
+        ("log/rebuild", "harn.storage.engines.sqlite.SqliteDriver", False),
+        ("engines/file/file_log", "harn.storage.engines.sqlite_session.Session", True),
+        ("engines/file/file_log", "harn.storage.engines.sqlite.SqliteDriver", False),
+        ("engines/file/file_log", "harn.storage.log.append", False),
+        ("codec", "harn.storage.contract.Draft", True),
+        ("codec", "harn.storage.store.Store", False),
+        ("store", "harn.storage.Event", False),
+    ],
+)
+def test_the_rule_inside_storage(here: str, name: str, allowed: bool) -> None:
+    assert may_import_in_storage(here, name) is allowed
+
+
+@pytest.mark.parametrize("room", ["", *INNER_ROOMS])
+def test_a_door_of_storage_has_at_most_forty_names_and_each_exists(room: str) -> None:
+    module = importlib.import_module(f"harn.storage.{room}".rstrip("."))
+
+    assert 0 < len(module.__all__) <= 40
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
 
 
 # -- the maps: the picture in the docs, the one in `harn`, and each room's own list
 
 ROOMS = sorted(path.parent for path in SOURCE.glob("*/__init__.py"))
+ALL_ROOMS = sorted(path.parent for path in SOURCE.glob("*/**/__init__.py"))
 
 
-def picture(text: str) -> dict[str, set[str]]:
-    """Read the drawing in *text*: the rooms on each labelled line."""
+def picture(text: str, first: str = "edges") -> dict[str, set[str]]:
+    """Read the drawing in *text* that begins with *first*: the rooms on each labelled line."""
     found: dict[str, set[str]] = {}
     label = ""
-    drawing = re.search(r"^ *edges .*?(?=\n\n|\n```|\Z)", text, re.S | re.M)
+    drawing = re.search(rf"^ *{first} .*?(?=\n\n|\n```|\Z)", text, re.S | re.M)
     assert drawing, "there is no picture"
     for line in drawing[0].splitlines():
         if "in this process" in line:
@@ -341,16 +436,28 @@ def test_the_picture_in_the_package_shows_the_rooms_on_their_lines() -> None:
     assert picture(harn.__doc__ or "") == drawn()
 
 
+def test_the_picture_of_storage_in_the_docs_shows_its_rooms_on_their_lines(root: Path) -> None:
+    text = (root / "docs/design/architecture.md").read_text()
+
+    assert picture(text, "concerns") == STORAGE_LINES
+    assert set(STORAGE_LINE_OF) == {
+        *(path.stem for path in STORAGE.glob("*.py") if path.stem != "__init__"),
+        *INNER_ROOMS,
+    }
+
+
 def test_every_room_on_the_disk_is_drawn_and_every_drawn_one_is_there() -> None:
     there = {path.stem for path in SOURCE.glob("*.py")} | {room.name for room in ROOMS}
 
     assert there - UNLISTED == set().union(*LINES)
 
 
-@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
-def test_a_room_lists_all_its_modules_and_no_other(room: Path) -> None:
+@pytest.mark.parametrize("room", ALL_ROOMS, ids=lambda room: str(room.relative_to(SOURCE)))
+def test_a_room_lists_all_its_modules_and_rooms_and_no_other(room: Path) -> None:
     docstring = ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
 
     listed = set(re.findall(r"(?<![\w/])(\w+)\.py\b", docstring))
+    rooms = set(re.findall(r"^ *(\w+)/ ", docstring, re.M))
 
     assert listed == {path.stem for path in room.glob("*.py")} - {"__init__"}
+    assert rooms == {path.parent.name for path in room.glob("*/__init__.py")}

@@ -19,22 +19,8 @@ from harn.checks import is_whole
 from harn.current import current_runtime
 from harn.errors import InvalidOption, StorageCorrupt
 from harn.graceful import asked, raise_if_asked
-from harn.storage import (
-    PAGE,
-    Damaged,
-    Draft,
-    Event,
-    Operation,
-    Store,
-    append,
-    check_topic,
-    decode,
-    draft,
-    head,
-    raise_head,
-    read,
-    trim,
-)
+from harn.storage import Damaged, Draft, Event, Operation, Store, check_topic, decode, draft
+from harn.storage.log import PAGE, append, head, raise_head, read, trim
 from harn.telemetry.metrics import Metrics, Sample
 
 if TYPE_CHECKING:

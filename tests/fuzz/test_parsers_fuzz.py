@@ -24,8 +24,9 @@ from harn import (
 )
 from harn.orchestrator import Hook, Intake, Key, read_manifest
 from harn.pools.journal_records import fold
-from harn.storage import Importer, Store, export
+from harn.storage import Store
 from harn.storage.engines.file.topic_file import read_line
+from harn.storage.log import Importer, export
 from harn.triggers import sign
 from tests.odd_bytes import mutated
 

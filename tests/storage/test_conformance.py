@@ -12,8 +12,16 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from harn import Event, InvalidOption, Runtime, StorageError
 from harn.eventlog import EventLog
-from harn.storage import Operation, Rows, Store, append, ask, draft
-from harn.storage.log.events import drop_cursor, move_cursor, now, raise_head, read_cursor, topics
+from harn.storage import Operation, Rows, Store, ask, draft
+from harn.storage.log import append
+from harn.storage.log.events import (
+    drop_cursor,
+    list_topics,
+    move_cursor,
+    now,
+    raise_head,
+    read_cursor,
+)
 from harn.storage.queries import WIDE
 
 
@@ -182,7 +190,7 @@ async def test_topics_are_listed_with_their_heads(log: EventLog) -> None:
     await log.emit("b", "k", 1)
     await log.append([draft("a", "k", 1), draft("a", "k", 2)])
 
-    assert await log.store.run(topics, write=False) == {"a": 2, "b": 1}
+    assert await log.store.run(list_topics, write=False) == {"a": 2, "b": 1}
 
 
 async def test_a_subscription_sees_what_comes_after_it_in_order(log: EventLog) -> None:

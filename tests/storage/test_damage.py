@@ -14,7 +14,8 @@ import pytest
 import harn
 from harn import HarnError, Runtime, StorageCorrupt
 from harn.cli import invoke
-from harn.storage import Store, list_topics
+from harn.storage import Store
+from harn.storage.log import list_topics
 
 Damage = Callable[[Path], None]
 

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from harn import Runtime, StorageBusy, StorageCorrupt, StorageError, StorageVersion, private_files
-from harn.storage import Store, append, draft, jsonl
+from harn.storage import Store, draft, jsonl
 from harn.storage.engines.file import commit_journal, file_driver, file_log
 from harn.storage.engines.file.topic_file import read_line, write_line
 from harn.storage.jsonl import is_sealed, seal
+from harn.storage.log import append
 from tests.storage.faults import Disk
 
 

@@ -22,12 +22,13 @@ import harn
 from harn import Runtime
 from harn.cli import invoke
 from harn.clock import SystemClock
-from harn.storage import append, draft
+from harn.storage import draft
 from harn.storage.engines.file import commit_journal, file_log
 from harn.storage.engines.file.damage import corrected
 from harn.storage.engines.file.file_log import FileLog
 from harn.storage.engines.file.topic_file import Line
 from harn.storage.jsonl import seal
+from harn.storage.log import append
 from harn.storage.operations import drive
 
 TOPICS = ["a", "b", "c", "d"]

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from harn import Runtime, StorageError
-from harn.storage import Operation, Store, append, draft
+from harn.storage import Operation, Store, draft
+from harn.storage.log import append
 
 
 class Calls:

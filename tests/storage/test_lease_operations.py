@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from harn import Runtime
-from harn.storage import (
+from harn.storage import Store
+from harn.storage.leases import (
     LeaseHeld,
-    Store,
     lease_place,
     look_at_lease,
     release_lease,

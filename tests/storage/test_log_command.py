@@ -15,7 +15,7 @@ from harn import HarnError, Runtime, StorageError
 from harn.cli import invoke
 from harn.cli.log import log as command
 from harn.storage import Store, draft
-from harn.storage.log.events import move_cursor, topics
+from harn.storage.log.events import list_topics, move_cursor
 
 
 def harn_log(*argv: str) -> int:
@@ -39,7 +39,7 @@ def fill(url: str) -> list[dict[str, object]]:
 
 
 async def everything(runtime: Runtime) -> list[dict[str, object]]:
-    heads = await runtime.service(Store).run(topics, write=False)
+    heads = await runtime.service(Store).run(list_topics, write=False)
     found = [e.as_dict() for topic in heads for e in await runtime.event_log.read(topic)]
     return [*found, {"heads": heads}]
 

@@ -17,8 +17,9 @@ import pytest
 
 from harn import Event, Runtime, StorageBusy, StorageError
 from harn.masking import mask
-from harn.storage import Operation, Rows, Store, append, ask, draft
+from harn.storage import Operation, Rows, Store, ask, draft
 from harn.storage.engines.postgres.postgres_driver import PostgresDriver
+from harn.storage.log import append
 from tests.postgres import Server
 from tests.storage.proxy import Cut, CuttingProxy
 

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from harn import Event, Runtime
 from harn.eventlog import EventLog
-from harn.storage import (
-    Operation,
-    Table,
-    append,
-    ask,
-    compare,
-    draft,
-    rebuild,
-)
-from harn.storage.engines.file import file_driver
-from harn.storage.log import trim
+from harn.storage import Operation, Table, ask, draft
+from harn.storage.indexes import INDEXES
+from harn.storage.log import append, compare, rebuild
 from harn.storage.queries import Query, load_queries
 
 
@@ -66,14 +58,14 @@ POSTGRES = {
 
 
 @pytest.fixture
-def tally(monkeypatch: pytest.MonkeyPatch) -> Tally:
+def tally(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tally]:
     for dialect, queries in (("sqlite", SQLITE), ("postgres", POSTGRES)):
         for name, text in queries.items():
             monkeypatch.setitem(load_queries(dialect), name, Query(text, wants_now=False))
     index = Tally()
-    for module in (file_driver, trim):
-        monkeypatch.setattr(module, "INDEXES", (index,))
-    return index
+    kept, INDEXES[:] = [*INDEXES], [index]
+    yield index
+    INDEXES[:] = kept
 
 
 @pytest.fixture

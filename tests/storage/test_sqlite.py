@@ -16,7 +16,7 @@ import apsw
 import pytest
 
 from harn import Runtime, StorageBusy, StorageCorrupt, StorageError, StorageVersion
-from harn.storage import Operation, Store, append, ask, draft
+from harn.storage import Operation, Store, ask, draft
 from harn.storage.engines.sqlite import sqlite_driver
 from harn.storage.engines.sqlite.sqlite_driver import (
     RESERVE,
@@ -25,6 +25,7 @@ from harn.storage.engines.sqlite.sqlite_driver import (
     sqlite_version,
     wal_is_safe,
 )
+from harn.storage.log import append
 from harn.testing import FakeClock
 from tests.storage.faults import Disk, FaultyVfs, Weather
 

@@ -9,29 +9,26 @@ from typing import Any
 import pytest
 
 from harn import Runtime, topics
-from harn.storage import (
+from harn.storage import Store, ask, draft
+from harn.storage.log import compare, rebuild
+from harn.storage.triggers import (
     Change,
     CircuitRow,
     DedupeClaim,
     Delivery,
     Mark,
     NewEvent,
-    Store,
-    ask,
     at_circuit,
     at_gate,
     change_letter,
-    compare,
     cron_last,
     dead_letter,
     dead_letters,
-    draft,
     give_up,
     keep_alive,
     leave,
     note_retry,
     pending,
-    rebuild,
     settle_envelope,
     take_in,
     take_over,

@@ -23,7 +23,8 @@ from harn import (
     sleep,
     supervisor_start,
 )
-from harn.storage import Store, release_lease, take_lease
+from harn.storage import Store
+from harn.storage.leases import release_lease, take_lease
 from harn.supervisors import lease as leases
 from harn.testing import FakeClock
 

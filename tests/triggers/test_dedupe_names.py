@@ -6,7 +6,7 @@ from typing import Any
 
 from harn import Runtime, channel_emit, event_log_read, topics, trigger_fire, trigger_register
 from harn.orchestrator import Hook, Intake, Key
-from harn.storage import DedupeClaim
+from harn.storage.triggers import DedupeClaim
 from harn.triggers import sign
 from harn.triggers.binding import check_binding
 from harn.triggers.dispatch_state import Dispatch
@@ -116,7 +116,8 @@ def _nothing(event: Any) -> None: ...
 
 
 async def _claim(runtime: Runtime, claim: DedupeClaim) -> None:
-    from harn.storage import NewEvent, Store, take_in
+    from harn.storage import Store
+    from harn.storage.triggers import NewEvent, take_in
 
     event = NewEvent(id="e1", record={"id": "e1"}, owner="o", deliveries=(), claim=claim)
     await runtime.service(Store).run(lambda: take_in(event))

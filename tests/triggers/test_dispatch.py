@@ -34,7 +34,8 @@ from harn.pools import (
     pool_wait,
     ring_buffer,
 )
-from harn.storage import Store, has_no_failures
+from harn.storage import Store
+from harn.storage.triggers import has_no_failures
 from harn.testing import FakeClock
 from harn.triggers import Triggers
 from harn.triggers.secrets import Secrets

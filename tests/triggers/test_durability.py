@@ -25,7 +25,8 @@ from harn import (
     trigger_register,
 )
 from harn.clock import from_iso
-from harn.storage import Store, cron_last
+from harn.storage import Store
+from harn.storage.triggers import cron_last
 from harn.testing import FakeClock
 from harn.triggers import DeadLetters, Triggers
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from harn import Runtime
-from harn.storage import Store, compare
+from harn.storage import Store
+from harn.storage.log import compare
 from harn.triggers import DeadLetters
 from harn.workers import worker_queue
 

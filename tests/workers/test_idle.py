@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from harn import Job, Runtime, SchedulerPolicy, worker_queue
-from harn.storage import has_work
 from harn.storage.engines.file.commit_journal import Journal
 from harn.storage.engines.postgres.postgres_driver import _Lane
 from harn.storage.engines.sqlite_session import Session
+from harn.storage.queue import has_work
 from harn.workers import Consumer
 
 CAPPED = SchedulerPolicy(strategy="drr", max_concurrent_per_key=1)

@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 import harn
 from harn import ClaimLost, NewJob, SchedulerPolicy, worker_queue
 from harn.context import current_frame_var
-from harn.storage import JobIndex, Store
+from harn.storage import Store
 from harn.storage.log.rebuild import compare
+from harn.storage.queue import JobIndex
 from harn.testing import FakeClock, fresh_runtime
 from harn.workers import Claim
 

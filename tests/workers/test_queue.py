@@ -440,7 +440,8 @@ async def test_a_change_of_the_fairness_key_gives_every_job_its_new_share(
 
 
 async def test_D7_keys_that_come_and_go_leave_nothing_behind(runtime: Runtime) -> None:
-    from harn.storage import Store, list_shares
+    from harn.storage import Store
+    from harn.storage.queue import list_shares
 
     queue = worker_queue("q", SchedulerPolicy(strategy="drr"))
     for start in range(0, 3000, 500):

@@ -117,7 +117,7 @@ MUTANTS = (
     ),
     Mutant(
         "topics-locked-in-any-order",
-        "storage/log/events.py",
+        "storage/contract.py",
         "    return [(topic, count, largest) for topic, count in sorted(counts.items())]",
         "    return [(topic, count, largest) for topic, count in counts.items()]",
         ("storage/test_postgres.py::test_E6_an_append_that_waits_for_a_topic_holds_no_later_one",),

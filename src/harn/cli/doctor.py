@@ -85,7 +85,7 @@ def _python() -> Iterator[Check]:
 def _sqlite() -> Iterator[Check]:
     import apsw
 
-    from harn.storage.engines.sqlite.sqlite_driver import sqlite_version, wal_is_safe
+    from harn.storage.engines import sqlite_version, wal_is_safe
 
     engine = apsw.sqlite_lib_version()
     if wal_is_safe(sqlite_version()):

@@ -17,7 +17,8 @@ from harn.escaping import one_line
 from harn.orchestrator import Manifest, Service
 from harn.pools import WorkDone, causing
 from harn.runtime import Runtime
-from harn.storage import Store, list_topics
+from harn.storage import Store
+from harn.storage.log import list_topics
 from harn.triggers import DispatchHandle, Triggers
 
 SHOWN = (

@@ -19,15 +19,12 @@ from harn.escaping import one_line, to_json
 from harn.masking import mask
 from harn.private_files import open_private
 from harn.runtime import Runtime
-from harn.storage import (
-    Damaged,
+from harn.storage import Damaged, Store, check_there, read_only
+from harn.storage.log import (
     Importer,
-    Store,
-    check_there,
     compare,
     export as export_lines,
     list_topics,
-    read_only,
     rebuild as rebuild_indexes,
 )
 

@@ -29,7 +29,7 @@ from harn.orchestrator.webhook_rules import (
     prove,
     read_body,
 )
-from harn.storage import DedupeClaim
+from harn.storage.triggers import DedupeClaim
 from harn.telemetry.metrics import Metrics, Sample
 from harn.triggers import Headers, Triggers, is_wanted
 

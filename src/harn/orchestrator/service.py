@@ -21,7 +21,8 @@ from harn.orchestrator.intake import Intake
 from harn.orchestrator.manifest import Manifest, check_bind
 from harn.orchestrator.manifest_changes import AT_START, changes
 from harn.orchestrator.manifest_plan import Plan, plan_serving, plan_triggers
-from harn.storage import Store, head
+from harn.storage import Store
+from harn.storage.log import head
 from harn.tasks import runner_for
 from harn.topics import WORKER_QUEUES
 from harn.triggers import A2aRights, JobRunner, Triggers

@@ -1,16 +1,19 @@
 """What a store holds, and what an engine must be able to do.
 
-An `Event` is a record of a topic as everyone reads it; a `Draft` is one on its way in, checked and
+An `Event` is a record of a topic as readers see it; a `Draft` is one on its way in, checked and
 encoded. A `Driver` is an engine: it carries out operations, each in a transaction of its own, and
-hints when somebody else may have written. Nothing else is asked of it.
+hints when another process may have written. Two statements have a meaning that engines know:
+`TAKE_OFFSETS`, by which a topic grows, and `APPEND`, which stands for a whole append.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -21,6 +24,11 @@ T = TypeVar("T")
 
 Durability = Literal["full", "normal", "memory"]
 """`full` survives a power cut, `normal` a killed process, `memory` neither."""
+
+TAKE_OFFSETS = "take_offsets"
+"""The statement that moves a topic's newest offset: an engine notes that the topic grows."""
+APPEND = "append_events"
+"""The statement for a whole append; an engine without it takes the steps that come with it."""
 
 
 class Event(Record, msgspec.Struct, frozen=True):
@@ -48,6 +56,13 @@ class Draft(msgspec.Struct, frozen=True):
     at_ms: int | None = None
 
 
+def topics_of(drafts: Sequence[Draft]) -> list[tuple[str, int, int]]:
+    """Return the topics of *drafts* by name: how many records each gets, and the largest one."""
+    counts = Counter([item.topic for item in drafts])
+    largest = max([len(item.payload) for item in drafts])
+    return [(topic, count, largest) for topic, count in sorted(counts.items())]
+
+
 @dataclass(frozen=True, slots=True)
 class Damaged:
     """A record that cannot be read: where it is and what is wrong with it."""
@@ -61,12 +76,12 @@ class Damaged:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What an engine tells its store, always on the loop's thread."""
+    """What an engine tells its store, always on the event loop's thread."""
 
     appended: Callable[[frozenset[str]], None]
-    """These topics have grown by an operation of ours."""
+    """These topics have grown by an operation of this process."""
     hinted: Callable[[], None]
-    """Somebody else may have written something."""
+    """Another process may have written something."""
 
 
 class Driver(Protocol):
@@ -108,3 +123,11 @@ class Driver(Protocol):
 
     async def aclose(self) -> None:
         """Finish what was handed over, then let go of files, threads and connections."""
+
+
+@runtime_checkable
+class CopyingDriver(Protocol):
+    """An engine that can copy its store while it is in use."""
+
+    async def backup(self, target: Path) -> None:
+        """Copy the store to the new file *target*."""

@@ -52,4 +52,4 @@ class Index(Protocol):
 
 
 INDEXES: list[Index] = []
-"""Every index there is. A concern that brings one adds it here when it is imported."""
+"""Every index there is; `harn/storage/__init__.py` fills it, above the rooms that bring one."""

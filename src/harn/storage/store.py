@@ -1,10 +1,9 @@
-"""The store of a runtime: one open engine, and who waits for a topic to grow."""
+"""The store of a runtime: one open engine, and the callers that wait for a topic to grow."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -13,8 +12,8 @@ from harn.clock import Clock, resolve
 from harn.errors import InvalidOption, StorageError
 from harn.graceful import parked
 from harn.private_files import check_private
-from harn.storage.contract import Driver, Durability, Hooks
-from harn.storage.engines.memory.memory_driver import MemoryDriver
+from harn.storage.contract import CopyingDriver, Driver, Durability, Hooks
+from harn.storage.engines import MemoryDriver, open_driver
 from harn.storage.operations import Recipe
 from harn.storage.url import Place, read_url
 
@@ -45,7 +44,7 @@ class Store:
         self._growth: dict[str, int] = {}
         self._hints = 0
         self.awaited: dict[str, list[asyncio.Future[None]]] = {}
-        """The topics that somebody waits for to grow, and who; the same dict for ever."""
+        """The topics that callers wait for to grow, with their futures; always the same dict."""
         self._watched = 0
 
     @property
@@ -135,14 +134,11 @@ class Store:
     async def backup(self, path: str | os.PathLike[str]) -> None:
         """Copy a SQLite store to the new file *path*; see `Runtime.backup`."""
         target = _target(path)
-        if self.place.engine != "sqlite":
+        if not isinstance(self.driver, CopyingDriver):
             raise StorageError(
                 f"only a SQLite store is copied by backup, this one is {self.place.engine}://; "
                 f"{OTHER_COPIES[self.place.engine]}"
             )
-        from harn.storage.engines.sqlite.sqlite_driver import SqliteDriver
-
-        assert isinstance(self.driver, SqliteDriver)
         await self.driver.backup(target)
 
     async def aclose(self) -> None:
@@ -169,6 +165,30 @@ class Store:
                 resolve(woken)
 
 
+class ReopenedStore:
+    """The engine of *store* opened again, for a thread that has an event loop of its own.
+
+    What it appends wakes no reader of *store* at once; they find it when they poll.
+    """
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._memory = store.driver if isinstance(store.driver, MemoryDriver) else None
+        hooks = Hooks(lambda _: None, lambda: None)
+        self._driver = None if self._memory else open_driver(store.place, lambda: clock, hooks)
+
+    async def run(self, recipe: Recipe[T]) -> T:
+        """Carry the operation out. Cancelling may leave it done."""
+        if self._driver is None:
+            assert self._memory is not None
+            return self._memory.run_apart(recipe)
+        return await self._driver.submit(recipe)
+
+    async def aclose(self) -> None:
+        """Close the second engine; a store in memory belongs to its runtime and stays open."""
+        if self._driver is not None:
+            await self._driver.aclose()
+
+
 def _target(path: str | os.PathLike[str]) -> Path:
     if not isinstance(path, str | os.PathLike) or not str(path).strip() or "\0" in str(path):
         raise InvalidOption("path", path, "a new file for the copy")
@@ -182,30 +202,3 @@ def _check_safe(place: Place, state_dir: Path) -> None:
     check_private(place.path, "store", owned=True)
     if place.path.parent == Path(os.path.abspath(state_dir)):
         check_private(place.path.parent, "state directory", owned=True)
-
-
-def open_driver(place: Place, clock: Callable[[], Clock], hooks: Hooks) -> Driver:
-    """Make the engine for *place*; it opens files and connections when it is first used."""
-    if place.engine == "memory":
-        return MemoryDriver(clock, hooks)
-    if place.engine == "sqlite":
-        from harn.storage.engines.sqlite.sqlite_driver import BUSY_MS, SqliteDriver
-
-        return SqliteDriver(
-            place.path,
-            clock,
-            hooks,
-            durability="normal" if place.options.get("durability") == "normal" else "full",
-            busy_ms=BUSY_MS if place.busy_ms is None else place.busy_ms,
-        )
-    if place.engine == "file":
-        from harn.storage.engines.file.file_driver import FileDriver
-
-        return FileDriver(place, clock, hooks)
-    try:
-        from harn.storage.engines.postgres.postgres_driver import PostgresDriver
-    except ImportError as error:
-        raise StorageError(
-            "postgresql:// needs the extra 'postgres': pip install 'harn[postgres]'"
-        ) from error
-    return PostgresDriver(place, clock, hooks)

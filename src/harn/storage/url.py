@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from harn.duration import to_ms
-from harn.errors import InvalidOption, StorageError, did_you_mean
+from harn.errors import InvalidOption, did_you_mean
 from harn.masking import mask
 
 OPTIONS = {
@@ -108,18 +108,3 @@ def read_only(url: str) -> str:
     if "read_only" not in OPTIONS[place.engine] or "read_only" in place.options:
         return url
     return f"{url}{'&' if place.options else '?'}read_only=1"
-
-
-def check_there(url: str) -> None:
-    """Refuse *url* if it names a file, directory or schema that does not exist: whoever only wants
-    to read would wait for ever in front of a new, empty store.
-    """
-    place = read_url(url)
-    if place.engine in ("sqlite", "file") and not place.path.exists():
-        raise StorageError(f"there is no store at {place.path}; check the path")
-    if place.engine == "postgresql":
-        from harn.storage.engines.postgres.connections import is_made
-
-        schema = place.options.get("schema", "harn")
-        if not is_made(place.rest, schema):
-            raise StorageError(f"there is no store in the schema {schema!r} of {mask(url)}")

@@ -24,14 +24,8 @@ from typing import cast
 from harn.clock import Clock, SystemClock, Timer, resolve
 from harn.errors import DeadlineExceeded, StorageError
 from harn.runtime import Runtime
-from harn.storage import (
-    Store,
-    lease_place,
-    look_at_lease,
-    release_lease,
-    renew_lease,
-    take_lease,
-)
+from harn.storage import Store
+from harn.storage.leases import lease_place, look_at_lease, release_lease, renew_lease, take_lease
 from harn.supervisors.spec import Lease
 from harn.tasks import deadline
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from harn import topics
 from harn.errors import TriggerError
 from harn.pools import Caused, WorkDone, causing
-from harn.storage import Store, change_letter, dead_letter, dead_letters, draft
+from harn.storage import Store, draft
+from harn.storage.triggers import change_letter, dead_letter, dead_letters
 from harn.triggers.dispatch_state import DispatchHandle
 from harn.triggers.event import TriggerEvent, event_at, event_from
 from harn.triggers.registry import Triggers

@@ -20,13 +20,13 @@ from harn.clock import from_iso, resolve, sleep_until
 from harn.context import Task
 from harn.errors import HarnError, StorageError
 from harn.graceful import is_stop, request_stop
-from harn.storage import (
+from harn.storage import Store
+from harn.storage.log import read
+from harn.storage.triggers import (
     CircuitRow,
-    Store,
     at_circuit,
     has_no_failures,
     note_retry,
-    read,
     settle_envelope,
 )
 from harn.tasks import launch

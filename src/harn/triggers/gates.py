@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from harn.checks import is_whole
 from harn.clock import resolve, sleep_until
-from harn.storage import Change, Mark, Store, at_gate
+from harn.storage import Store
+from harn.storage.triggers import Change, Mark, at_gate
 from harn.triggers.event import TriggerEvent
 from harn.triggers.gate_queue import GateQueue, Parked
 from harn.triggers.gate_rules import (

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from harn import topics
 from harn.clock import resolve
-from harn.storage import Orphan, Store, keep_alive, leave, take_over
+from harn.storage import Store
+from harn.storage.triggers import Orphan, keep_alive, leave, take_over
 from harn.triggers.dispatch_state import Dispatch
 
 if TYPE_CHECKING:

@@ -22,15 +22,8 @@ from harn.errors import InvalidOption, TriggerError, did_you_mean
 from harn.ids import digest
 from harn.naming import check_data, has_controls, joined
 from harn.records import Record, fields_of
-from harn.storage import (
-    DedupeClaim,
-    Delivery,
-    Draft,
-    NewEvent,
-    TakenIn,
-    draft,
-    take_in,
-)
+from harn.storage import Draft, draft
+from harn.storage.triggers import DedupeClaim, Delivery, NewEvent, TakenIn, take_in
 from harn.telemetry.metrics import Metrics, Sample
 from harn.telemetry.spans import current_ids, trace_headers
 from harn.triggers.binding import Binding, State, TriggerBinding

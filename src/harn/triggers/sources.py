@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from harn.clock import sleep_until
 from harn.errors import InvalidOption
-from harn.storage import Event, Store, check_topic, cron_last, give_up
+from harn.storage import Event, Store, check_topic
+from harn.storage.triggers import cron_last, give_up
 from harn.triggers.binding import Binding
 from harn.triggers.cron import Schedule, due
 from harn.triggers.event import event_at

@@ -19,14 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from harn.clock import Clock, SystemClock, resolve
 from harn.errors import HarnError
-from harn.storage import (
-    Apart,
-    Operation,
-    Settlement,
-    SettlementResult,
-    Store,
-    settle_claims,
-)
+from harn.storage import Operation, ReopenedStore, Store
+from harn.storage.queue import Settlement, SettlementResult, settle_claims
 from harn.unsettled import PartialHandoff, UnsettledSources
 
 if TYPE_CHECKING:
@@ -120,13 +114,13 @@ class ClaimRenewal:
 
     async def _serve(self, store: Store) -> None:
         self._inner = asyncio.get_running_loop()
-        apart = Apart(store, SystemClock())
+        reopened = ReopenedStore(store, SystemClock())
         try:
             while not self._stopping:
-                await self._look(apart)
+                await self._look(reopened)
                 await self._pause()
         finally:
-            await apart.aclose()
+            await reopened.aclose()
 
     async def _pause(self) -> None:
         self._poked = asyncio.get_running_loop().create_future()
@@ -139,11 +133,11 @@ class ClaimRenewal:
         finally:
             timer.cancel()
 
-    async def _look(self, apart: Apart) -> None:
+    async def _look(self, reopened: ReopenedStore) -> None:
         due = self._due()
         for queue, held in due.items():
             try:
-                results = await apart.run(self._renewing(queue, held))
+                results = await reopened.run(self._renewing(queue, held))
             except HarnError as error:
                 logger.warning("claims of queue %r could not be renewed: %s", queue, error)
                 self._give_up_late_ones()

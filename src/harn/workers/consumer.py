@@ -26,7 +26,7 @@ from harn.errors import HarnError
 from harn.graceful import is_stop, parked, raise_if_asked, request_stop
 from harn.runtime import Runtime
 from harn.settings import host_name
-from harn.storage import Claimed, Claiming, Settlement, SettlementResult, has_work
+from harn.storage.queue import Claimed, Claiming, Settlement, SettlementResult, has_work
 from harn.tasks import (
     Scope,
     check_callable,

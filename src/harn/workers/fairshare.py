@@ -30,7 +30,8 @@ from typing import Any
 
 import msgspec
 
-from harn.storage import Ask, Board, Choice, Choose, Operation, Pick, Row, Share, ask, ask_ahead
+from harn.storage import Ask, Operation, Row, ask, ask_ahead
+from harn.storage.queue import Board, Choice, Choose, Pick, Share
 from harn.topics import queue_topics
 from harn.workers.scheduler_policy import SchedulerPolicy
 

@@ -18,15 +18,14 @@ from harn.checks import whole_number
 from harn.current import current_runtime
 from harn.duration import Duration, to_ms
 from harn.errors import ClaimLost, InvalidOption
-from harn.storage import (
+from harn.storage import Store, encode
+from harn.storage.queue import (
     ClaimedJob,
     Claiming,
     QueueCounts,
     Settlement,
     SettlementResult,
-    Store,
     count_queue,
-    encode,
     purge_jobs,
     queue_names,
     wake_queue,

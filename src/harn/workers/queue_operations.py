@@ -13,13 +13,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from harn.batcher import Answer, Batcher, Entry, Landing
-from harn.storage import (
+from harn.storage import Store
+from harn.storage.queue import (
     Claimed,
     Claiming,
     JobDraft,
     Settlement,
     SettlementResult,
-    Store,
     Work,
     WorkDone,
     work_on,

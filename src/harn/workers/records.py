@@ -12,7 +12,8 @@ from harn.duration import Duration, to_ms
 from harn.errors import InvalidOption, did_you_mean
 from harn.naming import has_controls
 from harn.records import Record, SparseRecord, fields_of
-from harn.storage import PRIORITIES, Durability, JobDraft, encode, encode_headers
+from harn.storage import Durability, encode, encode_headers
+from harn.storage.queue import PRIORITIES, JobDraft
 from harn.telemetry.html import html_fields
 from harn.telemetry.spans import trace_headers, tracing
 

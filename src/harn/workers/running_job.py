@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from harn.storage import SettlementResult
+from harn.storage.queue import SettlementResult
 from harn.tasks import TaskHandle
 from harn.workers.failures import Failure
 from harn.workers.queue import Claim

@@ -10,7 +10,7 @@ import msgspec
 from harn.checks import LARGEST, whole_number
 from harn.errors import InvalidOption, did_you_mean
 from harn.settings import SchedulerSettings
-from harn.storage import DIMENSIONS, Dimension, shown_key
+from harn.storage.queue import DIMENSIONS, Dimension, shown_key
 
 Strategy = Literal["fifo", "drr"]
 

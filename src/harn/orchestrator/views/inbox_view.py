@@ -6,7 +6,8 @@ from typing import Any
 
 from harn.clock import iso
 from harn.runtime import Runtime
-from harn.storage import Store, inbox
+from harn.storage import Store
+from harn.storage.triggers import inbox
 from harn.triggers import Triggers
 
 

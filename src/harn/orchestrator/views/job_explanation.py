@@ -9,13 +9,12 @@ from harn.duration import roughly
 from harn.errors import HarnError
 from harn.orchestrator.views.queue_views import MOST_KEYS, claimers_policy, credit_of, weight_of
 from harn.runtime import Runtime
-from harn.storage import (
+from harn.storage import Store, decode
+from harn.storage.queue import (
     PRIORITIES,
     STATES,
     JobView,
     QueueCounts,
-    Store,
-    decode,
     keys_in_turn,
     look_at_job,
     shown_key,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from harn.clock import iso
 from harn.orchestrator.manifest import read_manifest
 from harn.orchestrator.manifest_triggers import ManifestTrigger, route_of
-from harn.storage import Store, circuits, cron_last, dead_letters, pending
+from harn.storage import Store
+from harn.storage.triggers import circuits, cron_last, dead_letters, pending
 from harn.triggers import check_schedule, circuit_state
 
 if TYPE_CHECKING:

@@ -18,7 +18,9 @@ from harn.orchestrator.views.queue_views import queues_view
 from harn.pools import look_at_journals
 from harn.ratelimit import list_status
 from harn.runtime import Runtime
-from harn.storage import Event, Store, dead_letters, lease_place, list_leases, read_url
+from harn.storage import Event, Store, read_url
+from harn.storage.leases import lease_place, list_leases
+from harn.storage.triggers import dead_letters
 from harn.topics import queue_topics
 from harn.workers import SchedulerPolicy
 

@@ -11,7 +11,7 @@ from harn.orchestrator.views.queue_views import (
     read_counts,
 )
 from harn.runtime import Runtime
-from harn.storage import AGE_BOUNDS, QueueCounts, ShareCounts, shown_key
+from harn.storage.queue import AGE_BOUNDS, QueueCounts, ShareCounts, shown_key
 from harn.telemetry.metrics import HistogramSample, Sample
 from harn.workers import SchedulerPolicy
 

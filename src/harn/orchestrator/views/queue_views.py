@@ -6,15 +6,8 @@ from typing import Any
 
 from harn.orchestrator.views.inbox_view import inbox_view
 from harn.runtime import Runtime
-from harn.storage import (
-    QueueCounts,
-    ShareCounts,
-    Store,
-    decode,
-    list_shares,
-    queue_names,
-    shown_key,
-)
+from harn.storage import Store, decode
+from harn.storage.queue import QueueCounts, ShareCounts, list_shares, queue_names, shown_key
 from harn.workers import SchedulerPolicy, WorkerQueue, summarise
 
 MOST_KEYS = 1000

@@ -1,13 +1,33 @@
 """The engines: four ways to carry an operation out, each behind the same `Driver`.
 
-An engine is imported only when a store of its kind is opened: PostgreSQL is an extra.
-
     sqlite/            sqlite://: one database file
     postgres/          postgresql://: one schema of a server
     file/              file://: a directory of JSONL files
-    memory/            memory://: gone with its runtime
+    memory/            memory://: ends with its runtime
 
+    open_engine.py     from a URL to its engine
     store_thread.py    a thread with an inbox, and what brings its answers back to the event loop
     sqlite_session.py  one SQLite connection and the operations that run on it
+    sqlite_version.py  which SQLite this is, and whether its WAL can be trusted
     inotify.py         hints that another process changed a file
+
+An engine imports what stands beside the folders, never another engine.
 """
+
+from __future__ import annotations
+
+from harn.storage.engines.memory import MemoryDriver
+from harn.storage.engines.open_engine import check_there, open_driver
+from harn.storage.engines.sqlite_session import ODD_ROW, Session, migrate
+from harn.storage.engines.sqlite_version import sqlite_version, wal_is_safe
+
+__all__ = [
+    "ODD_ROW",
+    "MemoryDriver",
+    "Session",
+    "check_there",
+    "migrate",
+    "open_driver",
+    "sqlite_version",
+    "wal_is_safe",
+]

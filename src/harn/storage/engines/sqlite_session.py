@@ -10,7 +10,7 @@ import apsw
 
 from harn.clock import Clock
 from harn.errors import StorageBusy, StorageCorrupt, StorageError
-from harn.storage.log.events import TAKE_OFFSETS
+from harn.storage.contract import TAKE_OFFSETS
 from harn.storage.operations import Ask, Operation, Row, Rows, T, drive
 from harn.storage.queries import WIDE, Query, load_queries, missing_steps
 

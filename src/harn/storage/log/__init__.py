@@ -2,6 +2,30 @@
 
 events.py          append, read, and consumers' cursors
 export.py          a store as JSONL, and back
-trim.py            removing old records; holding.py, what must stay; trimmed.py, what is gone
+trim.py            removing old records: what must stay, and what is missing afterwards
 rebuild.py         verify the indexes against the log, or fold them again
 """
+
+from __future__ import annotations
+
+from harn.storage.log.events import PAGE, append, head, list_topics, raise_head, read
+from harn.storage.log.export import Importer, export
+from harn.storage.log.rebuild import Difference, compare, rebuild
+from harn.storage.log.trim import first_since_oldest, first_where, trim
+
+__all__ = [
+    "PAGE",
+    "Difference",
+    "Importer",
+    "append",
+    "compare",
+    "export",
+    "first_since_oldest",
+    "first_where",
+    "head",
+    "list_topics",
+    "raise_head",
+    "read",
+    "rebuild",
+    "trim",
+]

@@ -7,24 +7,19 @@ offsets and a reader never skips one (see `docs/design/postgres-order.md`).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from harn.errors import StorageCorrupt
 from harn.storage.codec import decode
-from harn.storage.contract import Damaged, Draft, Event
+from harn.storage.contract import APPEND, TAKE_OFFSETS, Damaged, Draft, Event, topics_of
 from harn.storage.operations import Ask, Operation, Row, Rows, ask, ask_many, ask_together
 
 PAGE = 500
 """Records in a page, at most."""
 PAGE_BYTES = 16 * 1024 * 1024
 """Roughly what a page may weigh; one record always fits."""
-APPEND = "append_events"
-"""A whole append, for an engine that can do it at one go."""
-TAKE_OFFSETS = "take_offsets"
-"""The statement by which engines see that a topic grows."""
 COLUMNS = ("topic_id", "id", "kind", "payload", "headers", "at")
 
 
@@ -38,13 +33,6 @@ def append(drafts: Sequence[Draft], *, places: bool = True) -> Operation[list[tu
     params = {"drafts": drafts, "places": places}
     placed: Any = yield Ask(APPEND, params, steps=partial(_in_steps, drafts))
     return placed  # type: ignore[no-any-return]
-
-
-def topics_of(drafts: Sequence[Draft]) -> list[tuple[str, int, int]]:
-    """Return the topics of *drafts* by name: how many records each gets, and the largest one."""
-    counts = Counter([item.topic for item in drafts])
-    largest = max([len(item.payload) for item in drafts])
-    return [(topic, count, largest) for topic, count in sorted(counts.items())]
 
 
 def _in_steps(drafts: Sequence[Draft]) -> Operation[Rows]:
@@ -108,7 +96,7 @@ def head(topic: str) -> Operation[int]:
     return int(rows[0][0]) if rows else 0
 
 
-def topics() -> Operation[dict[str, int]]:
+def list_topics() -> Operation[dict[str, int]]:
     """Return every topic with its newest offset."""
     rows = yield ask("list_topics")
     for name, newest in rows:

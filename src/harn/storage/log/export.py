@@ -19,8 +19,8 @@ import msgspec
 from harn.errors import StorageCorrupt, StorageError, StorageVersion
 from harn.escaping import in_json
 from harn.storage.codec import MAX_PAYLOAD, check_kind, check_topic, encode, encode_headers
-from harn.storage.contract import Damaged
-from harn.storage.log.events import COLUMNS, PAGE, PAGE_BYTES, TAKE_OFFSETS, event_of, topics
+from harn.storage.contract import TAKE_OFFSETS, Damaged
+from harn.storage.log.events import COLUMNS, PAGE, PAGE_BYTES, event_of, list_topics
 from harn.storage.operations import Operation, Row, Rows, ask, ask_many
 from harn.storage.store import Store
 
@@ -61,7 +61,7 @@ async def export(store: Store, damaged: list[Damaged] | None = None) -> AsyncIte
 
     A record that cannot be read stops it, unless it can be noted in *damaged* and left out.
     """
-    heads = await store.run(topics, write=False)
+    heads = await store.run(list_topics, write=False)
     yield _shown(msgspec.json.encode({"harn_export": VERSION, "topics": heads}))
     after = dict.fromkeys(heads, 0)
     pages: dict[str, list[Row]] = {}
@@ -150,7 +150,7 @@ class Importer:
             raise StorageVersion("this export was written by a newer harn; upgrade")
         self._begun = True
         self._heads = {check_topic(name): head for name, head in first.topics.items()}
-        self._there = await self._store.run(topics, write=False)
+        self._there = await self._store.run(list_topics, write=False)
         taken = sorted(name for name in self._heads if self._there.get(name))
         if taken and not self._resume:
             raise StorageError(

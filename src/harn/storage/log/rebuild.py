@@ -17,10 +17,10 @@ import apsw
 from harn.clock import SystemClock
 from harn.errors import StorageCorrupt
 from harn.storage.contract import Event
-from harn.storage.engines.sqlite_session import ODD_ROW, Session, migrate
+from harn.storage.engines import ODD_ROW, Session, migrate
 from harn.storage.indexes import INDEXES, Index, Table
 from harn.storage.log.events import PAGE, PAGE_BYTES, event_of
-from harn.storage.log.trimmed import Trimmed, oldest_kept, trimmed_queues
+from harn.storage.log.trim import Trimmed, oldest_kept, trimmed_queues
 from harn.storage.operations import Operation, Row, Rows, ask, ask_many
 from harn.topics import queue_topics
 

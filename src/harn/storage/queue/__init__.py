@@ -7,3 +7,87 @@ job_index.py       the queue's tables; job_fold.py, the same tables from the log
 job_views.py       what can be seen of a queue
 dead_jobs.py       what goes to the dead letters when a job has no attempt left
 """
+
+from __future__ import annotations
+
+from harn.storage.queue.claim import (
+    Claimed,
+    Claiming,
+    Work,
+    WorkDone,
+    has_work,
+    settle_claims,
+    work_on,
+)
+from harn.storage.queue.job_fold import (
+    JobIndex,
+)
+from harn.storage.queue.job_index import (
+    AGE_BOUNDS,
+)
+from harn.storage.queue.job_records import (
+    DIMENSIONS,
+    PRIORITIES,
+    STATES,
+    Board,
+    Choice,
+    Choose,
+    ClaimedJob,
+    Dimension,
+    JobDraft,
+    Pick,
+    Settlement,
+    SettlementResult,
+    Share,
+    shown_key,
+)
+from harn.storage.queue.job_views import (
+    JobView,
+    QueueCounts,
+    ShareCounts,
+    count_queue,
+    keys_in_turn,
+    list_shares,
+    look_at_job,
+    queue_names,
+    wake_queue,
+)
+from harn.storage.queue.settle import (
+    purge_jobs,
+)
+
+__all__ = [
+    "AGE_BOUNDS",
+    "DIMENSIONS",
+    "PRIORITIES",
+    "STATES",
+    "Board",
+    "Choice",
+    "Choose",
+    "Claimed",
+    "ClaimedJob",
+    "Claiming",
+    "Dimension",
+    "JobDraft",
+    "JobIndex",
+    "JobView",
+    "Pick",
+    "QueueCounts",
+    "Settlement",
+    "SettlementResult",
+    "Share",
+    "ShareCounts",
+    "Work",
+    "WorkDone",
+    "count_queue",
+    "has_work",
+    "keys_in_turn",
+    "list_shares",
+    "look_at_job",
+    "purge_jobs",
+    "queue_names",
+    "settle_claims",
+    "shown_key",
+    "wake_queue",
+    "work_on",
+]

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from harn.storage.contract import Draft
-from harn.storage.log.events import APPEND, append
+from harn.storage.contract import APPEND, Draft
+from harn.storage.log import append
 from harn.storage.operations import Ask, Operation, ask, ask_ahead
 from harn.storage.queue.job_index import (
     QueueState,

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from harn.storage.contract import Event
-from harn.storage.indexes import INDEXES, Table
-from harn.storage.log.holding import as_young_as_the_oldest
+from harn.storage.indexes import Table
+from harn.storage.log import first_since_oldest
 from harn.storage.operations import Operation, ask
 from harn.storage.queue.job_index import (
     Change,
@@ -119,7 +119,7 @@ class JobIndex:
             return None
         jobs = queue_topics(queue).jobs
         if topic != jobs:
-            return (yield from as_young_as_the_oldest(topic, jobs))
+            return (yield from first_since_oldest(topic, jobs))
         [(queue_id, now, *_)] = yield ask("open_queue", queue=queue)
         unsettled = yield ask("oldest_unsettled", queue_id=queue_id)
         deduping = yield ask(
@@ -262,6 +262,3 @@ def _fold_woken(state: QueueState, event: Event) -> Operation[None]:
 def _fold_keys(state: QueueState, event: Event) -> Operation[None]:
     yield from change_keys(state, event.payload["fairness_key"])
     yield from change_cap(state, event.payload["cap"])
-
-
-INDEXES.append(JobIndex())

@@ -11,7 +11,7 @@ from harn.errors import StorageCorrupt
 from harn.storage.codec import decode
 from harn.storage.contract import Draft, Event
 from harn.storage.indexes import INDEXES
-from harn.storage.log.events import append
+from harn.storage.log import append
 from harn.storage.operations import Operation, ask
 from harn.storage.queue.dead_jobs import dead_letters, failure_fields
 from harn.storage.queue.job_index import (

@@ -19,7 +19,7 @@ from harn import topics
 from harn.ids import digest
 from harn.storage.codec import draft
 from harn.storage.contract import Draft
-from harn.storage.log.events import head
+from harn.storage.log import head
 from harn.storage.operations import Operation, ask
 from harn.storage.triggers.trigger_fold import lock, write
 

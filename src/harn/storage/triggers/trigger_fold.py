@@ -13,10 +13,9 @@ from typing import Any
 import msgspec
 
 from harn import topics
-from harn.storage.contract import Draft, Event
-from harn.storage.indexes import INDEXES, Table
-from harn.storage.log.events import TAKE_OFFSETS, append
-from harn.storage.log.holding import as_young_as_the_oldest, first_that
+from harn.storage.contract import TAKE_OFFSETS, Draft, Event
+from harn.storage.indexes import Table
+from harn.storage.log import append, first_since_oldest, first_where
 from harn.storage.operations import Operation, ask
 
 
@@ -202,21 +201,18 @@ class TriggerIndex:
     def _held_beside(self, topic: str) -> Operation[int | None]:
         held = []
         if topic != topics.TRIGGER_OWNERS:
-            held.append((yield from as_young_as_the_oldest(topic, topics.TRIGGER_ENVELOPES)))
+            held.append((yield from first_since_oldest(topic, topics.TRIGGER_ENVELOPES)))
         if topic in (topics.TRIGGER_OWNERS, topics.TRIGGER_CLAIMS):
             [(now,)] = yield ask("now")
-            held.append((yield from first_that(topic, lambda it: it.get("until_ms", 0) > now)))
+            held.append((yield from first_where(topic, lambda it: it.get("until_ms", 0) > now)))
         return min((each for each in held if each is not None), default=None)
 
 
 def _newest_instants() -> Operation[int | None]:
     last = {trigger: ms for trigger, ms, *_ in (yield ask("trigger_dump_cron"))}
     return (
-        yield from first_that(
+        yield from first_where(
             topics.CRON_STATE,
             lambda it: it.get("last_fired_at_ms", 0) >= last.get(it.get("trigger_id"), 0),
         )
     )
-
-
-INDEXES.append(TriggerIndex())

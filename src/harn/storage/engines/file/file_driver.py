@@ -19,13 +19,12 @@ import apsw
 from harn.clock import Clock, SystemClock
 from harn.errors import StorageError
 from harn.storage.codec import decode
-from harn.storage.contract import Durability, Event, Hooks
+from harn.storage.contract import TAKE_OFFSETS, Durability, Event, Hooks
 from harn.storage.engines.file.file_log import FileLog
 from harn.storage.engines.inotify import FileWatch
 from harn.storage.engines.sqlite_session import Session, migrate, translated
 from harn.storage.engines.store_thread import Handover, Request, StoreThread
 from harn.storage.indexes import INDEXES
-from harn.storage.log.events import TAKE_OFFSETS
 from harn.storage.operations import Ask, Operation, Recipe, Rows, ask, drive
 from harn.storage.url import Place
 

@@ -29,7 +29,7 @@ import psycopg
 from harn.clock import Clock, SystemClock
 from harn.errors import StorageBusy, StorageError
 from harn.masking import mask
-from harn.storage.contract import Draft, Durability, Hooks
+from harn.storage.contract import APPEND, TAKE_OFFSETS, Draft, Durability, Hooks, topics_of
 from harn.storage.engines.postgres.arrays import array_types
 from harn.storage.engines.postgres.connections import (
     FIRST_MS,
@@ -43,7 +43,6 @@ from harn.storage.engines.postgres.connections import (
 from harn.storage.engines.postgres.notify import Listener, Notifier
 from harn.storage.engines.postgres.pipeline import Statement
 from harn.storage.engines.store_thread import Handover, Request
-from harn.storage.log.events import APPEND, TAKE_OFFSETS, topics_of
 from harn.storage.operations import Ask, Recipe, Row, Rows, changed_nothing, drive, nothing
 from harn.storage.queries import Query, load_queries
 from harn.storage.url import Place

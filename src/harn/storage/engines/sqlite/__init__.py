@@ -7,11 +7,6 @@ backup.py          an online copy of a store
 
 from __future__ import annotations
 
-from harn.storage.engines.sqlite.sqlite_driver import (
-    BUSY_MS,
-    SqliteDriver,
-    sqlite_version,
-    wal_is_safe,
-)
+from harn.storage.engines.sqlite.sqlite_driver import BUSY_MS, SqliteDriver
 
-__all__ = ["BUSY_MS", "SqliteDriver", "sqlite_version", "wal_is_safe"]
+__all__ = ["BUSY_MS", "SqliteDriver"]

@@ -32,6 +32,7 @@ from harn.storage.engines.inotify import FileWatch
 from harn.storage.engines.sqlite.backup import copy_database
 from harn.storage.engines.sqlite.open_files import Identity, hold, release
 from harn.storage.engines.sqlite_session import Session, migrate, translated
+from harn.storage.engines.sqlite_version import sqlite_version, wal_is_safe
 from harn.storage.engines.store_thread import Handover, Request, StoreThread
 from harn.storage.operations import Recipe, changed_nothing, nothing
 
@@ -59,23 +60,6 @@ SYNC_WITHIN = 1.0
 """Seconds after which commits of the weaker class are synced too."""
 TOUCH = "PRAGMA user_version = 0"
 """Writes a page, changing nothing: a commit without one, or of equal rows, syncs nothing."""
-
-
-def wal_is_safe(version: tuple[int, int, int]) -> bool:
-    """Tell whether this SQLite is free of the WAL-reset bug (3.7.0 to 3.51.2).
-
-    >>> wal_is_safe((3, 51, 3)), wal_is_safe((3, 50, 6)), wal_is_safe((3, 44, 6))
-    (True, False, True)
-    """
-    if version < (3, 7, 0) or version >= (3, 51, 3):
-        return True
-    return (3, 50, 7) <= version < (3, 51, 0) or (3, 44, 6) <= version < (3, 45, 0)
-
-
-def sqlite_version() -> tuple[int, int, int]:
-    """Return the version of the SQLite that apsw brought."""
-    major, minor, patch = (int(part) for part in apsw.sqlite_lib_version().split(".")[:3])
-    return major, minor, patch
 
 
 class SqliteDriver:

@@ -15,7 +15,8 @@ from harn import (
     trigger_register,
     worker_queue,
 )
-from harn.storage import Operation, Store, ask, ask_many, compare, list_topics, rebuild
+from harn.storage import Operation, Store, ask, ask_many
+from harn.storage.log import compare, list_topics, rebuild
 from harn.testing import FakeClock
 
 
