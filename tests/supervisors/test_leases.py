@@ -24,8 +24,7 @@ from harn import (
     supervisor_start,
 )
 from harn.storage import Store
-from harn.storage.leases import release_lease, take_lease
-from harn.supervisors import lease as leases
+from harn.storage.leases import TakenLease, release_lease, take_lease
 from harn.testing import FakeClock
 
 CAPTAIN = Lease("captain", ttl_ms="10s")
@@ -226,7 +225,7 @@ async def test_a_child_without_never_comes_back_but_never_means_never(
 
 
 @pytest.mark.parametrize("scheme", ["sqlite", "file"])
-async def test_leases_live_on_a_thread_of_their_own_in_real_time(
+async def test_leases_are_renewed_on_a_thread_of_their_own_in_real_time(
     tmp_path: Path, watch: Watch, scheme: str
 ) -> None:
     url = f"{scheme}:///{tmp_path}/store"
@@ -234,7 +233,7 @@ async def test_leases_live_on_a_thread_of_their_own_in_real_time(
         first = await watch.start("a")
         while not watch.ledger:
             await asyncio.sleep(0.005)
-        assert "harn-lease" in {thread.name for thread in threading.enumerate()}
+        assert "harn-heartbeat" in {thread.name for thread in threading.enumerate()}
         second = await watch.start("b")
         while second.state().children[0].current_wait_reason != "lease":
             await asyncio.sleep(0.005)
@@ -242,10 +241,10 @@ async def test_leases_live_on_a_thread_of_their_own_in_real_time(
         while len(watch.ledger) < 3:
             await asyncio.sleep(0.005)
     assert watch.ledger == ["+a1", "-a1", "+b2", "-b2"]
-    assert "harn-lease" not in {thread.name for thread in threading.enumerate()}
+    assert "harn-heartbeat" not in {thread.name for thread in threading.enumerate()}
 
 
-async def test_a_claim_on_its_thread_counts_as_somebody_who_could_wake_us(
+async def test_a_claim_that_another_process_may_end_rules_a_deadlock_out(
     tmp_path: Path, watch: Watch
 ) -> None:
     async with Runtime(storage=f"sqlite:///{tmp_path}/s.sqlite") as runtime:
@@ -256,28 +255,46 @@ async def test_a_claim_on_its_thread_counts_as_somebody_who_could_wake_us(
             await asyncio.sleep(0.005)
 
 
-async def test_a_thread_that_dies_is_followed_by_another(
-    tmp_path: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch
+async def test_a_lease_that_was_won_too_late_is_not_held(
+    runtime: Runtime, clock: FakeClock, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serve = leases._LeaseThread._serve
-    deaths = []
+    store = runtime.service(Store)
+    run, takings = store.run, []
 
-    async def broken(self: leases._LeaseThread) -> None:
-        deaths.append(self)
-        if len(deaths) == 1:
+    async def slow_once(*args, **options):
+        answer = await run(*args, **options)
+        if isinstance(answer, TakenLease) and not takings:
+            takings.append(answer)
+            await sleep("9.5s")  # as if the loop had been blocked
+        return answer
+
+    monkeypatch.setattr(store, "run", slow_once)
+    await watch.start("a")
+    await clock.advance("9.6s")
+
+    assert watch.ledger == ["+a2"]
+
+
+async def test_a_claim_that_fails_with_another_error_is_sought_again(
+    runtime: Runtime, clock: FakeClock, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = runtime.service(Store)
+    run, failures = store.run, []
+
+    async def broken_once(*args, **options):
+        if not failures:
+            failures.append(1)
             raise RuntimeError("no store here")
-        await serve(self)
+        return await run(*args, **options)
 
-    monkeypatch.setattr(leases._LeaseThread, "_serve", broken)
-    async with Runtime(storage=f"sqlite:///{tmp_path}/s.sqlite"):
-        await watch.start("a")
-        while not watch.ledger:
-            await asyncio.sleep(0.01)
+    monkeypatch.setattr(store, "run", broken_once)
+    await watch.start("a")
+    await clock.advance("1s")
 
-    assert watch.ledger == ["+a1", "-a1"]
+    assert watch.ledger == ["+a1"]
 
 
-async def test_a_child_started_from_the_thread_sees_the_contextvars_of_the_start(
+async def test_a_child_with_a_lease_sees_the_contextvars_of_the_start(
     tmp_path: Path,
 ) -> None:
     colour: contextvars.ContextVar[str] = contextvars.ContextVar("colour")

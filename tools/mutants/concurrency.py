@@ -83,9 +83,9 @@ MUTANTS = (
     ),
     Mutant(
         "lease-held-to-its-very-end",
-        "supervisors/lease.py",
-        "            lost_at = asked + ttl * (1 - MARGIN)",
-        "            lost_at = asked + ttl * (1 + MARGIN)",
+        "storage/leases/lease_renewal.py",
+        "    return since + ttl * (1 - MARGIN)",
+        "    return since + ttl * (1 + MARGIN)",
         (
             "supervisors/test_leases.py::"
             "test_U6_a_lease_that_cannot_be_renewed_is_lost_before_it_ends",
@@ -94,9 +94,9 @@ MUTANTS = (
     ),
     Mutant(
         "lease-counts-from-its-answer",
-        "supervisors/lease.py",
-        "            asked = again",
-        "            asked = clock.monotonic()",
+        "storage/leases/lease_renewal.py",
+        "        self._asked = now  #",
+        "        self._asked = self._clock.monotonic()  #",
         ("supervisors/test_leases.py::test_U6_a_lease_counts_from_when_its_renewal_was_asked_for",),
         "a slow answer makes a lease last longer here than in the store",
     ),

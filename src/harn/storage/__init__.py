@@ -7,7 +7,7 @@ differ in how they drive it and in nothing that can be seen.
     queue/           jobs: enqueue, claim, settle
     triggers/        events on their way, dedupe keys, schedules, gates, circuits
     limits/          rate-limit buckets
-    leases/          names with one holder
+    leases/          names with one holder, and the thread that renews what would expire
 
     log/             append, read, trim, export, rebuild
 
@@ -36,7 +36,7 @@ from harn.storage.engines import check_there
 from harn.storage.indexes import INDEXES, Index, Table
 from harn.storage.operations import Ask, Operation, Recipe, Row, Rows, ask, ask_ahead, ask_many
 from harn.storage.queue import JobIndex
-from harn.storage.store import ReopenedStore, Store
+from harn.storage.store import Store
 from harn.storage.triggers import TriggerIndex
 from harn.storage.url import read_only, read_url
 
@@ -52,7 +52,6 @@ __all__ = [
     "Index",
     "Operation",
     "Recipe",
-    "ReopenedStore",
     "Row",
     "Rows",
     "Store",

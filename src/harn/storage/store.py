@@ -176,12 +176,12 @@ class ReopenedStore:
         hooks = Hooks(lambda _: None, lambda: None)
         self._driver = None if self._memory else open_driver(store.place, lambda: clock, hooks)
 
-    async def run(self, recipe: Recipe[T]) -> T:
+    async def run(self, recipe: Recipe[T], *, durability: Durability | None = None) -> T:
         """Carry the operation out. Cancelling may leave it done."""
         if self._driver is None:
             assert self._memory is not None
-            return self._memory.run_apart(recipe)
-        return await self._driver.submit(recipe)
+            return self._memory.run_on_thread(recipe)
+        return await self._driver.submit(recipe, durability=durability)
 
     async def aclose(self) -> None:
         """Close the second engine; a store in memory belongs to its runtime and stays open."""

@@ -1,25 +1,21 @@
-"""Keeping claims alive, on a thread that no handler can starve.
+"""Keeping claims alive while their handlers work.
 
-The thread has an event loop and a connection of its own. It looks at the claims that are held
-several times per time to live, renews those that have used up a third of it, and reports a claim
-that is lost, or that it could not renew in good time, so that its handler is cancelled before
-another consumer may start. A fake clock has no use for a thread: there the same steps are timers.
+The heartbeat's thread looks at the claims that are held several times in their life and renews
+those that have used up a third of it, in one operation for each queue. A claim that is lost, or
+that could not be renewed in good time, is reported, so that its handler is cancelled before another
+consumer starts.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
-import threading
 from collections import defaultdict
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from harn.clock import Clock, SystemClock, resolve
 from harn.errors import HarnError
-from harn.storage import Operation, ReopenedStore, Store
+from harn.storage import Store
+from harn.storage.leases import Heartbeat
 from harn.storage.queue import Settlement, SettlementResult, settle_claims
 from harn.unsettled import PartialHandoff, UnsettledSources
 
@@ -39,179 +35,111 @@ GIVE_UP_AT = 0.9
 class HeldClaim:
     """A claim that is being worked on."""
 
-    __slots__ = ("asked_at", "claim", "lost", "renewed_at")
+    __slots__ = ("claim", "lost", "renewed_at", "ttl")
 
     def __init__(self, claim: Claim, lost: Callable[[str], None], now: float) -> None:
         self.claim = claim
         self.lost = lost
-        self.renewed_at = self.asked_at = now
+        self.ttl = claim.ttl_ms / 1000
+        self.renewed_at = now
 
 
 class ClaimRenewal:
-    """Every claim that this runtime's consumers work on."""
+    """Every claim that this runtime's consumers work on.
+
+    The loop's thread adds and removes claims, the heartbeat's reads and removes them.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._clock: Clock = runtime.clock if runtime.clock.is_fake else SystemClock()
+        self._heartbeat = runtime.service(Heartbeat)
+        self._clock = self._heartbeat.clock
+        self._beat = self._heartbeat.beat("the claims", runtime.service(Store), self._look)
         self._held: dict[str, HeldClaim] = {}
         self._shortest = float("inf")
-        self._thread: threading.Thread | None = None
-        self._inner: asyncio.AbstractEventLoop | None = None
-        self._poked: asyncio.Future[None] | None = None
-        self._stopping = False
-        self._timer: Any = None
+        """The shortest time to live, in seconds, that the next look takes into account."""
         runtime.service(UnsettledSources).add("partial_handoffs", self._handoffs)
 
     def hold(self, claim: Claim, lost: Callable[[str], None]) -> None:
         """Renew *claim* from now on; call *lost* on the runtime's loop if that fails."""
-        self._held[claim.claim_id] = HeldClaim(claim, lost, self._clock.monotonic())
-        ttl = claim.ttl_ms / 1000
-        if ttl < self._shortest:
-            self._shortest = ttl
-            self._begin()
+        held = HeldClaim(claim, lost, self._clock.monotonic())
+        self._held[claim.claim_id] = held
+        if held.ttl < self._shortest:
+            self._shortest = held.ttl
+            self._beat.wake()
 
     def let_go(self, claim: Claim) -> None:
         """Renew *claim* no more."""
         self._held.pop(claim.claim_id, None)
 
+    async def aclose(self) -> None:
+        """Renew nothing any more."""
+        self._held.clear()
+        self._beat.stop()
+
     def _handoffs(self) -> list[PartialHandoff]:
         now = self._runtime.clock.now_ms()
         return [held.claim.as_handoff(now) for held in self._held.values()]
 
-    async def aclose(self) -> None:
-        """End the thread."""
-        self._stopping = True
-        self._held.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._poke()
-            await asyncio.get_running_loop().run_in_executor(None, thread.join)
+    # -- on the heartbeat's thread -----------------------------------------------------------
 
-    def _begin(self) -> None:
-        if self._runtime.clock.is_fake:
-            self._set_timer()
-        elif self._thread is None:
-            store = self._runtime.service(Store)
-            self._thread = threading.Thread(
-                target=lambda: asyncio.run(self._serve(store)), name="harn-renew-1", daemon=True
-            )
-            self._thread.start()
-        else:
-            self._poke()
-
-    def _poke(self) -> None:
-        if self._inner is not None:
-            with contextlib.suppress(RuntimeError):  # its loop has ended
-                self._inner.call_soon_threadsafe(self._woken)
-
-    def _woken(self) -> None:
-        if self._poked is not None:
-            resolve(self._poked)
-
-    # -- on the thread -----------------------------------------------------------------------
-
-    async def _serve(self, store: Store) -> None:
-        self._inner = asyncio.get_running_loop()
-        reopened = ReopenedStore(store, SystemClock())
-        try:
-            while not self._stopping:
-                await self._look(reopened)
-                await self._pause()
-        finally:
-            await reopened.aclose()
-
-    async def _pause(self) -> None:
-        self._poked = asyncio.get_running_loop().create_future()
-        timer = self._clock.call_at(
-            self._clock.monotonic() + self._shortest / LOOKS, partial(resolve, self._poked)
-        )
-        try:
-            if not self._stopping:
-                await self._poked
-        finally:
-            timer.cancel()
-
-    async def _look(self, reopened: ReopenedStore) -> None:
-        due = self._due()
-        for queue, held in due.items():
+    async def _look(self) -> float | None:
+        for queue, held in self._due().items():
             try:
-                results = await reopened.run(self._renewing(queue, held))
+                await self._renew(queue, held)
             except HarnError as error:
                 logger.warning("claims of queue %r could not be renewed: %s", queue, error)
                 self._give_up_late_ones()
-                continue
-            self._take_in(held, results)
-
-    # -- what both ways share ----------------------------------------------------------------
+        return self._next_look()
 
     def _due(self) -> dict[str, list[HeldClaim]]:
         now = self._clock.monotonic()
         due: dict[str, list[HeldClaim]] = defaultdict(list)
         for held in list(self._held.values()):
-            if now - held.renewed_at >= held.claim.ttl_ms / 1000 * RENEW_AT:
+            if now - held.renewed_at >= held.ttl * RENEW_AT:
                 due[held.claim.job.queue].append(held)
         return due
 
-    def _renewing(
-        self, queue: str, held: list[HeldClaim]
-    ) -> Callable[[], Operation[list[SettlementResult]]]:
+    async def _renew(self, queue: str, held: list[HeldClaim]) -> None:
         items: list[Settlement] = [
             one.claim.asking("renew", ttl_ms=one.claim.ttl_ms) for one in held
         ]
-        sent = self._clock.monotonic()
-        for one in held:
-            one.asked_at = sent
-        return lambda: settle_claims(queue, items, self._runtime.ids.new)
-
-    def _take_in(self, held: list[HeldClaim], results: list[SettlementResult]) -> None:
+        asked = self._clock.monotonic()
+        results = await self._beat.run(
+            lambda: settle_claims(queue, items, self._runtime.ids.new), by=_by(held, asked)
+        )
         for one, result in zip(held, results, strict=True):
-            if result.settled == "done":
-                one.renewed_at = one.asked_at
-                one.claim.expires_at_ms = result.expires_at
-            elif self._held.pop(one.claim.claim_id, None) is not None:
-                note = result.note or "its job was settled by another consumer"
-                self._tell(one, note)
+            self._take_in(one, result, asked)
+
+    def _take_in(self, one: HeldClaim, result: SettlementResult, asked: float) -> None:
+        if result.settled == "done":
+            one.renewed_at = asked  # not when the answer came: the store may have been slow
+            one.claim.expires_at_ms = result.expires_at
+        else:
+            self._lose(one, result.note or "its job was settled by another consumer")
 
     def _give_up_late_ones(self) -> None:
         now = self._clock.monotonic()
         for one in list(self._held.values()):
-            late = now - one.renewed_at >= one.claim.ttl_ms / 1000 * GIVE_UP_AT
-            if late and self._held.pop(one.claim.claim_id, None) is not None:
-                self._tell(one, "it could not be renewed in time")
+            if now - one.renewed_at >= one.ttl * GIVE_UP_AT:
+                self._lose(one, "it could not be renewed in time")
 
-    def _tell(self, one: HeldClaim, note: str) -> None:
-        if self._runtime.on_loop_thread():
-            one.lost(note)
-            return
-        with contextlib.suppress(RuntimeError):
-            self._runtime.loop.call_soon_threadsafe(one.lost, note)
+    def _lose(self, one: HeldClaim, note: str) -> None:
+        # A claim that is no longer held was settled meanwhile: that is what became of it.
+        if self._held.pop(one.claim.claim_id, None) is not None:
+            self._heartbeat.tell(one.lost, note)
 
-    # -- on a fake clock ---------------------------------------------------------------------
+    def _next_look(self) -> float | None:
+        # Forgotten before the claims are read: a claim that is held after that wakes us.
+        self._shortest = float("inf")
+        lives = [held.ttl for held in list(self._held.values())]
+        if not lives:
+            return None
+        self._shortest = min(lives)
+        return self._clock.monotonic() + self._shortest / LOOKS
 
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        when = self._clock.monotonic() + self._shortest / LOOKS
-        self._timer = self._clock.call_at(when, self._tick, background=True)
 
-    def _tick(self) -> None:
-        store = self._runtime.service(Store)
-        for queue, held in self._due().items():
-            answer = store.submit(self._renewing(queue, held))
-            answer.add_done_callback(partial(self._ticked, held))
-        if self._held:
-            self._set_timer()
-        else:
-            self._shortest = float("inf")
-
-    def _ticked(
-        self, held: list[HeldClaim], answer: asyncio.Future[list[SettlementResult]]
-    ) -> None:
-        if answer.cancelled():
-            return
-        if answer.exception() is None:
-            self._take_in(held, answer.result())
-        else:
-            self._give_up_late_ones()
+def _by(held: list[HeldClaim], now: float) -> float:
+    """Return when an answer is too late; a process that was paused still gets one look's time."""
+    late = min(one.renewed_at + one.ttl * GIVE_UP_AT for one in held)
+    return max(late, now + min(one.ttl for one in held) / LOOKS)

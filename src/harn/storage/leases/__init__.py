@@ -1,10 +1,14 @@
 """Leases: names that one holder has at a time, until the lease expires.
 
 named_leases.py    take, renew, release and list them
+lease_renewal.py   renew one on time, and say when it is lost
+heartbeat.py       the thread that leases and claims are renewed on
 """
 
 from __future__ import annotations
 
+from harn.storage.leases.heartbeat import Beat, Heartbeat
+from harn.storage.leases.lease_renewal import LeaseRenewal, lost_at
 from harn.storage.leases.named_leases import (
     LeaseHeld,
     LeaseView,
@@ -18,12 +22,16 @@ from harn.storage.leases.named_leases import (
 )
 
 __all__ = [
+    "Beat",
+    "Heartbeat",
     "LeaseHeld",
+    "LeaseRenewal",
     "LeaseView",
     "TakenLease",
     "lease_place",
     "list_leases",
     "look_at_lease",
+    "lost_at",
     "release_lease",
     "renew_lease",
     "take_lease",

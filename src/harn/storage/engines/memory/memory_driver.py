@@ -62,8 +62,8 @@ class MemoryDriver:
         """Carry the operation out at once, as always."""
         return self.run_now(recipe)
 
-    def run_apart(self, recipe: Recipe[T]) -> T:
-        """Carry the operation out on another thread than the loop's; nobody is told."""
+    def run_on_thread(self, recipe: Recipe[T]) -> T:
+        """Carry the operation out on another thread than the loop's; no reader is woken."""
         return self._run(recipe)[0]
 
     def _run(self, recipe: Recipe[T], write: bool = True) -> tuple[T, set[str]]:
