@@ -366,7 +366,7 @@ async def test_large_records_are_read_in_small_pages(log: EventLog) -> None:
     for n in range(6):
         await log.emit("a", "k", [n, "x" * 5_000_000])
 
-    page, _ = await log._page("a", 0, 500)
+    page, _ = await log._reader.page("a", 0, 500)
 
     assert len(page) < 6
     assert [e.payload[0] for e in await log.read("a")] == list(range(6))

@@ -21,8 +21,8 @@ from harn import (
     event_log_emit,
     event_log_read,
     event_log_subscribe,
-    eventlog,
 )
+from harn.eventlog import batched_writer, memory_writer
 from harn.storage import Store, check_topic, draft, read_url
 from harn.storage.engines.sqlite.sqlite_driver import SqliteDriver
 from harn.storage.log.events import now
@@ -99,7 +99,7 @@ async def test_the_verbs_use_the_current_runtimes_log(storage_url: str) -> None:
 async def test_a_full_buffer_drops_and_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eventlog, "BUFFERED", 10)
+    monkeypatch.setattr(batched_writer, "MOST_BUFFERED", 10)
     async with Runtime(storage=f"sqlite:///{tmp_path}/x.sqlite") as runtime:
         log = runtime.event_log
         for n in range(25):
@@ -113,7 +113,7 @@ async def test_a_full_buffer_drops_and_counts(
 async def test_a_topic_in_memory_keeps_the_newest_and_its_offsets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(eventlog, "BUFFERED", 100)
+    monkeypatch.setattr(memory_writer, "KEPT", 100)
     async with Runtime() as runtime:
         log = runtime.event_log
         for n in range(1, 251):
