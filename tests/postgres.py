@@ -183,10 +183,10 @@ def postgres_database(postgres_server: str, worker_id: str) -> Iterator[str]:
     """The DSN of this worker's own database."""
     name = f"harn_{worker_id}_{uuid.uuid4().hex[:8]}"
     with psycopg.connect(postgres_server, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"')  # type: ignore[arg-type]
+        connection.execute(f'CREATE DATABASE "{name}"')
     yield f"{postgres_server.rsplit('/', 1)[0]}/{name}"
     with psycopg.connect(postgres_server, autocommit=True) as connection:
-        connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')  # type: ignore[arg-type]
+        connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def own_schema(database: str) -> Iterator[str]:
                 # A process that a test killed may hold its locks until the server notices. The
                 # database is dropped after the run in any case.
                 connection.execute("SET lock_timeout = '2s'")
-                connection.execute(f'DROP SCHEMA IF EXISTS "{name}" CASCADE')  # type: ignore[arg-type]
+                connection.execute(f'DROP SCHEMA IF EXISTS "{name}" CASCADE')
         except psycopg.OperationalError:
             pass
 

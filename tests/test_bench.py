@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,7 +82,7 @@ def test_a_warm_up_that_fills_a_file_does_not_cost_the_rounds_after_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(harness.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     costs = iter([50.0, 1.0, 1.0, 1.0, 1.0, 1.0])
 
     def run() -> float:
@@ -98,7 +99,7 @@ def test_a_first_round_that_was_slow_by_chance_does_not_cost_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(harness.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     costs = iter([1.0, 20.0, 1.0, 1.0, 1.0, 1.0])
 
     def run() -> float:
@@ -174,7 +175,7 @@ def test_out_of_time_the_warm_up_stands_and_what_was_not_begun_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(harness.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
 
     def slow() -> float:
         now[0] += 100

@@ -91,7 +91,7 @@ def _imported_names(node: ast.AST, package: str) -> list[str]:
         return [f"{module}.{alias.name}" for alias in node.names]
     if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
         first = node.args[0] if node.args else None
-        return [first.value] if isinstance(first, ast.Constant) else []
+        return [str(first.value)] if isinstance(first, ast.Constant) else []
     if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "harn":
         return [f"harn.{node.attr}"]
     return []
@@ -102,7 +102,7 @@ def _room_named(name: str) -> str | None:
     part = name.split(".")[1]
     if part in LINE_OF or part in UNLISTED:
         return part
-    home = harn._HOME.get(part)
+    home = vars(harn)["_HOME"].get(part)
     return None if home is None else home.split(".")[1]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tools.mutants import TABLE, Mutant, TableError
@@ -87,7 +88,9 @@ def test_a_test_that_fails_anyway_catches_nothing(tree: Path) -> None:
         ({"tests": ("test_question.py",)}, "there is no tests/test_question.py"),
     ],
 )
-def test_a_table_that_does_not_fit_is_an_error(tree: Path, changes: dict, said: str) -> None:
+def test_a_table_that_does_not_fit_is_an_error(
+    tree: Path, changes: dict[str, Any], said: str
+) -> None:
     wrong = mutant(**changes)
 
     with pytest.raises(TableError, match=said):

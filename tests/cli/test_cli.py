@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harn import __version__
 from harn.cli import invoke
-from harn.cli.output import one_line, table
+from harn.cli.output import table
+from harn.escaping import one_line
 
 
 def run(*argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -160,7 +162,7 @@ def test_only_a_service_or_a_lower_level_logs_failed_work(tmp_path: Path) -> Non
 
     from harn.telemetry import logs
 
-    def logged(**options: bool) -> str:
+    def logged(**options: Any) -> str:
         out = io.StringIO()
         with logs.configured(stream=out, **options):
             logging.getLogger("harn.workers").warning("job 1 failed", extra=logs.FAILED_WORK)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,8 +34,8 @@ async def fill() -> None:
     queue = worker_queue("tri[b]age", policy)
     jobs = [NewJob(n, tenant_id=tenant) for n in range(9) for tenant in ("acme", "b[/]ob")]
     await queue.enqueue_many(jobs)
-    for claim in await queue.claim_many("worker", 8):
-        await claim.ack()
+    for each in await queue.claim_many("worker", 8):
+        await each.ack()
     claim = await queue.claim_next("worker")
     assert claim is not None
     await claim.fail("bad \x1b[31mcolours\nand lines")
@@ -53,9 +54,10 @@ async def journal() -> None:
     await (await pool.submit(lambda: 1)).wait()
 
 
-def look(state_dir: Path, capsys: pytest.CaptureFixture[str]) -> dict:
+def look(state_dir: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     assert invoke(["top", "--once", "--json", "--state-dir", str(state_dir)]) == 0
-    return json.loads(capsys.readouterr().out)
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
 
 
 def test_a_place_without_a_store_gets_a_sentence_and_stays_as_it_is(
@@ -163,7 +165,7 @@ async def test_it_looks_at_every_engine(storage_url: str, tmp_path: Path) -> Non
 
 
 def test_shares_count_from_the_first_look() -> None:
-    def seen(a: int, b: int) -> dict:
+    def seen(a: int, b: int) -> dict[str, Any]:
         keys = {"ready": 5, "in_flight": 0, "weight": 1}
         shares = [
             {"key": "a", "selected_total": a, **keys},

@@ -13,11 +13,12 @@ import os
 import random
 import sys
 import time
+from typing import Any
 
 from harn import Bucket, Runtime, durable_rate_limit_acquire
 from harn.clock import SystemClock
 
-RULES = {"hot": (40, 500), "mixed": (20, 300), "side": (60, 700)}
+RULES: dict[str, tuple[int, int]] = {"hot": (40, 500), "mixed": (20, 300), "side": (60, 700)}
 
 
 class JumpingClock(SystemClock):
@@ -31,17 +32,21 @@ class JumpingClock(SystemClock):
         return super().now_ms() + self._chance.choice((-3_600_000, 0, 3_600_000))
 
 
+def server_time_us() -> int:
+    return time.time_ns() // 1000
+
+
+def machine_time_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
 class Worker:
     def __init__(self, where: str, ledger: str, seed: int, server_time: bool) -> None:
         self.where = where
         self.chance = random.Random(seed)
         self.ledger = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        self.now = (lambda: time.time_ns() // 1000) if server_time else self.machine_time
+        self.now = server_time_us if server_time else machine_time_us
         self.count = 0
-
-    @staticmethod
-    def machine_time() -> int:
-        return time.monotonic_ns() // 1000
 
     def write(self, **event: object) -> None:
         os.write(self.ledger, (json.dumps(event) + "\n").encode())
@@ -57,10 +62,9 @@ class Worker:
             return
         self.count += 1
         name = f"{os.getpid()}-{self.count}"
+        held: Any = grant._held
         charged = {each.key: each.charged_units for each in grant.buckets}
-        self.write(
-            kind="admitted", id=name, at=grant._held._at, span=[called, returned], charged=charged
-        )
+        self.write(kind="admitted", id=name, at=held._at, span=[called, returned], charged=charged)
         if "side" in units and self.chance.random() < 0.5:
             actual = self.chance.randrange(0, units["side"] + 1)
             self.write(kind="settling", id=name, at=self.now(), key="side", units=actual)

@@ -19,7 +19,8 @@ async def work(number: int) -> int:
 
 
 async def told() -> list[str]:
-    return (await asyncio.to_thread(sys.stdin.readline)).split()
+    line: str = await asyncio.to_thread(sys.stdin.readline)
+    return line.split()
 
 
 async def main() -> None:

@@ -45,7 +45,7 @@ async def consume(ledger: Ledger, ttl: str, concurrency: int) -> None:
         ledger.note(phase="start", job=job.id, attempt=job.attempts)
         await asyncio.sleep(0.002)
         ledger.note(phase="end", job=job.id, attempt=job.attempts)
-        return job.payload["key"]
+        return str(job.payload["key"])
 
     await drain(
         "q",

@@ -19,11 +19,15 @@ from typing import Any
 import pytest
 
 from harn import Runtime
-from harn.storage import Store, ask
+from harn.storage import Operation, Store, ask
 from tests.crash.limiter_worker import RULES
 
 WORKER = str(Path(__file__).with_name("limiter_worker.py"))
 PROCESSES = 8
+
+
+Event = dict[str, Any]
+"""A line of a worker's ledger."""
 
 
 class Crowd:
@@ -78,7 +82,7 @@ class Crowd:
             if pipe is not None:
                 pipe.close()
 
-    def events(self) -> list[dict]:
+    def events(self) -> list[Event]:
         found = []
         for ledger in self.ledgers.glob("*.jsonl"):
             for line in ledger.read_bytes().split(b"\n"):
@@ -89,7 +93,7 @@ class Crowd:
         return found
 
 
-def windows_above_their_limit(events: list[dict]) -> list[str]:
+def windows_above_their_limit(events: list[Event]) -> list[str]:
     """Look at every admission and sum what counted then, settled where it was surely settled."""
     settling = {e["id"]: e for e in events if e["kind"] == "settling"}
     settled = {e["id"]: e for e in events if e["kind"] == "settled"}
@@ -114,11 +118,13 @@ def windows_above_their_limit(events: list[dict]) -> list[str]:
     return wrong
 
 
-def counted(units: int, name: str, key: str, now: int, settling: dict, settled: dict) -> int:
+def counted(
+    units: int, name: str, key: str, now: int, settling: dict[str, Event], settled: dict[str, Event]
+) -> int:
     asked = settling.get(name)
     if asked is None or asked["key"] != key or now < asked["at"]:
         return units
-    corrected = min(asked["units"], RULES[key][0])
+    corrected: int = min(asked["units"], RULES[key][0])
     done = settled.get(name)
     if done is not None and now > done["at"]:
         return corrected if done["landed"] else units
@@ -131,9 +137,9 @@ async def rows_ever(where: str, key: str) -> int:
     async with Runtime() as runtime:
         store = Store(runtime, url)
 
-        def look() -> Any:
+        def look() -> Operation[int]:
             rows = yield ask("limit_bucket", key=key)
-            return rows[0][5] - 1
+            return int(rows[0][5]) - 1
 
         found = await store.run(look)
         await store.aclose()
@@ -154,10 +160,11 @@ def hammer(where: str, folder: Path, server_time: bool, seconds: float, kills: i
         assert called <= event["at"] <= returned
 
     limit, window_ms = RULES["hot"]
-    hot = sorted(e["at"] for e in admitted if "hot" in e["charged"])
+    hot: list[int] = sorted(e["at"] for e in admitted if "hot" in e["charged"])
     whole = int((hot[-1] - hot[0]) / 1000 / window_ms)
     beyond = sum(at >= hot[0] + whole * window_ms * 1000 for at in hot)
-    return (asyncio.run(rows_ever(where, "hot")) - beyond) / (whole * limit)
+    charged = asyncio.run(rows_ever(where, "hot"))
+    return (charged - beyond) / (whole * limit)
 
 
 def test_R1_G5_eight_processes_and_kills_on_a_file(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ RACER = Path(__file__).parent / "pool_racer.py"
 SUBMITS = 1000
 
 
-def started(state_dir: Path, ledger: Path, first: int, count: int) -> subprocess.Popen:
+def started(state_dir: Path, ledger: Path, first: int, count: int) -> subprocess.Popen[str]:
     args = [sys.executable, str(SCRIPT), str(state_dir), str(ledger), str(first), str(count)]
     return subprocess.Popen(args, stderr=subprocess.PIPE, text=True)
 
@@ -29,7 +29,7 @@ def lines(ledger: Path) -> list[list[str]]:
     return [line.split() for line in ledger.read_text().splitlines()] if ledger.exists() else []
 
 
-def killed_after(child: subprocess.Popen, ledger: Path, acks: int) -> None:
+def killed_after(child: subprocess.Popen[str], ledger: Path, acks: int) -> None:
     """Kill *child* once the ledger holds *acks* lines (or it has ended)."""
     pause = threading.Event()
     while child.poll() is None and len(lines(ledger)) < acks:
@@ -83,24 +83,36 @@ async def test_nothing_is_lost_over_many_kills(
         await check(place, kills=50, seed=seed)
 
 
-def racers(state_dir: Path, number: int) -> list[subprocess.Popen]:
+def racers(state_dir: Path, number: int) -> list[subprocess.Popen[str]]:
     args = [sys.executable, str(RACER), str(state_dir)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
-    return [subprocess.Popen(args, **pipes) for _ in range(number)]
+    return [
+        subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        for _ in range(number)
+    ]
+
+
+def say(child: subprocess.Popen[str], text: str) -> None:
+    assert child.stdin
+    child.stdin.write(text)
+
+
+def answer_of(child: subprocess.Popen[str]) -> str:
+    assert child.stdout
+    return child.stdout.readline().strip()
 
 
 async def race(state_dir: Path, rounds: int) -> None:
     children = racers(state_dir, 3)
     try:
-        assert [child.stdout.readline() for child in children] == ["ready\n"] * 3
+        assert [answer_of(child) for child in children] == ["ready"] * 3
         for number in range(rounds):
             for child in children:
-                child.stdin.write(f"go {number}\n")
-            answers = [child.stdout.readline().strip() for child in children]
+                say(child, f"go {number}\n")
+            answers = [answer_of(child) for child in children]
             assert sorted(answers) == ["locked", "locked", "won"], (number, answers)
             winner = children[answers.index("won")]
-            winner.stdin.write("release\n")
-            assert winner.stdout.readline() == "released\n"
+            say(winner, "release\n")
+            assert answer_of(winner) == "released"
     finally:
         for child in children:
             child.communicate(timeout=30)

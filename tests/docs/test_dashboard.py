@@ -16,7 +16,7 @@ NAME = re.compile(r"\bharn_\w+")
 WORDS = {"sum", "by", "max", "rate", "histogram_quantile", "le", "job"}
 
 
-def panels() -> list[dict]:
+def panels() -> list[dict[str, Any]]:
     return [each for each in json.loads(FILE.read_text())["panels"] if each["type"] != "row"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,8 @@ DOCS = ROOT / "docs"
 PAGES = sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
 
 
-def in_navigation(items: list) -> list[str]:
-    found = []
+def in_navigation(items: list[Any]) -> list[str]:
+    found: list[str] = []
     for item in items:
         for value in item.values() if isinstance(item, dict) else [item]:
             found += in_navigation(value) if isinstance(value, list) else [value]

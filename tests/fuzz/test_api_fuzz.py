@@ -124,4 +124,4 @@ async def test_a_trim_takes_counts_only(runtime: Runtime, value: Any) -> None:
 
 async def test_a_purge_names_its_author_as_text(runtime: Runtime) -> None:
     with pytest.raises(InvalidOption, match="by="):
-        await worker_queue("review").purge(by=cyclic())
+        await worker_queue("review").purge(by=cyclic())  # type: ignore[arg-type]

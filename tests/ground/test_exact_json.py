@@ -40,7 +40,7 @@ def test_an_int_of_too_many_digits_is_not_written() -> None:
 
 
 def test_what_nests_too_deep_is_not_written() -> None:
-    value: list = []
+    value: list[Any] = []
     for _ in range(100_000):
         value = [value]
 

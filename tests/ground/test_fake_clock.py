@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -54,7 +55,7 @@ async def test_a_zero_delay_needs_no_advance(runtime: Runtime, clock: FakeClock)
 
 async def test_a_cancelled_timer_does_not_fire_and_leaves_nothing(clock: FakeClock) -> None:
     fired: list[int] = []
-    timers = [clock.call_at(i + 1, lambda i=i: fired.append(i)) for i in range(1000)]
+    timers = [clock.call_at(i + 1, partial(fired.append, i)) for i in range(1000)]
     for timer in timers[1:]:
         timer.cancel()
         timer.cancel()
@@ -221,6 +222,7 @@ def test_the_same_seeded_program_makes_the_same_ids_and_times() -> None:
         return [*ids, runtime.ids.uuid7(), runtime.clock.now_ms(), runtime.ids.random.random()]
 
     def once() -> list[object]:
-        return harn.run(program, clock=FakeClock(autojump=True), seed="same")
+        found: list[object] = harn.run(program, clock=FakeClock(autojump=True), seed="same")
+        return found
 
     assert once() == once()

@@ -25,6 +25,7 @@ from harn import (
 )
 from harn.graceful import asked
 from harn.testing import fresh_runtime
+from tests.fake_clock import fake_clock
 from tests.sweep import stop_at
 
 Case = Callable[[], Awaitable[Any]]
@@ -63,7 +64,8 @@ async def received() -> None:
 async def selected() -> None:
     first, second = channel("first"), channel("second")
     spawn(later, lambda: second.send("value"))
-    assert (await harn.channel_select([first, second])).index == 1
+    found = await harn.channel_select([first, second])
+    assert found and found.index == 1
 
 
 async def selected_with_timeout() -> None:
@@ -399,7 +401,7 @@ async def test_cleanups_are_not_interrupted_by_a_stop(runtime: Runtime) -> None:
     await asyncio.sleep(0)
     stopping = asyncio.ensure_future(cancel_graceful(handle))
     await asyncio.sleep(0)
-    await runtime.clock.advance("1ms")  # type: ignore[attr-defined]
+    await fake_clock(runtime).advance("1ms")
 
     assert isinstance(await stopping, Err)
     assert done == ["tidy"]

@@ -22,7 +22,7 @@ def test_ids_are_version_7_uuids_that_sort_in_the_order_they_were_made() -> None
 
 
 def test_the_same_seed_and_clock_give_the_same_ids() -> None:
-    def ids(seed: int) -> Any:
+    def ids(seed: int | None) -> list[str]:
         source = IdSource(lambda: 1, seed)
         return [source.new("pool") for _ in range(10)]
 

@@ -16,13 +16,22 @@ import threading
 import urllib.request
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import harn
-from harn import HarnError, Runtime, current_runtime, from_thread, run_in_thread, worker_queue
+from harn import (
+    EnqueueReceipt,
+    HarnError,
+    Runtime,
+    current_runtime,
+    from_thread,
+    run_in_thread,
+    worker_queue,
+)
 from harn.testing import fresh_runtime
 
 
@@ -130,7 +139,8 @@ async def test_a_runtime_whose_loop_was_closed_under_it_is_not_open() -> None:
 
 async def test_what_runs_apart_on_a_thread_is_not_a_second_open_runtime() -> None:
     async def apart() -> Runtime:
-        return outside(current_runtime)
+        found: Runtime = outside(current_runtime)
+        return found
 
     async with Runtime() as runtime:
         assert await harn.spawn(apart, isolation="thread") is runtime
@@ -244,17 +254,18 @@ async def test_things_of_one_loop_used_on_another_point_to_from_thread(tmp_path:
             supervisor.stop,
         ):
 
-            async def call(use: Callable[[], Any] = use) -> None:
-                await asyncio.wait_for(use(), 20)
+            def call(use: Callable[[], Any] = use) -> None:
+                asyncio.run(asyncio.wait_for(use(), 20))
 
             with pytest.raises(HarnError, match="from_thread"):
-                await asyncio.to_thread(on_a_thread, lambda call=call: asyncio.run(call()))
+                await asyncio.to_thread(on_a_thread, call)
 
 
 async def test_from_thread_is_the_way_from_another_loop(tmp_path: Path) -> None:
     async def other() -> int:
         queue = await asyncio.to_thread(from_thread, worker_queue, "jobs")
-        return (await asyncio.to_thread(from_thread, queue.enqueue, 1)).job_id
+        done: EnqueueReceipt = await asyncio.to_thread(from_thread, queue.enqueue, 1)
+        return done.job_id
 
     async with Runtime(state_dir=tmp_path):
         assert await asyncio.to_thread(on_a_thread, lambda: asyncio.run(other())) == 1
@@ -270,10 +281,11 @@ async def _forever(ctx: Any) -> None:
 def test_run_in_thread_serves_every_thread_of_a_synchronous_program(tmp_path: Path) -> None:
     with run_in_thread(state_dir=tmp_path) as runtime:
         queue = worker_queue("jobs")
-        ids = [
-            on_a_thread(lambda n=n: from_thread(worker_queue("jobs").enqueue, n).job_id)
-            for n in range(4)
-        ]
+
+        def enqueue(n: int) -> int:
+            return int(from_thread(worker_queue("jobs").enqueue, n).job_id)
+
+        ids = [on_a_thread(partial(enqueue, n)) for n in range(4)]
         assert current_runtime() is runtime is on_a_thread(current_runtime)
         assert from_thread(queue.summary).ready == 4
 

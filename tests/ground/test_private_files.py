@@ -21,7 +21,6 @@ from harn import (
     StorageError,
     durable_rate_limit_acquire,
     pool_create,
-    private_files,
 )
 from harn.cli import invoke
 from harn.orchestrator import read_manifest
@@ -122,7 +121,7 @@ async def test_a_store_file_of_another_owner_is_refused(
         return SimpleNamespace(st_mode=found.st_mode, st_uid=os.geteuid() + 4242, st_gid=0)
 
     with monkeypatch.context() as patch:
-        patch.setattr(private_files.os, "stat", of_another)
+        patch.setattr(os, "stat", of_another)
         with pytest.raises(StorageError, match=r"belongs to user .*run as its owner"):
             await open_sqlite(tmp_path)
 
@@ -157,7 +156,7 @@ def test_a_group_of_the_owner_alone_is_no_other(
     about = SimpleNamespace(st_mode=mode, st_uid=os.geteuid(), st_gid=gid)
     me = SimpleNamespace(pw_name="me", pw_gid=7)
     names = {7: "me", 8: "staff"}
-    monkeypatch.setattr(private_files.os, "stat", lambda path: about)
+    monkeypatch.setattr(os, "stat", lambda path: about)
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: me)
     monkeypatch.setattr(
         grp,
@@ -173,7 +172,7 @@ def test_of_users_without_a_name_the_group_of_the_same_number_is_private(
     uid: int, gid: int, is_weak: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     about = SimpleNamespace(st_mode=0o664, st_uid=uid, st_gid=gid)
-    monkeypatch.setattr(private_files.os, "stat", lambda path: about)
+    monkeypatch.setattr(os, "stat", lambda path: about)
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: {}[uid])
 
     assert (weakness(Path("x")) is not None) == is_weak

@@ -22,7 +22,8 @@ from harn import (
     runtime_context_values,
 )
 from harn.runtime import SEAMS
-from harn.testing import fresh_runtime
+from harn.testing import FakeClock, fresh_runtime
+from tests.fake_clock import fake_clock
 
 
 def test_run_gives_mains_result_and_passes_its_arguments() -> None:
@@ -42,7 +43,7 @@ def test_run_puts_a_plain_function_on_a_thread_with_the_runtime() -> None:
 
 def test_run_wants_a_function_not_its_result() -> None:
     with pytest.raises(InvalidOption, match="not its result"):
-        harn.run(None)
+        harn.run(None)  # type: ignore[arg-type]
 
 
 async def test_leaving_cancels_and_awaits_everything_it_owns() -> None:
@@ -148,11 +149,11 @@ async def test_a_task_that_ignores_its_cancel_is_reported_and_awaited(
 
     async def body() -> None:
         async with fresh_runtime() as runtime:
-            clocks.append(runtime.clock)
+            clocks.append(fake_clock(runtime))
             runtime.own(asyncio.create_task(deaf(), name="deaf one"))
             await asyncio.sleep(0)
 
-    clocks: list = []
+    clocks: list[FakeClock] = []
     with caplog.at_level(logging.WARNING, "harn.tasks"):
         task = asyncio.create_task(body())
         while not clocks:
@@ -247,7 +248,7 @@ async def test_context_values_are_inherited_as_a_snapshot() -> None:
 
 
 @pytest.mark.parametrize("key", ["", None, 1])
-async def test_a_context_key_is_a_name(key: str | int | None) -> None:
+async def test_a_context_key_is_a_name(key: Any) -> None:
     with pytest.raises(InvalidOption, match="key"):
         runtime_context_set(key, 1)
 
@@ -274,7 +275,7 @@ def test_a_bad_option_is_refused_by_name(options: dict[str, Any], named: str) ->
 
 def test_a_misspelt_option_is_pythons_own_error() -> None:
     with pytest.raises(TypeError, match="tennant_id"):
-        Runtime(tennant_id="a")
+        Runtime(tennant_id="a")  # type: ignore[call-arg]
 
 
 def test_a_state_dir_without_storage_means_sqlite_inside_it(tmp_path: Path) -> None:

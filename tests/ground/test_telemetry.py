@@ -92,7 +92,11 @@ async def test_a_broken_source_does_not_hide_the_others(
 ) -> None:
     async with Runtime() as runtime:
         found = runtime.service(Metrics)
-        found.add(lambda: 1 / 0)
+
+        def broken() -> list[Sample]:
+            raise ZeroDivisionError
+
+        found.add(broken)
         found.add(lambda: [Sample("harn_jobs_total", 5, ("q",))])
 
         assert 'harn_jobs_total{queue="q"} 5.0' in found.exposition()

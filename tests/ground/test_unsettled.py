@@ -27,8 +27,9 @@ from harn.llm.http import Secret
 from harn.llm.openai import OpenAICompatible
 from harn.testing import FakeClock, fresh_runtime
 from harn.testing.fake_provider import Fail, FakeModels, Say, Slow
+from tests.fake_clock import fake_clock
 
-EMPTY = {
+EMPTY: dict[str, list[object]] = {
     "suspended_subagents": [],
     "queued_triggers": [],
     "partial_handoffs": [],
@@ -62,7 +63,7 @@ async def test_nothing_is_unsettled_in_a_fresh_runtime(runtime: Runtime) -> None
 async def test_jobs_that_a_consumer_works_on_are_partial_handoffs(runtime: Runtime) -> None:
     handler = Held()
     await worker_queue("review").enqueue_many([1, 2, 3])
-    await runtime.clock.advance("2s")
+    await fake_clock(runtime).advance("2s")
     draining = spawn(lambda: drain("review", handler, consumer_id="me", concurrency=2))
     await handler.began.get()
     await handler.began.get()
@@ -102,7 +103,7 @@ async def test_a_claim_taken_by_hand_is_a_partial_handoff_until_it_is_settled(
     await claims[1].fail("no")
     await claims[2].release(delay="1h")
     assert listed() == ["4"]
-    await runtime.clock.advance("6m")
+    await fake_clock(runtime).advance("6m")
     other = await queue.claim_many("other", 4)
     with pytest.raises(ClaimLost):
         await claims[3].ack()
@@ -127,7 +128,7 @@ async def test_events_at_a_handler_and_events_at_its_gate_are_listed_apart(
         emitting = spawn(channel_emit, "x", payload)
         if not payload:
             await handler.began.get()
-            await runtime.clock.advance("3s")
+            await fake_clock(runtime).advance("3s")
         handles += (await emitting).dispatched
 
     state = unsettled_state()

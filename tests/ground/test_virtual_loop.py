@@ -17,8 +17,11 @@ def test_a_day_of_timers_runs_at_once_third_party_sleeps_included() -> None:
             ticks += 1
         return ticks
 
-    async def main() -> list[int]:
-        return await asyncio.gather(*(ticker(60) for _ in range(10)), sleep("1d"))
+    async def a_day() -> None:
+        await sleep("1d")
+
+    async def main() -> list[int | None]:
+        return await asyncio.gather(*(ticker(60) for _ in range(10)), a_day())
 
     began = time.monotonic()
 
@@ -62,9 +65,13 @@ def test_it_never_jumps_while_a_raw_thread_may_still_call_back() -> None:
         loop = asyncio.get_running_loop()
         called = asyncio.Event()
 
+        def back() -> None:
+            order.append("thread")
+            called.set()
+
         def work() -> None:
             time.sleep(0.05)
-            loop.call_soon_threadsafe(lambda: (order.append("thread"), called.set()))
+            loop.call_soon_threadsafe(back)
 
         threading.Thread(target=work).start()
         sleeper = asyncio.ensure_future(asyncio.sleep(3600))

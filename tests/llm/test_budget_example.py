@@ -42,6 +42,7 @@ def test_ctrl_c_leaves_nothing_running(workers: int) -> None:
         start_new_session=True,
     ) as process:
         parent = psutil.Process(process.pid)
+        assert process.stderr
         try:
             while len(children := parent.children(recursive=True)) < workers:
                 assert process.poll() is None, process.stderr.read()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,8 @@ FORMATS = ["openai", "anthropic"]
 
 @contextlib.asynccontextmanager
 async def at_work(
-    script: Any = None, kind: str = "openai", tmp_path: Any = None, **options: Any
-) -> Any:
+    script: Any = None, kind: str = "openai", tmp_path: Path | None = None, **options: Any
+) -> AsyncIterator[tuple[FakeModels, Runtime]]:
     """A runtime whose provider `fake` is the scripted server; backoff takes no time."""
     if tmp_path is not None:
         options["state_dir"] = tmp_path
@@ -248,7 +249,7 @@ async def test_cancelling_an_agent_anywhere_leaves_nothing_running() -> None:
             calls = (ToolCall("c", "multiply", '{"a":1,"b":2}'),) if self.turn % 2 else ()
             return ModelReply("x", Usage(1, 1), "m", calls)
 
-        async def stream(self, request: ModelRequest) -> Any:
+        async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
             yield Delta(text="x")
 
         def count_tokens(self, request: ModelRequest) -> int:
@@ -314,7 +315,7 @@ async def test_a_conversation_may_be_given() -> None:
 async def test_a_provider_needs_three_methods() -> None:
     async with Runtime():
         with pytest.raises(InvalidOption, match="complete, stream and count_tokens"):
-            llm_provider("x", object())
+            llm_provider("x", object())  # type: ignore[arg-type]
 
 
 async def test_providers_come_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,7 +436,7 @@ class Dawdling:
         await self._send(request)
         return ModelReply("x", Usage(1, 1), "m")
 
-    async def stream(self, request: ModelRequest) -> Any:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         await self._send(request)
         yield Delta(text="x")
 

@@ -82,7 +82,7 @@ class LooksLikePydantic:
         self.word = word
 
     @classmethod
-    def model_json_schema(cls) -> dict:
+    def model_json_schema(cls) -> dict[str, Any]:
         return {"type": "object", "properties": {"word": {"type": "string"}}}
 
     @classmethod

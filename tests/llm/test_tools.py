@@ -49,7 +49,6 @@ def test_a_call_that_does_not_fit_is_a_value_error(text: str) -> None:
 
 def untyped(a): ...  # type: ignore[no-untyped-def]  # what the test is about
 def starred(*args: int) -> None: ...
-def odd(a: object.__class__) -> None: ...
 
 
 @pytest.mark.parametrize("fn", [untyped, starred, lambda: 1, 5])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -20,14 +21,18 @@ KEY = "sk-canary-0123456789"
 FORMATS = ["openai", "anthropic"]
 
 
-def client(kind: str, models: FakeModels, timeout: float = 10.0) -> Any:
+def client(
+    kind: str, models: FakeModels, timeout: float = 10.0
+) -> OpenAICompatible | AnthropicMessages:
     if kind == "openai":
         return OpenAICompatible("fake", models.openai_url, Secret(KEY), timeout=timeout)
     return AnthropicMessages("fake", models.url, Secret(KEY), timeout=timeout)
 
 
 @contextlib.asynccontextmanager
-async def talking(kind: str, script: Any, timeout: float = 10.0) -> Any:
+async def talking(
+    kind: str, script: Any, timeout: float = 10.0
+) -> AsyncIterator[tuple[OpenAICompatible | AnthropicMessages, FakeModels]]:
     async with FakeModels(script) as models:
         provider = client(kind, models, timeout)
         try:

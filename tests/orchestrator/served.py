@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from harn.portal import Listening, bind, build_app
 from harn.triggers import Scheme, Triggers, sign
 
 OLD, NEW = b"the old signing key", b"the new signing key"
-PROVIDERS: dict[str, Any] = {
+PROVIDERS: dict[Scheme, Any] = {
     "github": "github",
     "stripe": "stripe",
     "slack": "slack",
@@ -43,10 +43,15 @@ class Site:
         return self.runtime.clock.now_ms() // 1000
 
     async def send(
-        self, scheme: Scheme, payload: Any, secret: bytes = NEW, id: str = "msg_1", **headers: str
+        self,
+        scheme: Scheme,
+        payload: Any,
+        secret: bytes = NEW,
+        id: str = "msg_1",
+        headers: Mapping[str, str] | None = None,
     ) -> httpx2.Response:
         body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-        signed = {**sign(scheme, secret, body, self.now(), id), **headers}
+        signed = {**sign(scheme, secret, body, self.now(), id), **(headers or {})}
         return await self.client.post(f"/hooks/{scheme}", content=body, headers=signed)
 
     async def settled(self) -> None:

@@ -140,7 +140,7 @@ async def test_a_content_type_that_nobody_signed_does_not_change_what_a_body_say
     payload = {"id": "e1", "type": "thing"}
     form = {"content-type": "application/x-www-form-urlencoded"}
     async with site() as served:
-        first = await served.send(scheme, payload, **form)
+        first = await served.send(scheme, payload, headers=form)
         again = await served.send(scheme, payload)
         await served.settled()
 
@@ -200,7 +200,7 @@ async def test_S13_headers_that_look_like_credentials_are_kept_nowhere(
             handler=fails,
             retry={"max": 1},
         )
-        await served.send("github", {"n": 1}, **canaries, **{"X-GitHub-Event": "push"})
+        await served.send("github", {"n": 1}, headers={**canaries, "X-GitHub-Event": "push"})
         await trigger_fire("on-github", {}, headers={**canaries, "x-plain": "yes"})
         await served.settled()
         stored = [

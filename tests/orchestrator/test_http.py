@@ -106,7 +106,7 @@ async def test_S24_a_captured_body_dispatches_once_whatever_its_headers_say() ->
             await served.send(
                 "github",
                 {"action": "opened", "pull_request": {"id": 5}},
-                **{
+                headers={
                     "x-github-delivery": str(n),
                     "x-github-event": f"kind{n}",
                     "x-webhook-source": f"s{n}",
@@ -146,7 +146,7 @@ async def test_S12_the_tenant_belongs_to_the_key_and_not_to_the_payload() -> Non
 )
 async def test_an_agent_without_its_key_is_refused(authorization: str | None) -> None:
     async with site() as served:
-        headers = {} if authorization is None else {"authorization": authorization.encode()}
+        headers = {} if authorization is None else {b"authorization": authorization.encode()}
         answer = await served.client.post("/a2a", json={}, headers=headers)
 
     assert answer.status_code == 401
@@ -261,7 +261,7 @@ async def test_S15_odd_json_is_never_a_5xx(body: bytes) -> None:
 
 async def test_a_compressed_body_is_refused() -> None:
     async with site() as served:
-        answer = await served.send("github", b"\x1f\x8b", **{"content-encoding": "gzip"})
+        answer = await served.send("github", b"\x1f\x8b", headers={"content-encoding": "gzip"})
 
     assert answer.status_code == 415
 
@@ -348,7 +348,7 @@ async def test_S13_no_secret_reaches_the_log_an_event_or_an_answer() -> None:
             {"x-api-key": canary},
             {"cookie": canary},
         ):
-            answer = await served.send("github", {"n": str(headers)[:5]}, **headers)
+            answer = await served.send("github", {"n": str(headers)[:5]}, headers=headers)
             assert canary not in answer.text
         await served.settled()
         stored = json.dumps(

@@ -11,8 +11,10 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -21,7 +23,9 @@ from hypothesis import given, settings, strategies as st
 import harn
 from harn import (
     InvalidOption,
+    Pool,
     PoolLocked,
+    PoolTask,
     Retention,
     StorageCorrupt,
     StorageError,
@@ -32,9 +36,11 @@ from harn import (
     pool_create,
     pool_simulate_restart,
 )
+from harn.pools.journal import Journal
 from harn.pools.journal_file import journal_name
 from harn.pools.journal_records import (
     VERSION,
+    Ledger,
     PoolRecord,
     TaskRecord,
     decode,
@@ -42,6 +48,7 @@ from harn.pools.journal_records import (
     fold,
 )
 from harn.testing import FakeClock
+from tests.fake_clock import fake_clock
 
 RAN: list[object] = []
 
@@ -72,18 +79,31 @@ def fresh_notes() -> None:
 
 
 @pytest.fixture
-async def disk(tmp_path: Path) -> Any:
+async def disk(tmp_path: Path) -> AsyncIterator[Path]:
     async with harn.Runtime(state_dir=tmp_path, storage="memory://", clock=FakeClock(), seed=1):
         yield tmp_path / "pools"
 
 
-async def opened(**options: Any) -> Any:
+async def opened(**options: Any) -> Pool:
     return await pool_create(
         **{"name": "jobs", "scope": "pipeline", "pipeline_id": "nightly", **options}
     )
 
 
 FILE = "nightly__jobs.jsonl"
+
+
+def task_of(pool: Pool, id: str) -> PoolTask:
+    """The task *id*, which *pool* must know."""
+    task = pool.find(id)
+    assert task, f"{id} is unknown"
+    return task
+
+
+def journal_of(pool: Pool) -> Journal:
+    """The journal below a pool that is kept on disk."""
+    assert pool._journal
+    return pool._journal._journal
 
 
 async def test_a_queued_durable_call_resumes_in_its_old_order(disk: Path) -> None:
@@ -115,7 +135,7 @@ async def test_J10_what_cannot_resume_reloads_as_stale_with_its_reason(disk: Pat
 
     assert (first.status, first.stale_reason) == ("failed", "interrupted")
     assert (second.status, second.stale_reason) == ("failed", "never_started")
-    assert "stale after process restart" in second.error
+    assert "stale after process restart" in str(second.error)
     assert (second.priority, second.key, second.labels) == (3, "k", {"tenant_id": "t"})
     again = await pool.submit(nothing, idempotency_key="c")
     assert again.snapshot() == second
@@ -127,14 +147,14 @@ async def test_J10_what_cannot_resume_reloads_as_stale_with_its_reason(disk: Pat
 async def test_a_call_that_may_rerun_is_queued_again_after_an_interruption(disk: Path) -> None:
     pool = await opened()
     task = await pool.submit(partial(again, "x"))
-    await harn.current_runtime().clock.settle()
+    await fake_clock().settle()
     pool_simulate_restart()
 
     pool = await opened()
-    await harn.current_runtime().clock.settle()
+    await fake_clock().settle()
 
     assert RAN == ["x", "x"]
-    assert pool.find(task.id).status == "running"
+    assert task_of(pool, task.id).status == "running"
 
 
 async def test_an_unregistered_durable_function_is_stale_and_named(disk: Path) -> None:
@@ -149,9 +169,9 @@ async def test_an_unregistered_durable_function_is_stale_and_named(disk: Path) -
     finally:
         durable_calls._by_name["tests:note"] = entry
 
-    seen = pool.find(task.id).snapshot()
+    seen = task_of(pool, task.id).snapshot()
     assert seen.stale_reason == "never_started"
-    assert "tests:note is not registered" in seen.error
+    assert "tests:note is not registered" in str(seen.error)
     assert RAN == []
 
 
@@ -193,7 +213,7 @@ async def test_results_reload_as_the_same_value_or_as_text(disk: Path) -> None:
     tasks = [await pool.submit(partial(give, value)) for value in values]
     await pool.close()
     pool = await opened()
-    seen = [pool.find(task.id).snapshot() for task in tasks]
+    seen = [task_of(pool, task.id).snapshot() for task in tasks]
 
     assert [each.result for each in seen[:4]] == values[:4]
     assert [each.result_omitted for each in seen] == [False] * 4 + [True] * 4
@@ -217,7 +237,7 @@ async def test_a_result_that_is_not_json_is_marked_in_the_journal_beside_its_tex
     ledger, _ = fold(ledger.as_lines())  # as a compaction writes it
     [record] = ledger.tasks.values()
     assert (record.result_omitted, record.result_text) == (True, "{1984}")
-    seen = (await opened()).find(task.id).snapshot()
+    seen = task_of(await opened(), task.id).snapshot()
     assert (seen.result_omitted, seen.result) == (True, "{1984}")
 
 
@@ -248,8 +268,8 @@ async def test_close_with_cancel_leaves_the_durable_queue_for_the_next_opener(di
 
     assert (waiting.status, closure.status) == ("cancelled", "cancelled")
     pool = await opened()
-    assert await pool.find(waiting.id) == {"noted": 1}
-    assert pool.find(closure.id).snapshot().stale_reason == "never_started"
+    assert await task_of(pool, waiting.id) == {"noted": 1}
+    assert task_of(pool, closure.id).snapshot().stale_reason == "never_started"
 
 
 async def test_J3_submit_returns_after_the_sync_and_not_before(
@@ -273,9 +293,15 @@ async def test_J3_submit_returns_after_the_sync_and_not_before(
 async def test_a_burst_of_submits_shares_syncs(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = await opened(max_concurrent=1)
     await pool.submit(hang)
-    await harn.current_runtime().clock.settle()
-    calls, synced = [], os.fdatasync
-    monkeypatch.setattr(os, "fdatasync", lambda fd: (calls.append(fd), synced(fd)))
+    await fake_clock().settle()
+    calls: list[int] = []
+    synced = os.fdatasync
+
+    def counted(fd: int) -> None:
+        calls.append(fd)
+        synced(fd)
+
+    monkeypatch.setattr(os, "fdatasync", counted)
 
     await asyncio.gather(*(pool.submit(partial(note, n)) for n in range(1000)))
 
@@ -289,10 +315,10 @@ async def test_a_burst_of_submits_shares_syncs(disk: Path, monkeypatch: pytest.M
 def some_lines() -> list[bytes]:
     head = PoolRecord(VERSION, "pool_x", "jobs", "pipeline", "nightly", 1, 0, 0)
     tasks = [TaskRecord(VERSION, n, f"t{n}", n, key="é") for n in range(1, 4)]
-    return [encode(each) for each in (head, *tasks)]
+    return [encode(head), *map(encode, tasks)]
 
 
-def state(ledger: Any) -> object:
+def state(ledger: Ledger) -> tuple[Any, ...]:
     return ledger.pool, ledger.tasks, list(ledger.ended), ledger.last_seq
 
 
@@ -394,7 +420,7 @@ async def test_a_damaged_first_line_loses_no_task(disk: Path) -> None:
 
     pool = await opened()
 
-    assert pool.find(task.id).result == {"noted": 1}
+    assert task_of(pool, task.id).result == {"noted": 1}
     new = await pool.submit(partial(note, 2))
     assert new.id > task.id
 
@@ -520,9 +546,9 @@ async def test_J6_a_forked_child_neither_holds_the_lock_nor_writes(disk: Path) -
     pid = os.fork()
     if pid == 0:
         try:
-            broken = pool._journal._journal._broken
+            broken = journal_of(pool)._broken
             threading.Event().wait(0.3)
-            os._exit(0 if broken and pool._journal._journal._file.handle == -1 else 1)
+            os._exit(0 if broken and journal_of(pool)._file.handle == -1 else 1)
         finally:
             os._exit(2)
 
@@ -549,7 +575,7 @@ harn.run(main, state_dir=sys.argv[1])
     child = subprocess.Popen(
         [sys.executable, "-c", script, str(disk.parent)], stdout=subprocess.PIPE, text=True
     )
-    assert child.stdout.readline() == "open\n"
+    assert child.stdout and child.stdout.readline() == "open\n"
     with pytest.raises(PoolLocked):
         await opened()
 
@@ -624,11 +650,11 @@ async def test_J9_a_failed_write_fails_the_submit_and_leaves_nothing(
 ) -> None:
     pool = await opened()
     await pool.submit(hang)
-    await harn.current_runtime().clock.settle()
+    await fake_clock().settle()
     before, write = pool.snapshot(), os.pwrite
 
     def half(fd: int, data: Any, at: Any) -> Any:
-        if fd == pool._journal._journal._file.handle:
+        if fd == journal_of(pool)._file.handle:
             write(fd, bytes(data)[:7], at)
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(fd, data, at)
@@ -642,7 +668,7 @@ async def test_J9_a_failed_write_fails_the_submit_and_leaves_nothing(
     task = await pool.submit(partial(note, 2), idempotency_key="once")
     pool_simulate_restart()
     pool = await opened()
-    assert await pool.find(task.id) == {"noted": 2}
+    assert await task_of(pool, task.id) == {"noted": 2}
     assert RAN == [2]
     assert not list(disk.glob("*.damaged"))
 
@@ -652,11 +678,11 @@ async def test_J9_a_failed_write_fails_every_submit_that_shared_it(
 ) -> None:
     pool = await opened()
     await pool.submit(hang)
-    await harn.current_runtime().clock.settle()
+    await fake_clock().settle()
     write = os.pwrite
 
     def full(fd: int, data: Any, at: Any) -> Any:
-        if fd == pool._journal._journal._file.handle:
+        if fd == journal_of(pool)._file.handle:
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(fd, data, at)
 
@@ -679,11 +705,11 @@ async def test_J9_an_end_that_could_not_be_written_is_written_later(
         return 5
 
     task = await pool.submit(work)
-    await harn.current_runtime().clock.settle()
+    await fake_clock().settle()
     write, full = os.pwrite, True
 
     def failing(fd: int, data: Any, at: Any) -> Any:
-        if full and fd == pool._journal._journal._file.handle:
+        if full and fd == journal_of(pool)._file.handle:
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(fd, data, at)
 
@@ -698,7 +724,7 @@ async def test_J9_an_end_that_could_not_be_written_is_written_later(
 
     assert (await waiting).result == 5
     await pool.close()
-    assert (await opened()).find(task.id).result == 5
+    assert task_of(await opened(), task.id).result == 5
 
 
 async def test_J9_after_a_failed_sync_the_journal_takes_nothing_more(
@@ -749,7 +775,7 @@ async def test_a_closure_that_had_not_begun_never_begins_after_a_restart(disk: P
     task = pool.submit_nowait(partial(note, 1))
 
     pool_simulate_restart()
-    await harn.current_runtime().clock.settle()
+    await fake_clock().settle()
 
     assert RAN == []
     assert (await task.wait()).stale_reason == "never_started"
@@ -762,7 +788,7 @@ async def test_a_cancelled_submit_leaves_no_task_also_after_a_restart(
 ) -> None:
     pool = await opened()
     await pool.submit(hang)
-    await harn.current_runtime().clock.settle()
+    await fake_clock().settle()
     allow, synced = threading.Event(), os.fdatasync
     monkeypatch.setattr(os, "fdatasync", lambda fd: (allow.wait(10), synced(fd)))
     submit = asyncio.ensure_future(pool.submit(partial(note, 1), idempotency_key="k"))
@@ -800,7 +826,7 @@ async def test_the_journal_is_compacted_while_it_runs(disk: Path) -> None:
 
 
 async def test_retention_by_age_holds_across_restarts(disk: Path) -> None:
-    clock = harn.current_runtime().clock
+    clock = fake_clock()
     pool = await opened(retention=Retention(age="1h"))
     await (await pool.submit(partial(note, 1), idempotency_key="k"))
     await pool.close()
@@ -840,6 +866,7 @@ async def test_J5_compaction_is_all_or_nothing_at_every_step(
 
     file, calls = JournalFile(disk / FILE), 0
     header = fold(before.splitlines(keepends=True))[0].pool
+    assert header
     ledger = file.open(header, (100, 0))
     module = fcntl if step == "flock" else os
     real = getattr(module, step)
@@ -878,14 +905,21 @@ async def test_J5_the_new_file_is_synced_before_its_rename_and_the_directory_aft
     await (await opened()).close()
     file = JournalFile(disk / FILE)
     header = fold((disk / FILE).read_bytes().splitlines(keepends=True))[0].pool
+    assert header
     ledger = file.open(header, (100, 0))
-    calls, sync, rename = [], os.fsync, os.rename
+    calls: list[str] = []
+    sync, rename = os.fsync, os.rename
 
-    def kind(fd: int) -> Any:
-        return "directory" if stat.S_ISDIR(os.fstat(fd).st_mode) else "file"
+    def synced(fd: int) -> None:
+        calls.append("sync directory" if stat.S_ISDIR(os.fstat(fd).st_mode) else "sync file")
+        sync(fd)
 
-    monkeypatch.setattr(os, "fsync", lambda fd: (calls.append(f"sync {kind(fd)}"), sync(fd)))
-    monkeypatch.setattr(os, "rename", lambda *a, **k: (calls.append("rename"), rename(*a, **k)))
+    def renamed(*args: Any, **options: Any) -> None:
+        calls.append("rename")
+        rename(*args, **options)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
     file.compact(ledger, file.end)
     file.close()
 
@@ -899,19 +933,29 @@ def test_a_line_carries_its_checksum_and_reads_back() -> None:
 
 def test_two_processes_race_for_one_pool_and_one_wins(tmp_path: Path) -> None:
     racer = Path(__file__).parents[1] / "crash" / "pool_racer.py"
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
     command = [sys.executable, str(racer), str(tmp_path)]
-    processes = [subprocess.Popen(command, **pipes) for _ in range(2)]
+    processes = [
+        subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True, bufsize=1) for _ in range(2)
+    ]
+
+    def say(to: subprocess.Popen[str], text: str) -> None:
+        assert to.stdin
+        to.stdin.write(text)
+
+    def answer_of(process: subprocess.Popen[str]) -> str:
+        assert process.stdout
+        return process.stdout.readline()
+
     try:
-        assert [each.stdout.readline() for each in processes] == ["ready\n"] * 2
+        assert [answer_of(each) for each in processes] == ["ready\n"] * 2
         for number in range(5):
             for each in processes:
-                each.stdin.write(f"go {number}\n")
-            answers = [each.stdout.readline() for each in processes]
+                say(each, f"go {number}\n")
+            answers = [answer_of(each) for each in processes]
             assert sorted(answers) == ["locked\n", "won\n"]
             winner = processes[answers.index("won\n")]
-            winner.stdin.write("release\n")
-            assert winner.stdout.readline() == "released\n"
+            say(winner, "release\n")
+            assert answer_of(winner) == "released\n"
     finally:
         for each in processes:
             each.communicate(timeout=30)

@@ -14,12 +14,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from harn import Runtime, durable, pool_create, pool_simulate_restart
 from harn.testing import FakeClock
 
-GATES: dict[int, asyncio.Event] = {}
+
+class Gate(asyncio.Event):
+    """Where a task waits; *fails* says how it ends."""
+
+    fails = False
+
+
+GATES: dict[int, Gate] = {}
 """The gate behind which the latest run of each number waits."""
 
 
 async def closure(number: int) -> int:
-    gate = GATES[number] = asyncio.Event()
+    gate = GATES[number] = Gate()
     await gate.wait()
     if gate.fails:
         raise ValueError(number)
@@ -93,9 +100,11 @@ class JournalMachine(RuleBasedStateMachine):
             self.seen[number] = ("running", None)
 
     @rule(kind=st.sampled_from(["once", "rerun", "closure"]), key=st.sampled_from([None, "x", "y"]))
-    def submits(self, kind: Any, key: str) -> None:
+    def submits(self, kind: str, key: str | None) -> None:
         number = len(self.ids)
-        fn = partial(CALLS.get(kind, closure), self.keys.get(key, number))
+        fn = partial(
+            CALLS.get(kind, closure), number if key is None else self.keys.get(key, number)
+        )
         task = self.do(self.pool.submit(fn, idempotency_key=key))
         if key in self.keys:
             assert task.id == self.ids[self.keys[key]]
@@ -108,7 +117,7 @@ class JournalMachine(RuleBasedStateMachine):
         self.move_up()
 
     @rule(which=st.integers(0, 10), fails=st.booleans())
-    def a_running_task_ends(self, which: int, fails: Any) -> None:
+    def a_running_task_ends(self, which: int, fails: bool) -> None:
         if not (running := self.those("running")):
             return
         number = running[which % len(running)]

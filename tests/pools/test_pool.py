@@ -9,7 +9,7 @@ import functools
 import inspect
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -25,6 +25,7 @@ from harn import (
     PoolFull,
     PoolNotFound,
     PoolScopeUnavailable,
+    PoolTask,
     PoolTaskCancelled,
     PoolTaskFailed,
     PoolTaskRejected,
@@ -44,6 +45,7 @@ from harn import (
     unsettled_state,
 )
 from harn.testing import FakeClock
+from tests.fake_clock import fake_clock
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -166,7 +168,7 @@ async def test_a_coroutine_instead_of_its_function_is_refused_without_a_warning(
     pool = await pool_create()
 
     with pytest.raises(InvalidOption):
-        await pool.submit(nothing())
+        await pool.submit(nothing())  # type: ignore[arg-type]
 
 
 class Bad(Exception):
@@ -221,7 +223,7 @@ async def test_a_failed_task_is_logged_with_its_traceback(caplog: pytest.LogCapt
     [line] = [record for record in caplog.records if record.name == "harn.pools"]
     assert line.levelname == "WARNING"
     assert "'p'" in line.getMessage() and "nothing there" in line.getMessage()
-    assert line.exc_info[0] is LookupError
+    assert line.exc_info and line.exc_info[0] is LookupError
 
 
 async def test_the_cause_of_a_failure_is_the_original_exception() -> None:
@@ -234,6 +236,7 @@ async def test_the_cause_of_a_failure_is_the_original_exception() -> None:
         await task
     assert caught.value.__cause__ is error
     assert task.error == "ValueError: boom"
+    assert error.__traceback__
     assert "worker.py" not in str(error.__traceback__.tb_frame.f_code.co_filename)
 
 
@@ -303,7 +306,8 @@ async def test_closures_run_in_the_context_of_their_submit() -> None:
 
 
 async def test_defers_and_permits_of_a_closure_end_with_it() -> None:
-    pool, calls = await pool_create(), []
+    calls: list[str] = []
+    pool = await pool_create()
 
     async def work() -> None:
         harn.defer(calls.append, "deferred")
@@ -417,7 +421,7 @@ async def test_a_task_cancelled_before_its_worker_begins_never_runs() -> None:
 
 async def test_a_cancel_that_meets_the_last_step_hits_nobody_else() -> None:
     pool = await pool_create(max_concurrent=1)
-    holder = []
+    holder: list[PoolTask] = []
 
     async def cancels_itself() -> str:
         holder[0].cancel()
@@ -438,7 +442,9 @@ async def test_a_closure_that_cancels_its_own_asyncio_task_hits_only_itself() ->
     pool = await pool_create(max_concurrent=1)
 
     async def stubborn() -> None:
-        asyncio.current_task().cancel()
+        this = asyncio.current_task()
+        assert this
+        this.cancel()
         await asyncio.sleep(1)
 
     task, after = await pool.submit(stubborn), await pool.submit(an_async_function)
@@ -517,7 +523,7 @@ async def test_B2_blocked_submitters_enter_in_the_order_they_came() -> None:
     pool = await pool_create(queue="fifo", backpressure=backpressure_queue(1))
     _, gate = await blocked(pool)
     await pool.submit(nothing)
-    order = []
+    order: list[object] = []
     line = [
         asyncio.ensure_future(pool.submit(functools.partial(note, order, number)))
         for number in range(5)
@@ -537,7 +543,7 @@ async def test_B2_blocked_submitters_enter_in_the_order_they_came() -> None:
     adds_up(pool)
 
 
-async def note(order: Any, number: int) -> None:
+async def note(order: list[object], number: object) -> None:
     order.append(number)
 
 
@@ -545,7 +551,7 @@ async def test_B2_a_newcomer_does_not_overtake_those_who_wait() -> None:
     pool = await pool_create(queue="fifo", backpressure=backpressure_queue(1))
     _, gate = await blocked(pool)
     await pool.submit(nothing)
-    order = []
+    order: list[object] = []
     parked = asyncio.ensure_future(pool.submit(functools.partial(note, order, "parked")))
     await asyncio.sleep(0)
 
@@ -652,7 +658,7 @@ async def test_B6_a_refused_submit_leaves_nothing_behind(
 
     assert (pool.snapshot(), await harn.event_log_read("lifecycle.pool.audit")) == before
     gate.let_go.set()
-    await harn.current_runtime().clock.settle()
+    await fake_clock().settle()
     ran = await pool.submit(an_async_function, idempotency_key="once")
     assert await ran == "async"
 
@@ -716,7 +722,7 @@ async def test_I3_a_rejected_task_binds_nothing() -> None:
     await pool.submit(nothing)
     rejected = await pool.submit(nothing, idempotency_key="once")
     gate.let_go.set()
-    await harn.current_runtime().clock.settle()
+    await fake_clock().settle()
 
     again = await pool.submit(nothing, idempotency_key="once")
 
@@ -733,7 +739,7 @@ async def test_I5_keys_are_exact_strings_and_each_tenant_has_its_own(runtime: Ru
 
     assert len({task.id for task in tasks}) == len(keys)
     with pytest.raises(InvalidOption, match="idempotency_key"):
-        await pool.submit(nothing, idempotency_key=1)
+        await pool.submit(nothing, idempotency_key=1)  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match="surrogates"):
         await pool.submit(nothing, idempotency_key="\ud800")
 
@@ -795,7 +801,7 @@ async def test_P9_a_closure_that_waits_for_its_own_full_pool_is_told() -> None:
     with pytest.raises(PoolTaskFailed) as caught:
         await task
     assert isinstance(caught.value.__cause__, DeadlockError)
-    await harn.current_runtime().clock.settle()
+    await fake_clock().settle()
     assert pool.snapshot().completed == 1
 
 
@@ -812,7 +818,7 @@ async def test_P9_a_closure_on_a_thread_that_waits_for_its_own_full_pool_is_told
     ended = sorted(await pool_wait(tasks), key=lambda each: each.status)
     assert [each.status for each in ended] == ["completed", "failed"]
     assert ended[0].result == "async"
-    assert ended[1].error.startswith("DeadlockError")
+    assert str(ended[1].error).startswith("DeadlockError")
 
 
 async def test_P9_a_closure_that_submits_into_its_own_full_queue_is_told() -> None:
@@ -852,14 +858,14 @@ async def test_P9_only_the_last_of_several_waiting_closures_is_told() -> None:
 
 async def test_P9_a_task_that_waits_for_itself_is_told_when_it_is_alone() -> None:
     pool = await pool_create(max_concurrent=3)
-    holder = []
+    holder: list[PoolTask] = []
 
     async def alone() -> None:
         await holder[0]
 
     _, gate = await blocked(pool)
     holder.append(await pool.submit(alone))
-    await harn.current_runtime().clock.settle()
+    await fake_clock().settle()
     assert holder[0].status == "running"
 
     gate.let_go.set()
@@ -882,22 +888,29 @@ async def test_a_priority_that_no_journal_could_keep_is_refused(priority: Any) -
 @pytest.mark.parametrize("label", ["prioritty", "idempotency_keys", "keyy"])
 async def test_a_label_like_a_misspelt_option_is_refused(label: str) -> None:
     pool = await pool_create()
+    labels: dict[str, Any] = {label: "x"}
 
     with pytest.raises(InvalidOption, match="did you mean"):
-        await pool.submit(nothing, **{label: "x"})
+        await pool.submit(nothing, **labels)
 
 
 async def test_a_fair_pool_falls_back_to_key_and_wants_strings() -> None:
     pool = await pool_create(queue=fair_round_robin("tenant_id"))
-    order = []
+    order: list[object] = []
     _, gate = await blocked(pool)
-    for number, options in enumerate(
-        [{"key": "a"}, {"key": "a"}, {"tenant_id": "a"}, {"tenant_id": "b"}, {"key": "c"}, {}]
-    ):
+    submits: list[dict[str, Any]] = [
+        {"key": "a"},
+        {"key": "a"},
+        {"tenant_id": "a"},
+        {"tenant_id": "b"},
+        {"key": "c"},
+        {},
+    ]
+    for number, options in enumerate(submits):
         last = await pool.submit(functools.partial(note, order, number), **options)
 
     with pytest.raises(InvalidOption, match="tenant_id"):
-        await pool.submit(nothing, tenant_id=5)
+        await pool.submit(nothing, tenant_id=5)  # type: ignore[arg-type]
     gate.let_go.set()
     await pool.close()
 
@@ -977,7 +990,8 @@ async def test_pool_wait_takes_snapshots_and_refuses_nonsense() -> None:
 
     assert [each.id for each in seen] == [task.id for task in tasks]
     assert await pool_wait([]) == []
-    for wrong in (3, "x", [3], {"id": "x"}):
+    nonsense: tuple[Any, ...] = (3, "x", [3], {"id": "x"})
+    for wrong in nonsense:
         with pytest.raises(InvalidOption):
             await pool_wait(wrong)
     with pytest.raises(PoolNotFound):
@@ -1016,12 +1030,13 @@ async def test_unsettled_state_lists_the_queued_then_the_running(clock: FakeCloc
 
 
 async def test_submitted_by_names_the_first_that_is_known() -> None:
-    for options, expected in [
+    known: list[tuple[dict[str, Any], str]] = [
         ({"workflow_id": "w", "agent_session_id": "a", "worker_id": "k"}, "w"),
         ({"agent_session_id": "a", "worker_id": "k"}, "a"),
         ({"worker_id": "k"}, "k"),
         ({}, "user"),
-    ]:
+    ]
+    for options, expected in known:
         async with harn.Runtime(**options):
             task = await (await pool_create()).submit(nothing)
             assert task.submitted_by == (await task.wait()).submitted_by == expected
@@ -1105,7 +1120,7 @@ async def test_an_idle_pool_has_no_tasks_of_its_own() -> None:
     pool = await pool_create(max_concurrent=3)
     await pool_wait([await pool.submit(nothing) for _ in range(9)])
 
-    await harn.current_runtime().clock.settle()
+    await fake_clock().settle()
 
     assert asyncio.all_tasks() == before
 
@@ -1225,7 +1240,7 @@ async def test_the_arguments_of_submit_go_to_the_function(fn: Any, args: Any, re
         (_times, (), "a"),
         (_times, (1, 2, 3), "too many"),
         (functools.partial(_times, 1, 2), (3,), "too many"),
-        (functools.partial(_times, 1, d=2), (), "d"),
+        (functools.partial(cast(Any, _times), 1, d=2), (), "d"),
         (_Adder(), (), "n"),
         (lambda: 1, ({"priority": 5},), "options are keywords"),
         (_Adder().__call__, (1, 2), "too many"),
@@ -1244,7 +1259,7 @@ async def test_arguments_that_do_not_fit_are_refused_at_once(fn: Any, args: Any,
 
 async def test_pool_create_says_that_its_options_are_keywords() -> None:
     with pytest.raises(TypeError, match="options are keywords"):
-        await pool_create({"name": "review"})
+        await pool_create({"name": "review"})  # type: ignore[call-arg, arg-type]
 
     assert "name" in inspect.signature(pool_create).parameters
     assert inspect.iscoroutinefunction(pool_create)

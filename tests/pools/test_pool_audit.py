@@ -144,7 +144,7 @@ async def test_the_dequeue_span_links_back_to_the_submit_span(runtime: Runtime, 
     second = await pool.submit(functools.partial(asyncio.sleep, 0))
     await pool_wait([first, second])
 
-    by_task: dict[str, dict] = {}
+    by_task: dict[str, dict[str, Any]] = {}
     for span in spans.get_finished_spans():
         by_task.setdefault(span.attributes["harn.pool.task"], {})[span.name] = span
 

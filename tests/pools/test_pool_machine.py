@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from harn import (
     PoolBusy,
     PoolFull,
+    PoolTask,
     Runtime,
     backpressure_queue,
     fail_fast,
@@ -33,17 +34,23 @@ POLICIES = {
 }
 
 
+class Gate(asyncio.Event):
+    """Where a task waits; *fails* says how it ends."""
+
+    fails = False
+
+
 class PoolMachine(RuleBasedStateMachine):
     """Submits, ends and cancels; after every step the pool must agree with the model."""
 
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
-        self.tasks: list = []  # (PoolTask, Item) of every accepted submit
-        self.gates: dict[int, asyncio.Event] = {}
+        self.tasks: list[tuple[PoolTask, Item]] = []  # every accepted submit
+        self.gates: dict[int, Gate] = {}
         self.running: list[Item] = []
         self.statuses: dict[int, str] = {}
-        self.parked: list[tuple[asyncio.Future, Item]] = []
+        self.parked: list[tuple[asyncio.Future[PoolTask], Item]] = []
         self.keys: dict[str, int] = {}
         self.most = 0
         self.number = 0
@@ -86,7 +93,7 @@ class PoolMachine(RuleBasedStateMachine):
             await self.runtime.aclose()
 
     async def closure(self, number: int) -> Any:
-        gate = self.gates[number] = asyncio.Event()
+        gate = self.gates[number] = Gate()
         self.most = max(self.most, len(self.gates))
         try:
             await gate.wait()
@@ -169,7 +176,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.enter(item)
 
     @rule(which=st.integers(0, 10), fails=st.booleans())
-    def a_running_task_ends(self, which: int, fails: Any) -> None:
+    def a_running_task_ends(self, which: int, fails: bool) -> None:
         if not self.running:
             return
         item = self.running.pop(which % len(self.running))

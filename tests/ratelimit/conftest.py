@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ async def world(
     request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path
 ) -> AsyncIterator[Runtime]:
     """A runtime whose limiter keeps its rows in memory, in a file, or in PostgreSQL."""
-    options: dict[str, object] = {}
+    options: dict[str, Any] = {}
     if request.param == "sqlite":
         options["state_dir"] = tmp_path
     elif request.param == "postgres":

@@ -13,7 +13,7 @@ from harn import Bucket, Runtime, durable_rate_limit_acquire as acquire, llm_slo
 from harn.cli import invoke
 
 
-def listed(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, dict]:
+def listed(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, dict[str, Any]]:
     assert invoke(["ratelimit", "ls", "--json", *argv]) == 0
     return {each["key"]: each for each in json.loads(capsys.readouterr().out)["buckets"]}
 

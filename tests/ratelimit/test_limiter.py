@@ -23,10 +23,11 @@ from harn.ratelimit import Limiter
 from harn.storage import Store, limits
 from harn.telemetry.metrics import Metrics
 from harn.testing import FakeClock, fresh_runtime, mock_time
+from tests.fake_clock import fake_clock
 from tests.sweep import Run, sweep
 
 
-def spawn(coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task:
+def spawn(coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     return asyncio.get_running_loop().create_task(coroutine)
 
 
@@ -36,6 +37,7 @@ async def use_of(key: str, state_path: Any = None) -> tuple[int, int]:
         from harn import current_runtime
 
         line = current_runtime().service(Limiter).at(state_path)
+        assert line.read_now
         now = line.read_now()
         for each in await line.store.run(lambda: limits.list_buckets(now), write=False):
             if each.key == key:
@@ -352,7 +354,7 @@ async def test_S21_rows_of_a_clock_far_ahead_hold_for_one_window(tmp_path: Path)
 
     async with fresh_runtime(clock=FakeClock("2026-01-01T00:00:00Z")) as runtime:
         refused = await acquire(key="k", limit=1, state_path=path, timeout_ms=0)
-        await runtime.clock.advance("60s")
+        await fake_clock(runtime).advance("60s")
         again = await acquire(key="k", limit=1, state_path=path, timeout_ms=0)
 
     assert (refused.retry_after_ms, again.ok) == (60_000, True)
@@ -391,7 +393,7 @@ async def test_a_cancelled_acquire_leaves_no_place_in_line(
 
 
 async def test_G7_wherever_it_is_cancelled_an_acquire_leaves_nothing(world: Runtime) -> None:
-    world.clock.autojump = True
+    fake_clock(world).autojump = True
     buckets = [Bucket("a", 2, units=2, window_ms=50), Bucket("b", 1, window_ms=50)]
 
     completed: list[int] = []
@@ -399,13 +401,13 @@ async def test_G7_wherever_it_is_cancelled_an_acquire_leaves_nothing(world: Runt
     async def case() -> None:
         for _ in range(3):
             await acquire(buckets=buckets)
-            completed.append(world.clock.now_ms())
+            completed.append(fake_clock(world).now_ms())
 
     async def only_what_was_handed_out_counts(run: Run) -> None:
-        live = bool(completed) and world.clock.now_ms() < completed[-1] + 50
+        live = bool(completed) and fake_clock(world).now_ms() < completed[-1] + 50
         assert await use_of("a") == (2 * live, 0), run
         assert await use_of("b") == (live, 0), run
-        await world.clock.advance("50ms")
+        await fake_clock(world).advance("50ms")
         completed.clear()
 
     assert await sweep(case, only_what_was_handed_out_counts) > 5

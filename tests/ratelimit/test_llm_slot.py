@@ -25,6 +25,7 @@ from harn.ratelimit.call_slots import CallSlotsByRoute
 from harn.ratelimit.retry_after import is_retryable, wait_in
 from harn.storage import limits
 from harn.testing import FakeClock, fresh_runtime
+from tests.fake_clock import fake_clock
 from tests.sweep import Run, sweep
 
 NOW = 1_767_225_600_000  # 2026-01-01T00:00:00Z
@@ -39,7 +40,7 @@ class ApiError(Exception):
         self.response = type("Response", (), {"headers": headers or {}})()
 
 
-def spawn(coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task:
+def spawn(coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     return asyncio.get_running_loop().create_task(coroutine)
 
 
@@ -47,6 +48,7 @@ async def used(runtime: Runtime) -> dict[str, int]:
     from harn.ratelimit.llm_slot import FILE
 
     line = runtime.service(Limiter).at(None, FILE)
+    assert line.read_now
     now = line.read_now()
     found = await line.store.run(lambda: limits.list_buckets(now), write=False)
     return {each.key: each.used for each in found if not each.key.endswith("cooldown")}
@@ -135,21 +137,21 @@ async def test_call_slots_are_granted_in_order_and_their_number_may_change(
 async def test_wherever_it_is_cancelled_a_slot_releases_its_call_slot_and_quota(
     world: Runtime,
 ) -> None:
-    world.clock.autojump = True
+    fake_clock(world).autojump = True
     llm_rate_limit("acme", rpm=1, concurrency=1)
     entered: list[int] = []
 
     async def case() -> None:
         for _ in range(2):
             async with llm_slot("acme"):
-                entered.append(world.clock.now_ms())
+                entered.append(fake_clock(world).now_ms())
 
     async def all_is_free(run: Run) -> None:
         slots = world.service(CallSlotsByRoute).of("llm:provider:acme")
         assert (slots.taken, slots.waiting.first()) == (0, None), run
-        live = bool(entered) and world.clock.now_ms() < entered[-1] + 60_000
+        live = bool(entered) and fake_clock(world).now_ms() < entered[-1] + 60_000
         assert (await used(world)).get("llm:provider:acme:rpm", 0) == live, run
-        await world.clock.advance("60s")
+        await fake_clock(world).advance("60s")
         entered.clear()
 
     assert await sweep(case, all_is_free) > 4
@@ -324,11 +326,11 @@ def test_only_what_may_pass_is_tried_again(error: Any, again: bool) -> None:
 
 
 async def test_with_rate_limit_tries_again_and_doubles_its_pause(world: Runtime) -> None:
-    world.clock.autojump = True
+    fake_clock(world).autojump = True
     calls: list[int] = []
 
     async def ask() -> str:
-        calls.append(world.clock.now_ms() - NOW)
+        calls.append(fake_clock(world).now_ms() - NOW)
         if len(calls) < 4:
             raise ConnectionResetError
         return "done"
@@ -338,11 +340,11 @@ async def test_with_rate_limit_tries_again_and_doubles_its_pause(world: Runtime)
 
 
 async def test_with_rate_limit_waits_as_long_as_the_provider_asked(world: Runtime) -> None:
-    world.clock.autojump = True
+    fake_clock(world).autojump = True
     calls: list[int] = []
 
     async def ask() -> str:
-        calls.append(world.clock.now_ms() - NOW)
+        calls.append(fake_clock(world).now_ms() - NOW)
         if len(calls) < 2:
             raise ApiError(429, {"retry-after": "7"})
         return "done"
@@ -352,7 +354,7 @@ async def test_with_rate_limit_waits_as_long_as_the_provider_asked(world: Runtim
 
 
 async def test_with_rate_limit_gives_up_with_the_last_error(world: Runtime) -> None:
-    world.clock.autojump = True
+    fake_clock(world).autojump = True
     calls = 0
 
     async def ask() -> None:

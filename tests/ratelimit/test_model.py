@@ -106,7 +106,9 @@ async def carry_out(wishes: list[Wish]) -> list[tuple[int | None, int | None]]:
             assert now < 2500
             for due in sorted(each for each in to_settle if each[0] == now):
                 to_settle.remove(due)
-                await due[2].settle(dict.fromkeys(wishes[due[1]].units, wishes[due[1]].settle[1]))
+                wish = wishes[due[1]]
+                assert wish.settle
+                await due[2].settle(dict.fromkeys(wish.units, wish.settle[1]))
                 await clock.settle()
             for number, wish in enumerate(wishes):
                 if wish.at == now:
@@ -204,7 +206,7 @@ named = st.lists(
 )
 
 
-async def name_rules(turns: Any, where: object) -> tuple[list[bool], list[bool]]:
+async def name_rules(turns: Any, where: str | Path) -> tuple[list[bool], list[bool]]:
     """Let two processes name one key by different rules; return what was granted, and should."""
     clock, model, found, expected = FakeClock(0), RulesModel(), [], []
     async with Runtime(clock=clock) as one, Runtime(clock=clock) as two:

@@ -8,13 +8,14 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from harn import Bucket, Runtime, StorageBusy, durable_rate_limit_acquire
+from harn import Bucket, RateLimitGrant, Runtime, StorageBusy, durable_rate_limit_acquire
 from harn.context import current_frame_var
 from harn.ratelimit import Limiter, process_identity
 from harn.storage import ask, limits
@@ -24,12 +25,12 @@ from harn.testing import FakeClock
 class Neighbour:
     """A runtime of its own; what it acquires belongs to it, whoever calls."""
 
-    def __init__(self, clock: FakeClock, where: object) -> None:
+    def __init__(self, clock: FakeClock, where: str | Path) -> None:
         self.runtime = Runtime(clock=clock)
         self.where = where
-        self.tasks: list[asyncio.Task] = []
+        self.tasks: list[asyncio.Task[RateLimitGrant]] = []
 
-    def take(self, key: str = "k", **options: Any) -> asyncio.Task:
+    def take(self, key: str = "k", **options: Any) -> asyncio.Task[RateLimitGrant]:
         token = current_frame_var.set(self.runtime.frame)
         try:
             options = {"limit": 1, "window_ms": 1000, **options}
@@ -56,7 +57,7 @@ async def street(
     request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path
 ) -> AsyncIterator[list[Neighbour]]:
     """Three neighbours that share one store by one fake clock."""
-    where = tmp_path / "limits.sqlite"
+    where: str | Path = tmp_path / "limits.sqlite"
     if request.param == "postgres":
         where = request.getfixturevalue("postgres_url")
     async with contextlib.AsyncExitStack() as stack:
@@ -79,6 +80,10 @@ async def tickets(neighbour: Neighbour) -> list[str]:
     return [each.key for each in found for _ in range(each.waiting)]
 
 
+def _note(order: list[int], number: int, _: object) -> None:
+    order.append(number)
+
+
 async def test_R7_whoever_came_first_is_served_first_in_whichever_process(
     street: list[Neighbour], clock: FakeClock
 ) -> None:
@@ -86,7 +91,7 @@ async def test_R7_whoever_came_first_is_served_first_in_whichever_process(
     order: list[int] = []
     for number in range(9):
         task = street[number % 3].take()
-        task.add_done_callback(lambda _, number=number: order.append(number))
+        task.add_done_callback(partial(_note, order, number))
         await clock.settle()
 
     await clock.advance("12s")

@@ -32,15 +32,15 @@ rate_limits = { input_tpm = 5000 }
 
 
 @pytest.fixture
-async def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+async def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def in_force(provider: str, model: str | None = None) -> dict | None:
+def in_force(provider: str, model: str | None = None) -> dict[str, Any] | None:
     found = llm_rate_limit(provider, model)
     assert found is None or isinstance(found, ProviderLimits)
-    return found and found.as_dict()
+    return found.as_dict() if found else None
 
 
 @pytest.mark.parametrize("name", ["providers.toml", "harn.toml", "elsewhere.toml"])

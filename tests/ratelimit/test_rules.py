@@ -119,6 +119,7 @@ async def test_R6_the_rules_of_a_killed_process_hold(
     if engine == "postgres":
         where = request.getfixturevalue("postgres_url")
     child = subprocess.Popen([sys.executable, "-c", CHILD, where], stdout=subprocess.PIPE)
+    assert child.stdout
     try:
         await asyncio.to_thread(child.stdout.readline)
     finally:

@@ -17,6 +17,7 @@ from harn.ratelimit import Limiter
 from harn.ratelimit.llm_slot import FILE
 from harn.storage import limits
 from harn.testing import FakeClock, fresh_runtime
+from tests.fake_clock import fake_clock
 from tests.sweep import Run, sweep
 
 MINUTE = 60_000
@@ -50,7 +51,7 @@ class Server:
         return max(map(len, minutes)), max(map(sum, minutes))
 
 
-async def play(calls: Sequence[Call], agents: int, **allowed: int) -> Server:
+async def play(calls: Sequence[Call], agents: int, **allowed: Any) -> Server:
     """Let *agents* make *calls* as fast as the limits allow, in virtual time."""
     server, left = Server(), list(reversed(calls))
     clock = FakeClock(0, autojump=True)
@@ -119,6 +120,7 @@ def test_long_answers_cost_no_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def in_use(runtime: Runtime) -> int:
     line = runtime.service(Limiter).at(None, FILE)
+    assert line.read_now
     now = line.read_now()
     found = await line.store.run(lambda: limits.list_buckets(now), write=False)
     return sum(each.used for each in found if each.key.endswith("rpm"))
@@ -209,7 +211,7 @@ async def test_an_unlimited_provider_has_nothing_to_date_anew(
 async def test_wherever_it_is_cancelled_a_late_sending_leaves_the_quota_used(
     world: Runtime,
 ) -> None:
-    clock = world.clock
+    clock = fake_clock(world)
     clock.autojump = True
     llm_rate_limit("acme", rpm=10)
     entered: list[float] = []

@@ -22,7 +22,7 @@ class Bucket:
 
     page: int = 2
     rows: dict[int, Row] = field(default_factory=dict)
-    stored: tuple = EMPTY
+    stored: tuple[Any, ...] = EMPTY
 
     def at(self, now: int) -> Window:
         window = open_window(self.stored)
@@ -190,12 +190,12 @@ def test_R6_no_span_of_any_rule_holds_more_than_its_limit_while_it_is_in_force(
 
     for passed, which, units, _ in steps:
         now += passed
-        rule = rules[which % len(rules)]
+        limit, span = rule = rules[which % len(rules)]
         began = {each: at for each, at in began.items() if each in model.in_force(now)}
         began.setdefault(rule, len(granted))
-        model.ask(units, *rule, now)
+        model.ask(units, limit, span, now)
         before = open_window(bucket.stored).next
-        if bucket.ask(units, *rule, now) is None:
+        if bucket.ask(units, limit, span, now) is None:
             granted.append((now, bucket.rows[before][2]))
 
         for (limit, span), since in began.items():

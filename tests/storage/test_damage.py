@@ -48,6 +48,10 @@ def zeroed(page: int) -> Damage:
     return zero
 
 
+def written_over(path: Path) -> None:
+    path.write_text("hello " * 2000)
+
+
 DAMAGE: dict[str, Damage] = {
     "NULL payload": changed("UPDATE events SET payload = NULL WHERE id = 1"),
     "NULL headers": changed("UPDATE events SET headers = NULL WHERE id = 1"),
@@ -63,7 +67,7 @@ DAMAGE: dict[str, Damage] = {
     **{f"page {page} zeroed": zeroed(page) for page in (0, 1, 2, 3, 5, 8, 12, 16, 20)},
     "half": lambda path: os.truncate(path, path.stat().st_size // 2),
     "its first bytes": lambda path: os.truncate(path, 50),
-    "no database": lambda path: path.write_text("hello " * 2000) and None,
+    "no database": written_over,
 }
 COMMANDS = [
     ["log", "verify"],

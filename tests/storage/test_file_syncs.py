@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ async def test_J9_a_commit_that_fails_fails_every_operation_in_it(
         await store.run(lambda: append([draft("a", "k", 0)]))
         first = store.submit(holds_the_thread)
         await asyncio.to_thread(began.wait)
-        meeting = [store.submit(lambda n=n: append([draft("a", "k", n)])) for n in (1, 2, 3)]
+        meeting = [store.submit(partial(append, [draft("a", "k", n)])) for n in (1, 2, 3)]
         with monkeypatch.context() as broken:
             broken.setattr(os, "fdatasync", full_disk)
             go_on.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
@@ -89,7 +90,7 @@ async def test_a_released_lease_is_free_at_once_and_remembers_its_epoch(store: S
 
 async def test_U6_of_many_who_reach_for_it_one_wins(store: Store) -> None:
     taken = await asyncio.gather(
-        *(store.run(lambda n=n: take_lease("captain", str(n), 5000)) for n in range(20))
+        *(store.run(partial(take_lease, "captain", str(n), 5000)) for n in range(20))
     )
 
     assert len([one for one in taken if one is not None]) == 1

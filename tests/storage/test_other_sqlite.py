@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "a dir" / "events.sqlite"
 
 
-def spellings(path: Path, tmp_path: Path) -> list[object]:
+def spellings(path: Path, tmp_path: Path) -> list[str | bytes | Path]:
     (tmp_path / "soft").symlink_to(path)
     os.link(path, tmp_path / "hard")
     return [

@@ -79,7 +79,7 @@ def test_a_burst_answers_in_order_and_prepares_a_text_once(pipeline: Pipeline) -
 
 
 def test_an_error_ends_its_burst_and_leaves_the_connection_usable(pipeline: Pipeline) -> None:
-    burst = [
+    burst: list[tuple[str, dict[str, Any]]] = [
         ("BEGIN", {}),
         ("SELECT %(a)s::bigint", {"a": 1}),
         ("SELECT 1 / %(a)s", {"a": 0}),

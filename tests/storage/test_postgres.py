@@ -9,6 +9,7 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from unittest.mock import ANY
 
@@ -107,7 +108,7 @@ async def test_E3_a_reader_never_skips_a_record_that_commits_late(postgres_url: 
 async def test_E3_many_writers_and_a_reader_that_never_goes_back(postgres_url: str) -> None:
     async def write(runtime: Runtime, name: int) -> None:
         for n in range(15):
-            await runtime.service(Store).run(lambda n=n: append([draft("a", "k", [name, n])]))
+            await runtime.service(Store).run(partial(append, [draft("a", "k", [name, n])]))
 
     async with Runtime(storage=postgres_url) as one, Runtime(storage=postgres_url) as two:
         await one.event_log.emit("a", "k", "start")
@@ -254,7 +255,7 @@ def crash_under_load(server: Server, restarts: int) -> tuple[list[int], list[int
                 while not stop.is_set():
                     n = next(number)
                     try:
-                        await log.store.run(lambda n=n: append([draft("a", "k", n)]))
+                        await log.store.run(partial(append, [draft("a", "k", n)]))
                     except StorageError:
                         continue
                     acknowledged.append(n)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 
 import pytest
 
@@ -18,7 +19,9 @@ class Tally:
     """A toy index: how often each kind was seen in the topics that start with `tally`."""
 
     name = "tally"
-    tables = (Table("tally", ("kind", "seen"), "dump_tally", "clear_tally", "restore_tally"),)
+    tables: tuple[Table, ...] = (
+        Table("tally", ("kind", "seen"), "dump_tally", "clear_tally", "restore_tally"),
+    )
 
     def wants(self, topic: str) -> bool:
         return topic.startswith("tally")
@@ -88,7 +91,7 @@ async def test_an_index_kept_by_the_same_transactions_equals_the_fold(
     log: EventLog, tally: Tally
 ) -> None:
     for topic, kind in (("tally.1", "a"), ("tally.2", "b"), ("tally.1", "a")):
-        await log.store.run(lambda t=topic, k=kind: count(t, k))
+        await log.store.run(partial(count, topic, kind))
 
     assert await log.store.run(lambda: one("dump_tally")) == [("a", 2), ("b", 1)]
     assert await log.store.run(lambda: compare([tally])) == []
@@ -96,7 +99,7 @@ async def test_an_index_kept_by_the_same_transactions_equals_the_fold(
 
 async def test_a_spoilt_index_is_seen_and_mended(log: EventLog, tally: Tally) -> None:
     for kind in ("a", "b", "a"):
-        await log.store.run(lambda k=kind: count("tally", k))
+        await log.store.run(partial(count, "tally", kind))
     await log.store.run(lambda: one("spoil_tally"))
 
     found = await log.store.run(lambda: compare([tally]))
@@ -123,7 +126,7 @@ async def test_a_failed_operation_leaves_log_and_index_alike(log: EventLog, tall
 
 async def test_E11_a_trim_keeps_what_an_index_says_is_not_settled(log: EventLog) -> None:
     for kind in ("a", "b", "held", "c"):
-        await log.store.run(lambda k=kind: count("tally", k))
+        await log.store.run(partial(count, "tally", kind))
 
     assert await log.trim("tally", keep=0) == 2
     assert [e.kind for e in await log.read("tally")] == ["held", "c"]
@@ -137,7 +140,7 @@ async def test_a_second_process_folds_what_the_first_one_wrote(
         for runtime in (one_, two):
             await runtime.event_log.store.run(lambda: one("make_tally"))
         for runtime, kind in ((one_, "a"), (two, "b"), (one_, "a"), (two, "a")):
-            await runtime.event_log.store.run(lambda k=kind: count("tally", k))
+            await runtime.event_log.store.run(partial(count, "tally", kind))
 
         for runtime in (one_, two):
             store = runtime.event_log.store

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import uuid
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -183,12 +184,12 @@ def as_lists(value: Any) -> Any:
 
 
 @pytest.fixture
-async def opened(storage_url: str) -> Any:
+async def opened(storage_url: str) -> AsyncIterator[Runtime]:
     async with Runtime(storage=storage_url) as runtime:
         yield runtime
 
 
-async def test_every_door_refuses_what_is_not_json_and_nothing_lands(opened: Any) -> None:
+async def test_every_door_refuses_what_is_not_json_and_nothing_lands(opened: Runtime) -> None:
     queue, bad = worker_queue("q"), {"at": datetime.now(UTC)}
 
     for call in (
@@ -208,12 +209,14 @@ async def test_every_door_refuses_what_is_not_json_and_nothing_lands(opened: Any
 
 @pytest.mark.parametrize("outcome", [b"bytes", {1}, {"at": date(2026, 1, 1)}, Word.YES])
 async def test_an_outcome_that_is_not_json_is_kept_as_text_and_marked(
-    opened: Any, outcome: Any
+    opened: Runtime, outcome: Any
 ) -> None:
     queue = worker_queue("q")
     await queue.enqueue({})
 
-    await (await queue.claim_next("w")).ack(outcome=outcome)
+    claim = await queue.claim_next("w")
+    assert claim
+    await claim.ack(outcome=outcome)
 
     [answer] = await event_log_read("worker.q.responses")
     assert answer.payload["outcome"] == str(outcome)

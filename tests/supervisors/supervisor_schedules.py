@@ -151,7 +151,7 @@ def check_stop(played: Schedule) -> None:
     for life in played.lives:
         assert life.began <= played.stop_done, "a child started after stop"
     late = [life for life in played.over if (life.ended or 0.0) >= played.stop_asked]
-    told = [life for life in late if not life.by_itself and life.ended <= played.stop_done]
+    told = [life for life in late if not life.by_itself and (life.ended or 0.0) <= played.stop_done]
     order = [life.child for life in told if life.manner in ("plain", "polite")]
     assert order == sorted(order, reverse=True), f"stopped in the order {order}"
     end = played.over_at()
@@ -176,15 +176,16 @@ def check_ledger(played: Schedule) -> None:
 
 
 def check_budgets(played: Schedule) -> None:
-    for index, policy in enumerate(played.restarts):
+    for index, restart in enumerate(played.restarts):
+        policy = restart.policy
         own, trials = own_restarts(played, index)
-        if policy.max_restarts is not None and policy.window_ms:
+        if policy.max_restarts is not None and policy.window * 1000:
             # A trial comes exactly when the circuit closes, even into a window that is still full.
-            early_trials = (policy.circuit_open_ms or 0) < policy.window_ms
+            early_trials = (policy.circuit or 0) < policy.window
             spare_trials = early_trials or policy.max_restarts == 0
             counted = [at for at in own if at not in trials] if spare_trials else own
             for early, late in zip(counted, counted[policy.max_restarts :], strict=False):
-                assert late - early >= policy.window_ms, f"child {index}: {counted}"
+                assert late - early >= policy.window * 1000, f"child {index}: {counted}"
         if policy.mode == "never":
             assert len([life for life in played.lives if life.child == index]) == 1
 

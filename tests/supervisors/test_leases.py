@@ -143,7 +143,8 @@ async def test_U6_a_lease_counts_from_when_its_renewal_was_asked_for(
     await watch.start("a")
     await clock.settle()
     store = runtime.service(Store)
-    run, answers = store.run, []
+    answers: list[Any] = []
+    run = store.run
 
     async def slow_once(*args: Any, **options: Any) -> Any:
         if answers:

@@ -12,13 +12,14 @@ from harn.supervisors.restart_policy import (
     CircuitOpen,
     GiveUp,
     History,
+    Outcome,
     affected,
     after_exit,
     backoff_ms,
     exit_noted,
     restart_noted,
 )
-from harn.supervisors.spec import Policy, Restart
+from harn.supervisors.spec import Mode, Policy, Restart, Strategy
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ from harn.supervisors.spec import Policy, Restart
     ],
 )
 def test_the_mode_decides_whether_an_exit_is_answered(
-    mode: str, outcome: str, expected: Any
+    mode: Mode, outcome: Outcome, expected: Any
 ) -> None:
     assert after_exit(Restart(mode=mode).policy, outcome, History(), 7.0) == expected
 
@@ -165,5 +166,5 @@ def test_U1_no_window_holds_more_restarts_than_allowed(
         ("escalate_to_parent", [1]),
     ],
 )
-def test_U3_the_strategy_names_the_set(strategy: str, expected: list[int]) -> None:
+def test_U3_the_strategy_names_the_set(strategy: Strategy, expected: list[int]) -> None:
     assert list(affected(strategy, 1, 4)) == expected

@@ -65,7 +65,7 @@ def test_a_misspelt_strategy_is_refused_with_the_nearest() -> None:
         {"circuit_open_ms": -5},
     ],
 )
-def test_a_bad_policy_is_refused_by_the_name_of_its_option(options: dict[str, object]) -> None:
+def test_a_bad_policy_is_refused_by_the_name_of_its_option(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidOption) as refused:
         Restart(**options)
 
@@ -136,7 +136,7 @@ def test_the_supervisors_policy_is_the_default_of_its_children() -> None:
         {"active_lease": ""},
     ],
 )
-def test_a_bad_child_is_refused(fields: dict[str, object]) -> None:
+def test_a_bad_child_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidOption):
         Child(**{"name": "a", "task": task, **fields})
 
@@ -162,7 +162,7 @@ anything = st.one_of(
 
 @given(st.dictionaries(st.sampled_from([*Restart.__slots__, "restarts"]), anything))
 @settings(deadline=None)
-def test_whatever_is_given_is_read_or_refused(given: dict[str, object]) -> None:
+def test_whatever_is_given_is_read_or_refused(given: dict[str, Any]) -> None:
     try:
         read = read_restart(given)
     except InvalidOption:

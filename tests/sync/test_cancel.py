@@ -465,6 +465,6 @@ async def one_round(runtime: Runtime, rng: random.Random, tasks: int, cancels: i
     assert received == sent
     assert max(sent.values(), default=1) == 1
     assert_all_free(runtime)
-    for found in sync_metrics():  # type: ignore[union-attr]
+    for found in sync_metrics():
         assert found.acquisition_count == found.release_count
         assert found.current_held == found.current_queue_depth == 0

@@ -345,9 +345,19 @@ def test_H6_a_true_deadlock_is_raised(
 Arrange = Callable[[Channel[Any]], Awaitable[Callable[[], Any]]]
 
 
+def both(first: Callable[[], Any], ch: Channel[Any]) -> Callable[[], None]:
+    """What calls *first* and then sends on *ch*."""
+
+    def call() -> None:
+        first()
+        ch.try_send(1)
+
+    return call
+
+
 async def a_pending_timer(ch: Channel[Any]) -> Callable[[], Any]:
     timer = asyncio.get_running_loop().call_later(3600, ch.try_send, 1)
-    return lambda: (timer.cancel(), ch.try_send(1))
+    return both(timer.cancel, ch)
 
 
 async def a_sleeping_task(ch: Channel[Any]) -> Callable[[], Any]:
@@ -355,7 +365,7 @@ async def a_sleeping_task(ch: Channel[Any]) -> Callable[[], Any]:
         await sleep(3600)
 
     handle = spawn(later)
-    return lambda: (handle.cancel(), ch.try_send(1))
+    return both(handle.cancel, ch)
 
 
 async def a_thread_of_ours(ch: Channel[Any]) -> Callable[[], Any]:
@@ -580,7 +590,7 @@ async def a_task_at_a_waitpoint(ch: Channel[Any]) -> Callable[[], Any]:
 async def a_store_operation(ch: Channel[Any]) -> Callable[[], Any]:
     activity = current_runtime().clock.activity
     activity.store_began()
-    return lambda: (activity.store_ended(), ch.try_send(1))
+    return both(activity.store_ended, ch)
 
 
 async def a_task_that_waits_for_a_pool(ch: Channel[Any]) -> Callable[[], Any]:
@@ -593,7 +603,7 @@ async def a_task_that_waits_for_a_pool(ch: Channel[Any]) -> Callable[[], Any]:
 
     task = await pool.submit(closure)
     spawn(task.wait)
-    return lambda: (woken.set(), ch.try_send(1))
+    return both(woken.set, ch)
 
 
 NEAR_MISSES: list[Arrange] = [
@@ -725,7 +735,7 @@ def test_whoever_handles_the_error_may_set_the_others_free() -> None:
         while not a._receivers:
             await asyncio.sleep(0)
         spawn(last)
-        return await handle
+        return str(await handle)
 
     # ... and here it does.
     assert run(handled) == "free"
@@ -740,7 +750,7 @@ def test_the_error_leaves_the_channel_usable() -> None:
         await ch.send(1)
         with pytest.raises(ChannelDeadlock):
             await ch.send(2)
-        return await ch.receive() + len(ch)
+        return int(await ch.receive()) + len(ch)
 
     assert run(main) == 1
 

@@ -30,6 +30,7 @@ from harn import (
     sync_rwlock_acquire,
     sync_semaphore_acquire,
 )
+from harn.sync.permit_queue import Kind
 from harn.testing import FakeClock
 
 
@@ -38,13 +39,13 @@ async def settle(times: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-def metrics(kind: str, key: str = "k") -> SyncMetrics:
-    found = sync_metrics(kind, key)  # type: ignore[arg-type]
-    assert isinstance(found, SyncMetrics)
+def metrics(kind: Kind, key: str = "k") -> SyncMetrics:
+    found = sync_metrics(kind, key)
+    assert found
     return found
 
 
-async def acquire(kind: str, timeout: Any = None, key: str = "k") -> Permit | None:
+async def acquire(kind: Kind, timeout: Any = None, key: str = "k") -> Permit | None:
     match kind:
         case "mutex":
             return await sync_mutex_acquire(key, timeout)
@@ -60,7 +61,7 @@ KINDS = ("mutex", "semaphore", "gate", "rwlock")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_Y1_Y2_one_at_a_time_and_in_order(runtime: Runtime, kind: str) -> None:
+async def test_Y1_Y2_one_at_a_time_and_in_order(runtime: Runtime, kind: Kind) -> None:
     order: list[int] = []
     inside = 0
 
@@ -83,7 +84,7 @@ async def test_Y1_Y2_one_at_a_time_and_in_order(runtime: Runtime, kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_Y5_the_first_release_is_true_the_second_false(runtime: Runtime, kind: str) -> None:
+async def test_Y5_the_first_release_is_true_the_second_false(runtime: Runtime, kind: Kind) -> None:
     permit = await acquire(kind)
     assert permit is not None
 
@@ -92,7 +93,7 @@ async def test_Y5_the_first_release_is_true_the_second_false(runtime: Runtime, k
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_Y4_a_timeout_is_none(runtime: Runtime, clock: FakeClock, kind: str) -> None:
+async def test_Y4_a_timeout_is_none(runtime: Runtime, clock: FakeClock, kind: Kind) -> None:
     held = await acquire(kind)
     waiting = asyncio.ensure_future(acquire(kind, "5s"))
     await settle()
@@ -109,7 +110,7 @@ async def test_Y4_a_timeout_is_none(runtime: Runtime, clock: FakeClock, kind: st
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_Y7_asking_again_without_a_timeout_is_an_error(runtime: Runtime, kind: str) -> None:
+async def test_Y7_asking_again_without_a_timeout_is_an_error(runtime: Runtime, kind: Kind) -> None:
     await acquire(kind)
 
     with pytest.raises(MutexReentered, match="HARN-ORC-011"):
@@ -119,7 +120,7 @@ async def test_Y7_asking_again_without_a_timeout_is_an_error(runtime: Runtime, k
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_Y7_a_child_task_is_not_the_same_task(runtime: Runtime, kind: str) -> None:
+async def test_Y7_a_child_task_is_not_the_same_task(runtime: Runtime, kind: Kind) -> None:
     held = await acquire(kind)
     child, plain = spawn(acquire, kind), asyncio.ensure_future(acquire(kind))
     await settle()
@@ -223,7 +224,8 @@ async def test_Y2_a_request_for_many_is_not_overtaken(runtime: Runtime) -> None:
 
     assert held is not None
     held.release()
-    assert (await big).permits == 3
+    got = await big
+    assert got and got.permits == 3
 
 
 async def test_a_timed_out_head_lets_those_behind_it_pass(
@@ -238,7 +240,8 @@ async def test_a_timed_out_head_lets_those_behind_it_pass(
     await clock.advance("1s")
 
     assert await big is None
-    assert (await small).permits == 1
+    got = await small
+    assert got and got.permits == 1
 
 
 @pytest.mark.parametrize(
@@ -327,7 +330,7 @@ async def test_Y9_on_every_way_out(runtime: Runtime, way: str) -> None:
 async def test_Y9_a_permit_goes_back_with_its_task(runtime: Runtime) -> None:
     permit = await spawn(sync_mutex_acquire, "k")
 
-    assert permit.released
+    assert permit and permit.released
     assert permit.release() is False
 
 
@@ -436,7 +439,7 @@ async def test_metrics_by_kind_by_key_and_of_nothing(runtime: Runtime) -> None:
     assert [each.key for each in gates] == ["a", "b"]
     assert [each.kind for each in named_a] == ["mutex", "gate"]
     with pytest.raises(InvalidOption, match="did you mean 'semaphore'"):
-        sync_metrics("semafore")  # type: ignore[call-overload, arg-type]
+        sync_metrics("semafore")  # type: ignore[call-overload]
 
 
 async def test_a_writer_counts_as_one(runtime: Runtime) -> None:
@@ -495,7 +498,8 @@ async def test_a_disowned_permit_outlives_its_scope(runtime: Runtime, asked: boo
             if asked:
                 owned(permit)
             async with scope():
-                return disown(permit)
+                kept = disown(permit)
+        return kept
 
     permit = await enter()
 
@@ -505,7 +509,7 @@ async def test_a_disowned_permit_outlives_its_scope(runtime: Runtime, asked: boo
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_disowned_permit_is_not_held_by_whoever_runs_next_on_the_same_worker(
-    runtime: Runtime, kind: str
+    runtime: Runtime, kind: Kind
 ) -> None:
     passed_on: list[Permit | None] = []
 

@@ -118,7 +118,11 @@ async def test_closing_from_a_thread_ends_every_wait() -> None:
         waits = [spawn(full.send, 1), spawn(empty.receive), spawn(channel_select, [empty])]
         await asyncio.sleep(0)
 
-        await in_threads(lambda n: (full.close(), empty.close()))
+        def close(n: int) -> None:
+            full.close()
+            empty.close()
+
+        await in_threads(close)
 
         for handle in waits[:2]:
             with pytest.raises(ChannelClosed):
@@ -223,7 +227,7 @@ async def test_Y1_semaphores_and_rwlocks_released_by_threads() -> None:
 
         await in_threads(work)
 
-        for found in sync_metrics():  # type: ignore[union-attr]
+        for found in sync_metrics():
             assert found.acquisition_count == found.release_count == 40 * THREADS
             assert found.current_held == 0
 
@@ -282,7 +286,8 @@ async def test_what_a_thread_gave_back_is_free_before_the_loop_turns(
         assert released
         assert (counted.release_count, counted.current_held) == (1, 0)
         assert without_a_turn(again) is not None
-        assert sync_metrics(counted.kind, "k").acquisition_count == 2
+        now = sync_metrics(counted.kind, "k")
+        assert now and now.acquisition_count == 2
 
 
 def start_in_this_context(thread: threading.Thread) -> None:

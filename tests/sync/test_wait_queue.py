@@ -15,7 +15,7 @@ def waiter() -> Waiter:
 
 
 async def test_those_that_gave_up_are_skipped() -> None:
-    queue = WaitQueue()
+    queue: WaitQueue[Waiter] = WaitQueue()
     a, b, c = waiter(), waiter(), waiter()
     queue.extend((a, b, c))
 
@@ -26,7 +26,7 @@ async def test_those_that_gave_up_are_skipped() -> None:
 
 
 async def test_the_dead_are_swept_out_before_they_outnumber_the_living() -> None:
-    queue = WaitQueue()
+    queue: WaitQueue[Waiter] = WaitQueue()
     living = waiter()
     queue.append(living)
 
@@ -41,7 +41,7 @@ async def test_the_dead_are_swept_out_before_they_outnumber_the_living() -> None
 
 
 async def test_a_hundred_thousand_cancelled_waiters_leave_in_no_time() -> None:
-    queue = WaitQueue()
+    queue: WaitQueue[Waiter] = WaitQueue()
     many = [waiter() for _ in range(100_000)]
     queue.extend(many)
 

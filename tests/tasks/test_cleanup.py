@@ -183,7 +183,8 @@ async def test_disown_hands_it_to_the_caller(runtime: Runtime) -> None:
         async with scope():
             thing = owned(Thing(log, "close"))
             async with scope():
-                return disown(thing)
+                disown(thing)
+        return thing
 
     async with scope():
         owned(await opens())

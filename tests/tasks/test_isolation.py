@@ -198,7 +198,7 @@ async def test_a_function_that_has_not_begun_is_withdrawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("harn.tasks.isolation.MAX_THREADS", 1)
-    begun = []
+    begun: list[int] = []
     release = threading.Event()
     async with Runtime() as runtime:
         first = spawn(release.wait)

@@ -57,6 +57,7 @@ async def test_return_and_break_join_too(runtime: Runtime) -> None:
         async with scope():
             spawn(child, "return")
             return "value"
+        raise AssertionError("the block ended before its return")
 
     assert await returns() == "value"
     for _ in range(2):

@@ -188,7 +188,7 @@ async def test_N6_a_stream_at_the_top_ends_with_the_runtime() -> None:
 
 async def test_cancelling_a_wait_for_the_next_value_loses_none(runtime: Runtime) -> None:
     stream = parallel_each_stream([10, 20], after, 2)
-    waiting = asyncio.create_task(anext(stream))  # type: ignore[arg-type]
+    waiting = asyncio.create_task(anext(stream))
     await turns(2)
     waiting.cancel()
     await asyncio.wait((waiting,))

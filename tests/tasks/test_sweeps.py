@@ -156,7 +156,7 @@ async def settle() -> None:
 
 
 async def race() -> None:
-    async def run(n: int) -> int:
+    async def run(n: int) -> Any:
         return await (give(n) if n == 2 else fail(n))
 
     await harn.parallel_race(range(4), run, 2)

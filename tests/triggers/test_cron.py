@@ -126,7 +126,7 @@ def test_T3_no_instant_fires_twice_and_all_fires_each(
 
 
 def _until(schedule: Schedule, start: int, end: int) -> list[int]:
-    found = []
+    found: list[int] = []
     for ms in schedule.after(start):
         if ms > end:
             return found

@@ -117,7 +117,7 @@ async def test_S13_payloads_are_no_part_of_audits_and_receipts(runtime: Runtime)
         assert "canary" not in json.dumps(records)
 
 
-ODD_NAMES = [
+ODD_NAMES: list[Any] = [
     "", " ", "../../x", "/etc/x", "a/b", "..", ".", "con", "x" * 300, "a\x00b", "a\nb", "\u2028", "\u202e",  # noqa: E501
     "\ud800", "e\u0301", "😀", "'; DROP TABLE", "%s", "{0}", "$(id)", "<script>", "\x1b[2J", "__proto__",  # noqa: E501
     "default", "queues", "x.claims", None, 5, True, [], {}, 1.5,

@@ -45,11 +45,10 @@ SCRIPT = """
 def test_a_cap_holds_across_processes_even_when_one_is_killed(
     engine: str, third: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    url = {
-        "sqlite": lambda: f"sqlite:///{tmp_path}/x.sqlite",
-        "file": lambda: f"file:///{tmp_path}/log",
-        "postgres": lambda: request.getfixturevalue("postgres_url"),
-    }[engine]()
+    url = {"sqlite": f"sqlite:///{tmp_path}/x.sqlite", "file": f"file:///{tmp_path}/log"}.get(
+        engine
+    )
+    url = url or request.getfixturevalue("postgres_url")
     script, ledger = tmp_path / "script.py", tmp_path / "ledger"
     script.write_text(textwrap.dedent(SCRIPT))
     command = [sys.executable, str(script), url, str(ledger)]

@@ -129,7 +129,7 @@ async def test_a_gate_that_does_not_let_a_job_in_gives_it_back_with_its_attempt(
         done.append((clock.monotonic(), event.get("provider_payload.payload")))
 
     await produce(1, 2)
-    options = {"throttle": {"max": 1, "period": "1h"}}
+    options: dict[str, Any] = {"throttle": {"max": 1, "period": "1h"}}
     draining = asyncio.ensure_future(consume(runtime, handler, **options))
     await clock.advance("10s")
     await draining
@@ -153,7 +153,7 @@ async def test_41_jobs_wait_in_the_queue_until_their_throttle_opens_and_the_drai
         done.append(clock.monotonic())
 
     await produce(1, 2, 3, 4)
-    options = {"throttle": {"max": 1, "period": "1h"}}
+    options: dict[str, Any] = {"throttle": {"max": 1, "period": "1h"}}
     draining = asyncio.ensure_future(consume(runtime, handler, workers, **options))
     await clock.advance("30s")
 

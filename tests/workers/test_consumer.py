@@ -29,7 +29,7 @@ async def test_a_drain_handles_everything_and_reports(store_runtime: Runtime) ->
     async def handler(job: Job) -> int:
         if job.payload == 7:
             raise ValueError("seven")
-        return job.payload * 2
+        return int(job.payload) * 2
 
     report = await drain("q", handler, consumer_id="me", concurrency=4)
 

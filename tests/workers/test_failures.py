@@ -16,6 +16,7 @@ from harn.telemetry.failures import MOST_TRACEBACK, traceback_text
 from harn.testing import FakeClock
 from harn.triggers import DeadLetters
 from harn.workers import Bury, GiveBack, RetryLater
+from tests.fake_clock import fake_clock
 
 
 class Broken(Exception):
@@ -76,7 +77,7 @@ async def test_explain_shows_the_last_failure(runtime: Runtime) -> None:
     queue = worker_queue("jobs")
     await queue.enqueue_many([1, 2])
     await drain("jobs", deep, claim_ttl="1s")
-    await runtime.clock.advance("2s")
+    await fake_clock(runtime).advance("2s")
     await drain("jobs", lambda job: 1 / 0 if job.id == 1 else job.id, claim_ttl="1s")
 
     told = await explain(runtime, "jobs", 1)
@@ -119,6 +120,7 @@ async def test_a_claim_failed_by_hand_is_logged_too(caplog: pytest.LogCaptureFix
         queue = worker_queue("jobs")
         await queue.enqueue(1)
         claim = await queue.claim_next("me")
+        assert claim
 
         assert await claim.fail(Broken("by hand"))
         assert not await claim.fail(Broken("again"))

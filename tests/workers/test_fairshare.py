@@ -275,7 +275,7 @@ async def take_steps(
                 model.ready.append(Waiting(receipt.job_id, key, p, now))
         elif step == "claim":
             claims = await queue.claim_many("w", detail, ttl="7d")
-            expected = []
+            expected: list[int] = []
             while len(expected) < detail and (job := model.pick(now)):
                 expected.append(job.id)
             assert [claim.job.id for claim in claims] == expected
@@ -288,9 +288,9 @@ async def take_steps(
         elif step == "release" and held:
             claim = held.pop(detail % len(held))
             await claim.release()
-            job = claim.job
-            priority = ("high", "normal", "low").index(job.priority)
-            model.release(Waiting(job.id, job.tenant_id or "", priority, job.enqueued_at_ms))
+            given = claim.job
+            priority = ("high", "normal", "low").index(given.priority)
+            model.release(Waiting(given.id, given.tenant_id or "", priority, given.enqueued_at_ms))
         elif step == "advance":
             await clock.advance(minutes=detail)
     counts = await queue.counts()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
@@ -54,10 +54,19 @@ async def commits(storage_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
         yield Commits(monkeypatch, storage_url)
 
 
+def holding(hold: asyncio.Event) -> Callable[[Job], Any]:
+    """A handler that waits until *hold* is set."""
+
+    async def handler(job: Job) -> None:
+        await hold.wait()
+
+    return handler
+
+
 async def one_job_for_others(policy: SchedulerPolicy | None, hold: asyncio.Event) -> Consumer:
     queue = worker_queue("foreign" if policy is None else "foreign-fair", policy)
     await queue.enqueue(1, trigger_id="theirs")
-    return Consumer(queue, hold.wait, stop_when_empty=False, triggers=frozenset({"ours"}))
+    return Consumer(queue, holding(hold), stop_when_empty=False, triggers=frozenset({"ours"}))
 
 
 async def a_key_at_its_cap(hold: asyncio.Event) -> Consumer:
@@ -65,24 +74,22 @@ async def a_key_at_its_cap(hold: asyncio.Event) -> Consumer:
     for _ in range(3):
         await queue.enqueue(1, tenant_id="acme")
 
-    async def handler(job: Job) -> None:
-        await hold.wait()
-
-    return Consumer(queue, handler, stop_when_empty=False, concurrency=2)
+    return Consumer(queue, holding(hold), stop_when_empty=False, concurrency=2)
 
 
 async def one_job_for_later(hold: asyncio.Event) -> Consumer:
     queue = worker_queue("later")
     await queue.enqueue(1, not_before="1h")
-    return Consumer(queue, hold.wait, stop_when_empty=False)
+    return Consumer(queue, holding(hold), stop_when_empty=False)
 
 
 async def nothing_left(hold: asyncio.Event) -> Consumer:
     queue = worker_queue("empty")
     await queue.enqueue(1)
     claim = await queue.claim_next("me")
+    assert claim
     await claim.ack()
-    return Consumer(queue, hold.wait, stop_when_empty=False)
+    return Consumer(queue, holding(hold), stop_when_empty=False)
 
 
 async def test_consumers_with_nothing_to_do_commit_nothing_for_a_second(commits: Commits) -> None:
@@ -93,7 +100,7 @@ async def test_consumers_with_nothing_to_do_commit_nothing_for_a_second(commits:
         await one_job_for_others(FAIR, hold),
         await a_key_at_its_cap(hold),
         await one_job_for_later(hold),
-        Consumer(worker_queue("unknown"), hold.wait, stop_when_empty=False),
+        Consumer(worker_queue("unknown"), holding(hold), stop_when_empty=False),
     ]
     running = [asyncio.create_task(each.run()) for each in consumers]
     while not all(each._is_empty and each._asking is None for each in consumers):

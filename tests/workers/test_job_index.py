@@ -15,7 +15,7 @@ from harn.storage import Store
 from harn.storage.log.rebuild import compare
 from harn.storage.queue import JobIndex
 from harn.testing import FakeClock, fresh_runtime
-from harn.workers import Claim
+from harn.workers import Claim, WorkerQueue
 
 KEYS = st.sampled_from(["a", "b", None])
 STEPS = st.lists(
@@ -109,7 +109,8 @@ async def test_an_index_folds_what_another_process_wrote_to_the_files(steps: lis
 async def take_turns(runtimes: list[harn.Runtime], steps: list[Any]) -> None:
     """Let each step be taken by the next of *runtimes*, whose claims are its own."""
     clock: Any = runtimes[0].clock
-    queues, held = {}, {}
+    queues: dict[harn.Runtime, list[WorkerQueue]] = {}
+    held: dict[harn.Runtime, list[Claim]] = {}
     for number, (step, detail) in enumerate([*FIRST, *FIRST, *steps]):
         runtime = runtimes[number % len(runtimes)]
         token = current_frame_var.set(runtime.frame)

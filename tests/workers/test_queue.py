@@ -538,7 +538,8 @@ async def test_D4_a_queue_reads_the_environment_when_it_is_made(
     for tenant in "aaabbb":
         await queue.enqueue({}, tenant_id=tenant)
 
-    picked = [(await queue.claim_next("w")).job.tenant_id for _ in range(6)]
+    claims = [await queue.claim_next("w") for _ in range(6)]
+    picked = [claim.job.tenant_id for claim in claims if claim]
 
     assert picked == ["a", "b"] * 3
 

@@ -73,7 +73,7 @@ def harn_command(place: Path, *argv: str, check: bool = True, **environ: str) ->
     return done
 
 
-def queue(place: Path, *argv: str, **environ: str) -> Any:
+def queue(place: Path, *argv: str, **environ: Any) -> Any:
     base = ("queue", "--config", "consumer/harn.toml", "--state-dir", "state")
     return json.loads(harn_command(place, *base, *argv, "--json", **environ).stdout)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
@@ -48,7 +48,7 @@ class AnthropicMessages:
             raw=answer,
         )
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
         """Yield the answer piece by piece; closing the iterator closes the connection."""
         used = Usage()
         first = True

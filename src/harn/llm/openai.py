@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from harn.llm.http import Secret, Wire
@@ -40,7 +40,7 @@ class OpenAICompatible:
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise self._wire.error(f"an answer without {error}", retryable=True) from None
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
         """Yield the answer piece by piece; closing the iterator closes the connection."""
         body = {**self._body(request), "stream": True, "stream_options": {"include_usage": True}}
         first = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast, overload
 
 from harn.clock import sleep_until
 from harn.current import current_runtime
@@ -234,6 +234,28 @@ def llm_slot(
     check_whole("input_tokens", input_tokens, 0)
     check_whole("output_tokens", output_tokens, 0)
     return LlmSlot(provider, model, input_tokens, output_tokens)
+
+
+@overload
+async def with_rate_limit(
+    provider: str,
+    fn: Callable[[], Awaitable[T]],
+    max_retries: int = 5,
+    backoff_ms: Duration = 1000,
+    *,
+    model: str | None = None,
+) -> T: ...
+
+
+@overload
+async def with_rate_limit(
+    provider: str,
+    fn: Callable[[], T],
+    max_retries: int = 5,
+    backoff_ms: Duration = 1000,
+    *,
+    model: str | None = None,
+) -> T: ...
 
 
 async def with_rate_limit(
