@@ -30,7 +30,7 @@ from harn import (
     sync_rwlock_acquire,
     sync_semaphore_acquire,
 )
-from harn.sync.permit_queue import Kind
+from harn.sync.permits import Kind
 from harn.testing import FakeClock
 
 
