@@ -20,7 +20,7 @@ lint: uv ## ruff, both kinds
 	$(UV) run ruff check src tests bench tools
 	$(UV) run ruff format --check src tests bench tools
 
-types: uv ## mypy --strict
+types: uv ## mypy --strict over src, tests, tools and bench
 	$(UV) run mypy
 
 check: ## everything CI does: tests, lint, types, the demo

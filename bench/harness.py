@@ -401,8 +401,8 @@ def _print(outcomes: list[Outcome], goals: list[dict[str, object]]) -> None:
         print("\ngoals")
     for goal in goals:
         mark = "met    " if goal["met"] else "NOT MET"
-        ratio = f"{goal['measured']}x" if goal["measured"] is not None else "not measured"
-        print(f"  {mark} {goal['name']}: {ratio} ({goal['goal']})")
+        found = f"{goal['measured']}x" if goal["measured"] is not None else "not measured"
+        print(f"  {mark} {goal['name']}: {found} ({goal['goal']})")
     if left_out:
         print("\nleft out")
     for each_left in left_out:

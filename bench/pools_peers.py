@@ -26,6 +26,7 @@ Everybody runs in a process of its own, with a warm-up in it that is not timed.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from bench.harness import Contest, Contestant, Goal
 from bench.peers import AIOJOBS, AIOMETER, ANYIO, HERE, Peer, contestant
@@ -42,7 +43,7 @@ def everybody(contest: str, n: int, warm: int = 0) -> tuple[Contestant, ...]:
 
     def play(peer: Peer, who: str, note: str = "") -> list[Contestant]:
         many = n // 10 if queued and peer is ANYIO else n
-        what = {"contest": contest, "who": who, "n": many, "warm": warm}
+        what: dict[str, Any] = {"contest": contest, "who": who, "n": many, "warm": warm}
         return contestant(peer, "pool_contest", name=who, note=note, **what)
 
     return (

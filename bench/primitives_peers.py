@@ -16,6 +16,7 @@ own, with a warm-up in it that is not timed.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from bench.harness import Contest, Contestant, Goal
 from bench.peers import AIOLOGIC, ANYIO, HERE, Peer, contestant
@@ -29,7 +30,7 @@ SELECT = "select from two channels"
 
 
 def play(peer: Peer, contest: str, who: str, n: int, note: str = "") -> list[Contestant]:
-    what = {"contest": contest, "who": who, "n": n, "warm": n // 20}
+    what: dict[str, Any] = {"contest": contest, "who": who, "n": n, "warm": n // 20}
     return contestant(peer, "primitive_contest", name=who, note=note, **what)
 
 

@@ -22,6 +22,7 @@ comes first in it is not timed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from bench.harness import ROUNDS, Contest, Contestant, Goal
 from bench.peers import DBOS, HERE, PGQUEUER, PROCRASTINATE, SAQ, Hear, Peer, Postgres, contestant
@@ -49,7 +50,12 @@ def everybody(
     """Return all who can do it: *n* jobs, *few* for those who are slow."""
 
     def play(peer: Peer, script: str, name: str, note: str = "", **more: int) -> list[Contestant]:
-        what = {"operation": operation, "workers": workers, "concurrency": concurrency, **more}
+        what: dict[str, Any] = {
+            "operation": operation,
+            "workers": workers,
+            "concurrency": concurrency,
+            **more,
+        }
         what |= {"at": Postgres.database, "n": few if peer in SLOW else n}
         hear = idle(name) if idle else None
         rounds = ROUNDS if peer is not DBOS else DBOS_ROUNDS - 1 if idle else DBOS_ROUNDS

@@ -8,6 +8,7 @@ so this is the price of being claimed, run and acknowledged.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from bench.harness import Contest, Contestant, Goal
 from bench.peers import PGQUEUER, Postgres, contestant
@@ -20,7 +21,12 @@ HUNDRED = "queue on PostgreSQL: claim to ack, a hundred at once"
 
 
 def twice_the_cap(n: int, concurrency: int) -> list[Contestant]:
-    what = {"operation": "drain", "n": n, "concurrency": concurrency, "most": 2 * concurrency}
+    what: dict[str, Any] = {
+        "operation": "drain",
+        "n": n,
+        "concurrency": concurrency,
+        "most": 2 * concurrency,
+    }
     name = "PgQueuer, twice the cap"
     return contestant(PGQUEUER, "queue_pgqueuer", name=name, at=Postgres.database, **what)
 

@@ -13,6 +13,7 @@ them to do. Each play warms up by itself: what comes first in it is not timed.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from bench.harness import Contest, Contestant, Goal, leave_out
 from bench.peers import (
@@ -35,8 +36,8 @@ PEERS = ("arq", "RQ", "Celery")
 
 
 def everybody(operation: str, n: int) -> tuple[Contestant, ...]:
-    what = {"operation": operation, "n": n}
-    redis = {**what, "at": Redis.empty}
+    what: dict[str, Any] = {"operation": operation, "n": n}
+    redis: dict[str, Any] = {**what, "at": Redis.empty}
     return (
         *contestant(HERE, "queue_harn", name="harn, SQLite", **what),
         *contestant(HERE, "queue_harn", name="harn, PostgreSQL", at=Postgres.database, **what),

@@ -30,6 +30,7 @@ and plays fewer rounds. Each play warms up by itself: what comes first in it is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from bench.harness import ROUNDS, Contest, Contestant, Goal
 from bench.peers import DBOS, HERE, HUEY, LITEQUEUE, PERSIST_QUEUE, Hear, Peer, contestant
@@ -59,7 +60,7 @@ def everybody(
 
     def play(peer: Peer, script: str, name: str, note: str, at_once: int) -> list[Contestant]:
         hear = idle(name) if idle else None
-        what = {"operation": operation, "workers": workers, "concurrency": at_once}
+        what: dict[str, Any] = {"operation": operation, "workers": workers, "concurrency": at_once}
         jobs = few if peer is DBOS else n // 5 if life and peer is not HERE else n
         rounds = DBOS_ROUNDS if peer is DBOS else ROUNDS
         return contestant(

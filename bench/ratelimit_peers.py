@@ -19,6 +19,7 @@ one file. Everybody runs in processes of its own.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from bench.harness import Contest, Contestant, Goal
 from bench.peers import AIOLIMITER, HERE, LIMITS, PYRATE, Peer, contestant
@@ -28,7 +29,7 @@ SUBJECT = "rate limits, against peers"
 ONE, FIVE, FOUR = "limit: one bucket", "limit: five buckets", "limit: four processes"
 
 
-def play(peer: Peer, who: str, n: int, note: str = "", **what: int) -> list[Contestant]:
+def play(peer: Peer, who: str, n: int, note: str = "", **what: Any) -> list[Contestant]:
     return contestant(
         peer, "limit_contest", name=who, note=note, contest="acquire", who=who, n=n, **what
     )

@@ -295,7 +295,7 @@ def _latency(url: str) -> float:
             news = runtime.event_log.subscribe("a")
             await news.ready()
             process = subprocess.Popen([sys.executable, "-c", EMIT, url])
-            waits = []
+            waits: list[float] = []
             for _ in range(20):
                 event = await anext(news)
                 waits.append((time.monotonic() - event.payload) * 1000)

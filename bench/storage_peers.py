@@ -23,6 +23,7 @@ others the standard library's.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from bench.harness import Contest, Contestant, Goal
 from bench.peers import DBOS, HERE, HUEY, LITEQUEUE, PERSIST_QUEUE, Peer, contestant
@@ -36,7 +37,7 @@ FOUR = "event log: append in four processes"
 
 def everybody(contest: str, n: int, players: Iterable[Peer], **what: int) -> tuple[Contestant, ...]:
     def play(peer: Peer, who: str, note: str = "") -> list[Contestant]:
-        told = {"contest": contest, "who": who, "n": n, **what}
+        told: dict[str, Any] = {"contest": contest, "who": who, "n": n, **what}
         return contestant(peer, "log_contest", name=who, note=note, **told)
 
     return (

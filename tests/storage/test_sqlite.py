@@ -19,13 +19,8 @@ import pytest
 from harn import Runtime, StorageBusy, StorageCorrupt, StorageError, StorageVersion
 from harn.storage import Operation, Store, ask, draft
 from harn.storage.engines.sqlite import sqlite_driver
-from harn.storage.engines.sqlite.sqlite_driver import (
-    RESERVE,
-    RESERVE_AFTER,
-    SqliteDriver,
-    sqlite_version,
-    wal_is_safe,
-)
+from harn.storage.engines.sqlite.sqlite_driver import RESERVE, RESERVE_AFTER, SqliteDriver
+from harn.storage.engines.sqlite_version import sqlite_version, wal_is_safe
 from harn.storage.log import append
 from harn.testing import FakeClock
 from tests.storage.faults import Disk, FaultyVfs, Weather

@@ -260,9 +260,10 @@ async def test_a_lease_that_was_won_too_late_is_not_held(
     runtime: Runtime, clock: FakeClock, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = runtime.service(Store)
-    run, takings = store.run, []
+    takings: list[TakenLease] = []
+    run = store.run
 
-    async def slow_once(*args, **options):
+    async def slow_once(*args: Any, **options: Any) -> Any:
         answer = await run(*args, **options)
         if isinstance(answer, TakenLease) and not takings:
             takings.append(answer)
@@ -280,9 +281,10 @@ async def test_a_claim_that_fails_with_another_error_is_sought_again(
     runtime: Runtime, clock: FakeClock, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = runtime.service(Store)
-    run, failures = store.run, []
+    failures: list[int] = []
+    run = store.run
 
-    async def broken_once(*args, **options):
+    async def broken_once(*args: Any, **options: Any) -> Any:
         if not failures:
             failures.append(1)
             raise RuntimeError("no store here")
