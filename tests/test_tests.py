@@ -1,4 +1,8 @@
-"""Every test can fail: it asserts, expects an error, or calls a helper of the tests that does."""
+"""Every test can fail, waits for conditions and not for durations, and tidies up.
+
+A test asserts, expects an error, or calls a helper of the tests that does. It sleeps for real only
+between two looks at a condition, or for a reason that `REAL_SLEEPS` gives.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,40 @@ TESTS = Path(__file__).parent
 CHECKS = {"raises", "fail", "warns", "assert_outcomes", "check_returncode", "fnmatch_lines"}
 """What fails a test when it is called, beside `assert` and `raise`."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+SLEEPS = {"asyncio.sleep", "time.sleep", "threading.Event().wait"}
+AS_GOOD_AS_FOREVER = 60
+"""So many seconds are cancelled, or pass in virtual time: no test lives that long."""
+REAL_SLEEPS = {
+    "crash/limiter_worker.py::mixed": "the pace of its work",
+    "crash/queue_worker.py::handler": "the work itself",
+    "crash/test_limiter_crash.py::run": "when the kills come",
+    "ground/test_fake_clock.py::test_autojump_never_jumps_over_a_thread_at_work": "a wrong jump "
+    "needs time to show; a right clock passes at any pace",
+    "ground/test_virtual_loop.py::work": "the work of the thread",
+    "orchestrator/test_serve.py::test_X1_a_second_signal_does_not_wait_and_the_work_is_not_lost": (
+        "two signals that meet are one to the kernel"
+    ),
+    "pools/test_journal.py::test_J6_a_forked_child_neither_holds_the_lock_nor_writes": (
+        "the child lives for so long beside its parent"
+    ),
+    "storage/test_heartbeat.py"
+    "::test_a_lease_outlives_a_loop_that_is_blocked_for_longer_than_it_lives": "what blocks",
+    "storage/test_postgres.py::test_E3_a_reader_never_skips_a_record_that_commits_late": (
+        "a mistake needs time to show; the outcome does not depend on it"
+    ),
+    "supervisors/lease_holder.py::body": "what blocks",
+    "tasks/test_isolation.py::work": "the work itself, which takes a thread",
+    "tasks/test_parallel.py::work": "the work itself, which takes a thread",
+    "triggers/test_gates.py::handler": "the work itself, which must not overlap",
+    "workers/test_consumer.py::handler": "what blocks",
+    "workers/test_idle.py::test_consumers_with_nothing_to_do_commit_nothing_for_a_second": (
+        "the silence that is counted"
+    ),
+    "workers/test_idle.py::test_a_claim_of_what_was_given_back_and_came_due_is_kept": (
+        "the store's own time must pass the millisecond"
+    ),
+}
+"""Where a test sleeps for real, and why that is no wait for something to happen."""
 
 
 @cache
@@ -100,6 +138,70 @@ def test_a_test_that_asserts_nothing_is_found(text: str, bites: bool, tmp_path: 
     path.write_text(text)
 
     assert [can_fail(test, path) for test in written_in(path)] == [bites]
+
+
+def sleepers(path: Path) -> set[str]:
+    """The functions of *path* that sleep for real other than between two looks at a condition."""
+    found: set[str] = set()
+
+    def look(node: ast.AST, function: str, is_poll: bool) -> None:
+        if isinstance(node, Function):
+            function, is_poll = node.name, False
+        elif isinstance(node, ast.While):
+            is_poll = not isinstance(node.test, ast.Constant)
+        elif isinstance(node, ast.For | ast.AsyncFor):
+            is_poll = any(isinstance(each, ast.Return | ast.Break) for each in ast.walk(node))
+        elif _sleeps_for_real(node) and not is_poll:
+            found.add(function)
+        for child in ast.iter_child_nodes(node):
+            look(child, function, is_poll)
+
+    look(tree_of(path), "", False)
+    return found
+
+
+def _sleeps_for_real(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call) or ast.unparse(node.func) not in SLEEPS or not node.args:
+        return False
+    seconds = node.args[0]
+    if not isinstance(seconds, ast.Constant):
+        return True
+    return 0 < float(str(seconds.value)) < AS_GOOD_AS_FOREVER
+
+
+def test_no_test_sleeps_where_it_should_wait() -> None:
+    found = {
+        f"{path.relative_to(TESTS)}::{function}"
+        for path in TESTS.rglob("*.py")
+        for function in sleepers(path)
+    }
+
+    assert found - set(REAL_SLEEPS) == set(), "wait for an event or a condition instead"
+    assert set(REAL_SLEEPS) - found == set(), "listed, and no longer sleeping"
+
+
+@pytest.mark.parametrize(
+    ("body", "is_a_signal"),
+    [
+        ("await asyncio.sleep(0.1)", True),
+        ("time.sleep(wait)", True),
+        ("while True:\n        time.sleep(1)", True),
+        ("for _ in range(9):\n        time.sleep(1)", True),
+        ("threading.Event().wait(0.3)", True),
+        ("await asyncio.sleep(0)", False),
+        ("await asyncio.sleep(3600)", False),
+        ("threading.Event().wait()", False),
+        ("while not done():\n        time.sleep(0.01)", False),
+        ("for _ in range(9):\n        if done():\n            break\n        time.sleep(1)", False),
+    ],
+)
+def test_a_sleep_that_stands_for_a_signal_is_found(
+    body: str, is_a_signal: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "test_sample.py"
+    path.write_text(f"async def test_a():\n    {body}\n")
+
+    assert sleepers(path) == ({"test_a"} if is_a_signal else set())
 
 
 async def test_a_tests_schema_is_dropped_at_its_end(postgres_database: str) -> None:

@@ -201,12 +201,15 @@ def test_R7_a_killed_process_holds_nobody_up(tmp_path: Path) -> None:
     path = tmp_path / "limits.sqlite"
     script = (
         "import asyncio, sys, harn\n"
+        "from harn.ratelimit.status import list_status\n"
         "async def main():\n"
-        "    async with harn.Runtime():\n"
+        "    async with harn.Runtime() as runtime:\n"
         "        take = lambda: harn.durable_rate_limit_acquire("
         "key='k', limit=1, window_ms=400, state_path=sys.argv[1])\n"
         "        await take()\n"
         "        waiting = [asyncio.ensure_future(take()) for _ in range(50)]\n"
+        "        while not (await list_status(runtime, 'sqlite:///' + sys.argv[1]))[0].waiting:\n"
+        "            await asyncio.sleep(0.01)\n"
         "        print('waiting', flush=True)\n"
         "        await asyncio.sleep(60)\n"
         "asyncio.run(main())\n"
@@ -216,7 +219,6 @@ def test_R7_a_killed_process_holds_nobody_up(tmp_path: Path) -> None:
     )
     assert victim.stdout is not None
     assert victim.stdout.readline() == b"waiting\n"
-    time.sleep(0.1)  # its tickets are in the store now, or will never be
 
     os.kill(victim.pid, signal.SIGKILL)
     victim.wait(30)

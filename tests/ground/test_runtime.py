@@ -53,7 +53,8 @@ async def test_leaving_cancels_and_awaits_everything_it_owns() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(0.01)
+            for _ in range(9):
+                await asyncio.sleep(0)
             ended.append("cleaned up")
 
     before = asyncio.all_tasks()

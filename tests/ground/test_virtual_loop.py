@@ -126,5 +126,5 @@ def test_it_never_jumps_while_a_socket_is_open_but_an_idle_server_does_not_hold_
 
 def test_the_loop_can_be_used_bare() -> None:
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(asyncio.sleep(10**6))
+        runner.run(asyncio.sleep(1_000_000))
         assert runner.get_loop().time() == 10**6

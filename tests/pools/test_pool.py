@@ -324,7 +324,7 @@ async def test_timeouts_and_task_groups_work_inside_a_closure() -> None:
     async def work() -> Any:
         try:
             async with asyncio.timeout(0):
-                await asyncio.sleep(10)
+                await asyncio.Event().wait()
         except TimeoutError:
             pass
         async with asyncio.TaskGroup() as group:
@@ -445,7 +445,7 @@ async def test_a_closure_that_cancels_its_own_asyncio_task_hits_only_itself() ->
         this = asyncio.current_task()
         assert this
         this.cancel()
-        await asyncio.sleep(1)
+        await asyncio.Event().wait()
 
     task, after = await pool.submit(stubborn), await pool.submit(an_async_function)
 

@@ -247,7 +247,8 @@ async def contend(enter: Awaitable[Any]) -> None:
             async with mutex("m"):
                 await asyncio.sleep(0)
                 asyncio.ensure_future(enter)
-                await asyncio.sleep(0.01)
+                for _ in range(9):
+                    await asyncio.sleep(0)
 
     asyncio.ensure_future(hold())
     await channel("orders").receive()

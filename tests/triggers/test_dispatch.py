@@ -352,16 +352,17 @@ async def test_an_overflowing_ring_is_visible_in_the_pools_audit(runtime: Runtim
 
 
 async def test_a_new_definition_is_a_new_version_and_the_old_one_finishes(runtime: Runtime) -> None:
-    gate = asyncio.Event()
+    began, gate = asyncio.Event(), asyncio.Event()
     ended: Seen = []
 
     async def old(event: TriggerEvent) -> None:
+        began.set()
         await gate.wait()
         ended.append("old")
 
     await on_channel("x", old)
     firing = asyncio.ensure_future(trigger_fire("t"))
-    await asyncio.sleep(0.01)
+    await began.wait()
     await on_channel("x", lambda event: ended.append("new"))
 
     assert [(b.key, b.state) for b in trigger_list()] == [("t@v1", "draining"), ("t@v2", "active")]
