@@ -42,6 +42,7 @@ LINES = [
         "records",
         "runtime",
         "settings",
+        "stopping",
         "teardown",
         "telemetry",
         "topics",

@@ -8,7 +8,7 @@
                  in this process   │   survives this process
     ground       clock runtime current context errors settings topics duration ids telemetry
                  batcher checks durable_calls escaping exact_json graceful masking naming
-                 open_runtimes private_files quiescence records teardown unsettled
+                 open_runtimes private_files quiescence records stopping teardown unsettled
 
 Everything public is importable from here and loaded when it is first used, so that `import harn`
 costs nothing and the command line starts at once. `__init__.pyi` tells type checkers the same.

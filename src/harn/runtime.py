@@ -16,6 +16,7 @@ import functools
 import importlib
 import inspect
 import logging
+import signal
 import threading
 from asyncio import _get_running_loop
 from collections.abc import Awaitable, Callable, Iterable
@@ -27,12 +28,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from harn.clock import Clock, SystemClock
 from harn.context import Ambient, Frame, Task, current_frame_var, restore_frame
+from harn.duration import Duration, to_seconds, to_text
 from harn.errors import HarnError, InvalidOption, did_you_mean
 from harn.ids import IdSource
 from harn.masking import mask
 from harn.open_runtimes import note_left, note_open, note_started
 from harn.quiescence import alarm_now, threads_now
 from harn.settings import Settings
+from harn.stopping import Stopping
 from harn.teardown import choose_error, finish, join_cancelled, note, unwind
 
 if TYPE_CHECKING:
@@ -375,10 +378,20 @@ def _schemes() -> str:
     return "memory:// sqlite:///path file:///dir postgresql://..."
 
 
-def run(main: Callable[..., Any], /, *args: Any, **runtime_options: Any) -> Any:
+def run(
+    main: Callable[..., Any],
+    /,
+    *args: Any,
+    shutdown_timeout: Duration = "30s",
+    **runtime_options: Any,
+) -> Any:
     """Run *main* with *args* inside a new `Runtime` and event loop; return its result.
 
-    A plain function runs on a worker thread. Ctrl-C cancels *main* and ends all the runtime owns.
+    A plain function runs on a worker thread. Ctrl-C and SIGTERM cancel *main* and end all that the
+    runtime owns. Then Ctrl-C raises `KeyboardInterrupt`, and SIGTERM `SystemExit` with 143. What
+    has not ended within *shutdown_timeout*, such as a function on a thread, is not waited for: its
+    claims are released and the process exits. A second signal does not wait. On another thread
+    than the main one, no signal is handled.
 
     >>> async def main(name: str) -> str:
     ...     return f"hello, {name}"
@@ -396,7 +409,17 @@ def run(main: Callable[..., Any], /, *args: Any, **runtime_options: Any) -> Any:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(None, functools.partial(context.run, main, *args))
 
-    return asyncio.run(inside())
+    def ask() -> None:
+        if stopping.signal == signal.SIGTERM:
+            logger.warning("SIGTERM: stopping, within %s", to_text(timeout))
+        stopping.cancel()
+
+    timeout = to_seconds(shutdown_timeout, "shutdown_timeout")
+    stopping = Stopping(timeout, ask)
+    result = stopping.run(inside)
+    if stopping.signal == signal.SIGTERM:
+        raise stopping.as_exit()  # also if main handled its cancel: the process was told to end
+    return result
 
 
 def _is_async(fn: Callable[..., Any]) -> bool:

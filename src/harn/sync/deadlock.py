@@ -25,6 +25,7 @@ from harn.current import current_frame
 from harn.errors import ChannelDeadlock
 from harn.quiescence import can_look_into, outside_work, something_ready
 from harn.runtime import Runtime
+from harn.stopping import Stopping
 from harn.sync.wait_queue import GONE, WAITING, Waiter, guard, task_running_on
 from harn.tasks import AwaitingTasks
 
@@ -180,6 +181,8 @@ def _signal_handler(runtime: Runtime) -> str | None:
             continue  # how asyncio.run turns Ctrl-C into a cancel
         if getattr(handler, "func", None) is not None and _of_a_runner(handler):
             continue
+        if isinstance(getattr(handler, "__self__", None), Stopping):
+            continue  # it ends the program, and wakes no task in it
         if handler != runtime._known_alarm:
             return "a signal handler"
     return None

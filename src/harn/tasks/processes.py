@@ -10,9 +10,11 @@ a task really stops it: the process is killed and the next call gets a new one. 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextvars
 import functools
 import multiprocessing
+import os
 import pickle
 import signal
 import threading
@@ -142,6 +144,8 @@ class Worker:
         with _spawning:
             self.process.start()
         theirs.close()
+        # Python would ask it to end with SIGTERM, which it ignores, and wait for it.
+        atexit.register(self.process.kill)
 
     def ask(self, payload: bytes) -> bytes:
         """Send one call and wait for its reply; `EOFError` or `OSError` if the process dies."""
@@ -152,6 +156,7 @@ class Worker:
         """End the process now."""
         self.process.kill()
         self.process.join()
+        atexit.unregister(self.process.kill)
         self._pipe.close()
 
 
@@ -186,13 +191,28 @@ def _unpacked(reply: bytes) -> Any:
 
 def _serve(pipe: Connection) -> None:
     """Answer calls until the other end is closed. (In the worker process.)"""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, who ends us
+    # A terminal or a service manager signals every process: the parent decides, and ends us.
+    signal.signal(signal.SIGINT, _ignore)
+    signal.signal(signal.SIGTERM, _ignore)
+    threading.Thread(target=_end_with_parent, name="harn-parent", daemon=True).start()
     while True:
         try:
             payload = pipe.recv_bytes()
         except (EOFError, OSError):
             return
         pipe.send_bytes(_answer(payload))
+
+
+def _ignore(number: int, frame: object) -> None:
+    """Ignore a signal, but not in programs that the function starts: they do not inherit this."""
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent has ended, however that happened."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(128 + signal.SIGTERM)
 
 
 def _answer(payload: bytes) -> bytes:

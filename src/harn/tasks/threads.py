@@ -3,9 +3,10 @@
 The threads are our own and bounded; asyncio's default executor is shared with everything else in
 the process, and one stuck function there starves it. A thread cannot be stopped from outside:
 cancelling its task sets `is_cancelled()`, interrupts what it does through `from_thread` or awaits
-in a loop of its own, and waits. A function that has not begun is withdrawn. Only when the runtime
-itself is being left do we stop waiting, after `ABANDON_AFTER` seconds, and say so in the log: the
-thread is abandoned, not stopped.
+in a loop of its own, and waits. A function that has not begun is withdrawn. Only when a signal
+stops the program (`harn.stopping`), or the runtime itself is being left, do we stop waiting, after
+the shutdown timeout or `ABANDON_AFTER` seconds, and say so in the log: the thread is abandoned,
+not stopped.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from harn.current import calling_frame, current_frame
 from harn.errors import HarnError
 from harn.quiescence import OWN_THREADS
 from harn.runtime import Runtime
+from harn.stopping import stop_under_way
 from harn.tasks.callables import is_async_callable
 from harn.tasks.foreign_runtime import run_apart
 from harn.teardown import REPORT_AFTER
@@ -222,7 +224,9 @@ class ThreadCall:
             reach.cancel()
         if self._timer is None:
             self._report_after(REPORT_AFTER)
-        if self._runtime.closing:
+        if (stop := stop_under_way()) is not None:
+            stop.at_give_up(self._abandon)
+        elif self._runtime.closing:
             when = _REAL.monotonic() + ABANDON_AFTER
             _REAL.call_at(when, self._abandon)
 

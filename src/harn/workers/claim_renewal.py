@@ -3,17 +3,21 @@
 The heartbeat's thread looks at the claims that are held several times in their life and renews
 those that have used up a third of it, in one operation for each queue. A claim that is lost, or
 that could not be renewed in good time, is reported, so that its handler is cancelled before another
-consumer starts.
+consumer starts. If the process has to exit while its event loop is stuck, the thread releases them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from harn.errors import HarnError
+from harn.stopping import last_calls
 from harn.storage import Store
 from harn.storage.leases import Heartbeat
 from harn.storage.queue import Settlement, SettlementResult, settle_claims
@@ -58,7 +62,10 @@ class ClaimRenewal:
         self._held: dict[str, HeldClaim] = {}
         self._shortest = float("inf")
         """The shortest time to live, in seconds, that the next look takes into account."""
+        self._releasing: asyncio.Task[None] | None = None
         runtime.service(UnsettledSources).add("partial_handoffs", self._handoffs)
+        if not self._clock.is_fake:
+            last_calls[self] = self._release_held
 
     def hold(self, claim: Claim, lost: Callable[[str], None]) -> None:
         """Renew *claim* from now on; call *lost* on the runtime's loop if that fails."""
@@ -74,12 +81,20 @@ class ClaimRenewal:
 
     async def aclose(self) -> None:
         """Renew nothing any more."""
+        last_calls.pop(self, None)
         self._held.clear()
         self._beat.stop()
 
     def _handoffs(self) -> list[PartialHandoff]:
         now = self._runtime.clock.now_ms()
         return [held.claim.as_handoff(now) for held in self._held.values()]
+
+    def _release_held(self, within: float) -> None:
+        """Release every claim, *within* seconds: the process exits. (On yet another thread.)"""
+        if self._held:
+            ended = threading.Event()
+            self._heartbeat.call(partial(self._begin_release, within, ended))
+            ended.wait(within)
 
     # -- on the heartbeat's thread -----------------------------------------------------------
 
@@ -91,6 +106,21 @@ class ClaimRenewal:
                 logger.warning("claims of queue %r could not be renewed: %s", queue, error)
                 self._give_up_late_ones()
         return self._next_look()
+
+    def _begin_release(self, within: float, ended: threading.Event) -> None:
+        by = self._clock.monotonic() + within
+        self._releasing = asyncio.get_running_loop().create_task(self._release(by))
+        self._releasing.add_done_callback(lambda _: ended.set())
+
+    async def _release(self, by: float) -> None:
+        asked: dict[str, list[Settlement]] = defaultdict(list)
+        for one in list(self._held.values()):
+            release = one.claim.asking("release", reason="consumer stopped")
+            asked[one.claim.job.queue].append(release)
+        self._held.clear()
+        for queue, items in asked.items():
+            recipe = partial(settle_claims, queue, items, self._runtime.ids.new)
+            await self._beat.run(recipe, by=by)
 
     def _due(self) -> dict[str, list[HeldClaim]]:
         now = self._clock.monotonic()
