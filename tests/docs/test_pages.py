@@ -73,3 +73,39 @@ def test_every_label_has_its_bound_on_the_metrics_page() -> None:
     listed = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| ([^|]*) \|", bounds, re.M))))
 
     assert listed == {label for family in FAMILIES.values() for label in family.labels}
+
+
+def test_the_glossary_is_in_order_and_each_term_is_there_once() -> None:
+    page = (DOCS / "reference" / "glossary.md").read_text()
+
+    terms = re.findall(r"^\| ([a-z ]+) \|", page, re.MULTILINE)[1:]
+
+    assert terms == sorted(set(terms))
+
+
+SEED = (
+    *("pool", "claim", "permit", "trigger", "lease", "topic", "fair share", "window"),
+    *("supervisor", "scope", "channel", "job", "journal", "manifest", "engine", "runtime"),
+)
+
+
+@pytest.mark.parametrize("term", SEED)
+def test_a_term_is_in_the_glossary_and_the_map_names_its_file(term: str) -> None:
+    glossary = (DOCS / "reference" / "glossary.md").read_text()
+    page = (DOCS / "design" / "architecture.md").read_text()
+    rows = page.partition("## Which file holds a term")[2].partition("\n## ")[0]
+
+    named = [cell.strip() for cell in re.findall(r"^\| ([^|`]+) \| `", rows, re.MULTILINE)]
+
+    assert f"\n| {term} |" in glossary
+    assert any(term in cell.split(", ") for cell in named)
+
+
+def test_every_file_that_the_map_of_terms_names_exists() -> None:
+    page = (DOCS / "design" / "architecture.md").read_text()
+    rows = page.partition("## Which file holds a term")[2].partition("\n## ")[0]
+
+    named = set(re.findall(r"`([a-z_/0-9]+\.py)`", rows)) - {"__init__.py"}
+
+    assert named
+    assert [name for name in sorted(named) if not (ROOT / "src" / "harn" / name).is_file()] == []
