@@ -554,16 +554,16 @@ async def test_every_failed_attempt_is_logged_and_kept_with_its_traceback(
 async def test_a_destination_without_failures_is_looked_up_once_a_second(
     runtime: Runtime, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from harn.triggers import dispatcher
+    from harn.triggers import circuits
 
     looked_up: Seen = []
-    look_up = vars(dispatcher)["has_no_failures"]
+    look_up = vars(circuits)["has_no_failures"]
 
     def counted(name: str) -> Any:
         looked_up.append(name)
         return look_up(name)
 
-    monkeypatch.setattr(dispatcher, "has_no_failures", counted)
+    monkeypatch.setattr(circuits, "has_no_failures", counted)
     await on_channel("a", into([]))
 
     for _ in range(3):

@@ -12,8 +12,11 @@ gates.py           those decisions, carried out on the store
 gate_queue.py      the dispatches of this process that wait at one gate
 retry.py           when a failed dispatch is tried again
 circuit.py         when a destination that keeps failing is not called
+circuits.py        those decisions, carried out on the store
 dispatch_state.py  one event on its way to one binding
-dispatcher.py      gates, circuit, attempts and outcome of a dispatch
+dispatcher.py      a dispatch from its envelope to its outcome
+attempts.py        the calls of its handler, and the waits between them
+handler_failure.py what a handler raised, without secrets
 outcomes.py        the records that a dispatch ends with
 recovery.py        signs of life, and events that dead processes left behind
 dead_letters.py    list, replay and discard what failed; replay any event

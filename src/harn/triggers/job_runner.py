@@ -21,7 +21,9 @@ from harn.triggers.binding import Binding
 from harn.triggers.circuit import OPEN_MS
 from harn.triggers.event import TriggerEvent, event_from
 from harn.triggers.gates import Entrant, Passage
+from harn.triggers.handler_failure import failure_of
 from harn.triggers.registry import Triggers
+from harn.triggers.secrets import Secrets
 from harn.triggers.targets import Call, NotRetryable, replay_in
 from harn.workers import Bury, Failure, GiveBack, Job, RetryLater
 
@@ -47,6 +49,7 @@ class JobRunner:
     ) -> None:
         self._runtime = runtime
         self._triggers = runtime.service(Triggers)
+        self._secrets = runtime.service(Secrets)
         self._find = find or self._triggers.get
         self.unwell: dict[int, str] = {}
         """Why the pool tasks that a job caused did not end well, by the job's id."""
@@ -120,8 +123,8 @@ class JobRunner:
         return max(COME_BACK, left)
 
     async def _deliver(self, binding: Binding, event: TriggerEvent, job: Job) -> Any:
-        dispatcher = self._triggers.dispatcher
-        if not await dispatcher.may_try(binding):
+        circuits = self._triggers.dispatcher.circuits
+        if not await circuits.admits(binding.destination):
             raise GiveBack("destination circuit is open", OPEN_MS / 1000)
         call = Call(
             self._runtime,
@@ -136,17 +139,17 @@ class JobRunner:
         try:
             result = await self._run(binding, call, job)
         except NotRetryable as error:
-            failure = dispatcher.failure_of(error)
+            failure = failure_of(error, self._secrets)
             raise Bury(failure.text, failure) from None
         except Exception as error:
-            await dispatcher.note_result(binding, error)
-            failure = dispatcher.failure_of(error)
+            await circuits.note_failure(binding.destination)
+            failure = failure_of(error, self._secrets)
             if not binding.retry_given:
                 raise _Failed(failure) from None
             if job.attempts >= binding.retry.max:
                 raise Bury(failure.text, failure) from None
             raise RetryLater(failure, binding.retry.before(job.attempts + 1)) from None
-        await dispatcher.note_result(binding, None)
+        await circuits.note_success(binding.destination)
         return result
 
     async def _run(self, binding: Binding, call: Call, job: Job) -> Any:

@@ -1,0 +1,32 @@
+"""What a handler raised, described without secrets."""
+
+from __future__ import annotations
+
+from harn.errors import HarnError
+from harn.telemetry.failures import traceback_text
+from harn.triggers.secrets import Secrets
+from harn.workers import Failure
+
+MOST_ERROR = 4000
+"""Characters of an error that are kept."""
+NOT_SHOWN = "(its text cannot be shown)"
+
+
+def failure_of(error: BaseException, secrets: Secrets) -> Failure:
+    """Describe *error*: its text, type, message and traceback."""
+    said = _said(error)
+    is_ours = isinstance(error, HarnError)
+    text = said if is_ours else f"handler raised {type(error).__name__}: {said}"
+    return Failure(
+        secrets.mask(text)[:MOST_ERROR],
+        type(error).__name__,
+        secrets.mask(said)[:MOST_ERROR],
+        secrets.mask(traceback_text(error)),
+    )
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # an error whose __str__ raises
+        return NOT_SHOWN
