@@ -144,7 +144,7 @@ class Runtime:
         self._thread_id = 0
         self._given_clock = clock is not None
         self._closing = False
-        self._is_apart = False
+        self._serves_another = False
         """Whether it serves another runtime, on a thread or in a process; no call means it."""
         self._is_inherited = False
         """Whether a parent process opened it, before it forked this one."""
@@ -159,7 +159,7 @@ class Runtime:
         if self._loop is not None:
             raise HarnError("a Runtime can be entered once; make a new one")
         self._start()
-        if not self._is_apart:
+        if not self._serves_another:
             note_open(self)
         self._token = current_frame_var.set(self.frame)
         return self

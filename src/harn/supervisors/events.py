@@ -1,4 +1,4 @@
-"""What a supervisor did: its events and its counters, told to the log as well."""
+"""What a supervisor did: its events, which also go to the log, and its counters."""
 
 from __future__ import annotations
 

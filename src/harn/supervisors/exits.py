@@ -1,7 +1,7 @@
-"""What follows when a child has ended, noted on it and on those it takes along.
+"""What follows when a child has ended, for the child and for the siblings that it takes along.
 
-`policy` decides; here the decision becomes what a member waits for, what it is called meanwhile
-and what is told. Nothing is started or stopped here: the supervisor's next step does that.
+`restart_policy.py` decides. Here the decision becomes the status of the children, what they wait
+for, and events. Nothing is started or stopped here: the supervisor's next step does that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from harn.supervisors.supervised_child import SupervisedChild
 
 
 class Exits:
-    """The consequences of exits, for the members of one supervisor."""
+    """The consequences of exits, for the children of one supervisor."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class Exits:
                 assert_never(decision)
 
     def ended_as_told(self, member: SupervisedChild, outcome: Outcome) -> None:
-        """Let *member*, which had to end, come back when its time has come; unless `never`.
+        """Schedule the next start of *member*, which had to end; not if its mode is `never`.
 
-        One that had finished before it could be asked has finished.
+        A child that returned before it could be asked to end counts as completed.
         """
         lease_lost = member.why == "lease"
         finished = outcome == "clean" and not member.asked and member.spec.policy.mode != "always"
@@ -102,7 +102,7 @@ class Exits:
         self._events.note(member, "child_suppressed", f"circuit open for {delay_ms}ms")
 
     def _take_along(self, culprit: SupervisedChild, at: float) -> None:
-        """Have the siblings that the strategy names end too, and come back with *culprit*."""
+        """Have the siblings that the strategy names end too, and start again with *culprit*."""
         places = affected(self._spec.strategy, culprit.spec.index, len(self._members))
         if len(places) < 2:
             return
@@ -126,7 +126,7 @@ class Exits:
         if member.alive:
             member.condemn("propagation", by)
         elif member.claim is not None:
-            member.let_go_of_lease()
+            member.release_lease()
             member.wait_reason = "propagation_restart"
 
     def _now(self) -> float:

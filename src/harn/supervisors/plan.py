@@ -2,9 +2,9 @@
 
 A *condemned* child is to end, because the supervisor stops or a sibling takes it along. Condemned
 children end one at a time, from the right to the left: each is asked first, cancelled when its
-share of the time is over, and passed by when it does not even answer to that. A *waiting* child
-starts when its time has come, from the left to the right: not while somebody of its batch still
-runs, and not before its neighbour on the left in the batch.
+share of the time is over, and passed by if it does not end even then. A *waiting* child starts when
+its time has come, from the left to the right: not while a child of its batch still runs, and not
+before its neighbour on the left in the batch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Place(Protocol):
     """A child as the plan sees it."""
 
     alive: bool
-    """It runs, or has not yet really ended."""
+    """Its task has not ended yet."""
     condemned: bool
     asked: bool
     cancelled: bool
@@ -35,7 +35,7 @@ class Place(Protocol):
     at: float | None
     """When it may start; None for one that does not wait to be started."""
     batch: int | None
-    """Who ends and starts together with it."""
+    """The children with the same number end and start together with it."""
 
 
 @dataclass(slots=True)

@@ -47,8 +47,8 @@ async def supervisor_start(
 ) -> Supervisor:
     """Start *children*, from the left to the right, and keep them running.
 
-    *strategy* says who is restarted with a child that ends: only itself (`one_for_one`), those to
-    its right too (`rest_for_one`), all (`one_for_all`); or nobody, and the failure ends this
+    *strategy* says which children are restarted when one ends: only that one (`one_for_one`), those
+    to its right too (`rest_for_one`), all (`one_for_all`); or none, and the failure ends this
     supervisor and fails the child that started it (`escalate_to_parent`). *restart* is the policy
     of children that bring none. *shutdown_ms* is the time they have to end when asked to.
 
@@ -74,7 +74,7 @@ async def supervisor_start(
 
 
 class Supervisors:
-    """A runtime's supervisors: who is whose, what they tell, and what is left of them."""
+    """A runtime's supervisors: their parents, their events, and the last that ended."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -124,19 +124,19 @@ class Supervisors:
         return None
 
     def bind(self, task: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-        """Return something async that runs *task* where it belongs."""
+        """Return an async function that runs *task*; a plain one runs on a worker thread."""
         return task if is_async_callable(task) else self._threads.bind(task)
 
     def remember(self, task: Task, member: SupervisedChild) -> None:
-        """Know from now on that *task* is what *member* runs."""
+        """Remember that *member* runs *task*."""
         self._members[task] = member
 
     def forget(self, task: Task) -> None:
-        """*task* has ended."""
+        """Forget *task*, which has ended."""
         self._members.pop(task, None)
 
     def ended(self, supervisor: Supervisor) -> None:
-        """Let go of *supervisor*, and take its place in its parent away."""
+        """Forget *supervisor*, here and in its parent."""
         parent = self._live.pop(supervisor, None)
         self._ended.append(supervisor)
         if parent is not None:

@@ -1,14 +1,14 @@
 """What follows when a child ends, and whom it concerns: pure decisions.
 
 `after_exit` answers for the child itself: start it again (when?), open its circuit, or leave it.
-`affected` says who else is restarted with it. Neither waits, reads a clock or changes anything;
-`Supervisor` carries out what they say.
+`affected` says which siblings are restarted with it. Neither waits, reads a clock or changes
+anything; `Supervisor` carries out what they say.
 
-The budget is kept twice over. As people count it: the exits of the last window, this one
-included, are more than `max_restarts`. And as it must hold: no sliding window ever contains more
-than `max_restarts` restarts, which a backoff that shrinks between two exits could otherwise
-break. The trial after an open circuit is a restart like any other and is charged, so that a
-child that fails its trial has one restart less before the circuit opens again.
+The budget is checked twice. By exits, as people count: those of the last window, this one
+included, must not be more than `max_restarts`. And by restarts: no sliding window may contain more
+than `max_restarts` of them, which a backoff that shrinks between two exits could otherwise break.
+The trial after an open circuit is a restart like any other and is charged, so that a child that
+fails its trial has one restart less before the circuit opens again.
 """
 
 from __future__ import annotations

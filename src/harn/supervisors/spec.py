@@ -31,7 +31,7 @@ LONGEST_NAME = 128
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """When a child that has ended is started again, and when no more.
+    """When a child that has ended is started again, and when it is not.
 
     *mode* is `never`, `on_failure` or `always`. At most *max_restarts* (None: no limit) happen in
     any *window_ms*; a window of 0 counts them over the child's whole life. The n-th restart waits
@@ -100,7 +100,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A name that one process at a time may hold, for *ttl_ms* after it last said so.
+    """A name that one process at a time may hold; it expires *ttl_ms* after its last renewal.
 
     >>> Lease("persona:captain", ttl_ms="30s").ttl_ms
     30000

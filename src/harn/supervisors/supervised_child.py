@@ -1,4 +1,4 @@
-"""A child while it is supervised: what it is doing, and what is to become of it."""
+"""A child while it is supervised: its status, its task, and what is planned for it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Why = Literal["stop", "propagation", "lease"]
 
 
 class SupervisedChild:
-    """One child's live state; the supervisor is the only one that changes it.
+    """One child's live state; only its supervisor changes it.
 
-    It also is the nursery of the child's task: that is how the supervisor learns of its end.
+    It is also the nursery of the child's task: so the supervisor learns that the task has ended.
     """
 
     __slots__ = (
@@ -79,7 +79,7 @@ class SupervisedChild:
         self.inner: list[Supervisor] = []
         """Supervisors that this child started."""
         self.escalated: BaseException | None = None
-        """What one of those passed on to us."""
+        """The failure that one of those passed on."""
         self.claim: LeaseClaim | None = None
         """Its lease, sought or held."""
         # What the plan looks at:
@@ -89,14 +89,14 @@ class SupervisedChild:
         self.spare()
 
     def spare(self) -> None:
-        """Take back that it must end; it has."""
+        """Forget that it had to end."""
         self.condemned = False
         self.why: Why = "stop"
         self.asked = self.cancelled = self.passed_by = False
         self.by = self.until = self.last_call = 0.0
 
     def condemn(self, why: Why, by: float) -> None:
-        """Have it end, if possible *by* then; a stop overrides whatever else was planned."""
+        """Have it end, if possible *by* then; a stop overrides what else was planned."""
         if self.condemned:
             self.by = min(self.by, by)
             if self.asked and not self.cancelled:
@@ -110,7 +110,7 @@ class SupervisedChild:
         self.condemned, self.why, self.by = True, why, by
 
     def ask(self, until: float) -> None:
-        """Ask it to end by itself until *until*, and whatever it supervises too."""
+        """Ask it to end by itself until *until*, and the supervisors that it started too."""
         assert self.handle is not None
         self.asked = True
         self.status = "draining"
@@ -120,7 +120,7 @@ class SupervisedChild:
             inner.request_stop(until)
 
     def cancel(self, now: float, patience: float) -> None:
-        """Cancel it, and wait for *patience* seconds before going on with others."""
+        """Cancel it, and wait for *patience* seconds before the next child's turn."""
         assert self.handle is not None
         self.asked = self.cancelled = True
         self.status = "draining"
@@ -149,16 +149,16 @@ class SupervisedChild:
         """Note that its task is over."""
         self.alive = False
         self.handle = self.frame = None
-        self.let_go_of_lease()
+        self.release_lease()
 
-    def let_go_of_lease(self) -> None:
-        """Give its lease back, or stop seeking it."""
+    def release_lease(self) -> None:
+        """Release its lease, or stop seeking it."""
         claim, self.claim = self.claim, None
         if claim is not None:
             claim.release()
 
     def wait(self, reason: WaitReason, at: float, at_ms: int) -> None:
-        """Let it wait until *at*, or longer if it has to anyway."""
+        """Have it wait until *at*, or longer if it has to already."""
         self.status = "circuit_open" if reason == "circuit_open" else "waiting"
         self.wait_reason = reason
         self.postpone(at, at_ms)
@@ -198,7 +198,7 @@ class SupervisedChild:
         )
 
     def adopt(self, handle: TaskHandle[Any]) -> None:
-        """Take the child's task in."""
+        """Accept the child's task: there is nothing to do."""
 
     def child_ended(self, handle: TaskHandle[Any], error: BaseException | None) -> None:
         """Pass on that the child's task has ended."""

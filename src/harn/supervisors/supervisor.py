@@ -1,10 +1,9 @@
-"""The supervisor: carries out what `policy` and `plan` decide, and tells what it did.
+"""The supervisor: carries out what `restart_policy.py` and `plan.py` decide.
 
-Nothing here waits. Something happens (a child ends, a timer fires, a lease is won or lost, somebody
-asks for a stop), is noted on the member it concerns, and `_advance` brings the children one step
-nearer to what the plan says: ask, cancel, pass by, start. Then a timer is set for the next look.
-So there is no task of the supervisor's own that could be lost, and between two awaits of anybody
-else its state is always whole.
+Nothing here waits. Something happens (a child ends, a timer fires, a lease is won or lost, a stop
+is requested) and is noted on the child that it concerns. Then `_advance` carries out what the plan
+says (ask, cancel, pass by, start) and sets a timer for the next look. So the supervisor has no task
+of its own that could be lost, and its state is complete whenever other code runs.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ class Supervisor:
         self._context = contextvars.copy_context()
         self._status: SupervisorStatus = "running"
         self._ending: SupervisorStatus | None = None
-        """What it will be once all children have ended, when it has been decided that they do."""
+        """Its status once all children have ended, if it is to end."""
         self._failure: BaseException | None = None
         self._final: SupervisorState | None = None
         self._forced = False
@@ -130,7 +129,7 @@ class Supervisor:
 
         It ends when it was stopped, when every child has ended for good (`completed`), or when it
         passed a failure on (`escalated`). Cancelling leaves it running, and so does a graceful stop
-        of the one who waits.
+        of the waiter.
         """
         self._runtime.check_here()
         if self._final is None:
@@ -140,7 +139,7 @@ class Supervisor:
         return self.state()
 
     async def live(self) -> None:
-        """Wait to the very end: a stop of the child that we are the life of is passed on to us."""
+        """Wait until it has ended, for the child that returned it; its stop is passed on to us."""
         if self._final is None:
             with parked(_no_interruption):
                 await self._ends(asyncio.get_running_loop().create_future())
@@ -153,7 +152,7 @@ class Supervisor:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
 
-    # -- what the registry, parents and members ask ------------------------------------------
+    # -- what the registry, parents and children ask ------------------------------------------
 
     def begin(self) -> None:
         """Start the children."""
@@ -185,7 +184,7 @@ class Supervisor:
             member.handle.cancel()
 
     def child_ended(self, member: SupervisedChild, handle: TaskHandle[Any]) -> None:
-        """Note that *member*'s task has ended, and go on."""
+        """Note that *member*'s task has ended, and do what follows."""
         self._registry.forget(handle.task)
         told = member.condemned or self._runtime.closing
         outcome = handle.outcome()
@@ -319,13 +318,13 @@ class Supervisor:
             if member.alive:
                 member.condemn("stop", by)
             elif member.status not in ENDED:
-                member.let_go_of_lease()
+                member.release_lease()
                 member.rest("stopped")
 
     def _last_call(self, now: float) -> float | None:
-        """Return when the last of those still alive is given up; None when nobody is left.
+        """Return when the last child that is still alive is abandoned; None when none is left.
 
-        Of a supervisor that goes on, nobody is given up: the child is waited for.
+        A supervisor that does not stop abandons no child: it waits for it.
         """
         if self._ending is None:
             return math.inf
@@ -395,7 +394,7 @@ def _task_below(parent: Task, name: str, kind: str = "supervisor") -> Task:
 
 
 async def _live(call: Any, context: ChildContext) -> Any:
-    """Run a child's task; a supervisor that it returns is its life."""
+    """Run a child's task; if it returns a supervisor, the child lives as long as that."""
     try:
         value = await call(context)
     except SystemExit as error:  # it would end the loop, not the child
@@ -407,7 +406,7 @@ async def _live(call: Any, context: ChildContext) -> Any:
 
 
 def _no_interruption() -> None:
-    """Let the wait go on: the member asks the supervisors below it by itself."""
+    """Ignore the stop: the child asks the supervisors below it by itself."""
 
 
 def _shown(value: object) -> str:

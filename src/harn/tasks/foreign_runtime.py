@@ -1,8 +1,8 @@
-"""Run a function apart from the loop that started it, and still know who is running.
+"""Run a task's function on another event loop, or in another process, under the task's names.
 
-A worker process, or a thread with an event loop of its own, has no runtime to ask. It gets a
-`Passport`: the ids, names and values of its task, from which a small runtime of its own is made, so
-that `runtime_context()` answers as it would at home. What is durable at home is the same there: the
+A worker process, or a thread with an event loop of its own, has no runtime. It gets a
+`TaskIdentity`, the ids, names and values of its task, and makes a small runtime from it, so that
+`runtime_context()` answers there as on the runtime's loop. What is durable is the same there: the
 store, the journals, the limits. What lives in the memory of a runtime is not: its pools, permits,
 cells and mailboxes, and a log without a store.
 """
@@ -22,8 +22,8 @@ from harn.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)
-class Passport:
-    """Who a task is, in values that can be copied anywhere."""
+class TaskIdentity:
+    """The names and values of a task, which can be copied to another process."""
 
     id: str
     name: str
@@ -36,7 +36,7 @@ class Passport:
     """The state directory and the storage of its runtime."""
 
     @classmethod
-    def of(cls, task: Task) -> Passport:
+    def of(cls, task: Task) -> TaskIdentity:
         """Describe *task*."""
         parent = task.parent.id if task.parent else None
         root, runtime = task.root.id, task.runtime
@@ -48,7 +48,7 @@ class Passport:
     def frame(self, cancel_from: Task | None = None) -> Frame:
         """Make the frame of a task with these names, in a runtime of its own."""
         runtime = Runtime(**self.home)  # type: ignore[arg-type]
-        runtime._is_apart = True
+        runtime._serves_another = True
         root = Task(runtime, self.root_id, "root", None, ambient=self.ambient)
         parent = root
         if self.parent_id not in (None, self.root_id):
@@ -66,14 +66,14 @@ class Passport:
         return Frame(task)
 
 
-def run_apart(
+def run_on_own_loop(
     task: Task, began: Callable[[Callable[[], None]], None], fn: Callable[..., Any], *args: Any
 ) -> Any:
-    """Run the async *fn* in a new event loop on this thread, in the name of *task*.
+    """Run the async *fn* in a new event loop on this thread, under the names of *task*.
 
     *began* is told how to cancel it; that may be done from any thread.
     """
-    return run_with(Passport.of(task).frame(cancel_from=task), fn, *args, began=began)
+    return run_with(TaskIdentity.of(task).frame(cancel_from=task), fn, *args, began=began)
 
 
 def run_with(

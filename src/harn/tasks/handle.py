@@ -1,9 +1,9 @@
 """A running task as its owner sees it: await it, cancel it, ask how it ended.
 
 A `TaskHandle` stands between an asyncio task and its observers. Each `await` of a
-handle waits on a future of its own, so cancelling the one who waits leaves the task alone. An
-error goes to those who wait; if none does, to the nursery that owns the task; a detached task's
-goes to the log, once, when its handle is thrown away or the runtime ends.
+handle waits on a future of its own, so cancelling a waiter leaves the task alone. An error goes to
+the waiters; if there are none, to the nursery that owns the task. The error of a detached task goes
+to the log, once, when its handle is garbage-collected or the runtime ends.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ class AwaitingTasks:
         self.tasks = tasks
 
     def by(self, task: Task) -> bool:
-        """Say so for *task*, if it is *task* itself that waits here and not another asyncio task
-        that was started inside it; tell whether, so that the caller takes it back.
+        """Note that *task* waits here; return whether that was noted and must be cleared.
+
+        It is not if the caller is another asyncio task, started inside *task*.
         """
         if task.aio is not asyncio.current_task():
             return False
@@ -52,24 +53,24 @@ class AwaitingTasks:
 
 
 class Nursery(Protocol):
-    """Whoever takes a task in and answers for its error: an open `scope`."""
+    """The owner of tasks, which receives their errors: an open `scope`, for one."""
 
     def adopt(self, handle: TaskHandle[Any]) -> None:
-        """Take *handle* in before it starts; raise if no more can come."""
+        """Own *handle*, before it starts; raise if no more are accepted."""
 
     def child_ended(self, handle: TaskHandle[Any], error: BaseException | None) -> None:
-        """Let go of *handle*; *error* is its failure, if no waiter received it."""
+        """Forget *handle*, which has ended; *error* is its failure, if no waiter received it."""
 
     def child_failed(self, error: BaseException) -> None:
-        """Answer for *error*, of a child that has ended before."""
+        """Receive *error*, of a child that has ended before."""
 
 
 class TaskHandle(Generic[T]):
     """A task that runs, or has run. Made by `spawn`.
 
     `await handle` gives the task's value, raises its own exception, or `TaskCancelled` if it was
-    cancelled; it may be awaited many times and by many. Cancelling the one who awaits leaves the
-    task running, with the same owner as before.
+    cancelled; it may be awaited many times and by many tasks. Cancelling a waiter leaves the task
+    running, with the same owner as before.
 
     >>> import harn
     >>> async def main() -> int:
@@ -218,7 +219,7 @@ class TaskHandle(Generic[T]):
             waiters.remove(waiter)
         if self._error is None or self._received or waiters:
             return
-        # The task failed and we were to receive it, but we were cancelled first: back to the owner.
+        # The task failed and this waiter was to receive it, but it was cancelled: the owner does.
         if self._nursery is not None:
             self._nursery.child_failed(self._error)
         else:
@@ -264,7 +265,7 @@ class TaskHandle(Generic[T]):
             self._report_later(error)
 
     def _report_later(self, error: BaseException) -> None:
-        # Awaiting the handle calls this off; throwing it away, or the runtime's end, lets it out.
+        # Awaiting the handle cancels the report; it is made when the handle or the runtime is gone.
         self._unseen = weakref.finalize(self, _report, self._task.id, self._task.name, error)
         self._unseen.atexit = False
         runtime = self._task.runtime
@@ -278,7 +279,7 @@ class TaskHandle(Generic[T]):
 
 
 class _Waiting:
-    """Make a generator of futures something to await."""
+    """Makes a generator of futures awaitable."""
 
     __slots__ = ("_steps",)
 

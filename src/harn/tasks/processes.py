@@ -4,7 +4,7 @@ Each process is started with `spawn` (a fork would copy locks and database handl
 their work) and serves one call at a time through a pipe; a thread of ours waits at the other end.
 One process for one call is why a killed worker fails only the task that it ran, and why cancelling
 a task really stops it: the process is killed and the next call gets a new one. (The standard
-`ProcessPoolExecutor` fails everyone when one worker dies, and cannot stop a call at all.)
+`ProcessPoolExecutor` fails every call when one worker dies, and cannot stop a call at all.)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 from harn.current import current_frame
 from harn.errors import HarnError, InvalidOption, WorkerDied
 from harn.runtime import Runtime
-from harn.tasks.foreign_runtime import Passport, run_with
+from harn.tasks.foreign_runtime import TaskIdentity, run_with
 from harn.tasks.threads import Threads
 
 _spawning = threading.Lock()
@@ -50,7 +50,7 @@ class Processes:
         Cancelling kills the process.
         """
         task = current_frame().task
-        order = Order(self, fn, args, Passport.of(task))
+        order = Order(self, fn, args, TaskIdentity.of(task))
         waiting = asyncio.ensure_future(self._threads.call(order.carry_out))
         cancel: asyncio.CancelledError | None = None
         while not waiting.done():
@@ -77,7 +77,7 @@ class Processes:
                 return worker
             worker.kill()
 
-    def give_back(self, worker: Worker) -> None:
+    def keep(self, worker: Worker) -> None:
         """Keep *worker* for the next call. (On a worker thread.)"""
         self._idle.append(worker)
 
@@ -92,19 +92,19 @@ class Order:
     """One call on its way through a process."""
 
     def __init__(
-        self, pool: Processes, fn: Callable[..., Any], args: tuple[Any, ...], passport: Passport
+        self, pool: Processes, fn: Callable[..., Any], args: tuple[Any, ...], identity: TaskIdentity
     ) -> None:
         self._pool = pool
         self._fn = fn
         self._args = args
-        self._passport = passport
+        self._identity = identity
         self._lock = threading.Lock()
         self._worker: Worker | None = None
         self._stopped = False
 
     def carry_out(self) -> Any:
         """Send it, wait, and return what comes back. (On a worker thread.)"""
-        payload = _packed(self._fn, self._args, self._passport)
+        payload = _packed(self._fn, self._args, self._identity)
         worker = self._pool.take()
         with self._lock:
             self._worker = worker
@@ -123,7 +123,7 @@ class Order:
             ) from None
         with self._lock:
             self._worker = None
-        self._pool.give_back(worker)
+        self._pool.keep(worker)
         return _unpacked(reply)
 
     def stop(self) -> None:
@@ -167,9 +167,9 @@ def _how(code: int | None) -> str:
     return f"with code {code}{hint if code == 1 else ''}"
 
 
-def _packed(fn: Callable[..., Any], args: tuple[Any, ...], passport: Passport) -> bytes:
+def _packed(fn: Callable[..., Any], args: tuple[Any, ...], identity: TaskIdentity) -> bytes:
     try:
-        return pickle.dumps((fn, args, passport))
+        return pickle.dumps((fn, args, identity))
     except Exception as error:
         raise InvalidOption(
             "fn",
@@ -217,8 +217,8 @@ def _end_with_parent() -> None:
 
 def _answer(payload: bytes) -> bytes:
     try:
-        fn, args, passport = pickle.loads(payload)  # noqa: S301 - from the process that started us
-        value = contextvars.copy_context().run(run_with, passport.frame(), fn, *args)
+        fn, args, identity = pickle.loads(payload)  # noqa: S301 - from the process that started us
+        value = contextvars.copy_context().run(run_with, identity.frame(), fn, *args)
     except BaseException as error:
         return _pack_error(error)
     try:

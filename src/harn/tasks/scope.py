@@ -3,16 +3,16 @@
 The scope is our own, built on futures, because none of the standard pieces keeps its promises
 (a nested `TaskGroup` swallows the parent's cancel on Python 3.11 and 3.12). What it promises:
 
-- Every task spawned while the block is open, by whomever, has ended when the block ends.
+- Every task spawned in the block while it is open has ended when the block ends.
 - The first failure in time cancels the siblings and interrupts the body; when all have ended it is
-  raised itself, and later failures are notes on it. A failure that someone awaits comes out at
-  that await instead, and is the awaiter's business.
+  raised itself, and later failures are notes on it. A failure of a task that is awaited is raised
+  at that await instead, and does not end the scope.
 - A cancel from outside is passed on to the tasks and comes out as what it is.
 
 Interrupting the body is `Task.cancel`, taken back with `uncancel` on the way out. The count that
 asyncio keeps of both tells whether another caller wanted to cancel us as well; then that cancel
 wins. The interrupt is always requested while the body's task is not running, so it is delivered
-at the body's very next step and never lies in wait for code after the block.
+at the body's very next step and never reaches code after the block.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ class Scope:
             request_stop(handle.task)
 
     def adopt(self, handle: TaskHandle[Any]) -> None:
-        """Take *handle* in before it starts."""
+        """Own *handle*, before it starts."""
         if self._state not in ("open", "joining"):
             raise HarnError("this scope has ended and takes no more tasks")
         self._children[handle.task] = handle
@@ -260,7 +260,7 @@ class Scope:
             handle.task.runtime.loop.call_soon(handle.cancel)
 
     def child_ended(self, handle: TaskHandle[Any], error: BaseException | None) -> None:
-        """Let go of *handle*; its *error*, if no waiter received it, ends the scope."""
+        """Forget *handle*, which has ended; an *error* that no waiter received ends the scope."""
         self._children.pop(handle.task, None)
         if error is not None:
             self.child_failed(error)

@@ -31,7 +31,7 @@ from harn.quiescence import OWN_THREADS
 from harn.runtime import Runtime
 from harn.stopping import stop_under_way
 from harn.tasks.callables import is_async_callable
-from harn.tasks.foreign_runtime import run_apart
+from harn.tasks.foreign_runtime import run_on_own_loop
 from harn.teardown import REPORT_AFTER
 
 T = TypeVar("T")
@@ -163,10 +163,10 @@ class ThreadCall:
     def _call(self) -> Any:
         current_call.set(self)
         if is_async_callable(self._fn):
-            return run_apart(self.task, self._began_apart, self._fn, *self._args)
+            return run_on_own_loop(self.task, self._began_on_own_loop, self._fn, *self._args)
         return self._fn(*self._args)
 
-    def _began_apart(self, interrupt: Callable[[], None]) -> None:
+    def _began_on_own_loop(self, interrupt: Callable[[], None]) -> None:
         # Set before we look, as the other side looks after it has set: one of us interrupts.
         self._interrupt = interrupt
         if self.stop_requested:

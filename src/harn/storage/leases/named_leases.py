@@ -1,6 +1,6 @@
-"""Operations on leases: names that one holder at a time may have.
+"""Operations on leases: names that one holder at a time has.
 
-A lease is taken until a time by the store's clock and must be renewed before. Every taking raises
+A lease expires at a time by the store's clock, unless it is renewed before. Every taking raises
 its *epoch*, the fencing token: a renewal or release that names an older one changes nothing.
 Leases are short-lived by nature and have no log. An engine of plain files has no tables that
 processes share; see `lease_place` for where it keeps them.
@@ -16,7 +16,7 @@ from harn.storage.url import read_url
 
 @dataclass(frozen=True, slots=True)
 class TakenLease:
-    """A lease that is ours: *epoch* names this taking of it, for ever."""
+    """A lease that is ours: *epoch* names this taking of it, forever."""
 
     epoch: int
     expires_at_ms: int
@@ -24,14 +24,14 @@ class TakenLease:
 
 @dataclass(frozen=True, slots=True)
 class LeaseHeld:
-    """A lease that is somebody else's, for *left_ms* more unless they renew it."""
+    """A lease that another holder has, for *left_ms* more unless it is renewed."""
 
     holder: str
     left_ms: int
 
 
 def take_lease(name: str, holder: str, ttl_ms: int) -> Operation[TakenLease | None]:
-    """Take the lease *name* for *ttl_ms* if nobody has it; None if somebody does."""
+    """Take the lease *name* for *ttl_ms* if it is free; None if it is held."""
     rows = yield ask("take_lease", lease=name, holder=holder, ttl=ttl_ms)
     return TakenLease(*rows[0]) if rows else None
 
@@ -48,7 +48,7 @@ def look_at_lease(name: str) -> Operation[LeaseHeld | None]:
 
 @dataclass(frozen=True, slots=True)
 class LeaseView:
-    """A lease that somebody has, as an operator sees it."""
+    """A lease that is held, as an operator sees it."""
 
     name: str
     holder: str
@@ -57,7 +57,7 @@ class LeaseView:
 
 
 def list_leases(limit: int) -> Operation[list[LeaseView]]:
-    """Return the leases that somebody has, by name, at most *limit*."""
+    """Return the leases that are held, by name, at most *limit*."""
     return [LeaseView(*row) for row in (yield ask("list_leases", limit=limit))]
 
 
@@ -67,7 +67,7 @@ def renew_lease(name: str, epoch: int, ttl_ms: int) -> Operation[bool]:
 
 
 def release_lease(name: str, epoch: int) -> Operation[bool]:
-    """Give the lease back at once; false if it was not ours any more."""
+    """Release the lease at once; false if it was not ours any more."""
     return bool((yield ask("release_lease", lease=name, epoch=epoch)))
 
 

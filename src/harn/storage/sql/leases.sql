@@ -1,5 +1,5 @@
 -- name: take_lease
--- Take a lease that nobody has or whose time is over; its epoch rises.
+-- Take a lease that is free or has expired; its epoch rises.
 INSERT INTO leases (name, holder, epoch, expires_at_ms) VALUES (:lease, :holder, 1, :now + :ttl)
 ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, epoch = leases.epoch + 1,
     expires_at_ms = excluded.expires_at_ms
@@ -7,11 +7,11 @@ WHERE leases.expires_at_ms <= :now
 RETURNING epoch, expires_at_ms;
 
 -- name: read_lease
--- Tell who has a lease and until when, by the store's time.
+-- Read the holder of a lease and when it expires, by the store's time.
 SELECT holder, expires_at_ms, :now FROM leases WHERE name = :lease;
 
 -- name: list_leases
--- List the leases that somebody has, by name.
+-- List the leases that are held, by name.
 SELECT name, holder, epoch, expires_at_ms - :now FROM leases WHERE expires_at_ms > :now
 ORDER BY name LIMIT :limit;
 
@@ -21,5 +21,5 @@ UPDATE leases SET expires_at_ms = :now + :ttl WHERE name = :lease AND epoch = :e
 RETURNING epoch;
 
 -- name: release_lease
--- Give a lease of this epoch back; its epoch stays, so that the next one is higher.
+-- Release a lease of this epoch; its epoch stays, so that the next one is higher.
 UPDATE leases SET expires_at_ms = 0, holder = '' WHERE name = :lease AND epoch = :epoch RETURNING epoch;
