@@ -5,9 +5,9 @@ from tools.mutants.mutant import Mutant
 MUTANTS = (
     Mutant(
         "cron-instant-fires-twice",
-        "storage/triggers/inbox.py",
-        "        if rows and rows[0][0] >= event.instant[1]:",
-        "        if rows and rows[0][0] > event.instant[1]:",
+        "storage/triggers/new_events.py",
+        "        if last is not None and last >= event.instant[1]:",
+        "        if last is not None and last > event.instant[1]:",
         ("storage/test_trigger_store.py::test_T3_an_instant_is_taken_in_once_and_never_goes_back",),
         "two processes fire the same instant of a schedule",
     ),
@@ -21,7 +21,7 @@ MUTANTS = (
     ),
     Mutant(
         "delivery-known-without-its-digest",
-        "storage/triggers/inbox.py",
+        "storage/triggers/new_events.py",
         "conflict=held[1] != event.claim.digest)",
         "conflict=False)",
         ("storage/test_trigger_store.py::test_S26_a_delivery_is_taken_in_once_with_its_claim",),

@@ -1,6 +1,10 @@
 """What triggers store: events on their way, dedupe keys, schedules, gates and circuits.
 
-inbox.py           events on their way, dedupe keys, schedules, dead letters
+new_events.py      take an event in, unless its dedupe key or its instant is known
+inbox.py           events on their way: settle, retry, take over
+owners.py          the processes that dispatch them, and whether they live
+schedules.py       the last instant of each schedule
+stored_letters.py  dead letters
 gate_marks.py      what gates and circuits decide
 trigger_fold.py    the triggers' tables, from the log
 """
@@ -17,30 +21,24 @@ from harn.storage.triggers.gate_marks import (
     has_no_failures,
 )
 from harn.storage.triggers.inbox import (
-    DeadLetter,
-    DedupeClaim,
-    Delivery,
-    NewEvent,
     Orphan,
     Pending,
-    TakenIn,
-    change_letter,
-    cron_last,
-    dead_letter,
-    dead_letters,
-    give_up,
     inbox,
-    keep_alive,
-    leave,
     note_retry,
     pending,
     settle_envelope,
-    take_in,
     take_over,
 )
-from harn.storage.triggers.trigger_fold import (
-    TriggerIndex,
+from harn.storage.triggers.new_events import DedupeClaim, Delivery, NewEvent, TakenIn, take_in
+from harn.storage.triggers.owners import keep_alive, leave
+from harn.storage.triggers.schedules import cron_last, give_up
+from harn.storage.triggers.stored_letters import (
+    DeadLetter,
+    change_letter,
+    dead_letter,
+    dead_letters,
 )
+from harn.storage.triggers.trigger_fold import TriggerIndex
 
 __all__ = [
     "Change",

@@ -1,8 +1,8 @@
-"""What triggers' gates and destinations' circuits decide, carried out alone with their state.
+"""Carry out what a gate of a trigger or the circuit of a destination decides, under a lock.
 
-The decision comes in as a function, so that this room knows no policy. A gate's marks are what
-waits before it, holds a slot or has passed lately; each is named by the offset of the record that
-made it.
+The decision comes in as a function: this room knows no policy. A gate has a mark for each event
+that waits at it, holds a slot of it or has passed it lately. A mark's ticket is the offset of the
+record that made it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from harn import topics
 from harn.storage.codec import draft
 from harn.storage.contract import Draft
 from harn.storage.operations import Operation, ask
-from harn.storage.triggers.inbox import renewed
+from harn.storage.triggers.owners import renewal
 from harn.storage.triggers.trigger_fold import lock, write
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Something that stands before a gate, or has passed it."""
+    """An event that waits at a gate, or has passed it."""
 
     ticket: int
     owner: str
@@ -34,8 +34,8 @@ class Mark(msgspec.Struct, frozen=True):
 class Change(msgspec.Struct, frozen=True):
     """What to write about a gate: a record, and what it does to the marks.
 
-    `add` puts a mark there (its ticket is the record's offset), `hold` and `drop` are for the marks
-    *tickets*, `clear` takes all away, `replace` clears and adds, `note` only tells.
+    `add` makes a mark, whose ticket is the record's offset. `hold` and `drop` change the marks
+    *tickets*. `clear` removes all marks, `replace` clears and adds, `note` changes none.
     """
 
     kind: str
@@ -53,9 +53,9 @@ Decide = Callable[[list[Mark], int], Sequence[Change]]
 
 
 def at_gate(gate: str, owner: str, envelope: int, decide: Decide) -> Operation[list[int]]:
-    """Let *decide* look at the marks of *gate* and carry out what it wants, alone with them.
+    """Ask *decide* about the marks of *gate* and write the changes, while no other caller can.
 
-    Marks of owners that are gone are taken away first. Returns the offset of each record.
+    Marks of owners that are gone are removed first. Returns the offset of each record.
     """
     yield from lock(topics.TRIGGER_FLOW)
     [(now,)] = yield ask("now")
@@ -73,7 +73,7 @@ def at_gate(gate: str, owner: str, envelope: int, decide: Decide) -> Operation[l
     drafts += [_mark_draft(gate, owner, envelope, change, now) for change in decide(marks, now)]
     if not drafts:
         return []
-    drafts += yield from renewed(owner, now)
+    drafts += yield from renewal(owner, now)
     placed = yield from write(drafts)
     return [
         id for item, id in zip(drafts, placed, strict=True) if item.topic == topics.TRIGGER_FLOW
@@ -107,7 +107,7 @@ class CircuitRow(msgspec.Struct, frozen=True):
 def at_circuit(
     destination: str, decide: Callable[[CircuitRow, int], tuple[Any, CircuitRow]]
 ) -> Operation[Any]:
-    """Let *decide* look at a destination and keep what it makes of it; return its answer."""
+    """Ask *decide* about *destination*, store the new state, and return the answer."""
     yield from lock(topics.TRIGGER_FLOW)
     rows = yield ask("trigger_circuit_get", destination=destination)
     [(now,)] = yield ask("now")
@@ -120,7 +120,7 @@ def at_circuit(
 
 
 def has_no_failures(destination: str) -> Operation[bool]:
-    """Tell whether nothing is stored of a destination: it works, as far as anybody knows."""
+    """Tell whether nothing is stored of *destination*: it has not failed lately."""
     return not (yield ask("trigger_circuit_get", destination=destination))
 
 

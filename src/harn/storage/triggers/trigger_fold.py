@@ -1,14 +1,13 @@
 """The triggers' tables as a fold of the log.
 
-Every operation writes its records and applies them to the tables in one go (`write`), by the very
-function that folds them again: so the tables can be rebuilt, and the file engine, which has no
-shared tables, sees what other processes did.
+Every operation appends its records and applies them to the tables in one step (`write`). The same
+functions fold the log when the tables are rebuilt, and when the file engine, which has no shared
+tables, reads what other processes wrote.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -20,7 +19,7 @@ from harn.storage.operations import Operation, ask
 
 
 def lock(topic: str) -> Operation[None]:
-    """Be alone with everything that is decided under *topic*, until the commit."""
+    """Keep every other operation on *topic* waiting until the commit."""
     yield ask(TAKE_OFFSETS, topic=topic, count=0, largest=0)
 
 
@@ -28,50 +27,60 @@ def write(drafts: Sequence[Draft], *, places: bool = True) -> Operation[list[int
     """Append *drafts* and apply them to the tables; return their offsets if they are wanted."""
     if not drafts:
         return []
-    if not places and not any(item.topic in _FOLDED for item in drafts):
+    if not places and not any(item.topic in _FOLDS for item in drafts):
         yield from append(drafts, places=False)
         return []
     placed = yield from append(drafts)
     for item, (id, at) in zip(drafts, placed, strict=True):
-        if item.topic in _FOLDED:
+        if item.topic in _FOLDS:
             payload = msgspec.json.decode(item.payload)
-            yield from _apply(Event(id, item.topic, item.kind, payload, {}, at))
+            event = Event(id, item.topic, item.kind, payload, {}, at)
+            yield from _FOLDS[item.topic](event)
     return [id for id, _ in placed]
 
 
-def _apply(event: Event) -> Operation[None]:
+def _add_envelope(event: Event) -> Operation[None]:
     payload = event.payload
-    if event.topic == topics.TRIGGER_ENVELOPES:
-        yield ask(
-            "trigger_inbox_add",
-            envelope=event.id,
-            binding_id=payload["trigger_id"],
-            event_id=payload["event"]["id"],
-            owner=payload["owner"],
-            due_ms=0,
-        )
-    elif event.topic == topics.TRIGGER_CLAIMS:
-        yield from _apply_claim(event.kind, payload)
-    elif event.topic == topics.TRIGGER_OUTBOX:
-        if payload.get("envelope"):
-            yield ask("trigger_inbox_drop", envelope=payload["envelope"])
-    elif event.topic == topics.TRIGGER_ATTEMPTS:
-        if event.kind == "retry_scheduled":
-            fields = {name: payload[name] for name in ("envelope", "attempt", "due_ms")}
-            yield ask("trigger_inbox_retry", **fields)
-    elif event.topic == topics.CRON_STATE:
-        last = payload["last_fired_at_ms"]
-        yield ask("trigger_cron_fire", trigger_id=payload["trigger_id"], last_ms=last)
-    elif event.topic == topics.TRIGGER_OWNERS:
-        if event.kind == "owner_alive":
-            yield ask("trigger_owner_alive", owner=payload["owner"], until_ms=payload["until_ms"])
-        elif event.kind == "owner_left":
-            yield ask("trigger_owner_alive", owner=payload["owner"], until_ms=0)
-        else:
-            yield ask("trigger_owner_gone", owner=payload["owner"])
-    elif event.topic == topics.TRIGGER_FLOW:
-        yield from _apply_flow(event)
-    elif event.kind == "dlq_entry":
+    yield ask(
+        "trigger_inbox_add",
+        envelope=event.id,
+        binding_id=payload["trigger_id"],
+        event_id=payload["event"]["id"],
+        owner=payload["owner"],
+        due_ms=0,
+    )
+
+
+def _drop_envelope(event: Event) -> Operation[None]:
+    if event.payload.get("envelope"):
+        yield ask("trigger_inbox_drop", envelope=event.payload["envelope"])
+
+
+def _set_retry(event: Event) -> Operation[None]:
+    if event.kind == "retry_scheduled":
+        fields = {name: event.payload[name] for name in ("envelope", "attempt", "due_ms")}
+        yield ask("trigger_inbox_retry", **fields)
+
+
+def _set_fired(event: Event) -> Operation[None]:
+    payload = event.payload
+    last = payload["last_fired_at_ms"]
+    yield ask("trigger_cron_fire", trigger_id=payload["trigger_id"], last_ms=last)
+
+
+def _set_owner(event: Event) -> Operation[None]:
+    payload = event.payload
+    if event.kind == "owner_alive":
+        yield ask("trigger_owner_alive", owner=payload["owner"], until_ms=payload["until_ms"])
+    elif event.kind == "owner_left":
+        yield ask("trigger_owner_alive", owner=payload["owner"], until_ms=0)
+    else:
+        yield ask("trigger_owner_gone", owner=payload["owner"])
+
+
+def _put_dead_letter(event: Event) -> Operation[None]:
+    if event.kind == "dlq_entry":
+        payload = event.payload
         yield ask(
             "trigger_dead_put",
             id=payload["id"],
@@ -83,7 +92,8 @@ def _apply(event: Event) -> Operation[None]:
         )
 
 
-def _apply_claim(kind: str, payload: dict[str, Any]) -> Operation[None]:
+def _apply_claim(event: Event) -> Operation[None]:
+    kind, payload = event.kind, event.payload
     if kind == "dedupe_claim":
         names = ("scope", "key", "event_id", "digest", "until_ms")
         yield ask("trigger_dedupe_claim", **{name: payload[name] for name in names})
@@ -129,18 +139,17 @@ def _apply_flow(event: Event) -> Operation[None]:
             yield ask("trigger_mark_drop", gate=gate, ticket=ticket)
 
 
-_FOLDED = frozenset(
-    (
-        topics.TRIGGER_ENVELOPES,
-        topics.TRIGGER_CLAIMS,
-        topics.TRIGGER_OUTBOX,
-        topics.TRIGGER_ATTEMPTS,
-        topics.CRON_STATE,
-        topics.TRIGGER_OWNERS,
-        topics.TRIGGER_FLOW,
-        topics.TRIGGER_DLQ,
-    )
-)
+_FOLDS: dict[str, Callable[[Event], Operation[None]]] = {
+    topics.TRIGGER_ENVELOPES: _add_envelope,
+    topics.TRIGGER_CLAIMS: _apply_claim,
+    topics.TRIGGER_OUTBOX: _drop_envelope,
+    topics.TRIGGER_ATTEMPTS: _set_retry,
+    topics.CRON_STATE: _set_fired,
+    topics.TRIGGER_OWNERS: _set_owner,
+    topics.TRIGGER_FLOW: _apply_flow,
+    topics.TRIGGER_DLQ: _put_dead_letter,
+}
+"""What a record of each topic changes in the tables."""
 
 
 def _table(name: str, table: str, columns: str) -> Table:
@@ -171,11 +180,11 @@ class TriggerIndex:
 
     def wants(self, topic: str) -> bool:
         """Tell whether records of *topic* change these tables."""
-        return topic in _FOLDED
+        return topic in _FOLDS
 
     def fold(self, event: Event) -> Operation[None]:
         """Apply *event*."""
-        yield from _apply(event)
+        return _FOLDS[event.topic](event)
 
     def forget(self, topic: str, below: int) -> Operation[None]:
         """Keep what is there: rows of settled events go when their keys expire."""
