@@ -5,8 +5,10 @@
     python -m tools.walks --calls enqueue    # list every call of the walks named so
 
 A call is an entry into a Python function of harn; resuming a coroutine is not one. A room change
-is a call whose room (its folder, or its file in the ground) differs from that of the call before
-it on the same thread. Each walk runs a few times first, so that nothing counts that happens once.
+is a call whose room (its top folder, or its file in the ground) differs from that of the call
+before it on the same thread. An inner change stays in its room and goes to another folder of it,
+such as from `storage/queue` to `storage/engines/sqlite`. Each walk runs a few times first, so that
+nothing counts that happens once.
 """
 
 from __future__ import annotations
@@ -44,16 +46,18 @@ class Walk:
     calls: list[tuple[int, str, str]] = field(default_factory=list)
     """Thread, file below the package, and function of each, in order."""
 
-    def row(self) -> tuple[str, int, int, int, int]:
-        """Return the name, and how many calls, files, room changes and threads there were."""
+    def row(self) -> tuple[str, int, int, int, int, int]:
+        """Return the name, and how many there were of each column of the table."""
         files = {file for _, file, _ in self.calls}
         threads = {thread for thread, _, _ in self.calls}
-        return self.name, len(self.calls), len(files), self._room_changes(), len(threads)
+        rooms = self._changes(lambda file: file.partition("/")[0])
+        inner = self._changes(lambda file: file.rpartition("/")[0] or file) - rooms
+        return self.name, len(self.calls), len(files), rooms, inner, len(threads)
 
-    def _room_changes(self) -> int:
+    def _changes(self, room_of: Callable[[str], str]) -> int:
         changes, last = 0, dict[int, str]()
         for thread, file, _ in self.calls:
-            room = file.rpartition("/")[0] or file
+            room = room_of(file)
             changes += last.get(thread, room) != room
             last[thread] = room
         return changes
@@ -207,7 +211,8 @@ def main() -> None:
             if asked.calls in walk.name:
                 print("\n".join(f"{file}: {function}" for _, file, function in walk.calls))
         return
-    print("| walk | calls | files | room changes | threads |\n|---|---|---|---|---|")
+    print("| walk | calls | files | room changes | inner changes | threads |")
+    print("|---|---|---|---|---|---|")
     for walk in walks:
         print("| " + " | ".join(str(each) for each in walk.row()) + " |")
 
