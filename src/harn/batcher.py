@@ -227,7 +227,7 @@ class Batcher(Generic[T]):
             self.wake()
 
     def _end(self, keys: set[Hashable]) -> None:
-        self._under_way = [each for each in self._under_way if each is not keys]
+        self._under_way.remove(keys)  # an equal one serves as well: it blocks the same keys
         if self._until_next_end is not None:
             self._until_next_end.set_result(None)
             self._until_next_end = None

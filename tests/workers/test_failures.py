@@ -12,7 +12,7 @@ import pytest
 
 from harn import Job, Runtime, drain, event_log_read, worker_queue
 from harn.orchestrator import explain
-from harn.telemetry.failures import MOST_TRACEBACK, traceback_text
+from harn.telemetry.tracebacks import MOST_TRACEBACK, traceback_text
 from harn.testing import FakeClock
 from harn.triggers import DeadLetters
 from harn.workers import Bury, GiveBack, RetryLater

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harn.errors import HarnError
-from harn.telemetry.failures import traceback_text
+from harn.telemetry.tracebacks import traceback_text
 from harn.triggers.secrets import Secrets
 from harn.workers import Failure
 

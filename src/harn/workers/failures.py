@@ -6,8 +6,8 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harn.telemetry.failures import traceback_text
 from harn.telemetry.logs import FAILED_WORK
+from harn.telemetry.tracebacks import traceback_text
 
 if TYPE_CHECKING:
     from harn.workers.records import Job
