@@ -41,8 +41,15 @@ BODIES: dict[str, list[Any]] = {
             "jsonrpc": "2.0",
             "id": 1,
             "method": "message/send",
-            "params": {"message": {"messageId": "m", "contextId": "c", "parts": []}},
-        }
+            "params": {"message": {"messageId": "m", "parts": [{"kind": "text", "text": "hi"}]}},
+        },
+        {
+            "jsonrpc": "2.0",
+            "id": "one",
+            "method": "SendMessage",
+            "params": {"message": {"messageId": "n", "contextId": "c", "parts": [{"data": [1]}]}},
+        },
+        {"statusUpdate": {"taskId": "t", "status": {"state": "TASK_STATE_COMPLETED"}}},
     ],
 }
 MANIFEST = b"""

@@ -70,4 +70,44 @@ MUTANTS = (
         ("triggers/test_signatures.py::test_S4_each_known_trick_is_refused",),
         "a captured Standard Webhooks request can be sent again forever",
     ),
+    Mutant(
+        "a2a-resend-is-a-conflict",
+        "orchestrator/webhook_rules.py",
+        "return proven.digest if message is None else a2a.message_digest(message)",
+        "return proven.digest",
+        (
+            "interop/test_a2a_clients.py::test_a_message_that_is_sent_again_is_answered_like_the_first",
+        ),
+        "a client that had no answer is refused when it sends its message again",
+    ),
+    Mutant(
+        "a2a-keys-of-two-tenants",
+        "orchestrator/webhook_rules.py",
+        "    if any(key.tenant_id != found[0].tenant_id for key in found):",
+        "    if False:",
+        (
+            "interop/test_a2a_clients.py"
+            "::test_a_push_notification_proves_itself_by_its_token_or_a_bearer_key",
+        ),
+        "a request with the keys of two tenants counts for one of them",
+    ),
+    Mutant(
+        "agent-card-shows-signed-hooks",
+        "orchestrator/agent_card.py",
+        ' and hook.proof == "bearer"',
+        "",
+        (
+            "orchestrator/test_a2a_rules.py"
+            "::test_the_card_tells_paths_and_what_the_manifest_publishes_and_nothing_else",
+        ),
+        "the public card shows paths that no A2A client can use",
+    ),
+    Mutant(
+        "a2a-failed-task-is-delivered",
+        "triggers/a2a.py",
+        '    _check_task(uri, found["result"])\n',
+        "",
+        ("interop/test_a2a_servers.py::test_a_task_that_ended_badly_is_a_failed_attempt",),
+        "an agent's failed task counts as done",
+    ),
 )
