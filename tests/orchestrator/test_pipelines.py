@@ -135,7 +135,7 @@ def test_a_recipe_of_the_cookbook_starts_under_serve_as_it_stands(
 async def settled(pool_name: str) -> Any:
     pool = pool_get(pool_name)
     assert pool is not None
-    for task in list(pool.pending()):
+    for task in list(pool._slots.pending()):
         await task.wait()
     return pool
 

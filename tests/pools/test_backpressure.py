@@ -17,8 +17,6 @@ from harn.pools.backpressure import (
     RING_OLDEST,
     UNBOUNDED,
     Backpressure,
-    Longest,
-    Oldest,
     Refuse,
     backpressure_queue,
     decide,
@@ -26,6 +24,7 @@ from harn.pools.backpressure import (
     read_backpressure,
     ring_buffer,
 )
+from harn.pools.eviction import Longest, Oldest
 from tests.pools.pool_items import Item
 
 BLOCK = backpressure_queue(2)

@@ -95,15 +95,15 @@ FILE = "nightly__jobs.jsonl"
 
 def task_of(pool: Pool, id: str) -> PoolTask:
     """The task *id*, which *pool* must know."""
-    task = pool.find(id)
+    task = pool._slots.find(id)
     assert task, f"{id} is unknown"
     return task
 
 
 def journal_of(pool: Pool) -> Journal:
     """The journal below a pool that is kept on disk."""
-    assert pool._journal
-    return pool._journal._journal
+    assert pool._slots.journal
+    return pool._slots.journal._journal
 
 
 async def test_a_queued_durable_call_resumes_in_its_old_order(disk: Path) -> None:

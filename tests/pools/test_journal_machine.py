@@ -137,7 +137,7 @@ class JournalMachine(RuleBasedStateMachine):
         number = live[which % len(live)]
 
         async def cancel() -> Any:
-            return self.pool.find(self.ids[number]).cancel()
+            return self.pool._slots.find(self.ids[number]).cancel()
 
         assert self.do(cancel())
         self.seen[number] = ("cancelled", None)

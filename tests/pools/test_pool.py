@@ -754,7 +754,7 @@ async def test_I6_the_same_key_for_another_call_is_a_visible_conflict(
     other = await pool.submit(functools.partial(an_async_function, 2), idempotency_key="k")
 
     assert first is same is other
-    assert first.conflicts == pool.idempotency_conflicts == 1
+    assert first.conflicts == pool._slots.ended.conflicts == 1
     assert "came with another call" in caplog.text
 
 
@@ -764,11 +764,11 @@ async def test_I7_retention_bounds_tasks_and_keys_by_count_and_age(clock: FakeCl
     for number in range(500):
         await (await pool.submit(nothing, idempotency_key=str(number)))
 
-    assert len(pool.snapshot().tasks) == len(pool._memory._bound) == 50
+    assert len(pool.snapshot().tasks) == len(pool._slots.ended._bound) == 50
     assert (pool.snapshot().total, pool.snapshot().completed) == (500, 500)
     await clock.advance("2h")
     assert pool.snapshot().tasks == []
-    assert not pool._memory._bound
+    assert not pool._slots.ended._bound
 
 
 # Waiting for oneself.
@@ -1190,11 +1190,11 @@ async def test_a_task_whose_worker_dies_before_it_began_runs_with_another(runtim
 
     task = await pool.submit(look)
     colour.set("blue")
-    [worker] = pool._workers
+    [worker] = pool._slots.workers
     worker.aio.cancel()
 
     assert await task == "red"
-    assert worker not in pool._workers
+    assert worker not in pool._slots.workers
 
 
 # -- what is submitted -------------------------------------------------------------------------
@@ -1288,7 +1288,6 @@ async def test_a_pool_shows_its_public_surface_and_nothing_else(runtime: Runtime
     shown = {name for name in dir(pool) if not name.startswith("_")}
 
     assert shown == {
-        *("id", "name", "max_concurrent", "scope", "scope_id", "created_at", "closed"),
-        *("submit", "submit_nowait", "size", "snapshot", "find", "pending", "close"),
-        *("idempotency_conflicts", "options", "runtime"),
+        *("id", "name", "max_concurrent", "scope", "scope_id", "created_at"),
+        *("submit", "submit_nowait", "size", "snapshot", "close"),
     }

@@ -159,7 +159,7 @@ async def test_the_dequeue_span_links_back_to_the_submit_span(runtime: Runtime, 
 async def test_without_a_tracer_no_span_is_made(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import harn.pools.pool as room
+    import harn.pools.admission as room
 
     monkeypatch.setattr(room, "instant_span", None)
     pool = await pool_create()

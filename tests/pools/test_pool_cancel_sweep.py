@@ -27,7 +27,7 @@ async def quiet(pool: Pool) -> None:
         if not pool.size():
             break
     else:
-        await asyncio.gather(*(task.wait() for task in pool.pending()))
+        await asyncio.gather(*(task.wait() for task in pool._slots.pending()))
     seen = pool.snapshot()
     ended = seen.completed + seen.failed + seen.rejected + seen.cancelled
     assert seen.total == ended == len(seen.tasks)
@@ -37,8 +37,8 @@ async def quiet(pool: Pool) -> None:
 
 async def idle(pool: Pool) -> None:
     """Wait until the pool's workers have ended: a disk takes its time."""
-    while pool._workers:
-        await asyncio.wait([worker.aio for worker in pool._workers])
+    while pool._slots.workers:
+        await asyncio.wait([worker.aio for worker in pool._slots.workers])
         await asyncio.sleep(0)
 
 
@@ -127,7 +127,7 @@ async def test_a_pipeline_submit(tmp_path: Path, durable_call: bool) -> None:
 
         async def check(run: Run) -> None:
             while pool.size():
-                await asyncio.gather(*(task.wait() for task in pool.pending()))
+                await asyncio.gather(*(task.wait() for task in pool._slots.pending()))
             await quiet(pool)
 
         assert await sweep(case, check) > 3

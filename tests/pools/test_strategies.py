@@ -10,7 +10,6 @@ from hypothesis import given, settings, strategies as st
 
 from harn import InvalidOption
 from harn.pools.strategies import (
-    SLACK,
     QueueStrategy,
     fair_round_robin,
     fifo,
@@ -18,6 +17,7 @@ from harn.pools.strategies import (
     priority,
     read_strategy,
 )
+from harn.pools.task_queues import SWEEP_AFTER
 from tests.pools.pool_items import Item, Model
 
 ALL = [fifo(), priority(), lifo(), fair_round_robin("tenant")]
@@ -42,9 +42,9 @@ STEPS = st.lists(
 def test_P5_P6_every_queue_gives_the_order_of_its_model(
     strategy: Any, steps: Any, slack: Any
 ) -> None:
-    import harn.pools.strategies as room
+    import harn.pools.task_queues as room
 
-    room.SLACK = slack
+    room.SWEEP_AFTER = slack
     queue, model = strategy.queue(), Model(strategy.kind)
     try:
         for seq, (what, number, key) in enumerate(steps):
@@ -60,12 +60,12 @@ def test_P5_P6_every_queue_gives_the_order_of_its_model(
                 model.remove(item)
             assert len(queue) == len(model.items)
             assert {item.seq for item in queue} == {item.seq for item in model.items}
-            assert len(queue._left) <= queue.live + slack
+            assert len(queue._departed) <= queue.live + slack
         while (expected := model.pop()) is not None:
             assert queue.pop() is expected
         assert queue.pop() is None
     finally:
-        room.SLACK = SLACK
+        room.SWEEP_AFTER = SWEEP_AFTER
 
 
 def drained(queue: Any) -> list[Item]:

@@ -5,15 +5,15 @@ from tools.mutants.mutant import Mutant
 MUTANTS = (
     Mutant(
         "fair-partition-keeps-its-turn",
-        "pools/strategies.py",
-        "            if line.live:\n                self._rotation.append(line)",
-        "            if line.live:\n                self._rotation.appendleft(line)",
+        "pools/task_queues.py",
+        "            if partition.live:\n                self._rotation.append(partition)",
+        "            if partition.live:\n                self._rotation.appendleft(partition)",
         ("pools/test_strategies.py::test_P5_P6_every_queue_gives_the_order_of_its_model",),
         "a busy partition goes first until it is empty",
     ),
     Mutant(
         "ring-evicts-the-newest",
-        "pools/backpressure.py",
+        "pools/eviction.py",
         "        return next(iter(self._tasks))",
         "        return next(reversed(self._tasks))",
         (
@@ -32,16 +32,16 @@ MUTANTS = (
     ),
     Mutant(
         "parked-place-not-passed-on",
-        "pools/pool.py",
-        "                self._blocked.note_left()\n            self._grant_places()",
-        "                self._blocked.note_left()",
+        "pools/admission.py",
+        "            slots.blocked.leave(waiter)\n            slots.hold_places()",
+        "            slots.blocked.leave(waiter)",
         ("pools/test_pool.py::test_B2_a_place_that_is_given_up_goes_to_the_next_in_line",),
         "a parked submitter that is cancelled takes its place along",
     ),
     Mutant(
         "rejected-submit-binds-its-key",
-        "pools/pool.py",
-        "        self._memory.unbind(victim)  # it never ran, so its key binds nothing",
+        "pools/admission.py",
+        "        slots.ended.unbind(victim)  # it never ran, so its key binds nothing",
         "",
         ("pools/test_pool.py::test_I3_a_rejected_task_binds_nothing",),
         "a submit that is tried again after a rejection is answered with the rejection",
@@ -49,8 +49,8 @@ MUTANTS = (
     Mutant(
         "retention-forgets-a-task-too-early",
         "pools/ended_tasks.py",
-        "ended[0]._finished_ms < since):",
-        "ended[0]._finished_ms <= since):",
+        "tasks[0]._finished_ms < since):",
+        "tasks[0]._finished_ms <= since):",
         ("pools/test_pool.py::test_I7_a_key_holds_up_to_its_age_and_no_longer",),
         "a key is forgotten at the age that retention still promises",
     ),

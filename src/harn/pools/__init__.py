@@ -1,13 +1,16 @@
 """Agent pools: named budgets of concurrency that many submitters share.
 
 options.py          what a pool and a submit may be told
-strategies.py       which queued task is next: fifo, priority, lifo, fair_round_robin
-backpressure.py     what a full queue does with one more submit
-pool.py             Pool: submit, look, close; slots.py, which task runs and how it ends
-worker.py           the workers that run closures
+pool.py             Pool: what a caller sees of a pool
+admission.py        how a submit becomes a task; blocked_submitters.py, who waits for a place
+backpressure.py     what a full queue does with one more submit; eviction.py, which task it drops
+strategies.py       which queued task is next: fifo, priority, ...; task_queues.py, their queues
+slots.py            which task runs, and how it ends; worker.py, the workers that run closures
+closure_frame.py    a running closure, as the runtime sees it
 self_deadlock.py    closures that wait for their own pool
 task.py             PoolTask, the handle; snapshots.py, what can be seen of it
-task_ids.py         ids and times; ended_tasks.py, retention and idempotency
+task_ids.py         ids and times
+ended_tasks.py      the tasks that have ended: retention, idempotency keys
 journal_records.py  the lines of a journal; journal_file.py, its file; journal.py, its thread
 persistence.py      what is written to the journal when, and what a restart makes of it
 journal_view.py     journals read from outside

@@ -1,20 +1,18 @@
 """What happens to a submit when the queue is full: pure decisions.
 
 A `Backpressure` policy is data. `decide` looks at the numbers and returns what to do: `Admit`,
-`Park`, `Evict`, `RejectNew` or `Refuse`; the pool carries it out. Policies that evict need an
-order of arrival beside the queue's own: `Oldest` or `Longest`.
+`Park`, `Evict`, `RejectNew` or `Refuse`. The pool carries it out.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeVar, assert_never, get_args
+from typing import Any, Literal, assert_never, get_args
 
 from harn.checks import LARGEST, whole_number
 from harn.errors import InvalidOption, PoolBusy, PoolError, PoolFull, did_you_mean
-from harn.pools.strategies import Queued
+from harn.pools.eviction import Arrivals, Longest, Oldest
 
 OnFull = Literal["block_submitter", "drop_oldest", "drop_newest", "fail_submitter"]
 Evictee = Literal["oldest", "longest"]
@@ -31,14 +29,14 @@ class BackpressurePolicy:
     on_full: OnFull | None = None
     evict: Evictee | None = None
 
-    def order(self) -> Arrivals[Any] | None:
-        """Make the order in which this policy looks for a victim; None if it never does."""
+    def arrivals(self) -> Arrivals[Any] | None:
+        """Make the order in which this policy looks for a task to evict; None if it never does."""
         if self.kind == "ring_buffer":
             return Longest() if self.evict == "longest" else Oldest()
         return Oldest() if self.on_full == "drop_oldest" else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the policy, JSON-ready; what it has no use for is left out."""
+        """Return the policy, JSON-ready; fields that it does not use are left out."""
         shown: dict[str, Any] = {"_type": "backpressure", "kind": self.kind}
         for name in ("max_depth", "on_full", "evict"):
             if (value := getattr(self, name)) is not None:
@@ -50,7 +48,7 @@ UNBOUNDED = BackpressurePolicy()
 
 
 def backpressure_queue(max_depth: int, on_full: str = "block_submitter") -> BackpressurePolicy:
-    """Keep at most *max_depth* tasks queued; *on_full* says what a submit beyond that meets.
+    """Keep at most *max_depth* tasks queued; *on_full* says what happens to a submit beyond that.
 
     `block_submitter` waits for a place, `drop_oldest` and `drop_newest` reject a task,
     `fail_submitter` raises `PoolFull`.
@@ -152,7 +150,7 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """Let the submitter wait behind those that wait already."""
+    """Let the submitter wait behind the submitters that wait already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +171,7 @@ class RejectNew:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Raise *error*; nothing stays behind."""
+    """Raise *error*; no task is made."""
 
     error: type[PoolError]
     why: str
@@ -192,9 +190,9 @@ RING_LONGEST = Evict("ring_buffer_drop_longest", "ring_buffer")
 def decide(
     policy: BackpressurePolicy, *, queued: int, running: int, slots: int, ahead: int = 0
 ) -> Decision:
-    """Decide about one submit into a pool with *slots*, of which *running* are taken.
+    """Decide on one submit into a pool with *slots*, of which *running* are taken.
 
-    *ahead* counts submitters that were parked earlier: nobody overtakes them.
+    *ahead* counts the submitters that wait already: a new one does not overtake them.
     """
     if running < slots and not queued and not ahead:
         return ADMIT
@@ -221,80 +219,3 @@ def decide(
             return Refuse(PoolFull, f"is full ({queued} queued); wait, or raise max_depth")
         case _:
             assert_never(policy.on_full)
-
-
-T = TypeVar("T", bound=Queued)
-
-
-class Arrivals(Protocol[T]):
-    """Queued tasks in an order of their own, to find who is evicted."""
-
-    def add(self, task: T) -> None:
-        """Note that *task* was queued."""
-
-    def discard(self, task: T) -> None:
-        """Note that *task* left the queue."""
-
-    def victim(self, newcomer: str | None) -> T:
-        """Return whom a task of partition *newcomer* pushes out. There must be someone."""
-
-
-class Oldest(Generic[T]):
-    """Every queued task, oldest first. A dict would rescan its own gaps at each look."""
-
-    def __init__(self) -> None:
-        self._tasks: OrderedDict[T, None] = OrderedDict()
-
-    def add(self, task: T) -> None:
-        self._tasks[task] = None
-
-    def discard(self, task: T) -> None:
-        self._tasks.pop(task, None)
-
-    def victim(self, newcomer: str | None) -> T:
-        return next(iter(self._tasks))
-
-
-class Longest(Generic[T]):
-    """Queued tasks by partition, and the partitions by their length.
-
-    A length changes by one at a time, so a shelf for each length and the number of the highest
-    one find the longest partition without searching.
-    """
-
-    def __init__(self) -> None:
-        self._lines: dict[str | None, OrderedDict[T, None]] = {}
-        self._shelves: dict[int, OrderedDict[str | None, None]] = {0: OrderedDict()}
-        self._longest = 0
-
-    def add(self, task: T) -> None:
-        line = self._lines.setdefault(task.partition, OrderedDict())
-        line[task] = None
-        self._move(task.partition, len(line) - 1, len(line))
-        self._longest = max(self._longest, len(line))
-
-    def discard(self, task: T) -> None:
-        line = self._lines.get(task.partition)
-        if line is None or task not in line:
-            return
-        del line[task]
-        self._move(task.partition, len(line) + 1, len(line))
-        if self._longest not in self._shelves:
-            self._longest -= 1
-        if not line:
-            del self._lines[task.partition]
-
-    def victim(self, newcomer: str | None) -> T:
-        """Return the oldest of the longest partition; on a tie the newcomer's own gives way."""
-        if len(self._lines.get(newcomer, ())) == self._longest:
-            return next(iter(self._lines[newcomer]))
-        return next(iter(self._lines[next(iter(self._shelves[self._longest]))]))
-
-    def _move(self, partition: str | None, before: int, after: int) -> None:
-        if before:
-            shelf = self._shelves[before]
-            del shelf[partition]
-            if not shelf:
-                del self._shelves[before]
-        if after:
-            self._shelves.setdefault(after, OrderedDict())[partition] = None

@@ -1,7 +1,7 @@
-"""What a pool remembers of tasks that have ended, and which idempotency keys they hold.
+"""The tasks of a pool that have ended, and the idempotency keys that lead to tasks.
 
 Retention bounds both, by count and by age; a task and its key are forgotten together. The counts
-go on for ever.
+by status include the tasks that were forgotten.
 """
 
 from __future__ import annotations
@@ -17,40 +17,41 @@ from harn.pools.snapshots import TERMINAL
 from harn.pools.task import PoolTask
 
 
-class Memory:
+class EndedTasks:
     """The ended tasks of a pool, oldest first, and every bound idempotency key."""
 
-    __slots__ = ("_age_ms", "_bound", "conflicts", "count", "counts", "ended", "next_due")
+    __slots__ = ("_age_ms", "_bound", "conflicts", "counts", "most", "next_due", "tasks")
 
     def __init__(self, retention: Retention) -> None:
-        self.count = retention.count
+        self.most = retention.count
         self._age_ms = retention.age_ms
         self._bound: dict[Hashable, PoolTask] = {}
-        self.ended: deque[PoolTask] = deque()
+        self.tasks: deque[PoolTask] = deque()
         self.counts: dict[str, int] = dict.fromkeys(TERMINAL, 0)
         self.conflicts = 0
+        """How often a bound key came with another function or other arguments."""
         self.next_due = 0
-        """When to look again for tasks that have grown too old."""
+        """When the oldest task reaches its age."""
 
     def forget_old(self, now: int) -> None:
-        """Let go of what retention no longer keeps."""
-        ended, since = self.ended, now - self._age_ms
-        while ended and (len(ended) > self.count or ended[0]._finished_ms < since):  # type: ignore[operator]
-            self.unbind(ended.popleft())
-        oldest = ended[0]._finished_ms if ended else now
+        """Forget the tasks that retention no longer keeps."""
+        tasks, since = self.tasks, now - self._age_ms
+        while tasks and (len(tasks) > self.most or tasks[0]._finished_ms < since):  # type: ignore[operator]
+            self.unbind(tasks.popleft())
+        oldest = tasks[0]._finished_ms if tasks else now
         self.next_due = (oldest or now) + self._age_ms
 
     def bind(self, binding: Hashable, task: PoolTask) -> None:
         """Let *binding* lead to *task* until it is forgotten."""
-        task._own().binding = binding
+        task._own_extras().binding = binding
         self._bound[binding] = task
 
     def unbind(self, task: PoolTask) -> None:
         """Free the idempotency key of *task*, if it has one."""
-        more = task._more
-        if more.binding is not None:
-            self._bound.pop(more.binding, None)
-            more.binding = None
+        extras = task._extras
+        if extras.binding is not None:
+            self._bound.pop(extras.binding, None)
+            extras.binding = None
 
     def bound(self, binding: Hashable) -> PoolTask | None:
         """Return the task that *binding* leads to."""

@@ -7,7 +7,7 @@ begun. Ends are written behind the work; `wait()` returns when they are safe.
 After a restart a queued durable call is queued again, in its old order, and so is a running one
 that may `rerun`. Everything else that had not ended has failed and says why: `never_started` or
 `interrupted`. So has a durable call whose function is not registered: it must not hold back the
-pool for ever, and its error names what to import.
+pool forever, and its error names what to import.
 """
 
 from __future__ import annotations
@@ -58,9 +58,11 @@ class Persistence:
 
     def __init__(self, pool: Pool) -> None:
         self._warned = False
-        runtime, options = pool.runtime, pool.options
+        slots = pool._slots
+        runtime, options = slots.runtime, slots.options
         assert options.scope_id is not None
-        self._pool = pool
+        self._admission = pool._admission
+        self._slots = slots
         header = PoolRecord(
             v=VERSION,
             id=pool.id,
@@ -91,18 +93,18 @@ class Persistence:
         except BaseException:
             await self._journal.aclose()
             raise
-        self._pool._journal = self
-        for _ in range(self._pool.max_concurrent):
-            self._pool._next()
+        self._slots.journal = self
+        for _ in range(self._slots.max_concurrent):
+            self._slots.fill_slot()
 
     def submitted(self, task: PoolTask) -> None:
         """Hand a new task over to the disk."""
         call = _durable_call(task._body)
         if call is None and not self._warned:
             self._warn(task._body)
-        more = task._own()
-        more.call = call
-        more.ticket = self._journal.append(encode(self._new_record(task)))
+        extras = task._own_extras()
+        extras.call = call
+        extras.ticket = self._journal.append(encode(self._new_record(task)))
 
     def _warn(self, fn: object) -> None:
         """Say once what a newcomer may not expect: this closure will not outlive the process."""
@@ -111,18 +113,18 @@ class Persistence:
             "pool %r keeps a journal, but %.80r is no durable call: a restart finds it as a failed "
             "marker and does not run it; use submit(fn, *args) with a function that has "
             "@harn.durable, and JSON arguments (this is said once for each pool)",
-            self._pool.name,
+            self._slots.names.name,
             getattr(fn, "__qualname__", fn),
         )
 
     async def acknowledge(self, task: PoolTask) -> None:
         """Wait until *task*'s submit is safe; undo it if that fails or we are cancelled."""
         try:
-            written = self._journal.written(task._more.ticket)
+            written = self._journal.written(task._extras.ticket)
             if written is not None:
                 await written
         except (StorageError, asyncio.CancelledError):
-            if self._pool._withdraw(task):
+            if self._slots.withdraw(task):
                 self._journal.append(
                     encode(WithdrawRecord(VERSION, task._submitted.seq)), owed=True
                 )
@@ -130,8 +132,8 @@ class Persistence:
 
     async def starting(self, task: PoolTask) -> None:
         """Wait until *task* may begin. Cancelling leaves it to the caller."""
-        await self._journal.synced(task._more.ticket)
-        call = task._more.call
+        await self._journal.synced(task._extras.ticket)
+        call = task._extras.call
         assert task._started_ms is not None
         start = encode(StartRecord(VERSION, task._submitted.seq, task._started_ms))
         may_repeat = call is None or call.function.rerun
@@ -146,18 +148,18 @@ class Persistence:
 
     def ended(self, task: PoolTask) -> None:
         """Hand a task's end over to the disk; a task that is new to it, whole."""
-        more = task._own()
-        if more.ticket == 0:
-            more.ticket = self._journal.append(encode(self._record(task)), ends=1)
+        extras = task._own_extras()
+        if extras.ticket == 0:
+            extras.ticket = self._journal.append(encode(self._record(task)), ends=1)
             return
         assert task._finished_ms is not None
         seq, error = task._submitted.seq, _text(task.error)
         end = EndRecord(VERSION, seq, task._finished_ms, task.status, error=error)
         if task.status == "completed":
             _write_result(end, task)
-        elif more.reason is not None:
-            end.rejection_reason, end.rejection_policy, end.stale_reason = more.reason
-        more.ticket = self._journal.append(encode(end), owed=True, ends=1)
+        elif extras.reason is not None:
+            end.rejection_reason, end.rejection_policy, end.stale_reason = extras.reason
+        extras.ticket = self._journal.append(encode(end), owed=True, ends=1)
 
     async def synced(self, ticket: int) -> None:
         """Wait until what *ticket* was given for is safe. Cancelling leaves it on its way."""
@@ -172,13 +174,13 @@ class Persistence:
         self._journal.abandon()
 
     def _keep(self) -> tuple[int, int]:
-        retention = self._pool.options.retention
-        return retention.count, self._pool.runtime.clock.now_ms() - retention.age_ms
+        retention = self._slots.options.retention
+        return retention.count, self._slots.now() - retention.age_ms
 
     def _new_record(self, task: PoolTask) -> TaskRecord:
         """Write down what was submitted. (By position: this is done for every submit.)"""
-        more, submitted = task._more, task._submitted
-        function, args = more.call or (None, None)
+        extras, submitted = task._extras, task._submitted
+        function, args = extras.call or (None, None)
         return TaskRecord(
             VERSION,
             submitted.seq,
@@ -188,33 +190,33 @@ class Persistence:
             "queued",
             submitted.priority,
             submitted.key,
-            more.labels or {},
+            extras.labels or {},
             submitted.idempotency_key,
-            more.binding[0] if isinstance(more.binding, tuple) else None,
+            extras.binding[0] if isinstance(extras.binding, tuple) else None,
             function and function.name,
             msgspec.UNSET if args is None else msgspec.Raw(args),
         )
 
     def _record(self, task: PoolTask) -> TaskRecord:
         """Write down the whole of *task* as it stands."""
-        record, more = self._new_record(task), task._more
+        record, extras = self._new_record(task), task._extras
         record.status = task.status
         record.started_at, record.finished_at = task._started_ms, task._finished_ms
         record.error = _text(task.error)
-        if more.reason is not None:
-            record.rejection_reason, record.rejection_policy, record.stale_reason = more.reason
+        if extras.reason is not None:
+            record.rejection_reason, record.rejection_policy, record.stale_reason = extras.reason
         return record
 
     # After a restart.
 
     def _restore(self) -> None:
         """Fill the pool from the journal's ledger."""
-        ledger, memory = self._journal.ledger, self._pool._memory
+        ledger, ended = self._journal.ledger, self._slots.ended
         pool_record = ledger.pool
         assert pool_record is not None
         for status, number in pool_record.dropped.items():
-            memory.counts[status] = memory.counts.get(status, 0) + number
-        self._pool._seq = ledger.last_seq
+            ended.counts[status] = ended.counts.get(status, 0) + number
+        self._admission.last_seq = ledger.last_seq
         for seq in ledger.ended:
             self._restore_ended(ledger.tasks.pop(seq))
         context = contextvars.copy_context()
@@ -223,7 +225,7 @@ class Persistence:
         self._journal.forget_ledger()
 
     def _restore_ended(self, record: TaskRecord) -> None:
-        task, memory = self._known(record), self._pool._memory
+        task = self._known(record)
         task._end = record.status if record.status in TERMINAL else "failed"
         task._finished_ms = record.finished_at
         task._body = record.error
@@ -231,50 +233,47 @@ class Persistence:
             task._body = Reloaded(record.result, record.result_text)
         if record.rejection_reason or record.stale_reason:
             reason = record.rejection_reason, record.rejection_policy, record.stale_reason
-            task._own().reason = reason
+            task._own_extras().reason = reason
         if record.status != "rejected":
             self._rebind(task, record)
-        memory.counts[task.status] += 1
-        memory.ended.append(task)
+        self._slots.ended.counts[task.status] += 1
+        self._slots.ended.tasks.append(task)
 
     def _restore_unfinished(self, record: TaskRecord, context: contextvars.Context) -> None:
-        task, pool = self._known(record), self._pool
+        task = self._known(record)
         self._rebind(task, record)
         began = record.status != "queued"
         function = None if record.call is None else durable_function_named(record.call)
         if function is not None and (function.rerun or not began):
             args = bytes(record.args) if isinstance(record.args, msgspec.Raw) else b"[[],{}]"
-            more = task._own()
-            more.call = DurableCall(function, args)
+            extras = task._own_extras()
+            extras.call = DurableCall(function, args)
             task._place = context.copy()
             task._started_ms = None
-            more.ticket = -1  # known to the journal, and safe
-            pool._queue.push(task)
-            if pool._order is not None:
-                pool._order.add(task)
+            extras.ticket = -1  # known to the journal, and safe
+            self._slots.queue.push(task)
             return
         self._mark_stale(task, "interrupted" if began else "never_started", record, function)
 
     def _mark_stale(
         self, task: PoolTask, reason: str, record: TaskRecord, function: DurableFunction | None
     ) -> None:
-        memory = self._pool._memory
         task._end = "failed"
-        task._finished_ms = self._pool.runtime.clock.now_ms()
+        task._finished_ms = self._slots.now()
         task._body = f"reloaded as stale after process restart: {reason}"
         if record.call is not None and function is None:
             task._body += f"; {record.call} is not registered, import it before pool_create"
-        more = task._own()
-        more.reason = (None, None, reason)
-        more.ticket = -1
-        memory.counts["failed"] += 1
-        memory.ended.append(task)
+        extras = task._own_extras()
+        extras.reason = (None, None, reason)
+        extras.ticket = -1
+        self._slots.ended.counts["failed"] += 1
+        self._slots.ended.tasks.append(task)
         self.ended(task)
 
     def _known(self, record: TaskRecord) -> PoolTask:
-        pool, key = self._pool, record.key
+        key = record.key
         submitted = Submitted(
-            pool._names,
+            self._slots.names,
             record.seq,
             record.submitted_at,
             record.priority,
@@ -282,22 +281,20 @@ class Persistence:
             record.idempotency_key,
             record.submitted_by,
         )
-        task = PoolTask(pool, submitted, None, record.priority, key, None)
+        task = PoolTask(self._slots, submitted, None, record.priority, key, None)
         if record.labels:
-            task._own().labels = record.labels
-            if pool._field is not None:
-                task.partition = record.labels.get(pool._field, key)
+            self._admission.label(task, record.labels)
         task._started_ms = record.started_at
         return task
 
     def _rebind(self, task: PoolTask, record: TaskRecord) -> None:
         if record.idempotency_key is None:
             return
-        more = task._own()
+        extras = task._own_extras()
         if record.call is not None:
             args = bytes(record.args) if isinstance(record.args, msgspec.Raw) else b""
-            more.fingerprint = call_fingerprint(record.call, args)
-        self._pool._memory.bind(binding(record.tenant_id, record.idempotency_key), task)
+            extras.fingerprint = call_fingerprint(record.call, args)
+        self._slots.ended.bind(binding(record.tenant_id, record.idempotency_key), task)
 
 
 def _durable_call(closure: Callable[..., Any]) -> DurableCall | None:

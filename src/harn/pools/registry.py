@@ -85,7 +85,7 @@ class PoolRegistry:
     def abandon(self) -> None:
         """Drop every pool as a dying process would."""
         for pool in list(self):
-            pool._abandon()
+            pool._slots.drop()
 
     async def aclose(self) -> None:
         """Close every pool, cancelling what still runs; the runtime is being left."""
@@ -95,7 +95,7 @@ class PoolRegistry:
     def _pending_tasks(self) -> list[PendingPoolTask]:
         now = self._runtime.clock.now_ms()
         pools = sorted(self, key=lambda pool: pool.id)
-        return [_pending(task, now) for pool in pools for task in pool.pending()]
+        return [_pending(task, now) for pool in pools for task in pool._slots.pending()]
 
     def _samples(self) -> Iterable[Sample]:
         summed: dict[tuple[str, tuple[str, ...]], float] = {}
@@ -127,13 +127,14 @@ def _pending(task: PoolTask, now: int) -> PendingPoolTask:
 
 
 def _measured(pool: Pool) -> Iterator[tuple[Any, ...]]:
-    yield "harn_pool_active", pool._running
-    yield "harn_pool_queued", len(pool._queue)
+    slots = pool._slots
+    yield "harn_pool_active", slots.running
+    yield "harn_pool_queued", len(slots.queue)
     yield "harn_pool_slots", pool.max_concurrent
-    yield "harn_pool_blocked_submitters", pool._blocked_count
-    for status, count in pool._memory.counts.items():
+    yield "harn_pool_blocked_submitters", slots.blocked.count
+    for status, count in slots.ended.counts.items():
         yield "harn_pool_tasks_total", count, status
-    yield "harn_pool_idempotency_conflicts_total", pool.idempotency_conflicts
+    yield "harn_pool_idempotency_conflicts_total", slots.ended.conflicts
 
 
 def _with_keywords(
@@ -257,7 +258,7 @@ async def pool_wait(tasks: Any) -> Any:
     # Most of a long list has ended by the time its first task has: those need no waiting.
     return [
         task.snapshot()
-        if task._finished_ms is not None and task._pool._journal is None
+        if task._finished_ms is not None and task._slots.journal is None
         else await task.wait()
         for task in given
     ]
@@ -275,7 +276,7 @@ def _task(given: object) -> PoolTask:
     pool = current_runtime().service(PoolRegistry).by_id(pool_id)
     if pool is None:
         raise PoolNotFound(f"pool not found: {pool_id}")
-    task = pool.find(task_id)
+    task = pool._found().find(task_id)
     if task is None:
         raise PoolNotFound(f"pool {pool.name!r} does not know task {task_id} (any more)")
     return task

@@ -2,10 +2,10 @@
 
 A closure may submit to its own pool and wait for the result, as long as a slot is free to run it.
 Once every running closure waits for this pool (for a task of it, or for a place in its full
-queue), no slot will ever come free. The last one to wait is told with a `DeadlockError` instead.
+queue), no slot will ever become free. The last one to wait gets a `DeadlockError` instead.
 
-Whoever waits for a pool, from inside or outside, also says so to the runtime: when everybody is
-blocked, some of them on channels, it is a deadlock all the same (HARN-ORC-012).
+A caller that waits for a pool, from inside or outside, also notes that in the runtime. When every
+task waits, some of them on channels, that is a deadlock, too (HARN-ORC-012).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from harn.graceful import asked, raise_if_asked
 def began_waiting(what: object, waiter: asyncio.Future[None]) -> Task:
     """Note that the current task is about to wait on *waiter* for *what*: a pool, a task of one.
 
-    A graceful stop ends the wait; `TaskCancelled` comes out here if it came before. Returns the
-    task, to be passed to `ended_waiting` afterwards.
+    A graceful stop ends the wait; if the stop came before, this raises `TaskCancelled`. Returns
+    the task, to be passed to `ended_waiting` afterwards.
     """
     if asked:
         raise_if_asked()
@@ -44,17 +44,18 @@ def ended_waiting(task: Task, what: object, waiter: asyncio.Future[None]) -> Non
 class SelfWaits:
     """The waits of a pool's own running closures for this pool, oldest first."""
 
-    __slots__ = ("_name", "running", "waits")
+    __slots__ = ("_name", "waits")
 
     def __init__(self, name: str) -> None:
         self._name = name
         self.waits: dict[asyncio.Future[None], None] = {}
-        self.running = 0
-        """How many closures of the pool are running, the waiting ones included."""
 
-    def add(self, waiter: asyncio.Future[None], what: str) -> None:
-        """Note that a closure is about to wait; `DeadlockError` if it would be the last."""
-        if len(self.waits) + 1 >= self.running:
+    def add(self, waiter: asyncio.Future[None], what: str, running: int) -> None:
+        """Note that one of *running* closures will wait; `DeadlockError` if it would be the last.
+
+        *what* says what it waits for, in the words of the error.
+        """
+        if len(self.waits) + 1 >= running:
             raise self._error(what)
         self.waits[waiter] = None
 
@@ -63,9 +64,9 @@ class SelfWaits:
         if self.waits:
             self.waits.pop(waiter, None)
 
-    def check(self) -> None:
-        """After one closure ended: if only waiting ones are left, tell the newest."""
-        if self.waits and len(self.waits) >= self.running:
+    def check(self, running: int) -> None:
+        """If all of the *running* closures wait, end the newest wait with `DeadlockError`."""
+        if self.waits and len(self.waits) >= running:
             waiter, _ = self.waits.popitem()
             if not waiter.done():
                 waiter.set_exception(self._error("was the last to wait"))

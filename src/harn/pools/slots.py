@@ -1,33 +1,34 @@
-"""The slots of a pool: who holds them, who gets them next, and how it all ends.
+"""The slots of a pool: which task runs, on which worker, and how it ends.
 
-`_start` gives a task a slot and a worker, the worker runs it, `_finish` records its end and `_next`
-passes the slot on. Each step is complete between two awaits, so the counts add up whenever anyone
-looks. `Pool` adds the door: what may be submitted, and when.
+A task comes here from `admission.py`. It waits in the queue, or starts at once on a worker
+(`worker.py`). Its end is recorded here, and its slot goes to the next task in the queue.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import Context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from harn import topics
 from harn.clock import resolve
 from harn.context import current_frame_var
 from harn.errors import HarnError, PoolClosed, PoolNotFound
 from harn.pools.audit import Dequeued
-from harn.pools.ended_tasks import Memory
+from harn.pools.blocked_submitters import BlockedSubmitters
+from harn.pools.ended_tasks import EndedTasks
+from harn.pools.eviction import EvictingQueue
 from harn.pools.options import PoolOptions
-from harn.pools.self_deadlock import SelfWaits
+from harn.pools.self_deadlock import SelfWaits, began_waiting, ended_waiting
 from harn.pools.snapshots import TaskStatus
-from harn.pools.task import ClosureFrame, ClosureTask, PoolTask, describe
+from harn.pools.task import PoolTask, describe
 from harn.pools.task_ids import Names
+from harn.pools.task_queues import TaskQueue
 from harn.pools.worker import Worker
 from harn.runtime import Runtime
-from harn.sync import GRANTED, Waiter, WaitQueue
-from harn.tasks import Runner, runner_for, works_for
+from harn.tasks import Runner, runner_for
 from harn.telemetry.logs import FAILED_WORK
 from harn.telemetry.spans import instant_span
 
@@ -36,363 +37,332 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("harn.pools")
 
+PoolState = Literal["open", "closing", "closed", "dropped"]
+"""*dropped* is what `pool_simulate_restart` leaves: the pool is not found any more."""
+
 
 class Slots:
-    """`max_concurrent` slots, the queue before them and the memory behind them."""
+    """`max_concurrent` slots, the queue before them and the ended tasks behind them."""
 
     __slots__ = (
-        "__weakref__",
-        "_audit",
-        "_blocked",
-        "_blocked_count",
-        "_bounded",
-        "_cancelling",
-        "_closing",
-        "_created_ms",
         "_drained",
-        "_field",
-        "_gone",
-        "_held",
-        "_idle",
-        "_is_durable",
-        "_journal",
-        "_log",
-        "_memory",
-        "_names",
-        "_now",
-        "_on_closed",
-        "_on_loop",
-        "_order",
-        "_policy",
-        "_queue",
-        "_refusing",
         "_runner",
-        "_running",
-        "_self_waits",
-        "_seq",
-        "_shutting",
-        "_worker_context",
-        "_workers",
-        "id",
+        "audit",
+        "blocked",
+        "cancelling",
+        "ended",
+        "idle",
+        "is_durable",
+        "journal",
         "max_concurrent",
-        "name",
+        "names",
+        "now",
+        "on_loop",
         "options",
+        "queue",
+        "running",
         "runtime",
-        "scope",
-        "scope_id",
+        "self_waits",
+        "state",
+        "worker_context",
+        "workers",
     )
 
     def __init__(self, runtime: Runtime, options: PoolOptions, id: str) -> None:
         self.runtime = runtime
         self.options = options
-        self.id = id
-        self.name = options.name
+        self.names = Names(id, options.name)
         self.max_concurrent = options.max_concurrent
-        self.scope = options.scope
-        self.scope_id = options.scope_id
-        self._on_closed: Callable[[Any], None] | None = None
-        """Told once, when the pool has closed and its name is free."""
-        self._now = runtime.clock.now_ms
-        self._created_ms = self._now()
-        self._names = Names(id, options.name)
-        self._log = runtime.event_log
-        self._audit = runtime.event_log.recorder(topics.POOL_AUDIT)
-        self._policy = options.backpressure
-        self._bounded = options.backpressure.kind != "unbounded"
-        self._field = options.field
-        self._queue = options.queue.queue()
-        self._order = options.backpressure.order()
-        self._memory = Memory(options.retention)
-        self._blocked: WaitQueue[Waiter] = WaitQueue()
-        """Submitters that wait for a place in a full queue."""
-        self._blocked_count = 0
-        """How many submitters wait, those included for which a place is held."""
-        self._held = 0
-        """Places that are held for submitters until these have resumed and take them."""
-        self._self_waits = SelfWaits(options.name)
-        self._workers: set[Worker] = set()
-        self._idle: list[Worker] = []
-        self._worker_context = Context()
-        self._worker_context.run(current_frame_var.set, runtime.frame)
-        self._on_loop = options.isolation in ("auto", "task")
+        self.now = runtime.clock.now_ms
+        self.audit = runtime.event_log.recorder(topics.POOL_AUDIT)
+        self.queue = _queue(options)
+        self.ended = EndedTasks(options.retention)
+        self.self_waits = SelfWaits(options.name)
+        self.blocked = BlockedSubmitters(runtime.loop, self.self_waits)
+        self.workers: set[Worker] = set()
+        self.idle: list[Worker] = []
+        self.worker_context = Context()
+        self.worker_context.run(current_frame_var.set, runtime.frame)
+        self.on_loop = options.isolation in ("auto", "task")
         self._runner: Runner | None = None
-        self._is_durable = options.scope == "pipeline"
-        self._journal: Persistence | None = None
-        self._seq = 0
-        self._running = 0
-        self._refusing = False
-        self._closing = False
-        self._cancelling = False
-        self._gone = False
+        self.is_durable = options.scope == "pipeline"
+        self.journal: Persistence | None = None
+        self.running = 0
+        self.state: PoolState = "open"
+        self.cancelling = False
         self._drained: asyncio.Future[None] | None = None
-        self._shutting: asyncio.Task[None] | None = None
 
-    # Running.
+    def __repr__(self) -> str:
+        state = f"{self.running} running, {self.queue.live} queued"
+        return f"<Pool {self.names.name!r} {state if self.state == 'open' else 'closed'}>"
 
-    def _start(self, task: PoolTask, now: int) -> None:
+    # The life of a task.
+
+    def start(self, task: PoolTask, now: int) -> None:
+        """Give *task* a free slot and a worker."""
         task._started_ms = now
-        slot = self._running
-        self._running = self._self_waits.running = slot + 1
-        self._audit(Dequeued(task._submitted, now, slot))
-        if task._more.span is not None:
+        slot = self.running
+        self.running = slot + 1
+        self.audit(Dequeued(task._submitted, now, slot))
+        if task._extras.span is not None:
             self._trace_start(task)
-        if self._idle:
-            self._idle.pop().take(task)
+        if self.idle:
+            self.idle.pop().take(task)
         else:
-            self._workers.add(Worker(self, task))
+            self.workers.add(Worker(self, task))
 
-    def _trace_start(self, task: PoolTask) -> None:
-        name, links = f"pool.dequeue {self.name}", (task._more.span,)
-        Context().run(instant_span, name, self._attributes(task), links)
+    def finish(self, task: PoolTask, status: TaskStatus, result: Any = None) -> None:
+        """Record the end of *task*, free its slot if it had one, and wake its waiters.
 
-    def _finish(self, task: PoolTask, status: TaskStatus, result: Any = None) -> None:
-        """Record the end of *task* and wake those who wait for it; a slot it had is free.
-
-        *result* is what it returned, or why it failed.
+        *result* is what the closure returned, or why it failed.
         """
         if task._started_ms is not None:
-            self._running = self._self_waits.running = self._running - 1
+            self.running -= 1
         if status == "failed":
             self._log_failure(task, result)
-        task._end = status
-        task._body = result
-        task._finished_ms = now = self._now()
-        task._place = None
-        memory = self._memory
-        memory.counts[status] += 1
-        memory.ended.append(task)
-        if len(memory.ended) > memory.count or now > memory.next_due:
-            memory.forget_old(now)
-        if self._journal is not None:
-            self._journal.ended(task)
-        if task._waiters is not None:
-            task._wake()
+        self._record_end(task, status, result)
 
-    def _log_failure(self, task: PoolTask, error: Any) -> None:
-        raised = error if isinstance(error, BaseException) else None
-        text = error if raised is None else describe(raised)
-        told = (self.name, task.id, text)
-        logger.warning("pool %r: task %s failed: %s", *told, exc_info=raised, extra=FAILED_WORK)
+    def complete(self, worker: Worker, task: PoolTask, result: Any) -> None:
+        """Finish *task*, whose closure returned *result*, and give *worker* the next task.
 
-    def _complete(self, worker: Worker, task: PoolTask, result: Any) -> None:
-        """Finish *task* and give *worker* the next one.
-
-        This is `_finish`, `_next` and `_start` in one, for the case that happens all the time: the
-        closure has returned, and its worker and its slot go on to whatever is queued.
+        Worker and slot stay together, which saves most of `finish`, `fill_slot` and `start`. This
+        is the end of nearly every task; docs/design/pools.md has the measurement.
         """
-        task._end = "completed"
-        task._body = result
-        task._finished_ms = now = self._now()
-        task._place = None
-        memory = self._memory
-        memory.counts["completed"] += 1
-        ended = memory.ended
-        ended.append(task)
-        if len(ended) > memory.count or now > memory.next_due:
-            memory.forget_old(now)
-        if self._journal is not None:
-            self._journal.ended(task)
-        if task._waiters is not None:
-            task._wake()
-        if self._queue.live and not self._cancelling:
-            following: Any = self._queue.pop()
-            if self._order is not None:
-                self._order.discard(following)
-            following._started_ms = now
+        self._record_end(task, "completed", result)
+        if self.queue.live and not self.cancelling:
+            following: Any = self.queue.pop()
+            following._started_ms = now = task._finished_ms
             worker.task = following
             worker.context = following._place
             following._place = worker
-            self._audit(Dequeued(following._submitted, now, self._running - 1))
-            if following._more.span is not None:
+            self.audit(Dequeued(following._submitted, now, self.running - 1))  # type: ignore[arg-type]
+            if following._extras.span is not None:
                 self._trace_start(following)
         else:
             worker.task = None
-            self._running = self._self_waits.running = self._running - 1
-        if self._blocked or self._drained is not None or self._self_waits.waits:
-            self._settled()
+            self.running -= 1
+        if self.blocked.count or self._drained is not None or self.self_waits.waits:
+            self.wake_waiters()
 
-    def _next(self) -> None:
-        """Pass a slot that has come free to the task whose turn it is."""
-        if self._queue.live and self._running < self.max_concurrent and not self._cancelling:
-            task: Any = self._queue.pop()
-            if self._order is not None:
-                self._order.discard(task)
-            self._start(task, self._now())
-        if self._blocked or self._drained is not None or self._self_waits.waits:
-            self._settled()
+    def _record_end(self, task: PoolTask, status: TaskStatus, result: Any) -> None:
+        task._end = status
+        task._body = result
+        task._finished_ms = now = self.now()
+        task._place = None
+        ended = self.ended
+        ended.counts[status] += 1
+        ended.tasks.append(task)
+        if len(ended.tasks) > ended.most or now > ended.next_due:
+            ended.forget_old(now)
+        if self.journal is not None:
+            self.journal.ended(task)
+        if task._waiters is not None:
+            task._wake()
 
-    def _settled(self) -> None:
-        """Look who can go on now that a task has left its place."""
-        self._grant_places()
-        if self._drained is not None and not self._running and not self._queue.live:
+    def fill_slot(self) -> None:
+        """Give a slot that has become free to the task whose turn it is."""
+        if self.queue.live and self.running < self.max_concurrent and not self.cancelling:
+            task: Any = self.queue.pop()
+            self.start(task, self.now())
+        if self.blocked.count or self._drained is not None or self.self_waits.waits:
+            self.wake_waiters()
+
+    def wake_waiters(self) -> None:
+        """Wake what can continue now that a task has left its slot or its place in the queue."""
+        self.hold_places()
+        if self._drained is not None and not self.running and not self.queue.live:
             resolve(self._drained)
             self._drained = None
-        self._self_waits.check()
+        self.self_waits.check(self.running)
 
-    def _leave_queue(self, task: PoolTask) -> None:
-        self._queue.discard(task)
-        if self._order is not None:
-            self._order.discard(task)
+    def hold_places(self) -> None:
+        """Hold places for blocked submitters, as far as there are free ones."""
+        if self.blocked.count:
+            slots = 0 if self.queue.live else self.max_concurrent - self.running
+            depth = self.options.backpressure.max_depth or 0
+            self.blocked.hold_places(depth + slots - self.queue.live)
 
-    def _cancel(self, task: PoolTask) -> None:
+    def cancel(self, task: PoolTask) -> None:
+        """End *task* as cancelled: at once if it is queued, else at its closure's next await."""
         task._stopping = True
         if task.status == "queued":
-            self._leave_queue(task)
-            self._finish(task, "cancelled")
-            self._settled()
+            self.queue.discard(task)
+            self.finish(task, "cancelled")
+            self.wake_waiters()
             return
         worker = task._worker
         if worker is not None and worker.begun is task:
             worker.stop()
 
-    def _worker_died(self, task: PoolTask, error: BaseException | None) -> None:
-        """Take back a task whose worker ended under it: cancelled before it began, or broken."""
-        if task._finished_ms is not None:
-            return
-        if error is None and not self._cancelling and not self._gone:
-            self._workers.add(Worker(self, task))
-            return
-        self._finish(task, "cancelled" if error is None else "failed", error)
-        self._next()
+    def withdraw(self, task: PoolTask) -> bool:
+        """Undo a submit that was never acknowledged; true if the task was removed.
 
-    def _bind(self, fn: Callable[[], Any]) -> Callable[[], Any]:
-        """Return something async that runs *fn* where the pool's isolation says."""
+        A closure that has begun is cancelled. A task that another submit returned too stays.
+        """
+        if task._finished_ms is not None or task._extras.shared:
+            return False
+        worker = task._worker
+        if worker is not None and worker.is_running(task):
+            self.cancel(task)
+            return False
+        if task.status == "queued":
+            self.queue.discard(task)
+        else:
+            self.running -= 1
+        task._finished_ms = task._submitted.at  # its worker, if it has one, skips it
+        task._end = "cancelled"
+        self.ended.unbind(task)
+        task._wake()
+        self.wake_waiters()
+        return True
+
+    # What workers ask for.
+
+    def worker_ended(
+        self, worker: Worker, task: PoolTask | None, error: BaseException | None
+    ) -> None:
+        """Forget *worker*; *task* is the one that it still held, *error* what broke the worker.
+
+        A task that had not begun goes to a new worker.
+        """
+        self.workers.discard(worker)
+        if task is None or task._finished_ms is not None:
+            return
+        if error is None and not self.cancelling:
+            self.workers.add(Worker(self, task))
+            return
+        self.finish(task, "cancelled" if error is None else "failed", error)
+        self.fill_slot()
+
+    def bind(self, fn: Callable[[], Any]) -> Callable[[], Any]:
+        """Return an async function that runs *fn* where the pool's isolation says."""
         if self._runner is None:
             isolation: Any = self.options.isolation
             self._runner = runner_for(self.runtime, isolation, self.max_concurrent)
         return self._runner.bind(fn)
 
-    async def _before_start(self, task: PoolTask) -> None:
-        """Let the journal know before the closure begins; whatever goes wrong ends the task."""
-        if self._journal is None:  # the pool was dropped before this closure could begin
-            task._own().reason = (None, None, "never_started")
-            self._finish(task, "failed", "the pool was dropped: never_started")
+    async def before_start(self, task: PoolTask) -> None:
+        """Journal the start of *task*; an error or a cancel on the way ends the task."""
+        if self.journal is None:  # the pool was dropped before this closure could begin
+            self._finish_as_dropped(task)
             return
         try:
-            await self._journal.starting(task)
+            await self.journal.starting(task)
         except asyncio.CancelledError:
             if task._finished_ms is None:
-                self._finish(task, "cancelled")
+                self.finish(task, "cancelled")
         except HarnError as error:
             if task._finished_ms is None:
-                self._finish(task, "failed", error)
+                self.finish(task, "failed", error)
 
-    def _grant_places(self) -> None:
-        """Hold a place for each submitter that is next, as far as there are places.
+    # What can be seen.
 
-        The wait queue needs no guard here: only the loop's thread changes it.
-        """
-        while not self._closing and (waiter := self._blocked.first()) is not None:
-            free = 0 if self._queue.live else self.max_concurrent - self._running
-            if self._queue.live + self._held >= (self._policy.max_depth or 0) + free:
-                return
-            self._blocked.popleft()
-            self._held += 1
-            waiter.settle(GRANTED)
-            # From now on it waits for the loop only, not for the pool.
-            self._self_waits.discard(waiter.future)
+    def tasks(self) -> list[PoolTask]:
+        """Return every task that the pool still knows, in the order of submit."""
+        return sorted((*self.ended.tasks, *self._active(), *self.queue), key=_by_seq)
 
-    def _turn_away_blocked(self) -> None:
-        """End the wait of each blocked submitter with an error of its own."""
-        for waiter in self._blocked:
-            if not waiter.future.done():
-                waiter.future.set_exception(self._closed_error())
+    def find(self, task_id: str) -> PoolTask | None:
+        """Return the task with this id, if the pool still knows it."""
+        return next((task for task in self.tasks() if task.id == task_id), None)
 
-    # Looking.
-
-    def _is_inside(self) -> bool:
-        """Tell whether a closure of this pool runs right here (not a child task of one).
-
-        One on a thread, that comes here through `from_thread`, does.
-        """
-        frame: Any = current_frame_var.get(None)
-        if frame is None:
-            return False
-        if type(frame) is ClosureFrame:
-            return frame.pool_task._pool is self and frame.runs_here(
-                works_for(asyncio.current_task())
-            )
-        task = frame.task  # a scope inside a closure has a frame of its own
-        return (
-            type(task) is ClosureTask
-            and task.pool_task._pool is self
-            and task.aio is works_for(asyncio.current_task())
-        )
-
-    def _total(self) -> int:
-        """Count every task ever submitted, those already forgotten included."""
-        return self._running + self._queue.live + sum(self._memory.counts.values())
-
-    def _known(self) -> Iterator[PoolTask]:
-        yield from self._memory.ended
-        yield from self._active()
-        yield from self._queue
+    def pending(self) -> list[PoolTask]:
+        """Return the queued tasks in the order of submit, then the running ones by id."""
+        running = sorted(self._active(), key=lambda task: task.id)
+        return sorted(self.queue, key=_by_seq) + running
 
     def _active(self) -> list[PoolTask]:
-        held = [worker.task for worker in self._workers]
+        held = [worker.task for worker in self.workers]
         return [task for task in held if task is not None and task._finished_ms is None]
 
-    def _attributes(self, task: PoolTask) -> dict[str, Any]:
-        return {"harn.pool.id": self.id, "harn.pool.name": self.name, "harn.pool.task": task.id}
+    def attributes(self, task: PoolTask) -> dict[str, Any]:
+        """Return what a span says of *task*."""
+        id, name = self.names.id, self.names.name
+        return {"harn.pool.id": id, "harn.pool.name": name, "harn.pool.task": task.id}
 
-    def _closed_error(self) -> Exception:
-        if self._gone and not self._closing:
-            return PoolNotFound(f"pool not found: {self.id}")
-        return PoolClosed(f"pool {self.name!r} is closed and takes no more work")
+    def _trace_start(self, task: PoolTask) -> None:
+        name, links = f"pool.dequeue {self.names.name}", (task._extras.span,)
+        Context().run(instant_span, name, self.attributes(task), links)
 
-    def _elsewhere(self) -> Exception:
+    def _log_failure(self, task: PoolTask, error: Any) -> None:
+        raised = error if isinstance(error, BaseException) else None
+        text = error if raised is None else describe(raised)
+        args = (self.names.name, task.id, text)
+        logger.warning("pool %r: task %s failed: %s", *args, exc_info=raised, extra=FAILED_WORK)
+
+    # Errors.
+
+    def closed_error(self) -> Exception:
+        """Return the error of a call that needs the pool to be open."""
+        if self.state == "dropped":
+            return PoolNotFound(f"pool not found: {self.names.id}")
+        return PoolClosed(f"pool {self.names.name!r} is closed and takes no more work")
+
+    def wrong_thread_error(self) -> Exception:
+        """Return the error of a call from a thread or a loop that is not the runtime's."""
         return HarnError(
-            f"pool {self.name!r} lives on its runtime's event loop, and this is another thread; "
-            "there: from_thread(pool.submit, fn), from_thread(task.wait)"
+            f"pool {self.names.name!r} lives on its runtime's event loop, and this is another "
+            "thread; there: from_thread(pool.submit, fn), from_thread(task.wait)"
         )
-
-    def _check_here(self) -> None:
-        if self._gone and not self._closing:
-            raise PoolNotFound(f"pool not found: {self.id}")
 
     # Closing.
 
-    def _cancel_all(self) -> None:
-        if self._cancelling:
+    async def drain(self) -> None:
+        """Wait until no task is queued or running. Cancelling changes nothing."""
+        while self.running or self.queue.live:
+            if self._drained is None:
+                self._drained = self.runtime.loop.create_future()
+            waiter: asyncio.Future[None] = self.runtime.loop.create_future()
+            self._drained.add_done_callback(lambda _, waiter=waiter: resolve(waiter))  # type: ignore[misc]
+            task = began_waiting(self, waiter)
+            try:
+                await waiter
+            finally:
+                ended_waiting(task, self, waiter)
+
+    def cancel_all(self) -> None:
+        """Cancel every task. A journal keeps the queued ones for the next opener."""
+        if self.cancelling:
             return
-        self._cancelling = True
-        self._empty_queue("cancelled", None)
+        self.cancelling = True
+        journal, self.journal = self.journal, None  # so that it is not told of these ends
+        while (task := self.queue.pop()) is not None:
+            self.finish(task, "cancelled")
+        self.journal = journal
         for task in self._active():
-            self._cancel(task)
+            self.cancel(task)
 
-    def _empty_queue(self, status: TaskStatus, stale: str | None) -> None:
-        """End what is queued, in memory only: a journal keeps it for the next opener."""
-        journal, self._journal = self._journal, None
-        while (task := self._queue.pop()) is not None:
-            if self._order is not None:
-                self._order.discard(task)
-            if stale is not None:
-                task._own().reason = (None, None, stale)
-            self._finish(task, status, stale and f"the pool was dropped: {stale}")
-        self._journal = journal
-
-    async def _shut(self) -> None:
-        """End workers, threads and journal, then free the name."""
-        try:
-            while self._workers:
-                await asyncio.wait([worker.aio for worker in self._workers])
-                await asyncio.sleep(0)
-            if self._runner is not None:
-                await self._runner.aclose()
-            if self._journal is not None:
-                await self._journal.aclose()
-        finally:
-            self._gone = True
-            if self._on_closed is not None:
-                self._on_closed(self)
-
-    def _abandon(self) -> None:
-        """Drop everything as a dying process would; running closures go on, detached."""
-        self._gone = self._cancelling = self._refusing = True
-        self._turn_away_blocked()
-        if self._journal is not None:
-            self._journal.abandon()
-            self._journal = None
-        self._empty_queue("failed", "never_started")
-        for worker in self._workers:
+    def drop(self) -> None:
+        """Forget everything as a process that dies would; running closures continue, detached."""
+        self.state = "closed" if self.state == "closing" else "dropped"
+        self.cancelling = True
+        self.blocked.turn_away(self.closed_error)
+        if self.journal is not None:
+            self.journal.abandon()
+            self.journal = None
+        while (task := self.queue.pop()) is not None:
+            self._finish_as_dropped(task)
+        for worker in self.workers:
             self.runtime.own(worker.aio)
+
+    def _finish_as_dropped(self, task: PoolTask) -> None:
+        task._own_extras().reason = (None, None, "never_started")
+        self.finish(task, "failed", "the pool was dropped: never_started")
+
+    async def shut(self) -> None:
+        """End workers, threads and journal."""
+        while self.workers:
+            await asyncio.wait([worker.aio for worker in self.workers])
+            await asyncio.sleep(0)
+        if self._runner is not None:
+            await self._runner.aclose()
+        if self.journal is not None:
+            await self.journal.aclose()
+
+
+def _queue(options: PoolOptions) -> TaskQueue[PoolTask]:
+    queue, arrivals = options.queue.queue(), options.backpressure.arrivals()
+    return queue if arrivals is None else EvictingQueue(queue, arrivals)
+
+
+def _by_seq(task: PoolTask) -> int:
+    return task._submitted.seq

@@ -1,7 +1,7 @@
-"""A submitted task: its handle, and the record the pool keeps of it (they are one object).
+"""A submitted task: its handle, and the record that the pool keeps of it, in one object.
 
-Everything that can wait until somebody asks for it does: the id, the times as text, the future
-of whoever waits. A million queued tasks are ordinary, so a task is a handful of slots.
+What is not always needed is made when it is first asked for: the id, the times as text, the
+futures of waiters. A million queued tasks are ordinary, so a task has only a few fields.
 """
 
 from __future__ import annotations
@@ -13,75 +13,18 @@ from typing import Any
 
 import msgspec
 
-from harn.context import Frame, Task
 from harn.errors import PoolTaskCancelled, PoolTaskFailed, PoolTaskRejected
 from harn.exact_json import from_exact_json
 from harn.pools.audit import Submitted
+from harn.pools.closure_frame import is_inside
 from harn.pools.self_deadlock import began_waiting, ended_waiting
 from harn.pools.snapshots import TaskSnapshot, TaskStatus
 from harn.pools.task_ids import iso_text
 
 
-class ClosureTask(Task):
-    """A running closure as the runtime sees it; its id is made when somebody asks."""
-
-    __slots__ = ("pool_task",)
-
-    def __init__(self, pool_task: PoolTask, parent: Task, aio: asyncio.Task[Any]) -> None:
-        pool = pool_task._pool
-        super().__init__(pool.runtime, "", "pool task", parent, group_id=pool.id)
-        self.pool_task = pool_task
-        self.values = pool_task._more.values or {}
-        self.cancel_requested = pool_task._stopping
-        self.aio = aio
-
-    @property
-    def id(self) -> str:
-        """The pool task's id."""
-        return self.pool_task.id
-
-    @id.setter
-    def id(self, value: str) -> None:
-        pass
-
-
-class ClosureFrame(msgspec.Struct, eq=False):
-    """What a running closure has for a `Frame`; its task is made when somebody asks.
-
-    Most closures never do, and this is made for every one of them: it has a frame's three
-    attributes and is no subclass, because a struct costs a third of that.
-    """
-
-    pool_task: PoolTask
-    _outer: Frame
-    _worker: Any
-    nursery: Any = None
-    cleanups: Any = None
-    _task: Any = None
-
-    @property
-    def task(self) -> ClosureTask:
-        """The closure as the runtime sees it."""
-        task: ClosureTask | None = self._task
-        if task is None:
-            task = self._task = ClosureTask(self.pool_task, self._outer.task, self._worker.aio)
-            if self._worker.begun is self.pool_task:
-                task.runtime.tasks.add(task)
-        return task
-
-    def runs_here(self, aio: asyncio.Task[Any] | None) -> bool:
-        """Tell whether *aio* is the closure itself, not a child that inherited this frame."""
-        return self._worker.begun is self.pool_task and self._worker.aio is aio
-
-    def end(self) -> None:
-        """Note that the closure has ended."""
-        if self._task is not None:
-            self._task.runtime.tasks.discard(self._task)
-
-
 @dataclass(slots=True, eq=False)
-class More:
-    """What only some tasks have. Ten fields that most leave empty would cost each of them."""
+class Extras:
+    """What only some tasks have. Ten more fields would cost memory in every task."""
 
     labels: dict[str, str] | None = None
     values: Any = None
@@ -89,24 +32,24 @@ class More:
     fingerprint: int | None = None
     conflicts: int = 0
     shared: bool = False
-    """Somebody else has been given this task for its idempotency key."""
+    """Another submit with its idempotency key has returned this task."""
     span: Any = None
     call: Any = None
     ticket: int = 0
     reason: tuple[str | None, str | None, str | None] | None = None
-    """Why it was rejected, the policy that did it, why it is stale."""
+    """Why it was rejected, the policy that rejected it, why it is stale."""
 
 
-NO_MORE = More()
-"""Shared by all tasks with nothing special about them; never changed."""
+NO_EXTRAS = Extras()
+"""Shared by all tasks that have no extras; never changed."""
 
 
 class PoolTask(msgspec.Struct, eq=False, weakref=True):
-    """A task in a pool. `await task` gives its result.
+    """A task in a pool. `await task` returns its result.
 
     Awaiting raises `PoolTaskFailed` (its cause is the original exception), `PoolTaskRejected` or
-    `PoolTaskCancelled` otherwise; `wait()` returns the final snapshot whatever it is. Cancelling
-    the one who waits leaves the task alone.
+    `PoolTaskCancelled` otherwise; `wait()` returns the final snapshot, whatever its status.
+    Cancelling a waiter does not cancel the task.
 
     >>> import harn
     >>> async def main() -> int:
@@ -117,37 +60,39 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
     42
     """
 
-    _pool: Any
+    _slots: Any
+    """The `Slots` of its pool. (`inspect` must be able to read this type, so it is not named.)"""
     _submitted: Submitted
     _body: Any
-    """The closure; once that has ended, what it returned or why it failed."""
+    """The closure; once it has ended, what it returned or why it failed."""
     priority: int
     partition: str | None
     _place: Any
-    """The contextvars of its submit while it is queued, its worker while it has one."""
+    """The contextvars of its submit while it is queued, its worker while it runs."""
     next: Any = None
+    """The link of the queue that holds it."""
     _started_ms: int | None = None
     _finished_ms: int | None = None
     _end: TaskStatus | None = None
-    """Its last status, once it has reached it."""
+    """Its final status, once it has reached it."""
     _waiters: Any = None
     _stopping: bool = False
-    _more: More = NO_MORE
+    _extras: Extras = NO_EXTRAS
 
     @property
     def _worker(self) -> Any:
-        """The worker that has it, if one has."""
+        """The worker that runs it, if one does."""
         return self._place if self._started_ms is not None else None
 
-    def _own(self) -> More:
-        """Return what is special about this task, to be changed."""
-        if self._more is NO_MORE:
-            self._more = More()
-        return self._more
+    def _own_extras(self) -> Extras:
+        """Return the extras of this task alone, to be changed."""
+        if self._extras is NO_EXTRAS:
+            self._extras = Extras()
+        return self._extras
 
     @property
     def status(self) -> TaskStatus:
-        """How far it has come."""
+        """The status now."""
         return self._end or ("queued" if self._started_ms is None else "running")
 
     @property
@@ -158,12 +103,12 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
     @property
     def pool(self) -> str:
         """The pool's name."""
-        return str(self._pool.name)
+        return self._submitted.names.name
 
     @property
     def pool_id(self) -> str:
         """The pool's id."""
-        return str(self._pool.id)
+        return self._submitted.names.id
 
     @property
     def key(self) -> str | None:
@@ -173,7 +118,7 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
     @property
     def labels(self) -> dict[str, str]:
         """The labels given to the submit."""
-        return dict(self._more.labels) if self._more.labels else {}
+        return dict(self._extras.labels) if self._extras.labels else {}
 
     @property
     def idempotency_key(self) -> str | None:
@@ -182,8 +127,8 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
 
     @property
     def conflicts(self) -> int:
-        """How often the idempotency key came back with another function or other arguments."""
-        return self._more.conflicts
+        """How often the idempotency key came with another function or other arguments."""
+        return self._extras.conflicts
 
     @property
     def submitted_at(self) -> str:
@@ -216,32 +161,32 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
     @property
     def rejection_reason(self) -> str | None:
         """Why it was rejected."""
-        return self._more.reason[0] if self._more.reason else None
+        return self._extras.reason[0] if self._extras.reason else None
 
     @property
     def rejection_policy(self) -> str | None:
         """The policy that rejected it."""
-        return self._more.reason[1] if self._more.reason else None
+        return self._extras.reason[1] if self._extras.reason else None
 
     def done(self) -> bool:
-        """Tell whether the task has reached its last status."""
+        """Tell whether the task has reached its final status."""
         return self._finished_ms is not None
 
     def snapshot(self) -> TaskSnapshot:
         """Return the task as it stands."""
-        more, outcome, status = self._more, self._body, self._end or self.status
+        extras, outcome, status = self._extras, self._body, self._end or self.status
         seen = TaskSnapshot(
             self._submitted,
             self._started_ms,
             self._finished_ms,
             status,
-            more.labels and dict(more.labels),
+            extras.labels and dict(extras.labels),
             outcome if status == "completed" else None,
         )
         reloaded = type(outcome) is Reloaded
-        if status != "failed" and more.reason is None and not reloaded:
+        if status != "failed" and extras.reason is None and not reloaded:
             return seen
-        rejection, policy, stale = more.reason or (None, None, None)
+        rejection, policy, stale = extras.reason or (None, None, None)
         return msgspec.structs.replace(
             seen,
             result=self.result,
@@ -253,27 +198,26 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
         )
 
     async def wait(self) -> TaskSnapshot:
-        """Wait until the task has reached its last status and return that snapshot.
+        """Wait until the task has reached its final status and return that snapshot.
 
         In a pipeline pool that is when its outcome is safe on the disk. Called by a task of the
         same pool when every slot is held by such waits, it raises `DeadlockError`. Cancelling
-        leaves the task alone.
+        does not cancel the task.
         """
         if self._finished_ms is None:
             await self._until_finished()
-        journal = self._pool._journal
-        if journal is not None:
-            await journal.synced(self._more.ticket)
+        if (journal := self._slots.journal) is not None:
+            await journal.synced(self._extras.ticket)
         return self.snapshot()
 
     async def _until_finished(self) -> None:
-        pool = self._pool
+        slots = self._slots
         loop = asyncio.get_running_loop()
-        if loop is not pool.runtime._loop:
-            raise pool._elsewhere()
+        if loop is not slots.runtime._loop:
+            raise slots.wrong_thread_error()
         waiter: asyncio.Future[None] = loop.create_future()
-        if pool._is_inside():
-            pool._self_waits.add(waiter, "waits for one of its tasks")
+        if is_inside(slots):
+            slots.self_waits.add(waiter, "waits for one of its tasks", slots.running)
         if self._waiters is None:
             self._waiters = {}
         self._waiters[waiter] = None
@@ -284,28 +228,28 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
             finally:
                 ended_waiting(me, self, waiter)
         finally:
-            pool._self_waits.discard(waiter)
+            slots.self_waits.discard(waiter)
             if self._waiters is not None:
                 self._waiters.pop(waiter, None)
 
     def cancel(self) -> bool:
-        """Ask the task to end as `cancelled`; false when it has ended already.
+        """Ask the task to end as `cancelled`; false if it has ended already.
 
         A queued task never runs. A running closure is interrupted at its await; on a thread
         `is_cancelled()` turns true and its end is awaited. May be called from any thread.
         """
         if self._finished_ms is not None:
             return False
-        runtime = self._pool.runtime
+        runtime = self._slots.runtime
         if runtime.on_loop_thread():
-            self._pool._cancel(self)
+            self._slots.cancel(self)
         else:
-            runtime.loop.call_soon_threadsafe(self._cancel_from_afar)
+            runtime.loop.call_soon_threadsafe(self._cancel_if_unfinished)
         return True
 
-    def _cancel_from_afar(self) -> None:
+    def _cancel_if_unfinished(self) -> None:
         if self._finished_ms is None:
-            self._pool._cancel(self)
+            self._slots.cancel(self)
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self._value().__await__()
@@ -313,12 +257,12 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
     async def _value(self) -> Any:
         if self._finished_ms is None:
             await self._until_finished()
-        if (journal := self._pool._journal) is not None:
-            await journal.synced(self._more.ticket)
+        if (journal := self._slots.journal) is not None:
+            await journal.synced(self._extras.ticket)
         if self.status == "completed":
             return self.result
         if self.status == "rejected":
-            reason, policy, _ = self._more.reason or (None, None, None)
+            reason, policy, _ = self._extras.reason or (None, None, None)
             raise PoolTaskRejected(f"pool task {self.id} was rejected: {reason} ({policy})")
         if self.status == "cancelled":
             raise PoolTaskCancelled(f"pool task {self.id} was cancelled")
@@ -327,11 +271,11 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
         raise failed from (cause if isinstance(cause, BaseException) else None)
 
     def _wake(self) -> None:
-        """Let those who wait look again. They count as free from this moment on."""
+        """Wake the waiters. From now on they wait for the loop only, not for the pool."""
         waiters, self._waiters = self._waiters, None
         if waiters:
             for waiter in waiters:
-                self._pool._self_waits.discard(waiter)
+                self._slots.self_waits.discard(waiter)
                 if not waiter.done():
                     waiter.set_result(None)
 
@@ -340,7 +284,7 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
 
 
 class Reloaded:
-    """A result that came out of a journal: JSON to be read on demand, or a text about it."""
+    """A result that was read from a journal: JSON, parsed on demand, or a text about it."""
 
     __slots__ = ("omitted", "raw", "text")
 
@@ -350,7 +294,7 @@ class Reloaded:
         self.omitted = text is not None
 
     def value(self) -> Any:
-        """Return the value, read again each time: nobody can change the recorded one."""
+        """Return the value, parsed again each time: no caller can change the recorded one."""
         if self.omitted or not isinstance(self.raw, msgspec.Raw):
             return self.text
         return from_exact_json(bytes(self.raw))

@@ -6,10 +6,10 @@ that was captured at its submit, and passes the futures it waits for up to the l
 closure nothing is different. `asyncio.current_task()` is the worker's task, so timeouts, task
 groups and cancellation work as they do anywhere.
 
-A worker that was cancelled while it ran a closure is not used again: whatever asyncio still
-remembers of that cancel (a count, a cancel not yet delivered) ends with it and can never hit the
-next closure. A worker without work stays for two turns of the loop, long enough for whoever was
-just woken to submit again, and then ends; an idle pool has no tasks.
+A worker that was cancelled while it ran a closure is not used again. What asyncio still knows of
+that cancel (a count, a cancel not yet delivered) ends with the worker and cannot hit the next
+closure. A worker without work stays for two turns of the loop, long enough for a caller that was
+just woken to submit again, and then ends: an idle pool has no asyncio tasks.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from harn.context import current_frame_var
-from harn.pools.task import ClosureFrame, PoolTask
+from harn.pools.closure_frame import ClosureFrame
 from harn.teardown import unwind
 
 if TYPE_CHECKING:
     from harn.pools.slots import Slots
+    from harn.pools.task import PoolTask
 
 LINGER = 2
 """Turns of the loop that a worker without work waits for more."""
@@ -40,25 +41,25 @@ class Worker:
     """One slot's worker, for as long as there is work."""
 
     __slots__ = (
+        "_slots",
         "aio",
         "begun",
         "context",
         "error",
         "frame",
         "interrupted",
-        "pool",
         "result",
         "task",
     )
 
-    def __init__(self, pool: Slots, task: PoolTask) -> None:
-        self.pool = pool
+    def __init__(self, slots: Slots, task: PoolTask) -> None:
+        self._slots = slots
         self.task: PoolTask | None = None
-        """The task that holds our slot."""
+        """The task that this worker holds a slot for."""
         self.context: Any = None
-        """The contextvars it was submitted with."""
+        """The contextvars of its submit."""
         self.begun: PoolTask | None = None
-        """The same, once we work on it: a cancel of our asyncio task is a cancel of it."""
+        """The same task, once it has begun: a cancel of our asyncio task is a cancel of it."""
         self.frame: ClosureFrame | None = None
         """The frame of the closure that runs."""
         self.interrupted: PoolTask | None = None
@@ -67,13 +68,13 @@ class Worker:
         self.error: BaseException | None = None
         """How the latest closure ended."""
         self.take(task)
-        self.aio: asyncio.Task[None] = pool.runtime.loop.create_task(
-            self._live(), context=pool._worker_context
+        self.aio: asyncio.Task[None] = slots.runtime.loop.create_task(
+            self._live(), context=slots.worker_context
         )
-        self.aio.add_done_callback(self._gone)
+        self.aio.add_done_callback(self._ended)
 
     def take(self, task: PoolTask) -> None:
-        """Make *task* ours; it begins on the next turn."""
+        """Take *task*; it begins on the next turn of the loop."""
         self.task = task
         self.context = task._place
         task._place = self
@@ -91,18 +92,17 @@ class Worker:
     async def _live(self) -> None:
         await self._serve()
 
-    def _gone(self, aio: asyncio.Task[None]) -> None:
+    def _ended(self, aio: asyncio.Task[None]) -> None:
         """Leave the pool; a task that we never began goes to another worker."""
-        self.pool._workers.discard(self)
         if self.task is not None:
             self.task._place = self.context
-            self.pool._worker_died(self.task, None if aio.cancelled() else aio.exception())
+        self._slots.worker_ended(self, self.task, None if aio.cancelled() else aio.exception())
 
     @types.coroutine
     def _serve(self) -> Generator[Any, None, None]:
         """Run tasks until there are none, or until a cancel has touched this worker."""
-        pool, aio, streak = self.pool, self.aio, 0
-        is_durable, default = pool._is_durable, pool.runtime.frame
+        slots, aio, streak = self._slots, self.aio, 0
+        is_durable, default = slots.is_durable, slots.runtime.frame
         closures = self._closures()
         step = closures.__next__
         step()
@@ -113,7 +113,7 @@ class Worker:
                     return
                 continue
             if (is_durable or task._stopping) and not (yield from self._may_begin(task)):
-                self._let_go()
+                self._release_slot()
             else:
                 context = self.context
                 frame = self.frame = ClosureFrame(
@@ -135,7 +135,7 @@ class Worker:
                 if frame._task is not None:
                     frame.end()
                 if self.error is None and not aio.cancelling():
-                    pool._complete(self, task, self.result)
+                    slots.complete(self, task, self.result)
                     streak += 1
                     if streak >= STREAK:
                         streak = 0
@@ -150,10 +150,10 @@ class Worker:
     def _closures(self) -> Generator[Any, None, None]:
         """Run closure after closure; `_serve` steps us inside the context of the one that runs.
 
-        One generator for all of them: a coroutine that was stepped to its end by hand would raise
-        `StopIteration`, which costs more than all else that is done here.
+        One generator runs all of them. A coroutine of its own for each would raise `StopIteration`
+        at its end, which costs more than everything else done here.
         """
-        pool, on_loop = self.pool, self.pool._on_loop
+        slots, on_loop = self._slots, self._slots.on_loop
         while True:
             yield _ENDED
             frame: Any = self.frame
@@ -164,7 +164,7 @@ class Worker:
                 if on_loop and type(fn) is FunctionType and fn.__code__.co_flags & _ASYNC:
                     self.result = yield from fn()
                 else:
-                    self.result = yield from _bound(pool, fn)
+                    self.result = yield from _bound(slots, fn)
             except GeneratorExit:
                 raise
             except BaseException as raised:
@@ -173,11 +173,11 @@ class Worker:
                 self.error = yield from unwind(frame, self.error)
 
     def _may_begin(self, task: PoolTask) -> Generator[Any, None, bool]:
-        """Do what has to come before *task*; false when it has ended on the way."""
-        if self.pool._is_durable:
-            yield from self.pool._before_start(task).__await__()
+        """Do what has to come before *task* begins; false if it has ended on the way."""
+        if self._slots.is_durable:
+            yield from self._slots.before_start(task).__await__()
         if task._stopping and task._finished_ms is None:
-            self.pool._finish(task, "cancelled")
+            self._slots.finish(task, "cancelled")
         return task._finished_ms is None
 
     def _ended_badly(self, task: PoolTask) -> None:
@@ -185,27 +185,27 @@ class Worker:
         result, error = self.result, self.error
         self.result = self.error = None
         if error is None and task._stopping and self.interrupted is task:
-            self.pool._finish(task, "cancelled")  # it caught the cancel, and its value is dropped
+            self._slots.finish(task, "cancelled")  # it swallowed the cancel; its value is dropped
         elif error is None:
-            self.pool._finish(task, "completed", result)
+            self._slots.finish(task, "completed", result)
         else:
-            _finish_with(self.pool, task, error)
-        self._let_go()
+            _finish_with(self._slots, task, error)
+        self._release_slot()
 
-    def _let_go(self) -> None:
-        """Give the slot to whoever is next; that may be us, unless a cancel has touched us."""
-        pool = self.pool
+    def _release_slot(self) -> None:
+        """Release the slot to the next task; that task may be ours, unless a cancel hit us."""
+        slots = self._slots
         self.task = self.begun = None
         if self.aio.cancelling():
-            pool._next()
+            slots.fill_slot()
             return
-        pool._idle.append(self)
-        pool._next()
+        slots.idle.append(self)
+        slots.fill_slot()
         if self.task is None:
-            pool._idle.remove(self)
+            slots.idle.remove(self)
 
     def _linger(self) -> Generator[Any, None, bool]:
-        idle = self.pool._idle
+        idle = self._slots.idle
         idle.append(self)
         try:
             for _ in range(LINGER):
@@ -222,17 +222,17 @@ _ENDED = object()
 """What `_closures` yields when a closure has ended."""
 
 
-async def _bound(pool: Slots, fn: Callable[[], Any]) -> Any:
-    return await pool._bind(fn)()
+async def _bound(slots: Slots, fn: Callable[[], Any]) -> Any:
+    return await slots.bind(fn)()
 
 
-def _finish_with(pool: Slots, task: PoolTask, error: BaseException) -> None:
+def _finish_with(slots: Slots, task: PoolTask, error: BaseException) -> None:
     if isinstance(error, asyncio.CancelledError):
-        pool._finish(task, "cancelled")
+        slots.finish(task, "cancelled")
         return
     # Our own frames come off the traceback: it begins in the closure, and keeps no worker alive.
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     error.__traceback__ = trace
-    pool._finish(task, "failed", error)
+    slots.finish(task, "failed", error)

@@ -1,0 +1,66 @@
+"""The submitters that wait for a place in a full queue, first come, first served."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from harn.pools.self_deadlock import SelfWaits, began_waiting, ended_waiting
+from harn.sync import GRANTED, Waiter, WaitQueue
+
+
+class BlockedSubmitters:
+    """The wait queue of one pool's submitters.
+
+    Only the loop's thread changes it, so it does not need the guard of other wait queues.
+    """
+
+    __slots__ = ("_held", "_loop", "_self_waits", "_waiters", "count")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, self_waits: SelfWaits) -> None:
+        self._loop = loop
+        self._self_waits = self_waits
+        self._waiters: WaitQueue[Waiter] = WaitQueue()
+        self.count = 0
+        """How many submitters wait, with those for which a place is held."""
+        self._held = 0
+        """Places that are held for submitters until these have resumed and take them."""
+
+    def join(self, pool: object) -> Waiter:
+        """Return a waiter at the end of the line; its owner calls `leave` in any case."""
+        waiter = Waiter().wait_as("submit", pool, self._loop)
+        self._waiters.append(waiter)
+        self.count += 1
+        return waiter
+
+    async def wait(self, waiter: Waiter) -> None:
+        """Wait until a place is held for *waiter*. Cancelling leaves the rest to `leave`."""
+        task = began_waiting(waiter.on, waiter.future)
+        try:
+            await waiter.future
+        finally:
+            ended_waiting(task, waiter.on, waiter.future)
+
+    def leave(self, waiter: Waiter) -> None:
+        """End the wait of *waiter*, and the hold on its place if it has one."""
+        self._self_waits.discard(waiter.future)
+        self.count -= 1
+        if waiter.withdraw():
+            self._held -= 1
+        else:
+            self._waiters.note_left()
+
+    def hold_places(self, free: int) -> None:
+        """Hold a place for each submitter that is next, until *free* places are held."""
+        while self._held < free and (waiter := self._waiters.first()) is not None:
+            self._waiters.popleft()
+            self._held += 1
+            waiter.settle(GRANTED)
+            # From now on it waits for the loop only, not for the pool.
+            self._self_waits.discard(waiter.future)
+
+    def turn_away(self, error: Callable[[], Exception]) -> None:
+        """End the wait of each submitter with an exception of its own."""
+        for waiter in self._waiters:
+            if not waiter.future.done():
+                waiter.future.set_exception(error())

@@ -1,0 +1,42 @@
+"""Run the tests of pools with the measured shortcuts, and without them.
+
+The shortcuts (docs/design/pools.md) must not differ from what they shorten. Each async test of
+`test_pool.py`, and each test of an invariant, runs twice.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Any
+
+import pytest
+
+from harn.pools import worker
+from harn.pools.slots import Slots
+from harn.pools.task import PoolTask
+from harn.pools.worker import Worker
+
+MODULES = {"test_pool", "test_pool_machine", "test_pool_cancel_sweep"}
+closures: Any = sys.modules["harn.tasks.closures"]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    is_of_pools = metafunc.module.__name__.rpartition(".")[2] in MODULES
+    if is_of_pools and inspect.iscoroutinefunction(metafunc.function):
+        metafunc.fixturenames.append("pool_path")
+        metafunc.parametrize("pool_path", ["shortcut", "plain"], indirect=True)
+
+
+@pytest.fixture
+def pool_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "plain":
+        monkeypatch.setattr(Slots, "complete", complete)
+        monkeypatch.setattr(closures, "_fits_at_a_glance", lambda fn, count: False)
+        monkeypatch.setattr(worker, "_ASYNC", 0)
+
+
+def complete(self: Slots, worker: Worker, task: PoolTask, result: Any) -> None:
+    """End a task that returned as any other task ends."""
+    self.finish(task, "completed", result)
+    worker._release_slot()
