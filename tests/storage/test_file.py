@@ -16,7 +16,7 @@ import pytest
 
 from harn import Runtime, StorageBusy, StorageCorrupt, StorageError, StorageVersion, private_files
 from harn.storage import Store, draft, jsonl
-from harn.storage.engines.file import commit_journal, file_driver, file_log
+from harn.storage.engines.file import commit_journal, file_driver, file_log, topic_files
 from harn.storage.engines.file.topic_file import read_line, write_line
 from harn.storage.jsonl import is_sealed, seal
 from harn.storage.log import append
@@ -234,7 +234,9 @@ CALLS = ["pwrite", "fdatasync", "fsync", "rename", "open", "ftruncate"]
 
 
 @pytest.mark.parametrize(
-    "module", [commit_journal, file_log, jsonl, private_files], ids=lambda each: each.__name__
+    "module",
+    [commit_journal, file_log, topic_files, jsonl, private_files],
+    ids=lambda each: each.__name__,
 )
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("after", [0, 1, 3])
@@ -280,7 +282,7 @@ async def test_J5_a_compaction_that_fails_changes_nothing(
         for after in range(6):
             with monkeypatch.context() as patch:
                 failing = Failing(**{call: (after, 1)})
-                for module in (file_log, jsonl):
+                for module in (file_log, topic_files, jsonl):
                     patch.setattr(module, "os", failing)
                 try:
                     await log.trim("a", keep=3)
@@ -389,7 +391,7 @@ def power_loss(seed: int, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr(file_log, "JOURNAL_BYTES", chance.choice([200, 2000, 10**6]))
-        for module in (commit_journal, file_log, jsonl, private_files):
+        for module in (commit_journal, file_log, topic_files, jsonl, private_files):
             patch.setattr(module, "os", forgetful)
         asyncio.run(write())
     (after / "topics").mkdir(parents=True)

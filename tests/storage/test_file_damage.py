@@ -24,7 +24,7 @@ from harn.cli import invoke
 from harn.clock import SystemClock
 from harn.storage import draft
 from harn.storage.engines.file import commit_journal, file_log
-from harn.storage.engines.file.damage import corrected
+from harn.storage.engines.file.byte_repair import corrected
 from harn.storage.engines.file.file_log import FileLog
 from harn.storage.engines.file.topic_file import Line
 from harn.storage.jsonl import seal
@@ -74,8 +74,8 @@ def contents(log: FileLog) -> Found:
     log.begin()
     try:
         found: Found = {}
-        for topic in log.names():
-            for line in log._lines(topic, 0):
+        for topic in log.statements.names():
+            for line in log.statements.lines(topic, 0):
                 if isinstance(line, Line):
                     assert line.id not in found.setdefault(topic, {}), "an id twice"
                     found[topic][line.id] = json.loads(bytes(line.payload))

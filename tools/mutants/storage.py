@@ -53,9 +53,9 @@ MUTANTS = (
     ),
     Mutant(
         "file-checkpoint-does-not-sync-topics",
-        "storage/engines/file/file_log.py",
-        "            _sync_file(self._path(topic))",
-        "            self._path(topic)",
+        "storage/engines/file/topic_files.py",
+        "            _sync_file(self.path(topic))",
+        "            self.path(topic)",
         ("storage/test_file.py::test_E1_power_loss_takes_no_acknowledged_record",),
         "the journal starts over before the topics' files hold what it said",
     ),
@@ -102,8 +102,8 @@ MUTANTS = (
     Mutant(
         "file-index-does-not-fold-others",
         "storage/engines/file/file_driver.py",
-        "        names = self._log.names() if grown is None else grown",
-        "        names = self._log.names() if grown is None else set()",
+        "        names = self._log.statements.names() if grown is None else grown",
+        "        names = self._log.statements.names() if grown is None else set()",
         ("storage/test_rebuild.py::test_a_second_process_folds_what_the_first_one_wrote",),
         "what another process wrote is not in this one's index",
     ),

@@ -27,7 +27,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from harn.errors import StorageVersion
-from harn.storage.engines.file.damage import corrected
+from harn.storage.engines.file.byte_repair import corrected
 from harn.storage.engines.file.topic_file import VERSION
 from harn.storage.jsonl import SEAL, AppendFile, Damage, seal
 

@@ -171,7 +171,7 @@ class _Worker(StoreThread):
             self._private.connection.close()
 
     def _carry_out_one(self, request: Request) -> None:
-        before = self._log.staged.copy()
+        before = self._log.statements.staged.copy()
         self._touched = set()
         if self._in_private:
             self._session().connection.execute("SAVEPOINT one")
@@ -179,11 +179,11 @@ class _Worker(StoreThread):
         try:
             request.result = drive(request.recipe(), self._execute)
             request.touched = self._touched
-            if self._log.staged.rewrites(before):
+            if self._log.statements.staged.rewrites(before):
                 self._rewriting.append(request)
         except BaseException as error:
             request.error = translated(error, str(self._log.directory))
-            self._log.staged = before
+            self._log.statements.staged = before
             if self._in_private:
                 undo = "ROLLBACK" if fresh else "ROLLBACK TO one"
                 self._session().connection.execute(undo)
@@ -211,7 +211,7 @@ class _Worker(StoreThread):
     def _fold(self) -> None:
         """Bring the private index up to date with what other processes wrote."""
         grown, self._log.grown = self._log.grown, set()
-        names = self._log.names() if grown is None else grown
+        names = self._log.statements.names() if grown is None else grown
         session = self._session()
         wanted = {
             topic: self._folded.get(topic, 0)
@@ -234,7 +234,7 @@ class _Worker(StoreThread):
     def _settle_private(self, requests: list[Request]) -> None:
         for request in requests:
             for topic in request.touched or ():
-                self._folded[topic] = self._log._head(topic)
+                self._folded[topic] = self._log.statements.head(topic)
         if self._in_private:
             self._session().commit()
             self._in_private = False

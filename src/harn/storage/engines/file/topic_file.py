@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from harn.errors import StorageCorrupt, StorageVersion
-from harn.storage.engines.file.damage import corrected
+from harn.storage.engines.file.byte_repair import corrected
 from harn.storage.jsonl import close_line, intact_pieces, is_sealed, read_lines, seal
 from harn.storage.operations import Row
 

@@ -1,4 +1,4 @@
-"""Damage in a checksummed line that is one wrong byte: it can be found, and put right."""
+"""A checksummed line with one wrong byte: the byte can be found, and put right."""
 
 from __future__ import annotations
 
