@@ -196,9 +196,9 @@ async def test_streaming_yields_what_reading_returns(storage_url: str) -> None:
 async def test_records_of_the_weaker_class_are_synced_by_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from harn.storage.engines.sqlite import sqlite_driver
+    from harn.storage.engines.sqlite import writer_thread
 
-    monkeypatch.setattr(sqlite_driver, "SYNC_WITHIN", 0.01)
+    monkeypatch.setattr(writer_thread, "SYNC_WITHIN", 0.01)
     async with Runtime(storage=f"sqlite:///{tmp_path}/x.sqlite?durability=normal") as runtime:
         await runtime.event_log.emit("a", "k", 1)
         driver = runtime.service(Store).driver

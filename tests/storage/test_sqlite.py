@@ -18,8 +18,9 @@ import pytest
 
 from harn import Runtime, StorageBusy, StorageCorrupt, StorageError, StorageVersion
 from harn.storage import Operation, Store, ask, draft
-from harn.storage.engines.sqlite import sqlite_driver
-from harn.storage.engines.sqlite.sqlite_driver import RESERVE, RESERVE_AFTER, SqliteDriver
+from harn.storage.engines.sqlite import connection_thread, sqlite_driver, writer_thread
+from harn.storage.engines.sqlite.sqlite_driver import SqliteDriver
+from harn.storage.engines.sqlite.writer_thread import RESERVE, RESERVE_AFTER
 from harn.storage.engines.sqlite_version import sqlite_version, wal_is_safe
 from harn.storage.log import append
 from harn.testing import FakeClock
@@ -40,7 +41,7 @@ async def runtime(path: Path) -> AsyncIterator[Runtime]:
 @pytest.fixture
 def weather(monkeypatch: pytest.MonkeyPatch) -> Iterator[Weather]:
     vfs = FaultyVfs(f"faulty-{uuid.uuid4().hex}")
-    monkeypatch.setattr(sqlite_driver, "VFS", vfs.name)
+    monkeypatch.setattr(connection_thread, "VFS", vfs.name)
     yield vfs.weather
     vfs.unregister()
 
@@ -84,7 +85,7 @@ async def test_commits_are_synced_in_wal_mode(runtime: Runtime) -> None:
 
     found = await runtime.service(Store).run(pragmas)
 
-    assert found == ("wal", 2, sqlite_driver.WAL_BYTES)
+    assert found == ("wal", 2, connection_thread.WAL_BYTES)
 
 
 def test_S11_files_are_private_whatever_the_umask(path: Path) -> None:
@@ -320,7 +321,7 @@ async def test_47_an_operation_that_writes_nothing_syncs_what_was_written_before
 async def test_47_an_idle_store_syncs_what_the_weaker_class_wrote(
     path: Path, weather: Weather, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_driver, "SYNC_WITHIN", 0.01)
+    monkeypatch.setattr(writer_thread, "SYNC_WITHIN", 0.01)
     async with Runtime(storage=f"sqlite:///{path}") as runtime:
         store = runtime.service(Store)
         await store.run(lambda: append([draft("a", "k", 1)]), durability="full")
@@ -430,8 +431,8 @@ def power_loss(seed: int, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
     disk = Disk()
     vfs = FaultyVfs(f"forgetful-{uuid.uuid4().hex}", disk)
-    monkeypatch.setattr(sqlite_driver, "VFS", vfs.name)
-    monkeypatch.setattr(sqlite_driver, "CHECKPOINT_PAGES", chance.choice([3, 10, 1000]))
+    monkeypatch.setattr(connection_thread, "VFS", vfs.name)
+    monkeypatch.setattr(writer_thread, "CHECKPOINT_PAGES", chance.choice([3, 10, 1000]))
     before, after = home / "before", home / "after"
     acknowledged: list[int] = []
     images: dict[str, bytes] = {}
@@ -454,7 +455,7 @@ def power_loss(seed: int, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     asyncio.run(write())
     vfs.unregister()
-    monkeypatch.setattr(sqlite_driver, "VFS", None)
+    monkeypatch.setattr(connection_thread, "VFS", None)
     after.mkdir()
     for name, data in images.items():
         if not name.endswith("-shm"):

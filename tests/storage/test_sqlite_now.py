@@ -11,7 +11,7 @@ import pytest
 
 from harn import Runtime
 from harn.storage import Operation, Store, ask, limits
-from harn.storage.engines.sqlite import sqlite_driver
+from harn.storage.engines.sqlite import writer_thread
 from harn.storage.engines.sqlite.sqlite_driver import SqliteDriver
 
 
@@ -84,7 +84,7 @@ async def test_the_writers_own_batch_is_not_disturbed(driver: SqliteDriver) -> N
 
 async def test_what_turns_out_long_is_undone(driver: SqliteDriver) -> None:
     def long() -> Operation[int]:
-        for _ in range(sqlite_driver.BRIEF):
+        for _ in range(writer_thread.BRIEF):
             yield ask("limit_take_tickets", count=1)
         return (yield from one_ticket())
 
@@ -119,7 +119,7 @@ async def test_an_interrupt_undoes_it_too(driver: SqliteDriver) -> None:
 async def test_a_long_wal_is_left_to_the_writer_which_begins_it_anew(
     driver: SqliteDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_driver, "CHECKPOINT_PAGES", 40)
+    monkeypatch.setattr(writer_thread, "CHECKPOINT_PAGES", 40)
     while driver.try_now(one_ticket) is not None:
         pass
     assert driver._writer._wal_pages >= 40
@@ -133,8 +133,8 @@ async def test_a_long_wal_is_left_to_the_writer_which_begins_it_anew(
 async def test_a_sync_that_is_due_is_left_to_the_writer(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_driver._Writer, "idle", lambda self: None)
-    monkeypatch.setattr(sqlite_driver, "SYNC_WITHIN", 0.0)
+    monkeypatch.setattr(writer_thread.Writer, "idle", lambda self: None)
+    monkeypatch.setattr(writer_thread, "SYNC_WITHIN", 0.0)
     async with Runtime(storage=f"sqlite:///{path}?durability=normal") as runtime:
         driver = runtime.service(Store).driver
         assert isinstance(driver, SqliteDriver)

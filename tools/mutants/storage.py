@@ -5,7 +5,7 @@ from tools.mutants.mutant import Mutant
 MUTANTS = (
     Mutant(
         "sqlite-idle-sync-skipped",
-        "storage/engines/sqlite/sqlite_driver.py",
+        "storage/engines/sqlite/writer_thread.py",
         "        if self._unsynced and self.session is not None:\n            try:",
         "        if False and self.session is not None:\n            try:",
         ("storage/test_sqlite.py::test_47_an_idle_store_syncs_what_the_weaker_class_wrote",),
@@ -13,7 +13,7 @@ MUTANTS = (
     ),
     Mutant(
         "sqlite-full-commit-leaves-earlier-unsynced",
-        "storage/engines/sqlite/sqlite_driver.py",
+        "storage/engines/sqlite/writer_thread.py",
         "            if full and self._unsynced:",
         "            if False and self._unsynced:",
         (
@@ -24,7 +24,7 @@ MUTANTS = (
     ),
     Mutant(
         "sqlite-failed-commit-fails-one",
-        "storage/engines/sqlite/sqlite_driver.py",
+        "storage/engines/sqlite/writer_thread.py",
         "            for request in wanted:\n                if request.error is None:\n"
         "                    request.error = ours",
         "            for request in wanted[:1]:\n                if request.error is None:\n"
@@ -34,7 +34,7 @@ MUTANTS = (
     ),
     Mutant(
         "sqlite-failed-operation-not-rolled-back",
-        "storage/engines/sqlite/sqlite_driver.py",
+        "storage/engines/sqlite/writer_thread.py",
         '            execute("ROLLBACK" if alone else "ROLLBACK TO one")',
         '            execute("ROLLBACK" if alone else "SAVEPOINT two")',
         (
