@@ -85,7 +85,7 @@ async def fire(uri: str, attempts: int = 1) -> Any:
     return await trigger_fire("t", {"n": 1})
 
 
-def ends_as(state: int, text: str) -> Execute:
+def ends_as(state: TaskState, text: str) -> Execute:
     async def execute(context: Any, event_queue: Any) -> None:
         task = new_task_from_user_message(context.message)
         await event_queue.enqueue_event(task)
@@ -124,7 +124,7 @@ async def test_a_server_takes_our_event_as_a_message_and_answers_with_one() -> N
     ],
     ids=TaskState.Name,
 )
-async def test_a_task_that_is_done_or_waits_is_the_receipt(state: int) -> None:
+async def test_a_task_that_is_done_or_waits_is_the_receipt(state: TaskState) -> None:
     async with serving(ends_as(state, "so far")) as (_, uri):
         handle = await fire(uri)
 
@@ -144,7 +144,7 @@ async def test_a_task_that_is_done_or_waits_is_the_receipt(state: int) -> None:
     ids=["failed", "rejected", "canceled"],
 )
 async def test_a_task_that_ended_badly_is_a_failed_attempt(
-    state: int, word: str, attempts: int
+    state: TaskState, word: str, attempts: int
 ) -> None:
     async with serving(ends_as(state, "no such branch")) as (agent, uri):
         handle = await fire(uri, attempts=3)
