@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
 from harn import Runtime, topics
 from harn.storage import Store, ask, draft
-from harn.storage.log import compare, rebuild
+from harn.storage.log import compare, rebuild, trim
 from harn.storage.triggers import (
     Change,
     CircuitRow,
@@ -21,6 +22,7 @@ from harn.storage.triggers import (
     at_circuit,
     at_gate,
     change_letter,
+    circuits,
     cron_last,
     dead_letter,
     dead_letters,
@@ -199,6 +201,21 @@ async def test_a_circuit_keeps_what_was_decided(store: Store) -> None:
 
     assert seen == [0, 1, 2]
     assert await store.run(lambda: at_circuit("local:x", fail)) == 0
+    assert await folds_to_the_same(store)
+
+
+async def test_a_trim_keeps_the_circuits_that_are_open(store: Store) -> None:
+    def fail(row: CircuitRow, now: int) -> tuple[None, CircuitRow]:
+        return None, CircuitRow(row.failures + 1, now + 1000)
+
+    for name in ("broken", "mended", "broken"):
+        await store.run(partial(at_circuit, name, fail))
+    await store.run(partial(at_circuit, "mended", lambda row, now: (None, CircuitRow())))
+
+    trimmed = await store.run(partial(trim, topics.TRIGGER_FLOW, keep=0))
+
+    assert trimmed == 2
+    assert await store.run(circuits) == [("broken", CircuitRow(2, ANY))]
     assert await folds_to_the_same(store)
 
 

@@ -150,6 +150,7 @@ _FOLDS: dict[str, Callable[[Event], Operation[None]]] = {
     topics.TRIGGER_DLQ: _put_dead_letter,
 }
 """What a record of each topic changes in the tables."""
+_CIRCUIT = ("failures", "open_until_ms", "probing_until_ms")
 
 
 def _table(name: str, table: str, columns: str) -> Table:
@@ -193,14 +194,15 @@ class TriggerIndex:
 
     def held(self, topic: str, below: int, dedupe_ms: int) -> Operation[int | None]:
         """Return the oldest record that is needed: an unsettled envelope, a waiting dead letter or
-        mark, an outcome whose envelope is still there, a key, an owner or an instant in force.
+        mark, a circuit with failures, an outcome whose envelope is still there, a key, an owner or
+        an instant in force.
         """
         if topic == topics.TRIGGER_ENVELOPES:
             [(_, oldest)] = yield ask("trigger_inbox_counts")
         elif topic == topics.TRIGGER_DLQ:
             [(_, oldest)] = yield ask("trigger_dead_count")
         elif topic == topics.TRIGGER_FLOW:
-            [(oldest,)] = yield ask("trigger_marks_oldest")
+            oldest = yield from _oldest_of_flow()
         elif topic == topics.CRON_STATE:
             oldest = yield from _newest_instants()
         else:
@@ -215,6 +217,20 @@ class TriggerIndex:
             [(now,)] = yield ask("now")
             held.append((yield from first_where(topic, lambda it: it.get("until_ms", 0) > now)))
         return min((each for each in held if each is not None), default=None)
+
+
+def _oldest_of_flow() -> Operation[int | None]:
+    [(mark,)] = yield ask("trigger_marks_oldest")
+    circuits = {
+        destination: tuple(row) for destination, *row in (yield ask("trigger_circuits_all"))
+    }
+    if not circuits:
+        return None if mark is None else int(mark)
+    circuit = yield from first_where(
+        topics.TRIGGER_FLOW,
+        lambda it: circuits.get(it.get("destination")) == tuple(it.get(name) for name in _CIRCUIT),
+    )
+    return min((int(each) for each in (mark, circuit) if each is not None), default=None)
 
 
 def _newest_instants() -> Operation[int | None]:
