@@ -57,7 +57,7 @@ UNCAPPED_CLAIMER = [
 """A claimer without a cap takes several jobs of a key that another one's policy caps."""
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=STEPS)
 @example(steps=UNCAPPED_CLAIMER)
 async def test_a_rebuilt_index_is_the_index(storage_url: str, steps: list[Any]) -> None:
@@ -72,7 +72,7 @@ CHANGED_BY_ANOTHER = [
 """One writer changes the keys of a queue, then the other claims by its own policy as before."""
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=STEPS)
 @example(steps=CHANGED_BY_ANOTHER)
 async def test_an_index_folds_what_another_process_wrote_to_the_files(steps: list[Any]) -> None:
