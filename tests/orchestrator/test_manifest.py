@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from harn import ManifestError
+from harn.llm.registry import load_entries
 from harn.orchestrator import ManifestProblems, read_manifest
 
 CONSUMER = """
@@ -316,3 +317,15 @@ def toml(value: Any) -> str:
     if isinstance(value, int) and value >= 2**63:
         return str(2**63 - 1)
     return str(value)
+
+
+def test_a_manifest_may_hold_the_providers_that_model_calls_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "harn.toml").write_text(
+        '[providers.local]\nkind = "openai"\nbase_url = "http://127.0.0.1:1/v1"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+
+    assert read_manifest(tmp_path).triggers == ()
+    assert list(load_entries(None)) == ["local"]

@@ -78,6 +78,11 @@ def manifest_schema() -> Schema:
                     }
                 ),
                 "a2a": _object({"allow": {"type": "array", "items": _TEXT}, "card": _CARD}),
+                "providers": {
+                    "type": "object",
+                    "description": "Model providers, as in providers.toml.",
+                    "additionalProperties": {"type": "object"},
+                },
                 "triggers": {"type": "array", "items": _trigger()},
             }
         ),
