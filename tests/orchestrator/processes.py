@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from queue import Queue
+from queue import Empty, Queue
 from typing import Any
 
 import httpx2
@@ -50,10 +50,17 @@ class Process:
                 self.said.put(json.loads(line))
 
     def hears(self, status: str, within: float = 30) -> dict[str, Any]:
-        while True:
-            record = self.said.get(timeout=within)
-            if record.get("status") == status:
-                return record
+        clock = SystemClock()
+        end = clock.monotonic() + within
+        while clock.monotonic() < end:
+            with contextlib.suppress(Empty):
+                record = self.said.get(timeout=0.2)
+                if record.get("status") == status:
+                    return record
+                continue
+            if not self._listener.is_alive() and self.said.empty():
+                break
+        raise AssertionError(f"never {status}: {''.join(self.lines)}")
 
     @property
     def url(self) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx2
 
-from harn import Runtime, TriggerEvent, trigger_register
-from harn.orchestrator import Hook, Intake, Key
+from harn import HarnError, Runtime, TriggerEvent, trigger_register
+from harn.orchestrator import Hook, Intake, Key, Options, Running, Verb
 from harn.portal import Listening, bind, build_app
 from harn.triggers import Scheme, Triggers, sign
 
@@ -36,8 +36,8 @@ class Site:
     async def is_ready(self) -> bool:
         return not self.intake.draining
 
-    async def reload(self) -> dict[str, Any]:
-        return {"reloaded": True}
+    def operate(self, verb: Verb, options: Options) -> Running:
+        raise HarnError(f"{verb.name} with {options}: no service behind this site")
 
     def now(self) -> int:
         return self.runtime.clock.now_ms() // 1000

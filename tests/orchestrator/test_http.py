@@ -10,7 +10,7 @@ import pytest
 
 from harn import event_log_read, topics, worker_queue
 from harn.orchestrator import intake as intake_module
-from harn.portal import app as app_module, http_server
+from harn.portal import http_messages, http_server
 from harn.triggers import SCHEMES, Scheme
 from tests.orchestrator.served import NEW, OLD, Site, site
 
@@ -206,7 +206,7 @@ async def test_S15_large_bodies_are_refused_before_they_are_read() -> None:
 
 
 async def test_S15_a_slow_body_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_module, "READ_WITHIN", 0.2)
+    monkeypatch.setattr(http_messages, "READ_WITHIN", 0.2)
     async with site() as served:
         answer = await raw(
             served, b"POST /hooks/github HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nab"

@@ -7,9 +7,10 @@ something for it to do, so that `harn --version` starts at once.
 commands.py       the tree of commands, each imported when it is called
 target.py         which manifest and which store a command is about
 store_choice.py   which store: --storage, HARN_STORAGE or the state directory
-wait_for_work.py  what a command waits for before it ends
+ask_service.py    a verb done by the running service, or else here
 output.py         JSON or text, and never a terminal's escapes
-orchestrator.py   `harn orchestrator`: check.py, serve.py, fire.py, queue.py, dlq.py, metrics.py
+orchestrator.py   `harn orchestrator`: check.py, serve.py, fire.py, queue.py, dlq.py, reload.py,
+                  metrics.py
 log.py            `harn log`; ratelimit.py, `harn ratelimit`; top.py, `harn top`
 demo/             `harn demo`
 doctor.py         `harn doctor`; completion.py, `harn completion`

@@ -6,15 +6,14 @@ from typing import Any
 
 import click
 
+from harn.cli.ask_service import operate, work_option, work_text
 from harn.cli.orchestrator import DEFAULT_CONFIG
-from harn.cli.output import emit, indented, table
+from harn.cli.output import emit, fail_line, indented, table
 from harn.cli.target import CommandTarget, common
-from harn.cli.wait_for_work import Finishing, fail_line, work_option
 from harn.escaping import one_line
-from harn.orchestrator import Service, inspection
-from harn.pools import WorkDone
+from harn.orchestrator import Replay, ReplayLetter, inspection
 from harn.runtime import Runtime
-from harn.triggers import DeadLetters, DispatchHandle
+from harn.triggers import DeadLetters
 
 
 @click.command()
@@ -40,7 +39,8 @@ def dlq(
     if sum((list_, replay_id is not None, discard_id is not None)) > 1:
         raise click.UsageError("--list, --replay and --discard exclude each other")
     if replay_id is not None:
-        return _replay(target, ("letter", replay_id, None), shutdown_timeout)
+        letter = ReplayLetter(letter=replay_id, work_within=shutdown_timeout)
+        return _replay(target, "replay letter", letter)
 
     if discard_id is not None:
         return _discard(target, discard_id)
@@ -98,33 +98,21 @@ def replay(
     Exits with 1 unless every dispatch succeeds and the pool tasks that it causes complete within
     --shutdown-timeout.
     """
-    return _replay(target, ("event", event_id, binding_id), shutdown_timeout)
+    options = Replay(event=event_id, trigger=binding_id, work_within=shutdown_timeout)
+    return _replay(target, "replay", options)
 
 
-def _replay(target: CommandTarget, wanted: tuple[str, str, str | None], within: float) -> int:
-    manifest = target.manifest()
-
-    async def work(runtime: Runtime) -> tuple[list[DispatchHandle], list[WorkDone]]:
-        await Service(runtime, manifest.path).start_by_hand()
-        letters, finish = runtime.service(DeadLetters), Finishing(runtime, within)
-        what, id, binding_id = wanted
-        if what == "letter":
-            return [await letters.replay(id, finish)], finish.seen
-        return await letters.replay_event(id, binding_id, finish), finish.seen
-
-    handles, done = target.run(work, may_make=False)
-    document = {
-        "handles": [handle.as_dict() for handle in handles],
-        "work": [each.as_dict() for each in done],
-    }
-    shown = [*map(_handle_line, document["handles"]), *(f"work: {each}" for each in done)]
+def _replay(target: CommandTarget, name: str, options: Replay | ReplayLetter) -> int:
+    document = operate(target, name, options, may_make=False)
+    works = (f"work: {work_text(each)}" for each in document["work"])
+    shown = [*map(_handle_line, document["handles"]), *works]
     emit(target.as_json, document, lambda: "\n".join(map(one_line, shown)))
-    failed = [handle for handle in handles if handle.status != "dispatched"]
-    if failed:
-        fail_line(f"{failed[0].binding_id}: {failed[0].status}: {failed[0].error}", len(failed) - 1)
-    elif not handles:
-        fail_line(f"event {wanted[1]} did not go to trigger {wanted[2]!r}")
-    return 1 if failed or not handles else 0
+    failed = [handle for handle in document["handles"] if handle["status"] != "dispatched"]
+    if not failed:
+        return 0
+    first = failed[0]
+    fail_line(f"{first['binding_id']}: {first['status']}: {first.get('error')}", len(failed) - 1)
+    return 1
 
 
 def _handle_line(handle: dict[str, Any]) -> str:

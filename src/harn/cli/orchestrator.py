@@ -18,6 +18,7 @@ DEFAULT_CONFIG = Path("harn.toml")
         "check": ("harn.cli.check:check", "Check a manifest; tell every mistake."),
         "fire": ("harn.cli.fire:fire", "Fire one trigger by hand."),
         "queue": ("harn.cli.queue:queue", "List, drain and purge worker queues."),
+        "reload": ("harn.cli.reload:reload", "Have the running service read its manifest again."),
         "inspect": ("harn.cli.dlq:inspect", "Show triggers, what is under way, and what failed."),
         "dlq": ("harn.cli.dlq:dlq", "List, replay or discard dead letters."),
         "replay": ("harn.cli.dlq:replay", "Dispatch an event once more."),

@@ -103,3 +103,9 @@ class DurationFlag(click.ParamType[float]):
 DURATION = DurationFlag()
 
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+def fail_line(what: str, more: int = 0) -> None:
+    """Say on stderr, in one line, why the exit code is 1."""
+    others = f" (and {more} more)" if more else ""
+    say(f"error: {one_line(what)}{others}", err=True)

@@ -7,27 +7,16 @@ from typing import Any
 
 import click
 
-from harn.cli.output import DURATION, emit, indented, on_terminal, say, table
+from harn.cli.ask_service import operate
+from harn.cli.output import DURATION, emit, fail_line, indented, on_terminal, say, table
 from harn.cli.target import CommandTarget, common
-from harn.cli.wait_for_work import fail_line
 from harn.duration import roughly, to_text
-from harn.errors import HarnError, did_you_mean
+from harn.errors import HarnError
 from harn.escaping import one_line
-from harn.orchestrator import (
-    Service,
-    explain as explain_job,
-    manifest_consumer,
-    queues_view,
-)
+from harn.orchestrator import Drain, Service, explain as explain_job, queues_view
 from harn.runtime import Runtime
 from harn.topics import check_queue_name
-from harn.workers import (
-    Consumer,
-    DrainReport,
-    WorkerQueue,
-    default_consumer_id,
-    worker_queues,
-)
+from harn.workers import WorkerQueue, default_consumer_id
 
 
 @click.group(invoke_without_command=True)
@@ -121,48 +110,42 @@ def drain(
     SIGTERM claims no more, lets handlers finish within --shutdown-timeout, gives back the rest
     and exits with 0; a second signal gives them back at once.
     """
-    manifest = target.manifest()
-    notes: list[str] = []
-
-    async def work(runtime: Runtime) -> tuple[DrainReport, dict[int, str]]:
-        known = [each.queue for each in await worker_queues()]
-        if name not in known:
-            notes.append(f"no job was ever put into queue {name!r}{did_you_mean(name, known)}")
-        await Service(runtime, manifest.path).start_by_hand(())
-        with _Progress(name) as progress:
-            consumer, runner = manifest_consumer(
-                runtime,
-                name,
-                manifest,
-                consumer_id=consumer_id,
-                claim_ttl=claim_ttl,
-                concurrency=concurrency,
-                stop_when_empty=not wait,
-                work_within=shutdown_timeout,
-                progress=progress.update,
-            )
-            progress.total = (await consumer.queue.summary()).ready
-            with _Signals(runtime, consumer, shutdown_timeout):
-                return await consumer.run(), runner.unwell
-
-    report, unwell = target.run(work)
-    note = notes[0] if notes and not report.drained else None
-    emit(target.as_json, report.as_dict(), lambda: _reported(report), note)
-    if not unwell:
+    options = Drain(
+        queue=name,
+        consumer_id=consumer_id,
+        claim_ttl=claim_ttl,
+        concurrency=concurrency,
+        wait=wait,
+        work_within=shutdown_timeout,
+    )
+    report = operate(
+        target,
+        "drain",
+        options,
+        wanted=(),
+        signals=lambda service: _Signals(service, shutdown_timeout),
+        # A consumer that waits for more is one of its own beside those of the service.
+        here=wait,
+    )
+    note = report.pop("note", None)
+    emit(target.as_json, report, lambda: _reported(report), note)
+    if "not_acked" not in report:
         return 0
-    job, why = next(iter(unwell.items()))
-    fail_line(f"job {job} of {name} is not acked: {why}", len(unwell) - 1)
+    jobs = report["not_acked"]
+    job, why = next(iter(jobs.items()))
+    fail_line(f"job {job} of {name} is not acked: {why}", len(jobs) - 1)
     return 1
 
 
-def _reported(report: DrainReport) -> str:
+def _reported(report: dict[str, Any]) -> str:
+    summary = report["summary"]
     lines = [
-        f"{one_line(report.queue)}: drained {report.drained}, acked {report.acked}, "
-        f"deferred {report.deferred} as {one_line(report.consumer_id)} "
-        f"(claims of {to_text(report.claim_ttl_ms / 1000)}); "
-        f"{report.summary.ready} ready, {report.summary.in_flight} in flight"
+        f"{one_line(report['queue'])}: drained {report['drained']}, acked {report['acked']}, "
+        f"deferred {report['deferred']} as {one_line(report['consumer_id'])} "
+        f"(claims of {to_text(report['claim_ttl_ms'] / 1000)}); "
+        f"{summary['ready']} ready, {summary['in_flight']} in flight"
     ]
-    for each in report.responses:
+    for each in report["responses"]:
         error = each.get("error")
         text = f"failed: {error}" if error else f"ok: {each.get('outcome')}"
         lines.append(f"  job {each['job_event_id']} {one_line(text)[:200]}")
@@ -172,9 +155,9 @@ def _reported(report: DrainReport) -> str:
 class _Signals:
     """Turns the first signal into a stop, and the next into giving up at once."""
 
-    def __init__(self, runtime: Runtime, consumer: Consumer, patience: float) -> None:
-        self._runtime = runtime
-        self._consumer = consumer
+    def __init__(self, service: Service, patience: float) -> None:
+        self._service = service
+        self._runtime = service.runtime
         self._patience = patience
         self._seen = 0
         self._timer: Any = None
@@ -194,43 +177,14 @@ class _Signals:
         if self._seen == 1:
             if on_terminal():
                 say("\nfinishing what is under way; again gives it back at once", err=True)
-            self._consumer.stop()
+            self._service.stop_consumers()
             clock = self._runtime.clock
             when = clock.monotonic() + self._patience
-            self._timer = clock.call_at(when, self._consumer.give_up)
+            self._timer = clock.call_at(when, self._service.give_up_consumers)
         elif self._seen == 2:
-            self._consumer.give_up()
+            self._service.give_up_consumers()
         else:
             raise SystemExit(130)
-
-
-class _Progress:
-    """A bar on a terminal while the queue is drained; silent elsewhere."""
-
-    def __init__(self, title: str) -> None:
-        self._title = title
-        self._bar: Any = None
-        self.total = 0
-
-    def __enter__(self) -> _Progress:
-        if on_terminal():
-            from rich.console import Console
-            from rich.progress import Progress
-
-            self._bar = Progress(console=Console(stderr=True), transient=True)
-            self._bar.start()
-            self._task = self._bar.add_task(one_line(self._title), total=None)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def update(self, consumer: Consumer) -> None:
-        """Show how far *consumer* is."""
-        if self._bar is not None:
-            total = max(self.total, consumer.drained)
-            self._bar.update(self._task, completed=consumer.drained, total=total)
 
 
 @queue.command()

@@ -70,6 +70,7 @@ class _Serving:
             if not self._no_http:
                 listening = await self._listen(stack, service, place)
             await service.start()
+            admin = await self._admit_operators(stack, service)
             _tell(
                 {
                     "status": "ready",
@@ -81,6 +82,8 @@ class _Serving:
             if listening is not None:
                 service.intake.draining = True
             finished = await self._drain(service)
+            if admin is not None:
+                await admin.stop(force=not finished)
             if listening is not None:
                 await listening.stop(force=not finished)
         _tell({"status": "stopped", "finished": finished})
@@ -94,6 +97,14 @@ class _Serving:
         service.host = place[0]
         listening = Listening(build_app(service), bind(*place), drain_within=self._within)
         return await stack.enter_async_context(listening)
+
+    async def _admit_operators(self, stack: Any, service: Any) -> Any:
+        try:
+            from harn.portal import AdminListening
+        except ImportError:  # only with --no-http: there is no server to answer with
+            logger.info("without the extra 'server' this service takes no requests of operators")
+            return None
+        return await stack.enter_async_context(AdminListening(service, self._within))
 
     async def _until_stopped(self, service: Any) -> None:
         while not self._stop.is_set():

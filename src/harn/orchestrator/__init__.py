@@ -10,6 +10,9 @@ secret_names.py       where secrets are; their values are read at the start
 manifest_plan.py      a manifest made ready, before any of it is in force
 manifest_changes.py   what differs between two plans
 service.py            the composition root: start, reload, drain
+admin_verbs.py        what an operator may ask of a running service
+admin_socket.py       the socket in the state directory, and who owns it
+finishing.py          waiting for the pool tasks that a dispatch caused
 manifest_consumer.py  a worker queue's consumer for a manifest's handlers
 webhook_rules.py      what a request to a trigger says
 a2a_rules.py          what an A2A peer says, and the answer in its terms
@@ -18,6 +21,20 @@ intake.py             requests, checked and written down as events
 views/                what can be seen from outside: queues, jobs, triggers, everything
 """
 
+from harn.orchestrator.admin_socket import SOCKET, AdminSocket, connect, own
+from harn.orchestrator.admin_verbs import (
+    VERBS,
+    DiscardLetter,
+    Drain,
+    Fire,
+    Options,
+    Replay,
+    ReplayLetter,
+    Running,
+    Verb,
+    find_verbs,
+    verb,
+)
 from harn.orchestrator.exports import Exports
 from harn.orchestrator.intake import Intake, Reply
 from harn.orchestrator.manifest import (
@@ -30,7 +47,7 @@ from harn.orchestrator.manifest_consumer import manifest_consumer
 from harn.orchestrator.manifest_errors import ManifestProblems, Problem
 from harn.orchestrator.manifest_schema import manifest_schema
 from harn.orchestrator.manifest_triggers import ManifestTrigger, unservable
-from harn.orchestrator.service import Service, check_exposure
+from harn.orchestrator.service import NotNow, Service, check_exposure
 from harn.orchestrator.views import (
     explain,
     inspection,
@@ -42,27 +59,43 @@ from harn.orchestrator.views import (
 from harn.orchestrator.webhook_rules import Hook, Key
 
 __all__ = [
+    "SOCKET",
+    "VERBS",
+    "AdminSocket",
+    "DiscardLetter",
+    "Drain",
     "Exports",
+    "Fire",
     "Hook",
     "Intake",
     "Key",
     "Manifest",
     "ManifestProblems",
     "ManifestTrigger",
+    "NotNow",
+    "Options",
     "Problem",
+    "Replay",
+    "ReplayLetter",
     "Reply",
+    "Running",
     "ServeOptions",
     "Service",
+    "Verb",
     "check_exposure",
+    "connect",
     "examine_manifest",
     "explain",
+    "find_verbs",
     "inspection",
     "manifest_consumer",
     "manifest_schema",
     "overview",
+    "own",
     "queue_samples",
     "queues_view",
     "read_manifest",
     "shares_of",
     "unservable",
+    "verb",
 ]

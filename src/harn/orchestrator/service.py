@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from harn.clock import resolve
 from harn.errors import HarnError, ManifestError
+from harn.orchestrator.admin_verbs import Options, Running, Verb
 from harn.orchestrator.intake import Intake
 from harn.orchestrator.manifest import Manifest, check_bind
 from harn.orchestrator.manifest_changes import AT_START, changes
@@ -26,7 +27,7 @@ from harn.storage.log import head
 from harn.tasks import runner_for
 from harn.topics import WORKER_QUEUES
 from harn.triggers import A2aRights, JobRunner, Triggers
-from harn.workers import Consumer, WorkerQueue, worker_queues
+from harn.workers import Consumer, DrainReport, WorkerQueue, worker_queues
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -36,6 +37,10 @@ logger = logging.getLogger("harn.orchestrator")
 LOOK_EVERY = 1.0
 """Seconds between two looks for queues that are new."""
 QUEUE_CONCURRENCY = 8
+
+
+class NotNow(HarnError):
+    """The service starts or stops: ask again, or not at all."""
 
 
 class Service:
@@ -50,8 +55,10 @@ class Service:
         self.host: str | None = None
         """Where requests come in, once they do: a reload must not open it to everybody."""
         self._consumers: dict[str, tuple[Consumer, asyncio.Task[Any]]] = {}
-        self._retired: list[tuple[Consumer, asyncio.Task[Any]]] = []
-        """Consumers of an earlier manifest that still have jobs under way."""
+        self._others: list[tuple[Consumer, asyncio.Task[Any]]] = []
+        """Consumers of an earlier manifest with jobs under way, and those that operators start."""
+        self._asked: set[asyncio.Future[Any]] = set()
+        """What operators asked for and has not ended."""
         self._looking: asyncio.Task[None] | None = None
         self._setups: set[str] = set()
         self._is_named = False
@@ -60,6 +67,12 @@ class Service:
     def admin_keys(self) -> Sequence[bytes]:
         """The keys of operators."""
         return () if self.plan is None else self.plan.admin_keys
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest in force."""
+        assert self.plan is not None, "the service has not started"
+        return self.plan.manifest
 
     async def start(self, *, consume: bool = True) -> None:
         """Put the manifest in force. Cancelling leaves it half in force: leave the runtime."""
@@ -84,6 +97,7 @@ class Service:
         self.runtime.service(A2aRights).replace(plan.manifest.a2a_allow, plan.tokens)
         for binding in plan.bindings:
             self.triggers.register(binding)
+        self.plan = plan
 
     def prepare(self) -> Plan:
         """Read the manifest, import its handlers, read its secrets; change nothing."""
@@ -132,8 +146,8 @@ class Service:
         self._enforce(plan)
         for consumer, running in self._consumers.values():
             consumer.retire()  # with their old set of triggers; the next look starts new ones
-            self._retired.append((consumer, running))
-        self._retired = [each for each in self._retired if not each[1].done()]
+            self._others.append((consumer, running))
+        self._others = [each for each in self._others if not each[1].done()]
         self._consumers = {}
         after = {shown.key for shown in self.triggers.listed() if shown.state == "active"}
         return {
@@ -197,6 +211,29 @@ class Service:
         self.runtime.own(running)
         self._consumers[name] = (consumer, running)
 
+    # -- operators -----------------------------------------------------------------------------
+
+    def operate(self, verb: Verb, options: Options) -> Running:
+        """Do what an operator asks for. It goes on if the operator stops waiting."""
+        if self.plan is None or self.intake.draining:
+            raise NotNow(f"the service is {'starting' if self.plan is None else 'stopping'}")
+        running = Running(self, verb, options)
+        self._asked.add(running.task)
+        running.task.add_done_callback(self._asked.discard)
+        return running
+
+    async def run_consumer(self, consumer: Consumer) -> DrainReport:
+        """Run a consumer beside those of the manifest; `drain` ends it too.
+
+        Cancelling cancels its handlers and releases their jobs.
+        """
+        running = asyncio.ensure_future(consumer.run())
+        self._others.append((consumer, running))
+        try:
+            return await running
+        finally:
+            self._others = [each for each in self._others if each[1] is not running]
+
     # -- the end -------------------------------------------------------------------------------
 
     async def drain(self, within: float) -> bool:
@@ -210,14 +247,12 @@ class Service:
             self.triggers.sources.end(binding.id)
         if self._looking is not None:
             self._looking.cancel()
-        consumers = [*self._consumers.values(), *self._retired]
-        for consumer, _ in consumers:
-            consumer.stop()
+        self.stop_consumers()
         self.triggers.dispatcher.request_stop()
         clock = self.runtime.clock
         enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         timer = clock.call_at(clock.monotonic() + within, partial(resolve, enough))
-        ends = [running for _, running in consumers]
+        ends = [running for _, running in self._all_consumers()]
         finishing = asyncio.ensure_future(self._finish(ends))
         try:
             await asyncio.wait((finishing, enough), return_when=asyncio.FIRST_COMPLETED)
@@ -226,17 +261,31 @@ class Service:
         finished = finishing.done()
         if not finished:
             finishing.cancel()
-            for consumer, _ in consumers:
-                consumer.give_up()
+            self.give_up_consumers()
             if ends:
                 await asyncio.wait(ends)
         return finished
+
+    def stop_consumers(self) -> None:
+        """Claim no more, and ask the handlers of jobs to stop."""
+        for consumer, _ in self._all_consumers():
+            consumer.stop()
+
+    def give_up_consumers(self) -> None:
+        """Cancel the handlers of jobs; the jobs are released."""
+        for consumer, _ in self._all_consumers():
+            consumer.give_up()
+
+    def _all_consumers(self) -> list[tuple[Consumer, asyncio.Task[Any]]]:
+        return [*self._consumers.values(), *self._others]
 
     async def _finish(self, consumers: Sequence[asyncio.Task[Any]]) -> None:
         if consumers:
             await asyncio.wait(consumers)
         while any(not each.is_parked for each in self.triggers.dispatcher.running.values()):
             await self.triggers.dispatcher.changed()
+        if self._asked:
+            await asyncio.wait(self._asked)
 
 
 def check_exposure(bind: str, admin_keys: Sequence[bytes]) -> tuple[str, int]:

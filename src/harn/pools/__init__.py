@@ -27,7 +27,7 @@ from harn.pools.backpressure import (
     fail_fast,
     ring_buffer,
 )
-from harn.pools.caused import Caused, WorkDone, causing
+from harn.pools.caused import Caused, WorkDone, causing, current_caused
 from harn.pools.host import PoolHost
 from harn.pools.journal_view import JournalView, look_at_journals
 from harn.pools.options import PoolOptions, Retention
@@ -62,6 +62,7 @@ __all__ = [
     "WorkDone",
     "backpressure_queue",
     "causing",
+    "current_caused",
     "fail_fast",
     "fair_round_robin",
     "fifo",

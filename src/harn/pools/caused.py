@@ -131,5 +131,10 @@ def causing() -> Iterator[Caused]:
         caused_var.reset(token)
 
 
+def current_caused() -> Caused | None:
+    """Return where the tasks of the calling context are noted, if anywhere."""
+    return caused_var.get()
+
+
 def _tasks(count: int) -> str:
     return f"{count} pool task{'' if count == 1 else 's'}"

@@ -1,7 +1,6 @@
-"""The HTTP application: triggers' requests in, health and metrics out.
+"""The HTTP application: triggers' requests in, health and metrics out, operators' verbs.
 
-Bodies are read here, bounded in size and in time, and handed on as bytes; what they mean is
-decided in `orchestrator/intake.py`.
+What the body of a trigger's request means is decided in `orchestrator/intake.py`.
 """
 
 from __future__ import annotations
@@ -11,19 +10,19 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from harn import __version__
 from harn.clock import Clock
-from harn.errors import DeadlineExceeded, InvalidOption, StorageError
-from harn.escaping import to_json
+from harn.errors import InvalidOption, StorageError
 from harn.orchestrator import Intake, Reply, queue_samples
-from harn.tasks import deadline
+from harn.portal.admin_api import AdminApi, Operated
+from harn.portal.http_messages import HEADERS, closing, json_answer, read_body
 from harn.telemetry.metrics import Metrics
 
 try:
     from starlette.applications import Starlette
-    from starlette.requests import ClientDisconnect, Request
+    from starlette.requests import Request
     from starlette.responses import PlainTextResponse, Response
     from starlette.routing import BaseRoute, Match, Route
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -35,22 +34,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("harn.portal")
 
-MOST_BODY = 1024 * 1024
-READ_WITHIN = 10.0
-"""Seconds in which a whole body must have arrived."""
-MOST_HEADERS = 100
+MOSTHEADERS = 100
 MOST_HEAD = 64 * 1024
 """Bytes of a request's target and headers together."""
 MOST_LOGGED = 200
 """Characters of a path in a line of the log."""
 
+_TOLD = {408: "a slow body", 413: "a large body"}
+"""Refusals of a body that are counted."""
 _LOCAL = re.compile(r"(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
-_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+
+_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+"""The API answers every method by itself, once it knows that an operator asks."""
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-class Served(Protocol):
+class Served(Operated, Protocol):
     """What the application asks of the service behind it."""
 
     intake: Intake
@@ -62,16 +62,20 @@ class Served(Protocol):
     async def is_ready(self) -> bool:
         """Tell whether events can be taken in."""
 
-    async def reload(self) -> dict[str, Any]:
-        """Read the manifest again."""
-
 
 def build_app(served: Served, routes: Sequence[BaseRoute] = ()) -> ASGIApp:
     """Make the application for *served*; *routes* come before its own."""
     return Doorkeeper(served, Starlette(routes=_routes(served, routes)))
 
 
+def build_admin_app(served: Served) -> ASGIApp:
+    """Make the application behind the socket of a state directory: operators' verbs only."""
+    api = Route("/{path:path}", AdminApi(served).answer, methods=_METHODS)
+    return Doorkeeper(served, Starlette(routes=[api]))
+
+
 def _routes(served: Served, routes: Sequence[BaseRoute]) -> list[BaseRoute]:
+    operators = _guarded(served, AdminApi(served).answer, always=True)
     known = [
         *routes,
         Route("/health", _healthz, methods=["GET"]),
@@ -79,7 +83,8 @@ def _routes(served: Served, routes: Sequence[BaseRoute]) -> list[BaseRoute]:
         Route("/readyz", _readyz(served), methods=["GET"]),
         Route("/version", _guarded(served, _version), methods=["GET"]),
         Route("/metrics", _guarded(served, _metrics(served)), methods=["GET"]),
-        Route("/admin/reload", _guarded(served, _reload(served), always=True), methods=["POST"]),
+        Route("/admin/reload", operators, methods=["POST"]),
+        Route("/api/v1/{path:path}", operators, methods=_METHODS),
     ]
     return [*known, Route("/{path:path}", Anywhere(served, known))]
 
@@ -97,12 +102,12 @@ class Anywhere:
         request = Request(scope, receive)
         allowed = self._allowed(request)
         if request.method in ("GET", "HEAD") and (card := self._card(request)) is not None:
-            answer = _json(card)
+            answer = json_answer(card)
         elif allowed and request.method not in allowed:
             refusal = {"error": f"{request.method} is not allowed"}
-            answer = _json(Reply(405, refusal, {"Allow": ", ".join(sorted(allowed))}))
+            answer = json_answer(Reply(405, refusal, {"Allow": ", ".join(sorted(allowed))}))
         elif request.method != "POST":
-            answer = _json(Reply(404, {"error": "not found"}))
+            answer = json_answer(Reply(404, {"error": "not found"}))
         else:  # also where nothing is known: a path must not be found by trying
             answer = await self._receive(request)
         await answer(scope, receive, send)
@@ -141,7 +146,7 @@ class Doorkeeper:
             await self._app(scope, receive, send)
             return
         self._served.intake.note_refusal(str(refused.body["error"]), refused.status)
-        await _json(refused)(scope, receive, send)
+        await json_answer(refused)(scope, receive, send)
 
 
 def _logged(scope: Scope, send: Send, clock: Clock) -> Send:
@@ -166,32 +171,30 @@ def _odd_head(scope: Scope) -> Reply | None:
     names = {name.lower() for name, _ in headers}
     if b"content-length" in names and b"transfer-encoding" in names:
         # A proxy in front may believe the other one, and see another request in the rest.
-        return _closing(400, "both Content-Length and Transfer-Encoding")
-    if len(headers) > MOST_HEADERS:
-        return _closing(431, "too many headers")
+        return closing(400, "both Content-Length and Transfer-Encoding")
+    if len(headers) > MOSTHEADERS:
+        return closing(431, "too many headers")
     size = len(scope["raw_path"]) + len(scope["query_string"])
     if size + sum(len(name) + len(value) for name, value in headers) > MOST_HEAD:
         # The parser bounds only what has not arrived whole: a long head may come in one piece.
-        return _closing(431, f"a head of more than {MOST_HEAD:,} bytes")
+        return closing(431, f"a head of more than {MOST_HEAD:,} bytes")
     return None
 
 
-def _closing(status: int, error: str) -> Reply:
-    return Reply(status, {"error": error}, {"Connection": "close"})
-
-
 async def _healthz(request: Request) -> Response:
-    return _json(Reply(200, {"status": "ok"}))
+    return json_answer(Reply(200, {"status": "ok"}))
 
 
 async def _version(request: Request) -> Response:
-    return _json(Reply(200, {"version": __version__}))
+    return json_answer(Reply(200, {"version": __version__}))
 
 
 def _readyz(served: Served) -> Endpoint:
     async def readyz(request: Request) -> Response:
         ready = await served.is_ready()
-        return _json(Reply(200 if ready else 503, {"status": "ready" if ready else "not ready"}))
+        return json_answer(
+            Reply(200 if ready else 503, {"status": "ready" if ready else "not ready"})
+        )
 
     return readyz
 
@@ -206,16 +209,9 @@ def _metrics(served: Served) -> Endpoint:
             queues = []
         text = runtime.service(Metrics).exposition(queues)
         kind = "text/plain; version=0.0.4; charset=utf-8"
-        return PlainTextResponse(text, media_type=kind, headers=_HEADERS)
+        return PlainTextResponse(text, media_type=kind, headers=HEADERS)
 
     return metrics
-
-
-def _reload(served: Served) -> Endpoint:
-    async def reload(request: Request) -> Response:
-        return _json(Reply(200, await served.reload()))
-
-    return reload
 
 
 def _guarded(served: Served, endpoint: Endpoint, *, always: bool = False) -> Endpoint:
@@ -233,7 +229,7 @@ def _guarded(served: Served, endpoint: Endpoint, *, always: bool = False) -> End
             allowed = not always and _LOCAL.fullmatch(request.headers.get("host", "")) is not None
         if not allowed:
             served.intake.note_refusal("not an operator", 401)
-            return _json(Reply(401, {"error": "unauthorized"}))
+            return json_answer(Reply(401, {"error": "unauthorized"}))
         return await endpoint(request)
 
     return guarded
@@ -253,36 +249,15 @@ def _receive(served: Served) -> Endpoint:
         intake = served.intake
         busy = intake.admit(request.client.host if request.client else "")
         if busy is not None:
-            return _json(busy)
-        try:
-            async with deadline(READ_WITHIN):
-                body = await _read(request)
-        except DeadlineExceeded:
-            intake.note_refusal("a slow body", 408)
-            return _json(_closing(408, "the body took too long"))
-        except ClientDisconnect:
-            return _json(Reply(400, {"error": "the body broke off"}))
-        if body is None:
-            intake.note_refusal("a large body", 413)
-            return _json(_closing(413, f"at most {MOST_BODY:,} bytes"))
-        return _json(await intake.receive(request.url.path, _headers(request), body))
+            return json_answer(busy)
+        body = await read_body(request)
+        if isinstance(body, Reply):
+            if body.status in _TOLD:
+                intake.note_refusal(_TOLD[body.status], body.status)
+            return json_answer(body)
+        return json_answer(await intake.receive(request.url.path, _headers(request), body))
 
     return receive
-
-
-async def _read(request: Request) -> bytes | None:
-    """Read the body; None if it is too long, which is known before it is read where it says so."""
-    said = request.headers.get("content-length", "0")
-    if not (said.isascii() and said.isdigit()) or len(said) > 12 or int(said) > MOST_BODY:
-        return None
-    parts: list[bytes] = []
-    size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > MOST_BODY:
-            return None
-        parts.append(part)
-    return b"".join(parts)
 
 
 def _headers(request: Request) -> Headers:
@@ -291,12 +266,3 @@ def _headers(request: Request) -> Headers:
         key = name.decode("latin-1").lower()
         found[key] = (*found.get(key, ()), value.decode("latin-1"))
     return found
-
-
-def _json(reply: Reply) -> Response:
-    return Response(
-        to_json(dict(reply.body)),
-        status_code=reply.status,
-        headers={**_HEADERS, **reply.headers},
-        media_type="application/json",
-    )

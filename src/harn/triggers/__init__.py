@@ -54,7 +54,7 @@ from harn.triggers.dispatch_state import Dispatch, DispatchHandle
 from harn.triggers.event import TriggerEvent, check_tenant, event_from
 from harn.triggers.job_runner import JobRunner
 from harn.triggers.matching import check_match, is_wanted
-from harn.triggers.registry import Accepted, EmitReceipt, Triggers
+from harn.triggers.registry import Accepted, EmitReceipt, NotFound, Triggers
 from harn.triggers.retry import BY_HAND, FROM_MANIFEST
 from harn.triggers.secrets import Secrets, is_credential
 from harn.triggers.signatures import (
@@ -88,6 +88,7 @@ __all__ = [
     "JobRunner",
     "Letters",
     "LocalTarget",
+    "NotFound",
     "Refused",
     "Scheme",
     "Secrets",

@@ -19,7 +19,7 @@ from harn.storage import Store, draft
 from harn.storage.triggers import change_letter, dead_letter, dead_letters
 from harn.triggers.dispatch_state import DispatchHandle
 from harn.triggers.event import TriggerEvent, event_at, event_from
-from harn.triggers.registry import Triggers
+from harn.triggers.registry import NotFound, Triggers
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -64,7 +64,7 @@ class DeadLetters:
         """Return the letter *id*, or raise `TriggerError`."""
         found = await self._store.run(lambda: dead_letter(id), write=False)
         if found is None:
-            raise TriggerError(f"no dead letter {id!r}")
+            raise NotFound(f"no dead letter {id!r}")
         return await self._record(found.entry)
 
     async def discard(self, id: str, reason: str | None = None) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class DeadLetters:
         """
         found = [item async for item in self._envelopes(event_id)]
         if not found:
-            raise TriggerError(f"no event {event_id!r} in the last {LOOKED_BACK:,} envelopes")
+            raise NotFound(f"no event {event_id!r} in the last {LOOKED_BACK:,} envelopes")
         handles = []
         for of, event in sorted(found, key=lambda item: item[0]):
             if binding_id is None or of == binding_id:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from harn.clock import resolve
 from harn.context import Task
 from harn.errors import HarnError
+from harn.pools import current_caused
 from harn.records import SparseRecord
 from harn.triggers.binding import Binding
 from harn.triggers.event import TriggerEvent
@@ -86,6 +87,8 @@ class Dispatch:
         self.taken = taken
         self.came_with = came_with or {}
         """The headers of its envelope, which name the trace it is part of."""
+        self.caused_by = current_caused()
+        """The work that emitted its event, where something waits for that work."""
         self.outcome: Outcome | None = None
         if known:
             self.outcome = Outcome("skipped", skip="duplicate")

@@ -74,6 +74,10 @@ class Accepted:
     late: bool = False
 
 
+class NotFound(TriggerError):
+    """No trigger, event or dead letter has this name; it may be asked for later."""
+
+
 class Triggers:
     """The triggers of a runtime: `runtime.service(Triggers)`."""
 
@@ -135,7 +139,7 @@ class Triggers:
         """Return the trigger *id*, or raise `TriggerError` with the nearest name."""
         found = self._active.get(id)
         if found is None:
-            raise TriggerError(f"no trigger {id!r}{did_you_mean(id, self._active)}")
+            raise NotFound(f"no trigger {id!r}{did_you_mean(id, self._active)}")
         return found
 
     def find(self, id: str) -> Binding | None:

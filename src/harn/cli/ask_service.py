@@ -1,0 +1,164 @@
+"""A verb of the orchestrator, done by the service that owns the state directory, or else here.
+
+A running service has the manifest's pools and gates in its memory: work that a command started
+beside it would not share them. So the command asks the service, says so, and shows its answer.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from harn.cli.output import DURATION, LiveLine, say
+from harn.cli.store_choice import usable_store
+from harn.cli.target import CommandTarget
+from harn.errors import HarnError, StorageError
+from harn.escaping import one_line
+from harn.masking import mask
+from harn.orchestrator import SOCKET, Manifest, Options, Service, Verb, connect, verb
+from harn.pools import WorkDone
+from harn.runtime import Runtime
+from harn.storage import Store
+from harn.storage.log import list_topics
+
+SILENT_FOR = 30.0
+"""Seconds after which a service that sends no line of progress is given up."""
+LINES = "application/x-ndjson"
+
+work_option = click.option(
+    "--shutdown-timeout",
+    type=DURATION,
+    default="30s",
+    show_default=True,
+    help="How long the pool tasks that this causes may take to end.",
+)
+
+
+def operate(
+    target: CommandTarget,
+    name: str,
+    options: Options,
+    *,
+    wanted: Sequence[str] | None = None,
+    may_make: bool = True,
+    check: Callable[[Manifest], None] = lambda manifest: None,
+    signals: Callable[[Service], AbstractContextManager[Any]] = nullcontext,
+    here: bool = False,
+) -> dict[str, Any]:
+    """Have the verb *name* done with *options*, and return its document.
+
+    Without a service it is done here: *wanted* are the triggers that it needs, *may_make* says
+    whether a store may be made for it, *check* looks at the manifest before, and *signals* treats
+    signals while it runs. With *here* it is done here in any case.
+    """
+    asked = verb(name)
+    document = None if here else ask_service(target, asked, options)
+    if document is not None:
+        return document
+    manifest = target.manifest()
+    check(manifest)
+
+    async def work(runtime: Runtime) -> dict[str, Any]:
+        await runtime.service(Store).run(list_topics, write=False)  # a store out of reach: one line
+        service = Service(runtime, manifest.path)
+        await service.start_by_hand(wanted)
+        line = LiveLine()
+        try:
+            with signals(service):
+                return await asked.run(service, options, line.show)
+        finally:
+            line.end()
+
+    return target.run(work, may_make=may_make)
+
+
+def ask_service(target: CommandTarget, asked: Verb, options: Options) -> dict[str, Any] | None:
+    """Ask the service that owns the state directory; None if there is none."""
+    directory, storage = usable_store(target.storage, target.state_dir)
+    connection = connect(directory)
+    if connection is None:
+        return None
+    path = directory / SOCKET
+    with closing(_Connection(connection)) as service:
+        about = _answer(service, directory, verb("service"), Options())
+        _check_same(target, storage, about)
+        say(one_line(f"asking the service of this directory: {path}"), err=True)
+        return {**_answer(service, directory, asked, options), "via": str(path)}
+
+
+def _check_same(target: CommandTarget, storage: str | None, about: dict[str, Any]) -> None:
+    """Refuse to ask a service that runs another manifest, or on another store, than was named."""
+    if target.config is not None:
+        named = target.config / "harn.toml" if target.config.is_dir() else target.config
+        if str(named.resolve()) != about["manifest"]:
+            raise HarnError(
+                f"the service on this state directory runs {about['manifest']}, not {named}; "
+                "leave --config out, or name another --state-dir"
+            )
+    if storage is not None and mask(storage) != about["storage"]:
+        raise StorageError(
+            f"the service on this state directory uses {about['storage']}, not {mask(storage)}; "
+            "name another --state-dir"
+        )
+
+
+class _Connection(http.client.HTTPConnection):
+    """HTTP over a socket that is open already."""
+
+    def __init__(self, opened: socket.socket) -> None:
+        super().__init__("localhost", timeout=SILENT_FOR)
+        opened.settimeout(SILENT_FOR)
+        self.sock = opened
+
+
+def _answer(service: _Connection, directory: Path, asked: Verb, options: Options) -> dict[str, Any]:
+    path, fields = asked.address(options)
+    line = LiveLine()
+    try:
+        service.request(
+            asked.method,
+            path,
+            body=msgspec.json.encode(fields) if fields else None,
+            headers={"Accept": LINES, "Content-Type": "application/json"},
+        )
+        return _result(service.getresponse(), line)
+    except TimeoutError:
+        raise HarnError(
+            f"the service on {directory} has not answered for {SILENT_FOR:.0f} s; "
+            "what was asked for may still be done"
+        ) from None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise HarnError(
+            f"the service on {directory} ended before it answered ({type(error).__name__}); "
+            "what it had taken in goes on when it runs again"
+        ) from None
+    finally:
+        line.end()
+
+
+def _result(response: http.client.HTTPResponse, line: LiveLine) -> dict[str, Any]:
+    """Read lines of progress, then the one that tells the end."""
+    record: dict[str, Any] = {}
+    for text in response:
+        record = json.loads(text)
+        if record.get("progress"):
+            line.show(record["progress"])
+    if "error" in record:
+        raise HarnError(str(record["error"]))
+    if "result" not in record:
+        raise http.client.IncompleteRead(b"")
+    result: dict[str, Any] = record["result"]
+    return result
+
+
+def work_text(work: dict[str, Any]) -> str:
+    """Say in one sentence what became of the pool tasks that a command caused."""
+    return str(work.get("reason") or WorkDone(work["completed"]))

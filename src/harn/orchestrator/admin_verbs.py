@@ -1,0 +1,264 @@
+"""What an operator may ask of a service: each verb once, for every way in.
+
+A verb has a path under `/api/v1/`, options that are checked before it starts, and a function that
+returns a JSON-ready document. The HTTP server, the socket in the state directory and the commands
+that run without a service all use this table: a new verb is one function and one line in `VERBS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from harn.errors import InvalidOption, did_you_mean
+from harn.masking import mask
+from harn.orchestrator.finishing import Finishing
+from harn.orchestrator.manifest_consumer import manifest_consumer
+from harn.pools import WorkDone, causing
+from harn.triggers import DeadLetters, DispatchHandle, NotFound
+from harn.workers import Consumer, worker_queues
+
+if TYPE_CHECKING:
+    from harn.orchestrator.service import Service
+
+API = "/api/v1/"
+WORK_WITHIN = 30.0
+LONGEST_WAIT = 86_400.0
+
+Tell = Callable[[str], None]
+"""Takes a line that says how far a verb is."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a verb is told: the names in its path, and the fields of its body."""
+
+
+class DispatchOptions(Options, frozen=True, kw_only=True):
+    """Options of a verb that dispatches."""
+
+    work_within: float = WORK_WITHIN
+    """Seconds that the pool tasks which this causes may take to end."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.work_within <= LONGEST_WAIT:
+            raise ValueError(f"work_within is more than 0 and at most {LONGEST_WAIT:,.0f} seconds")
+
+
+class Fire(DispatchOptions, frozen=True, kw_only=True):
+    """Fire *trigger* with *payload*, for *tenant*."""
+
+    trigger: str
+    payload: Any = None
+    tenant: str | None = None
+
+
+class Replay(DispatchOptions, frozen=True, kw_only=True):
+    """Dispatch *event* once more, to *trigger* or to all that it went to."""
+
+    event: str
+    trigger: str | None = None
+
+
+class ReplayLetter(DispatchOptions, frozen=True, kw_only=True):
+    """Dispatch the dead letter *letter* once more."""
+
+    letter: str
+
+
+class DiscardLetter(Options, frozen=True, kw_only=True):
+    """Set the dead letter *letter* aside."""
+
+    letter: str
+    reason: str | None = None
+
+
+class Drain(DispatchOptions, frozen=True, kw_only=True):
+    """Drain *queue* until it is empty."""
+
+    queue: str
+    consumer_id: str | None = None
+    claim_ttl: float = 300.0
+    concurrency: int = 1
+    wait: bool = False
+    """Wait for more when the queue is empty; a service does that anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """Something that can be asked: where, with which options, and what then happens."""
+
+    name: str
+    method: Literal["GET", "POST"]
+    path: str
+    options: type[Options]
+    run: Callable[[Service, Any, Tell], Awaitable[dict[str, Any]]]
+
+    def names_in(self, parts: Sequence[str]) -> dict[str, str] | None:
+        """Return the names that a path's *parts* hold; None if it is not this verb's path."""
+        own = self.path.split("/")
+        if len(own) != len(parts):
+            return None
+        names = {}
+        for wanted, part in zip(own, parts, strict=True):
+            if wanted.startswith("{"):
+                names[wanted[1:-1]] = part
+            elif wanted != part:
+                return None
+        return names
+
+    def read(self, fields: Mapping[str, Any]) -> Any:
+        """Check *fields* and return the options; an `InvalidOption` says what is wrong."""
+        try:
+            return msgspec.convert(dict(fields), self.options)
+        except (msgspec.ValidationError, ValueError) as error:
+            raise InvalidOption("options", sorted(fields), str(error)) from None
+
+    def address(self, options: Options) -> tuple[str, dict[str, Any]]:
+        """Return the path, from its root, and the body that ask for this with *options*."""
+        body = msgspec.structs.asdict(options)
+        parts = [
+            quote(str(body.pop(part[1:-1])), safe="") if part.startswith("{") else part
+            for part in self.path.split("/")
+        ]
+        return API + "/".join(parts), body
+
+
+async def _about(service: Service, options: Options, tell: Tell) -> dict[str, Any]:
+    return {
+        "pid": os.getpid(),
+        "manifest": str(service.path.resolve()),
+        "state_dir": str(service.runtime.state_dir.resolve()),
+        "storage": mask(service.runtime.storage_url),
+    }
+
+
+async def _reload(service: Service, options: Options, tell: Tell) -> dict[str, Any]:
+    return await service.reload()
+
+
+async def _fire(service: Service, options: Fire, tell: Tell) -> dict[str, Any]:
+    triggers, manifest = service.triggers, service.manifest
+    if triggers.find(options.trigger) is None:
+        known = [*(each.id for each in manifest.triggers), *(t.id for t in triggers.active())]
+        near = did_you_mean(options.trigger, known)
+        raise NotFound(f"{manifest.path.name} has no trigger {options.trigger!r}{near}")
+    found = manifest.trigger(options.trigger)
+    fields: dict[str, Any] = {"headers": {"x-harn-synthetic": "true"}}
+    if tenant := options.tenant or (found.tenant_id if found is not None else None):
+        fields["tenant_id"] = tenant
+    with causing() as caused:
+        handle = await triggers.fire(options.trigger, options.payload, **fields)
+    done = await Finishing(service.runtime, options.work_within, tell)(caused)
+    return {**handle.as_dict(), "work": done.as_dict()}
+
+
+async def _replay(service: Service, options: Replay, tell: Tell) -> dict[str, Any]:
+    finish = Finishing(service.runtime, options.work_within, tell)
+    letters = service.runtime.service(DeadLetters)
+    handles = await letters.replay_event(options.event, options.trigger, finish)
+    if not handles:
+        raise NotFound(f"event {options.event} did not go to trigger {options.trigger!r}")
+    return _replayed(handles, finish.seen)
+
+
+async def _replay_letter(service: Service, options: ReplayLetter, tell: Tell) -> dict[str, Any]:
+    finish = Finishing(service.runtime, options.work_within, tell)
+    handle = await service.runtime.service(DeadLetters).replay(options.letter, finish)
+    return _replayed([handle], finish.seen)
+
+
+def _replayed(handles: Sequence[DispatchHandle], done: Sequence[WorkDone]) -> dict[str, Any]:
+    return {
+        "handles": [handle.as_dict() for handle in handles],
+        "work": [each.as_dict() for each in done],
+    }
+
+
+async def _discard_letter(service: Service, options: DiscardLetter, tell: Tell) -> dict[str, Any]:
+    letters = service.runtime.service(DeadLetters)
+    return {"discarded": await letters.discard(options.letter, options.reason)}
+
+
+async def _drain(service: Service, options: Drain, tell: Tell) -> dict[str, Any]:
+    name = options.queue
+    known = [each.queue for each in await worker_queues()]
+    total = 0
+
+    def progress(consumer: Consumer) -> None:
+        tell(f"{name}: {consumer.drained} of {max(total, consumer.drained)} jobs")
+
+    consumer, runner = manifest_consumer(
+        service.runtime,
+        name,
+        service.manifest,
+        consumer_id=options.consumer_id,
+        claim_ttl=options.claim_ttl,
+        concurrency=options.concurrency,
+        stop_when_empty=not options.wait,
+        work_within=options.work_within,
+        progress=progress,
+    )
+    total = (await consumer.queue.summary()).ready
+    report = (await service.run_consumer(consumer)).as_dict()
+    if name not in known and not report["drained"]:
+        report["note"] = f"no job was ever put into queue {name!r}{did_you_mean(name, known)}"
+    if runner.unwell:
+        report["not_acked"] = {str(job): why for job, why in runner.unwell.items()}
+    return report
+
+
+VERBS: tuple[Verb, ...] = (
+    Verb("service", "GET", "service", Options, _about),
+    Verb("reload", "POST", "reload", Options, _reload),
+    Verb("fire", "POST", "triggers/{trigger}/fire", Fire, _fire),
+    Verb("replay", "POST", "events/{event}/replay", Replay, _replay),
+    Verb("replay letter", "POST", "dead-letters/{letter}/replay", ReplayLetter, _replay_letter),
+    Verb("discard letter", "POST", "dead-letters/{letter}/discard", DiscardLetter, _discard_letter),
+    Verb("drain", "POST", "queues/{queue}/drain", Drain, _drain),
+)
+
+
+def verb(name: str) -> Verb:
+    """Return the verb called *name*."""
+    return next(each for each in VERBS if each.name == name)
+
+
+def find_verbs(path: str) -> list[tuple[Verb, dict[str, str]]]:
+    """Return the verbs at *path*, as it was sent, with the names that it holds.
+
+    >>> [(found.name, names) for found, names in find_verbs("/api/v1/triggers/a%2Fb/fire")]
+    [('fire', {'trigger': 'a/b'})]
+    """
+    if not path.startswith(API):
+        return []
+    parts = [unquote(part) for part in path.removeprefix(API).split("/")]
+    found = [(each, each.names_in(parts)) for each in VERBS]
+    return [(each, names) for each, names in found if names is not None]
+
+
+class Running:
+    """A verb at work for a caller, who may go away meanwhile: the work goes on.
+
+    `said` is its latest line of progress.
+    """
+
+    def __init__(self, service: Service, verb: Verb, options: Options) -> None:
+        self.said = ""
+        self.task = asyncio.ensure_future(verb.run(service, options, self._tell))
+        self.task.add_done_callback(_retrieve)
+        service.runtime.own(self.task)
+
+    def _tell(self, line: str) -> None:
+        self.said = line
+
+
+def _retrieve(task: asyncio.Future[Any]) -> None:
+    """Look at how a verb ended: its caller may have gone, and asyncio would complain."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,62 @@
+"""Bodies read within bounds, and answers in JSON."""
+
+from __future__ import annotations
+
+from harn.errors import DeadlineExceeded
+from harn.escaping import to_json
+from harn.orchestrator import Reply
+from harn.tasks import deadline
+
+try:
+    from starlette.requests import ClientDisconnect, Request
+    from starlette.responses import Response
+except ImportError as error:  # pragma: no cover - the extra is installed in tests
+    raise ImportError("serving needs the extra: install harn[server]") from error
+
+MOST_BODY = 1024 * 1024
+READ_WITHIN = 10.0
+"""Seconds in which a whole body must have arrived."""
+
+HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+
+
+async def read_body(request: Request) -> bytes | Reply:
+    """Read a body, or return why it is refused. Cancelling leaves the rest unread."""
+    try:
+        async with deadline(READ_WITHIN):
+            body = await _within_bounds(request)
+    except DeadlineExceeded:
+        return closing(408, "the body took too long")
+    except ClientDisconnect:
+        return Reply(400, {"error": "the body broke off"})
+    return closing(413, f"at most {MOST_BODY:,} bytes") if body is None else body
+
+
+async def _within_bounds(request: Request) -> bytes | None:
+    """Read the body; None if it is too long, which is known before it is read where it says so."""
+    said = request.headers.get("content-length", "0")
+    if not (said.isascii() and said.isdigit()) or len(said) > 12 or int(said) > MOST_BODY:
+        return None
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MOST_BODY:
+            return None
+        parts.append(part)
+    return b"".join(parts)
+
+
+def closing(status: int, error: str) -> Reply:
+    """Make a refusal after which the connection is closed: its rest is not worth reading."""
+    return Reply(status, {"error": error}, {"Connection": "close"})
+
+
+def json_answer(reply: Reply) -> Response:
+    """Make the response of *reply*."""
+    return Response(
+        to_json(dict(reply.body)),
+        status_code=reply.status,
+        headers={**HEADERS, **reply.headers},
+        media_type="application/json",
+    )
