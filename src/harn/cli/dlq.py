@@ -105,7 +105,8 @@ def replay(
 def _replay(target: CommandTarget, name: str, options: Replay | ReplayLetter) -> int:
     document = operate(target, name, options, may_make=False)
     works = (f"work: {work_text(each)}" for each in document["work"])
-    shown = [*map(_handle_line, document["handles"]), *works]
+    mappings = (_mapping_line(each["mapping"]) for each in document["handles"] if "mapping" in each)
+    shown = [*map(_handle_line, document["handles"]), *mappings, *works]
     emit(target.as_json, document, lambda: "\n".join(map(one_line, shown)))
     failed = [handle for handle in document["handles"] if handle["status"] != "dispatched"]
     if not failed:
@@ -113,6 +114,18 @@ def _replay(target: CommandTarget, name: str, options: Replay | ReplayLetter) ->
     first = failed[0]
     fail_line(f"{first['binding_id']}: {first['status']}: {first.get('error')}", len(failed) - 1)
     return 1
+
+
+def _mapping_line(mapping: dict[str, Any]) -> str:
+    """Say whether a replay mapped its event to the same place in a pool."""
+    before, now = mapping["before"], mapping["now"]
+    if before is None:
+        return f"mapping: task {now['task']} of pool {now['pool']}; there was none before"
+    if mapping["same"]:
+        where = f"pool {now['pool']}, key {now['key']}, priority {now['priority']}"
+        return f"mapping: as before: {where} (task {before['task']}, now {now['task']})"
+    changed = [f"{name} {before[name]} is now {now[name]}" for name in mapping["differs"]]
+    return f"mapping: not as before: {', '.join(changed)}"
 
 
 def _handle_line(handle: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ from harn.masking import mask
 from harn.orchestrator.finishing import Finishing
 from harn.orchestrator.manifest_consumer import manifest_consumer
 from harn.pools import WorkDone, causing
-from harn.triggers import DeadLetters, DispatchHandle, NotFound
+from harn.triggers import DeadLetters, DispatchHandle, NotFound, compare_mapping
 from harn.workers import Consumer, worker_queues
 
 if TYPE_CHECKING:
@@ -164,20 +164,23 @@ async def _replay(service: Service, options: Replay, tell: Tell) -> dict[str, An
     handles = await letters.replay_event(options.event, options.trigger, finish)
     if not handles:
         raise NotFound(f"event {options.event} did not go to trigger {options.trigger!r}")
-    return _replayed(handles, finish.seen)
+    return await _replayed(service, handles, finish.seen)
 
 
 async def _replay_letter(service: Service, options: ReplayLetter, tell: Tell) -> dict[str, Any]:
     finish = Finishing(service.runtime, options.work_within, tell)
     handle = await service.runtime.service(DeadLetters).replay(options.letter, finish)
-    return _replayed([handle], finish.seen)
+    return await _replayed(service, [handle], finish.seen)
 
 
-def _replayed(handles: Sequence[DispatchHandle], done: Sequence[WorkDone]) -> dict[str, Any]:
-    return {
-        "handles": [handle.as_dict() for handle in handles],
-        "work": [each.as_dict() for each in done],
-    }
+async def _replayed(
+    service: Service, handles: Sequence[DispatchHandle], done: Sequence[WorkDone]
+) -> dict[str, Any]:
+    shown = []
+    for handle in handles:
+        mapping = await compare_mapping(service.runtime, handle)
+        shown.append({**handle.as_dict(), **({"mapping": mapping} if mapping else {})})
+    return {"handles": shown, "work": [each.as_dict() for each in done]}
 
 
 async def _discard_letter(service: Service, options: DiscardLetter, tell: Tell) -> dict[str, Any]:

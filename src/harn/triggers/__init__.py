@@ -19,6 +19,7 @@ attempts.py        the calls of its handler, and the waits between them
 handler_failure.py what a handler raised, without secrets
 outcomes.py        the records that a dispatch ends with
 recovery.py        signs of life, and events that dead processes left behind
+replay_mapping.py  whether a replay went to the same place in a pool as before
 dead_letters.py    list, replay and discard what failed; replay any event
 cron.py            schedules
 sources.py         events that come by themselves: schedules and topics
@@ -55,6 +56,7 @@ from harn.triggers.event import TriggerEvent, check_tenant, event_from
 from harn.triggers.job_runner import JobRunner
 from harn.triggers.matching import check_match, is_wanted
 from harn.triggers.registry import Accepted, EmitReceipt, NotFound, Triggers
+from harn.triggers.replay_mapping import compare_mapping
 from harn.triggers.retry import BY_HAND, FROM_MANIFEST
 from harn.triggers.secrets import Secrets, is_credential
 from harn.triggers.signatures import (
@@ -112,6 +114,7 @@ __all__ = [
     "check_tenant",
     "check_zone",
     "circuit_state",
+    "compare_mapping",
     "event_from",
     "is_credential",
     "is_wanted",

@@ -16,8 +16,9 @@ from harn import topics
 from harn.errors import TriggerError
 from harn.pools import Caused, WorkDone, causing
 from harn.storage import Store, draft
-from harn.storage.triggers import change_letter, dead_letter, dead_letters
-from harn.triggers.dispatch_state import DispatchHandle
+from harn.storage.triggers import change_letter, dead_letter, dead_letters, pending
+from harn.tasks import sleep
+from harn.triggers.dispatch_state import Dispatch, DispatchHandle
 from harn.triggers.event import TriggerEvent, event_at, event_from
 from harn.triggers.registry import NotFound, Triggers
 
@@ -28,6 +29,11 @@ LOOKED_BACK = 100_000
 """Envelopes searched, newest first, for an event to replay."""
 _PAGE = 500
 WORK_WITHIN = 30.0
+LOOKED_AT = 1000
+"""Unsettled envelopes, oldest first, among which an unfinished replay is looked for."""
+WAIT = 0.5
+WAITS = 90
+"""Looks, each *WAIT* seconds after the last, at a replay of a process that may be dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +115,68 @@ class DeadLetters:
     async def _again(
         self, event: TriggerEvent, binding_id: str, finish: Finish | None
     ) -> DispatchHandle:
+        triggers = self._runtime.service(Triggers)
+        triggers.get(binding_id)
         with causing() as caused:
-            dispatch = await self._runtime.service(Triggers).replay(event, binding_id)
+            dispatch = await self._unfinished(event.id, binding_id)
+            if dispatch is None:
+                dispatch = await triggers.replay(event, binding_id)
         handle = await dispatch.wait()
         if handle.status != "dispatched":
             return handle
         work = await (finish or wait_for_work)(caused)
         return handle if work.is_well else replace(handle, status="failed", error=str(work))
+
+    async def _unfinished(self, event_id: str, binding_id: str) -> Dispatch | DispatchHandle | None:
+        """Find a replay of the event that has not ended, and take it over if its process died.
+
+        Otherwise a replay after a crash would run beside the one that the crash interrupted, once
+        another process takes that over. A process counts as dead half a minute after its last
+        sign of life; until then this waits, and returns what became of the replay if it ends.
+        """
+        triggers = self._runtime.service(Triggers)
+        before = None
+        for _ in range(WAITS):
+            found = await self._unsettled(event_id, binding_id)
+            if found is None:
+                return None if before is None else await self._ended(before)
+            before = found
+            running = triggers.dispatcher.running.get(found)
+            dispatch = running or await triggers.recovery.take(found, binding_id)
+            if dispatch is not None:
+                return dispatch
+            await sleep(WAIT)
+        raise TriggerError(
+            f"another process is replaying event {event_id} to {binding_id}; wait for its end"
+        )
+
+    async def _ended(self, envelope: int) -> DispatchHandle | None:
+        """Return how the dispatch of an envelope ended, which another process wrote just now."""
+        head = await self._log.head(topics.TRIGGER_OUTBOX)
+        for record in await self._log.read(topics.TRIGGER_OUTBOX, max(0, head - _PAGE), _PAGE):
+            told = record.payload
+            if told.get("envelope") == envelope:
+                is_done = told["status"] in ("succeeded", "skipped")
+                return DispatchHandle(
+                    told["event_id"],
+                    told["trigger_id"],
+                    self._runtime.service(Triggers).get(told["trigger_id"]).version,
+                    "dispatched" if is_done else told["status"],
+                    told.get("result"),
+                    told.get("error"),
+                    replay_of_event_id=told.get("replay_of_event_id"),
+                )
+        return None
+
+    async def _unsettled(self, event_id: str, binding_id: str) -> int | None:
+        """Return the envelope of a replay of the event that is not settled."""
+        _, found = await self._store.run(partial(pending, LOOKED_AT), write=False)
+        for each in found:
+            if each.binding_id == binding_id:
+                [*records] = await self._log.read(topics.TRIGGER_ENVELOPES, each.envelope - 1, 1)
+                if records and records[0].payload.get("replay_of_event_id") == event_id:
+                    return each.envelope
+        return None
 
     async def _envelopes(self, event_id: str) -> AsyncIterator[tuple[str, TriggerEvent]]:
         head = await self._log.head(topics.TRIGGER_ENVELOPES)

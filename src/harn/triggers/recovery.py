@@ -84,28 +84,37 @@ class Recovery:
             await self._adopt(orphan)
         return len(found)
 
-    async def _adopt(self, orphan: Orphan) -> None:
+    async def take(self, envelope: int, binding_id: str) -> Dispatch | None:
+        """Take one envelope over and start its dispatch; None if its owner is not gone."""
+        owner, bindings = self._triggers.dispatcher.owner, frozenset((binding_id,))
+        found = await self._store.run(partial(take_over, owner, bindings, only=envelope))
+        self.recovered += len(found)
+        self.begin()
+        return await self._adopt(found[0]) if found else None
+
+    async def _adopt(self, orphan: Orphan) -> Dispatch | None:
         found = await self._log.read(topics.TRIGGER_ENVELOPES, orphan.envelope - 1, 1)
         event = await self._triggers.dispatcher.event_of(orphan.envelope)
         if event is None or not found:
             logger.error("envelope %s cannot be read; its event is lost", orphan.envelope)
-            return
+            return None
         binding = self._triggers.find(str(found[0].payload["trigger_id"]))
-        if binding is not None:
-            told = found[0].payload
-            self._triggers.dispatcher.start(
-                Dispatch(
-                    binding,
-                    event,
-                    orphan.envelope,
-                    replay_of=told.get("replay_of_event_id"),
-                    replay=told.get("replay", 0),
-                    attempt=orphan.attempt,
-                    due_ms=orphan.due_ms,
-                    taken=orphan.taken,
-                    came_with=found[0].headers,
-                )
-            )
+        if binding is None:
+            return None
+        told = found[0].payload
+        dispatch = Dispatch(
+            binding,
+            event,
+            orphan.envelope,
+            replay_of=told.get("replay_of_event_id"),
+            replay=told.get("replay", 0),
+            attempt=orphan.attempt,
+            due_ms=orphan.due_ms,
+            taken=orphan.taken,
+            came_with=found[0].headers,
+        )
+        self._triggers.dispatcher.start(dispatch)
+        return dispatch
 
     async def bound_memory(self) -> None:
         """Keep our topics and what is known in memory within their bounds."""

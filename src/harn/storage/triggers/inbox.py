@@ -61,14 +61,19 @@ class Orphan(msgspec.Struct, frozen=True):
     """How many owners it has had, this one included."""
 
 
-def take_over(owner: str, bindings: frozenset[str], limit: int = 100) -> Operation[list[Orphan]]:
-    """Make *owner* the owner of envelopes of *bindings* whose owner is gone, oldest first."""
+def take_over(
+    owner: str, bindings: frozenset[str], limit: int = 100, only: int | None = None
+) -> Operation[list[Orphan]]:
+    """Make *owner* the owner of envelopes of *bindings* whose owner is gone, oldest first.
+
+    *only* is the one envelope to take, where no other is wanted.
+    """
     yield from lock(topics.TRIGGER_CLAIMS)
     rows = yield ask("trigger_inbox_orphans", limit=limit * 10)
     found = [
         Orphan(envelope, attempt, due_ms, taken + 1)
         for envelope, binding_id, attempt, due_ms, taken in rows
-        if binding_id in bindings
+        if binding_id in bindings and only in (None, envelope)
     ][:limit]
     if found:
         [(now,)] = yield ask("now")
