@@ -2,7 +2,7 @@
 
     channel.py    channels; select.py takes from whichever has a value
     mailbox.py    named inboxes
-    shared.py     cells and maps with versions; scopes.py says who shares them
+    shared.py     cells and maps with versions; scopes.py, which tasks share them
     atomic.py     counters
     mutex.py      critical sections by place or by resource; structural_key.py compares resources
     permits.py    named mutex, rwlock, semaphore, gate; permit_queue.py gives the permits out,

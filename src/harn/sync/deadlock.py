@@ -1,4 +1,4 @@
-"""Who waits on whom, and the moment when no task is left that could help.
+"""Which task waits for which, and the moment when none is left that could wake another.
 
 A task that blocks on a channel without a timeout says so in `Task.waiting`; one that awaits other
 tasks, or queues for a permit, does the same. While a task is blocked on a channel a timer looks

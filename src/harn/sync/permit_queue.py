@@ -43,7 +43,7 @@ class PermitWaiter(Waiter):
         return self.on.thread
 
     async def wait_in_queue(self, task: Task) -> None:
-        """Wait until this waiter is granted or its time is up, in the name of *task*.
+        """Wait until this waiter is granted or its time is up, on behalf of *task*.
 
         Cancelling and a graceful stop leave the queue; a grant goes to the next waiter.
         """

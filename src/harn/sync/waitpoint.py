@@ -49,7 +49,7 @@ class Waitpoints:
         self._watchers: dict[str, asyncio.Task[None]] = {}
 
     async def settle(self, id: str, outcome: Waitpoint) -> bool:
-        """Settle *id* and wake all who wait; false if that was done before."""
+        """Complete or cancel *id* and wake every waiter; false if that was done before."""
         if self._is_durable:
             if await self._look_up(id) is not None:
                 return False
@@ -62,7 +62,7 @@ class Waitpoints:
         return self.settle_here(id, outcome)
 
     def settle_here(self, id: str, outcome: Waitpoint) -> bool:
-        """Note what became of *id*, and wake those who wait in this process."""
+        """Note the result of *id*, and wake its waiters in this process."""
         with guard:
             if id in self._settled:
                 return self._is_durable  # the log has decided; a watcher was here before us
@@ -172,7 +172,7 @@ async def waitpoint_wait(id: str, timeout: Duration | None = None) -> Waitpoint:
 
 
 async def waitpoint_complete(id: str, value: Any = None) -> bool:
-    """Complete *id* with *value* and wake all who wait; false if it was settled before.
+    """Complete *id* with *value* and wake every waiter; false if it was settled before.
 
     With a durable store *value* is JSON, and it is written when this returns; cancelling may come
     too late to prevent it.
@@ -182,7 +182,7 @@ async def waitpoint_complete(id: str, value: Any = None) -> bool:
 
 
 async def waitpoint_cancel(id: str, reason: str | None = None) -> bool:
-    """Cancel *id* and wake all who wait; false if it was settled before.
+    """Cancel *id* and wake every waiter; false if it was settled before.
 
     With a durable store it is written when this returns; cancelling may come too late.
     """

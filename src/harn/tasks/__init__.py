@@ -8,7 +8,7 @@ timing.py      sleep, deadline, retry
 isolation.py   where a function runs: loop, thread (threads.py), process (processes.py)
 background.py  run_in_thread: a runtime on a thread of its own, for synchronous programs
 callables.py   what can be called; closures.py, a function with the arguments of its submit
-foreign_runtime.py   run apart from the loop and still know who is running
+foreign_runtime.py   run a task's function on another loop or in another process
 cancel.py      cancel_graceful, is_cancelled
 cleanup.py     defer, owned, disown, drop
 wait_agent.py  wait_agent

@@ -266,7 +266,7 @@ class Racing(Crew):
             self.stop()
 
     def failed(self, index: int, error: BaseException) -> None:
-        """Remember *error*; the race goes on."""
+        """Remember *error*; the others may still win."""
         self._errors[index] = error
 
     def prize(self) -> Any:

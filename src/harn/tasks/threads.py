@@ -135,7 +135,7 @@ class ThreadCall:
         self.reaching: set[asyncio.Task[Any]] = set()
         """What the thread is doing on the loop, through `from_thread`."""
         self.stop_requested = False
-        """Whether the function was asked to stop; its task may go on after it."""
+        """Whether the function was asked to stop; its task may continue after it."""
         self.must_cancel = False
         """A cancel that the next `from_thread` is to receive."""
         self._interrupt: Callable[[], None] | None = None

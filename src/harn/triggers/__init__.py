@@ -193,7 +193,7 @@ async def trigger_fire(id: str, payload: Any = None, **fields: Any) -> DispatchH
     """Fire the trigger *id* by hand and wait until it is done, retries included.
 
     *payload* is at `provider_payload["payload"]` of the event; *fields* are others of its fields,
-    such as `tenant_id`. Cancelling stops waiting; the dispatch goes on.
+    such as `tenant_id`. Cancelling stops waiting; the dispatch still runs.
 
     >>> import harn
     >>> async def main() -> str:

@@ -64,7 +64,7 @@ class Concurrency:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Who waits first for a slot: by the place in *order* of what *key* finds, or last."""
+    """The order of waiters for a slot: by the place in *order* of what *key* finds, or last."""
 
     key: str
     order: tuple[str, ...]

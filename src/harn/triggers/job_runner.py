@@ -108,7 +108,7 @@ class JobRunner:
         return entering.result()
 
     def _note(self, gate: str, until_ms: int, enough: asyncio.Future[None]) -> None:
-        """Remember that *gate* is shut, and give the job back at once if that takes long."""
+        """Remember that *gate* is shut, and release the job at once if that takes long."""
         now = self._runtime.clock.now_ms()
         self._shut = {each: ms for each, ms in self._shut.items() if ms > now}
         self._shut[gate] = until_ms
@@ -175,4 +175,4 @@ class _Failed(TriggerError):
 
 
 def _nothing() -> None:
-    """Be told that a job waits, and do nothing about it."""
+    """Ignore that a job waits at a gate."""

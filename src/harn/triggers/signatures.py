@@ -51,7 +51,7 @@ class Genuine:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A request that nobody we know signed; *reason* is for the log, never for the sender."""
+    """A request without a valid signature; *reason* is for the log, never for the sender."""
 
     reason: str
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("harn.triggers")
 
 LONGEST_SLEEP = 30.0
-"""Real seconds after which a schedule looks at the wall clock again: somebody may have set it."""
+"""Real seconds after which a schedule looks at the wall clock again: it may have been set."""
 AGAIN_AFTER = 1.0
 """Seconds after which a source that failed is tried again."""
 MOST_RUNNING = 1000
