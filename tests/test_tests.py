@@ -45,6 +45,7 @@ REAL_SLEEPS = {
     "supervisors/lease_holder.py::body": "what blocks",
     "tasks/test_isolation.py::work": "the work itself, which takes a thread",
     "tasks/test_parallel.py::work": "the work itself, which takes a thread",
+    "triggers/test_durability.py::block": "what blocks",
     "triggers/test_gates.py::handler": "the work itself, which must not overlap",
     "workers/test_consumer.py::handler": "what blocks",
     "workers/test_idle.py::test_consumers_with_nothing_to_do_commit_nothing_for_a_second": (

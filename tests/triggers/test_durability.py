@@ -8,6 +8,9 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,10 @@ from harn import (
     TriggerError,
     TriggerEvent,
     channel_emit,
+    current_runtime,
     event_log_emit,
     event_log_read,
+    run as harn_run,
     topics,
     trigger_fire,
     trigger_register,
@@ -84,6 +89,32 @@ async def test_an_event_whose_handler_was_interrupted_is_dispatched_again(lastin
         await on_channel(note)
         assert await third.service(Triggers).recover() == 0
     assert seen == ["work"]
+
+
+async def test_a_handler_that_blocks_the_loop_does_not_lose_its_event_to_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harn.storage.triggers.owners.OWNER_MS", 2000)
+    monkeypatch.setattr("harn.triggers.recovery.EVERY", 0.05)
+    url = f"sqlite:///{tmp_path}/s.sqlite"
+    taken_over: list[int] = []
+
+    async def rival() -> None:
+        await on_channel(print)
+        taken_over.append(await current_runtime().service(Triggers).recover())
+
+    async def block(event: TriggerEvent) -> None:
+        time.sleep(2.5)  # this is what blocks
+        thread = threading.Thread(target=partial(harn_run, rival, storage=url))
+        thread.start()
+        thread.join()
+
+    async with Runtime(storage=url):
+        await on_channel(block)
+        handle = await trigger_fire("t", "work")
+
+    assert taken_over == [0]
+    assert handle.status == "dispatched"
 
 
 async def test_a_retry_goes_on_where_it_stood(tmp_path: Path) -> None:

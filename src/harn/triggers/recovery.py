@@ -1,7 +1,8 @@
 """Signs of life, and events that dead processes left behind.
 
-A process that dispatches writes a sign of life every ten seconds. A process that finds events of
-its own triggers whose owner is gone takes them over where their dispatch stood.
+A process that dispatches writes a sign of life every ten seconds, on the heartbeat's thread: a
+handler that blocks the loop does not make the process look dead. A process that finds events of its
+own triggers whose owner is gone takes them over where their dispatch stood.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING
 
 from harn import topics
 from harn.clock import resolve
+from harn.errors import HarnError
 from harn.storage import Store
+from harn.storage.leases import Heartbeat
 from harn.storage.triggers import Orphan, keep_alive, leave, take_over
 from harn.triggers.dispatch_state import Dispatch
 
@@ -26,6 +29,7 @@ logger = logging.getLogger("harn.triggers")
 EVERY = 10.0
 """Seconds between two signs of life."""
 AGAIN_AFTER = 1.0
+"""Seconds after which what failed is tried again."""
 MOST_IN_MEMORY = 20_000
 """Records kept of each of our topics when the log is in memory."""
 
@@ -38,32 +42,63 @@ class Recovery:
         self._triggers = triggers
         self._store = runtime.service(Store)
         self._log = runtime.event_log
+        self._heartbeat = runtime.service(Heartbeat)
+        self._signs = self._heartbeat.beat("the triggers", self._store, self._give_sign)
+        self._is_silent = True
+        """Whether no sign of life is due: nothing has been taken in since the last one."""
+        self._sign_at = 0.0
+        self._seen = 0
         self._running: asyncio.Task[None] | None = None
         self.recovered = 0
 
     def begin(self) -> None:
-        """See to it that signs of life are given and orphans found."""
-        if self._store.is_memory or self._running is not None or self._runtime.closing:
+        """See to it that signs of life are given and orphans are found."""
+        if self._store.is_memory or self._runtime.closing:
             return
-        self._running = asyncio.ensure_future(self._keep_tending())
-        self._runtime.own(self._running)
+        if self._is_silent and self._has_news():
+            self._is_silent = False
+            # Taking an event in was a sign of life too.
+            self._sign_at = self._heartbeat.clock.monotonic() + EVERY
+            self._signs.wake()
+        if self._running is None:
+            self._running = asyncio.ensure_future(self._keep_recovering())
+            self._runtime.own(self._running)
 
-    async def _keep_tending(self) -> None:
-        dispatcher = self._triggers.dispatcher
-        seen = 0
+    def _has_news(self) -> bool:
+        """Tell whether this process dispatches, or has done so since its last sign of life."""
+        return bool(self._triggers.dispatcher.running) or self._triggers.taken_in != self._seen
+
+    async def _give_sign(self) -> float | None:
+        """Say that this process lives, while it dispatches. (On the heartbeat's thread.)"""
+        now, owner = self._heartbeat.clock.monotonic(), self._triggers.dispatcher.owner
+        if now < self._sign_at:
+            return self._sign_at
+        # Set before we look: an event that is taken in after that wakes us.
+        self._is_silent = True
+        if not self._has_news():
+            return None
+        self._is_silent = False
+        self._seen = self._triggers.taken_in
+        self._sign_at = now + AGAIN_AFTER
+        try:
+            await self._signs.run(partial(keep_alive, owner), by=now + EVERY)
+        except HarnError as error:
+            logger.warning("no sign of life could be given: %s", error)
+        else:
+            self._sign_at = now + EVERY
+        return self._sign_at
+
+    async def _keep_recovering(self) -> None:
+        clock = self._runtime.clock
         while True:
+            pause = EVERY
             try:
                 if not self._triggers.by_hand:
                     await self.recover()
-                if dispatcher.running or self._triggers.taken_in != seen:
-                    seen = self._triggers.taken_in
-                    await self._store.run(partial(keep_alive, dispatcher.owner))
-                pause = EVERY
             except Exception as error:
-                logger.warning("triggers could not be tended: %s", error)
+                logger.warning("events of other processes could not be taken over: %s", error)
                 pause = AGAIN_AFTER
             woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            clock = self._runtime.clock
             timer = clock.call_at(
                 clock.monotonic() + pause, partial(resolve, woken), background=True
             )
@@ -82,6 +117,8 @@ class Recovery:
         self.recovered += len(found)
         for orphan in found:
             await self._adopt(orphan)
+        if found:
+            self.begin()
         return len(found)
 
     async def take(self, envelope: int, binding_id: str) -> Dispatch | None:
@@ -131,5 +168,6 @@ class Recovery:
 
     async def leave(self) -> None:
         """Say that this process no longer dispatches: the rest may be taken over at once."""
+        self._signs.stop()
         if not self._store.is_memory:
             await self._store.run(partial(leave, self._triggers.dispatcher.owner))
