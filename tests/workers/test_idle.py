@@ -11,7 +11,7 @@ import pytest
 
 from harn import Job, Runtime, SchedulerPolicy, worker_queue
 from harn.storage.engines.file.commit_journal import Journal
-from harn.storage.engines.postgres.postgres_driver import _Lane
+from harn.storage.engines.postgres.lane import Lane
 from harn.storage.engines.sqlite_session import Session
 from harn.storage.queue import has_work
 from harn.workers import Consumer
@@ -28,13 +28,13 @@ class Commits:
         if url.startswith("file"):
             self._count_calls(monkeypatch, Journal, "add")
         elif url.startswith("postgres"):
-            flush = _Lane._flush
+            flush = Lane._flush
 
             def counted(lane: Any, *args: Any, **options: Any) -> Any:
                 self.count += ("COMMIT", {}) in lane._queued and lane._committing
                 return flush(lane, *args, **options)
 
-            monkeypatch.setattr(_Lane, "_flush", counted)
+            monkeypatch.setattr(Lane, "_flush", counted)
         else:
             self._count_calls(monkeypatch, Session, "commit")
 

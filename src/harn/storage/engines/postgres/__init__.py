@@ -1,6 +1,7 @@
 """postgresql://: the store is one schema of a server, which several machines may share.
 
-postgres_driver.py the engine: lanes, each with a connection of its own
+postgres_driver.py the engine: a few threads, each a lane
+lane.py            one thread's way to carry an operation out, attempts and all
 connections.py     connections, the schema, and errors in our words
 pipeline.py        bursts of statements, close to the protocol
 arrays.py          columns of values as PostgreSQL arrays

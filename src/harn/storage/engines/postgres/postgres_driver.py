@@ -1,71 +1,40 @@
 """PostgreSQL, through psycopg and its pool: a few threads, each with one transaction at a time.
 
 Every call is bounded (`statement_timeout`, `lock_timeout`, set inside each transaction where a
-pooler such as PgBouncer may lend us another session every time), and whatever can be tried again
-is: a deadlock, a server that restarts, a connection lost.
-
-The hard case is a connection lost between COMMIT and its answer. Each transaction therefore
-begins by writing its number into its producer's row, and only if it is higher than what is
-there. A retry uses the same number: if the first attempt has landed, or is landing at this very
-moment (the row is locked, so we wait for it), nothing is written twice and the answer of the
-first attempt is the answer.
+pooler such as PgBouncer may lend another session every time), and whatever can be tried again
+is: a deadlock, a server that restarts, a connection lost (see `lane.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import logging
 import os
 import queue
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
-import psycopg
-
-from harn.clock import Clock, SystemClock
-from harn.errors import StorageBusy, StorageError
+from harn.clock import Clock
+from harn.errors import StorageError
 from harn.masking import mask
-from harn.storage.contract import APPEND, TAKE_OFFSETS, Draft, Durability, Hooks, topics_of
-from harn.storage.engines.postgres.arrays import array_types
-from harn.storage.engines.postgres.connections import (
-    FIRST_MS,
-    STATEMENT_MS,
-    Server,
-    answered_within,
-    connection_lost,
-    pipeline_of,
-    translated,
-)
+from harn.storage.contract import Durability, Hooks
+from harn.storage.engines.postgres.connections import Server
+from harn.storage.engines.postgres.lane import Lane
 from harn.storage.engines.postgres.notify import Listener, Notifier
-from harn.storage.engines.postgres.pipeline import Statement
 from harn.storage.engines.store_thread import Handover, Request
-from harn.storage.operations import Ask, Recipe, Row, Rows, changed_nothing, drive, nothing
-from harn.storage.queries import Query, load_queries
+from harn.storage.operations import Recipe, nothing
 from harn.storage.url import Place
-
-if TYPE_CHECKING:
-    from psycopg import Connection
 
 T = TypeVar("T")
 
-logger = logging.getLogger("harn.storage")
-
 BUSY_MS = 5000
 POOL_SIZE = 4
-FEW = 1000
-"""So many rows fit into a statement that waits for others; more are sent in a stream."""
-_NOT_PREPARED = ("26000", "42P05")
-"""A prepared statement that is not there, or is there already: the connection is not our own."""
-PAUSE = 0.05
-"""Seconds between two attempts to reach a server that is away."""
 
 
 class PostgresDriver:
-    """One schema of one database, shared with whoever else uses it."""
+    """One schema of one database, shared with every process that uses it."""
 
     durability: Durability = "full"
     at_once = 3
@@ -118,7 +87,7 @@ class PostgresDriver:
         self._listener.switch(wanted)
 
     async def check(self) -> list[str]:
-        """Find nothing: the pages are the server's own business."""
+        """Find nothing: the server looks after its pages."""
         return []
 
     async def aclose(self) -> None:
@@ -156,265 +125,11 @@ class PostgresDriver:
         lane.start()
 
     def _serve(self, producer: str) -> None:
-        work = _Lane(self._server, self._notifier, self._clock, producer, self._busy_ms)
+        work = Lane(self._server, self._notifier, self._clock, producer, self._busy_ms)
         while (request := self._inbox.get()) is not None:
             if request.wanted:
                 work.carry_out(request)
             self._handover.deliver([request])
-
-
-class _Lane:
-    """One thread's way of carrying out an operation, attempts and all."""
-
-    def __init__(
-        self,
-        server: Server,
-        notifier: Notifier,
-        clock: Callable[[], Clock],
-        producer: str,
-        busy_ms: int,
-    ) -> None:
-        self._server = server
-        self._notifier = notifier
-        self._clock = clock
-        self._producer = producer
-        self._busy_ms = busy_ms
-        self._seq = 0
-        self._queries = load_queries("postgres")
-        self._touched: set[str] = set()
-        self._committing = False
-        self._queued: list[Statement] = []
-        self._claims = False
-        """Whether the number of the transaction is still to be claimed."""
-        self._claim_at = 0
-
-    def carry_out(self, request: Request) -> None:
-        """Settle *request*, trying again while that can help and the patience lasts."""
-        self._seq += 1
-        attempts = 0
-        started = SystemClock().monotonic()
-        while True:
-            self._committing = False
-            try:
-                with self._server.use() as connection:
-                    pipeline_of(connection).is_own &= self._server.prepares
-                    attempts += 1
-                    self._attempt(connection, request, attempts > 1)
-                return
-            except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected) as error:
-                lost: BaseException = error
-            except psycopg.Error as error:
-                if error.sqlstate in _NOT_PREPARED and self._server.prepares:
-                    self._server.prepares = False  # a pooler between us does not keep them
-                    continue
-                if not connection_lost(error):
-                    request.error = translated(error, self._server)
-                    return
-                lost = error
-            except BaseException as error:
-                request.error = error
-                return
-            patience = self._busy_ms if self._server.reached else min(self._busy_ms, FIRST_MS)
-            if (SystemClock().monotonic() - started) * 1000 > patience:
-                request.error = self._out_of_reach(lost)
-                return
-            threading.Event().wait(PAUSE)
-
-    def _attempt(self, connection: Connection[Any], request: Request, again: bool) -> None:
-        write = request.durability != "memory"
-        self._touched = set()
-        self._begin(connection, write)
-        try:
-            if again:
-                self._flush(connection)  # by itself: nothing else may fail if it has landed
-            result = drive(
-                request.recipe(),
-                lambda asked: self._execute(connection, asked),
-                lambda asked: self._together(connection, asked),
-                lambda asked: self._whole(connection, asked),
-            )
-            if self._claims:
-                self._flush(connection)  # not with the commit: whether we may is not known yet
-            request.result, request.touched = result, self._touched
-            self._committing = write and not changed_nothing(result)
-            self._queued.append(("COMMIT" if self._committing or not write else "ROLLBACK", {}))
-            news = self._notifier.at_once(self._touched)
-            self._flush(connection, afterwards=news)
-            if self._touched and not news:
-                self._notifier.tell(self._touched)
-        except _Landed:
-            connection.execute("ROLLBACK")  # its result is in the request
-            self._notifier.tell(request.touched or set())
-        except BaseException as error:
-            if connection.closed:
-                # Behind a pooler a connection may break with two errors, and what the library
-                # makes of that can be anything, a ValueError too.
-                raise psycopg.OperationalError(f"the connection was lost: {error}") from error
-            connection.execute("ROLLBACK")
-            raise
-
-    def _begin(self, connection: Connection[Any], write: bool) -> None:
-        """Have the transaction opened along with the first statement of the operation."""
-        self._claims = write
-        self._queued = [
-            ("BEGIN" if write else "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY", {})
-        ]
-        if not pipeline_of(connection).is_own:
-            self._queued.append(self._server.limits(for_session=False))
-        if write:
-            clock = self._clock()
-            now = clock.now_ms() if clock.is_fake else None
-            claim = {"producer": self._producer, "seq": self._seq, "now": now}
-            self._claim_at = len(self._queued)
-            self._queued.append((self._queries["claim_number"].text, claim))
-
-    def _execute(self, connection: Connection[Any], asked: Ask) -> Rows:
-        query = self._queries[asked.name]
-        if asked.rows is not None and query.types:
-            few = self._queries.get(f"{asked.name}_few")
-            if few is None or len(asked.rows) > FEW:
-                self._flush(connection)
-                return _copy(connection, query, asked.rows)
-            query = few
-        self._queue_statement(query, asked)
-        return self._flush(connection)[0] if _gives_rows(query.text) else []
-
-    def _together(self, connection: Connection[Any], asked: Sequence[Ask]) -> list[Rows] | None:
-        if any(_is_long(each) for each in asked):
-            return None
-        read = [self._queue(each) for each in asked]
-        answers = self._flush(connection, len(asked))
-        return [each(rows) for each, rows in zip(read, answers, strict=True)]
-
-    def _whole(self, connection: Connection[Any], asked: Ask) -> Rows | None:
-        """Do in one statement what other engines do in steps."""
-        if asked.name == APPEND and not asked.params["places"] and not _is_long(asked):
-            self._queue(asked)
-            return []
-        answers = self._together(connection, [asked])
-        return None if answers is None else answers[0]
-
-    def _queue(self, asked: Ask) -> Callable[[Rows], Rows]:
-        """Have *asked* sent with the next ones; return what makes its answer of its rows."""
-        query = self._queries[asked.name]
-        if asked.name != APPEND:
-            self._queue_statement(query, asked)
-            return _as_they_are
-        drafts: Sequence[Draft] = asked.params["drafts"]
-        topics = topics_of(drafts)
-        self._touched.update([topic for topic, _, _ in topics])
-        self._queue_statement(query, Ask(APPEND, _appending(drafts, topics)))
-        return functools.partial(_placed, drafts, topics)
-
-    def _queue_statement(self, query: Query, asked: Ask) -> None:
-        params = dict(asked.params)
-        if asked.rows is not None:
-            columns = zip(*asked.rows, strict=True) if asked.rows else [()] * len(asked.columns)
-            params = dict(zip(asked.columns, columns, strict=True))
-        for name, as_array in array_types(query.text).items():
-            params[name] = as_array(params[name])
-        if query.wants_now:
-            clock = self._clock()
-            params["now"] = clock.now_ms() if clock.is_fake else None
-        if asked.name == TAKE_OFFSETS:
-            self._touched.add(params["topic"])
-        self._queued.append((query.text, params))
-
-    def _flush(
-        self, connection: Connection[Any], wanted: int = 1, afterwards: Sequence[Statement] = ()
-    ) -> list[Rows]:
-        """Send what has been asked for, in one round trip; return the rows of the last ones.
-
-        A statement that gives no rows waits here for the next one that does.
-        """
-        queued, self._queued = self._queued, []
-        if not queued:
-            return []
-        pipeline = pipeline_of(connection)
-        if pipeline.is_own:
-            results = pipeline.run(queued, afterwards)
-        else:  # a pooler may have no server for us, and then nothing there limits the wait
-            with answered_within(connection, STATEMENT_MS):
-                results = pipeline.run(queued, afterwards)
-        if self._claims:
-            self._claims = False
-            if results[self._claim_at].ntuples != 1:
-                raise _Landed
-        return [pipeline.rows(result) for result in results[-wanted:]]
-
-    def _out_of_reach(self, error: BaseException) -> StorageBusy:
-        why = self._server.told(error).partition("\n")[0]
-        what = "the answer to a commit was lost; it may have landed" if self._committing else why
-        ours = StorageBusy(f"{self._server.where} is out of reach ({what}); try again")
-        ours.__cause__ = error
-        return ours
-
-
-def _is_long(asked: Ask) -> bool:
-    """Tell whether so much is appended that a stream is faster."""
-    return asked.name == APPEND and len(asked.params["drafts"]) > FEW
-
-
-def _as_they_are(rows: Rows) -> Rows:
-    return rows
-
-
-def _appending(
-    drafts: Sequence[Draft], topics: Sequence[tuple[str, int, int]]
-) -> dict[str, Sequence[Any]]:
-    """Return the columns of an append: first the topics', then the records'."""
-    names, counts, largest = zip(*topics, strict=True)
-    left = dict(zip(names, counts, strict=True))
-    back: list[int] = []
-    for item in drafts:
-        left[item.topic] -= 1
-        back.append(left[item.topic])
-    return {
-        "topics": names,
-        "counts": counts,
-        "largest": largest,
-        "topic": [item.topic for item in drafts],
-        "back": back,
-        "kind": [item.kind for item in drafts],
-        "payload": [item.payload for item in drafts],
-        "headers": [item.headers for item in drafts],
-        "at": [item.at_ms for item in drafts],
-    }
-
-
-def _placed(
-    drafts: Sequence[Draft],
-    topics: Sequence[tuple[str, int, int]],
-    heads: Rows,
-) -> list[Row]:
-    """Return (id, time) of each of *drafts*, given (head, time) of each of *topics* afterwards."""
-    taken = {
-        topic: (iter(range(head - count + 1, head + 1)), now)
-        for (topic, count, _), (head, now) in zip(topics, heads, strict=True)
-    }
-    found: list[Row] = []
-    for item in drafts:
-        offsets, now = taken[item.topic]
-        found.append((next(offsets), now if item.at_ms is None else item.at_ms))
-    return found
-
-
-class _Landed(Exception):
-    """The attempt before this one has landed."""
-
-
-def _copy(connection: Connection[Any], query: Query, rows: Sequence[Row]) -> Rows:
-    """Send *rows* in one stream; many times faster than a statement for each."""
-    with connection.cursor() as cursor, cursor.copy(query.text) as copy:
-        copy.set_types(query.types)
-        for row in rows:
-            copy.write_row(row)
-    return []
-
-
-@functools.cache
-def _gives_rows(text: str) -> bool:
-    return text.lstrip().upper().startswith(("SELECT", "WITH", "VALUES")) or "RETURNING" in text
 
 
 _drivers: weakref.WeakSet[PostgresDriver] = weakref.WeakSet()
