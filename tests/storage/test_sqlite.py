@@ -279,7 +279,7 @@ async def test_answers_come_back_without_an_eventfd(
 
     async with Runtime(storage=f"sqlite:///{path}") as runtime:
         assert (await runtime.event_log.emit("a", "k", 1)).id == 1
-        assert runtime.event_log.store.driver._handover._bell == 0  # type: ignore[attr-defined]
+        assert runtime.event_log.store.driver._handover._wakeup == 0  # type: ignore[attr-defined]
 
 
 async def test_the_wal_stays_bounded(path: Path) -> None:

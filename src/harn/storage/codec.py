@@ -1,8 +1,8 @@
 """What may enter the log, and in which form it is kept: checked once, the same on every engine.
 
 A payload is JSON, at most 10 MiB of it and at most 200 levels deep. NUL inside a string is fine
-(it travels escaped); a lone surrogate is not text and is refused. `strictjson.py` says what else is
-not JSON.
+(it travels escaped); a lone surrogate is not text and is refused. `strict_json.py` says what else
+is not JSON.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class Driver(Protocol):
         """Look for damage below the records, such as broken pages; return what was found."""
 
     async def aclose(self) -> None:
-        """Finish what was handed over, then let go of files, threads and connections."""
+        """Finish what was handed over, then close files, threads and connections."""
 
 
 @runtime_checkable

@@ -142,7 +142,7 @@ class Store:
         await self.driver.backup(target)
 
     async def aclose(self) -> None:
-        """Finish what was handed over and let go of everything."""
+        """Finish what was handed over and close everything."""
         await self.driver.aclose()
 
     def _watch(self, change: int) -> None:

@@ -16,7 +16,7 @@ from harn.storage.queries import WIDE, Query, load_queries, missing_steps
 
 MEMORY = "memory://"
 ODD_ROW = (TypeError, AttributeError)
-"""What an operation raises that was sent something else than it stored."""
+"""What an operation raises that was sent something other than what it stored."""
 MOST_TOPICS = 1000
 """Topics whose place is remembered."""
 
@@ -31,14 +31,14 @@ class Session:
     def __init__(
         self, connection: apsw.Connection, clock: Callable[[], Clock], *, read_only: bool = False
     ) -> None:
-        # Plans must not depend on bound values: otherwise every new value prepares anew.
+        # Plans must not depend on bound values: otherwise every new value is prepared again.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         self.connection = connection
         self.touched: set[str] = set()
         self._queries = load_queries("sqlite")
         self._move_head = self._queries["move_head"].text
         self._topics: dict[str, tuple[int, int, int]] = {}
-        """Where topics were when we last took offsets of them: id, head, newest time."""
+        """Where topics were when offsets of them were last taken: id, head, newest time."""
         self._clock = clock
         self._read_only = read_only
         self._floor = 0
@@ -113,8 +113,8 @@ class Session:
             return topic_id, head, clock.now_ms()
         ms = self.now() if self._ticked else clock.now_ms()
         if (known := self._topics.get(topic)) is not None:
-            # Where we left it, it still is unless somebody else wrote or we were rolled back:
-            # the statement itself looks, so what is kept here cannot mislead anybody.
+            # The topic is still there unless another process wrote or this one rolled back. The
+            # statement itself compares, so a stale memory changes nothing and is read again.
             topic_id, head, newest = known
             moved = (topic_id, head + count, ms if ms > newest else newest)
             bound = (moved[1], largest, moved[2], topic_id, topic, head, newest)
@@ -180,14 +180,14 @@ def _steps_left(connection: apsw.Connection, where: str) -> list[Any]:
 
 
 def translated(error: BaseException, where: str) -> BaseException:
-    """Return *error* as one of ours, saying what may help; others pass unchanged."""
+    """Return *error* as a `StorageError` that says what may help; others pass unchanged."""
     if isinstance(error, apsw.BusyError | apsw.LockedError):
         return _because(StorageBusy(f"{where} is locked by another process; try again"), error)
     if isinstance(error, apsw.CorruptError | apsw.NotADBError):
         message = f"{where} is damaged ({error}); run `harn log verify`, restore a copy"
         return _because(StorageCorrupt(message), error)
     if isinstance(error, apsw.FullError):
-        message = f"no room left for {where}; it goes on by itself once there is"
+        message = f"no room left for {where}; free some, and it continues by itself"
         return _because(StorageError(message), error)
     if isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError):
         return _because(StorageError(f"{where} cannot be written ({error})"), error)

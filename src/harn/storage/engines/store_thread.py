@@ -1,8 +1,8 @@
-"""Between the loop and the threads that do a store's work.
+"""Between the event loop and the threads that do a store's work.
 
-A request goes to a thread with a future of the loop's and comes back settled, many at a time.
-Every request is counted in the clock's activity from hand-over until its answer is back, so a
-fake clock waits for it.
+A request goes to a thread with a future of the event loop and comes back answered, many at a
+time. Every request is counted in the clock's activity until its answer is back, so a fake clock
+waits for it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Request:
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody still waits: one given up before it began does not happen."""
+        """Whether the caller still waits: a request cancelled before it began does not happen."""
         return not self.future.cancelled()
 
 
@@ -56,8 +56,8 @@ class Handover:
         self._clock = clock
         self._hooks = hooks
         self._loop = asyncio.get_running_loop()
-        self._settled: deque[Sequence[Request]] = deque()
-        self._bell: int | None = None
+        self._answered: deque[Sequence[Request]] = deque()
+        self._wakeup: int | None = None
 
     def request(
         self,
@@ -68,46 +68,46 @@ class Handover:
         """Make a request; the caller passes it to a thread at once and awaits its future."""
         activity = self._clock().activity
         activity.store_began()
-        if self._bell is None:
-            self._bell = self._hang_bell(activity)
+        if self._wakeup is None:
+            self._wakeup = self._add_wakeup(activity)
         future = self._loop.create_future() if into is None else into
         return Request(recipe, durability, future, activity)
 
     def deliver(self, requests: Sequence[Request]) -> None:
-        """Bring settled requests back; called in a thread."""
-        self._settled.append(requests)
-        if self._bell:
-            os.eventfd_write(self._bell, 1)
+        """Bring answered requests back; called in a thread."""
+        self._answered.append(requests)
+        if self._wakeup:
+            os.eventfd_write(self._wakeup, 1)
             return
         try:
-            self._loop.call_soon_threadsafe(self._settle_all)
-        except RuntimeError:  # the loop is closed: nobody is left to tell
+            self._loop.call_soon_threadsafe(self._answer_all)
+        except RuntimeError:  # the loop is closed: no caller waits
             pass
 
     def close(self) -> None:
-        """Let go of what wakes the loop, once no thread is left to deliver anything."""
-        bell, self._bell = self._bell, None
-        if bell:
+        """Close the descriptor that wakes the loop, once no thread is left to deliver anything."""
+        wakeup, self._wakeup = self._wakeup, None
+        if wakeup:
             if not self._loop.is_closed():
-                self._loop.remove_reader(bell)
-            self._clock().activity.idle_fds.discard(bell)
-            os.close(bell)
+                self._loop.remove_reader(wakeup)
+            self._clock().activity.idle_fds.discard(wakeup)
+            os.close(wakeup)
 
     def hint(self) -> None:
-        """Say that somebody else may have written; called in a thread."""
+        """Say that another process may have written; called in a thread."""
         try:
             self._loop.call_soon_threadsafe(self._hooks.hinted)
         except RuntimeError:
             pass
 
     def grown(self, topic: str) -> None:
-        """Say that somebody else wrote to *topic*; called in a thread."""
+        """Say that another process wrote to *topic*; called in a thread."""
         try:
             self._loop.call_soon_threadsafe(self._hooks.appended, frozenset((topic,)))
         except RuntimeError:
             pass
 
-    def _hang_bell(self, activity: Activity) -> int:
+    def _add_wakeup(self, activity: Activity) -> int:
         """Return a descriptor that wakes the loop, or 0 where only the loop's own way works.
 
         That one (a socket pair, read until it is empty) costs three more system calls and an
@@ -115,24 +115,24 @@ class Handover:
         """
         if not hasattr(os, "eventfd"):
             return 0
-        bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         try:
-            self._loop.add_reader(bell, self._rung, bell)
+            self._loop.add_reader(wakeup, self._woken, wakeup)
         except NotImplementedError:
-            os.close(bell)
+            os.close(wakeup)
             return 0
-        activity.idle_fds.add(bell)
-        return bell
+        activity.idle_fds.add(wakeup)
+        return wakeup
 
-    def _rung(self, bell: int) -> None:
-        os.eventfd_read(bell)
-        self._settle_all()
+    def _woken(self, fd: int) -> None:
+        os.eventfd_read(fd)
+        self._answer_all()
 
-    def _settle_all(self) -> None:
-        while self._settled:
-            self._settle(self._settled.popleft())
+    def _answer_all(self) -> None:
+        while self._answered:
+            self._answer(self._answered.popleft())
 
-    def _settle(self, requests: Sequence[Request]) -> None:
+    def _answer(self, requests: Sequence[Request]) -> None:
         touched: set[str] = set()
         for request in requests:
             if request.error is None and request.touched:
@@ -152,7 +152,7 @@ class StoreThread:
     """A thread with an inbox; what has gathered there is carried out together.
 
     An engine says how (`carry_out`), what to do after a pause that it asked for (`idle`), and
-    how to let go of what it holds.
+    how to close what it holds (`let_go`).
     """
 
     group = 512
@@ -166,7 +166,7 @@ class StoreThread:
         self._farewell: Request | None = None
 
     def carry_out(self, batch: list[Request]) -> None:
-        """Settle every request of *batch*; must not raise."""
+        """Set the result or error of every request of *batch*; must not raise."""
         raise NotImplementedError
 
     def patience(self) -> float | None:

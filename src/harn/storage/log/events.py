@@ -1,4 +1,4 @@
-"""Operations on the event log: append, read, trim, and consumers' cursors.
+"""Operations on the event log: append, read, and consumers' cursors.
 
 Offsets count from 1 in each topic and are taken from the topic's own row. On PostgreSQL that
 row stays locked until the commit, so the records of a topic become visible in the order of their

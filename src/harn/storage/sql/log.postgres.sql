@@ -77,7 +77,7 @@ INSERT INTO harn_schema VALUES (:concern, :version)
 ON CONFLICT (concern) DO UPDATE SET version = excluded.version;
 
 -- name: notify
--- Wake whoever listens, for each topic, in a transaction of its own that waits for nobody: all who notify share one lock.
+-- Wake the listeners of each topic, in a transaction of its own that waits for no other: all notifications share one lock.
 SELECT set_config('lock_timeout', '50', true), set_config('synchronous_commit', 'off', true), pg_notify(:channel, topic)
 FROM unnest(:topics::text[]) AS topic;
 
@@ -86,5 +86,5 @@ FROM unnest(:topics::text[]) AS topic;
 DELETE FROM producers WHERE seen_ms < :before;
 
 -- name: freeze
--- Let nobody append until this transaction ends.
+-- Hold up every append until this transaction ends.
 LOCK TABLE topics IN EXCLUSIVE MODE;

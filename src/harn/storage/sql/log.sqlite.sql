@@ -40,5 +40,5 @@ SELECT concern, version FROM harn_schema;
 INSERT INTO harn_schema VALUES (:concern, :version) ON CONFLICT (concern) DO UPDATE SET version = excluded.version;
 
 -- name: freeze
--- Let nobody append until this transaction ends: a writing transaction is alone already.
+-- Hold up every append until this transaction ends: a writing transaction is alone already.
 SELECT 1;

@@ -1,10 +1,10 @@
 """The commit journal of a directory of topic files: what makes a commit one thing.
 
 A commit is written here first, in one piece, and fsynced: that is the moment it is true. Only
-then is it written to the topics' files, each part at its stated byte, without a sync. Whoever
-next takes the lock repeats what was not carried over, which does no harm twice. Once the journal
-has grown, the topics' files are synced and it starts anew. So a commit costs one sync however
-many topics it touches, and is whole or absent in all of them.
+then is it written to the topics' files, each part at its stated byte, without a sync. The next
+process that takes the lock repeats what was not carried over; to repeat it twice does no harm.
+Once the journal has grown, the topics' files are synced and it is emptied. So a commit costs one
+sync however many topics it touches, and is whole or absent in all of them.
 
 Bytes at the end that begin a commit and do not finish it are a torn tail: it was never
 acknowledged, and is cut off. Anything else that cannot be read is damage. It is reported with its

@@ -37,7 +37,7 @@ SYNC_WITHIN = 1.0
 
 
 class FileDriver:
-    """A directory of topic files, shared with whoever else opens it."""
+    """A directory of topic files, shared with every process that opens it."""
 
     at_once = 1
     runs_here = False

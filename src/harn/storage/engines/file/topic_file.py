@@ -3,12 +3,12 @@
     {"harn":1,"topic":"news","head":0,"crc":"..."}
     {"id":1,"seq":7,"kind":"greeting","at":1767225600000,"headers":{},"payload":"hi","crc":"..."}
 
-*head* is the newest offset that had been given away when the file was last written whole, so
-offsets go on after everything was trimmed. The checksum covers the line up to the comma before
+*head* is the newest offset that was taken when the file was last written whole, so offsets
+continue after everything was trimmed. The checksum covers the line up to the comma before
 it. Lines are in the order of their ids, so an offset is found by bisection, whatever the size.
 
-A damaged line keeps its place and its id: it is reported where it stands, and its id is not
-given away again.
+A damaged line keeps its place and its id: it is reported where it stands, and no other record
+gets its id.
 """
 
 from __future__ import annotations
@@ -112,11 +112,11 @@ class TopicFile:
         self.start, self.base = self._read_header()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._fd)
 
     def head(self) -> int:
-        """Return the newest offset that was ever given away here."""
+        """Return the newest offset that a record of this topic ever had."""
         return self.newest()[0]
 
     def newest(self) -> tuple[int, int]:

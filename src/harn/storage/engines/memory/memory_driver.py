@@ -84,7 +84,7 @@ class MemoryDriver:
             return result, session.touched
 
     def watch(self, wanted: bool) -> None:
-        """Do nothing: nobody else can write here."""
+        """Do nothing: no other process can write here."""
 
     async def check(self) -> list[str]:
         """Find nothing: there are no pages to break."""

@@ -42,10 +42,10 @@ CONNECT: dict[str, Any] = {
 
 
 class _ToOurLog(logging.Filter):
-    """Keeps what the pool says about our connections out of everybody's terminal.
+    """Keeps the pool's log lines about this store's connections off the terminal.
 
-    Whoever waits for a connection gets an error that says the same. Other pools of the process
-    are none of our business.
+    A caller that waits for a connection gets an error that says the same. Other pools of the
+    process keep their log lines.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -180,8 +180,9 @@ def answered_within(connection: Connection[Any], ms: int) -> Iterator[None]:
 
 
 def is_made(dsn: str, schema: str) -> bool:
-    """Tell whether a store was made in *schema*. A server that does not answer may have one:
-    whoever opens it says what is wrong.
+    """Tell whether a store was made in *schema*.
+
+    A server that does not answer may have one: opening it then says what is wrong.
     """
     names = {"schema": f'"{schema}"', "versions": f'"{schema}".harn_schema'}
     try:

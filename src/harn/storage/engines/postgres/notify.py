@@ -158,7 +158,7 @@ class Listener:
             connection.execute(
                 load_queries("postgres")["listen"].text.format(channel=self._channel)
             )
-            self._handover.hint()  # what came while nobody listened
+            self._handover.hint()  # topics may have grown before LISTEN began
             while not self._stopped.is_set():
                 for heard in connection.notifies(timeout=30, stop_after=1):
                     self._handover.grown(heard.payload)

@@ -54,7 +54,7 @@ class Pipeline:
     ) -> list[PGresult]:
         """Send *statements* and return their results; the first error ends them all.
 
-        What is to be sent *afterwards* goes along; an error there is nobody's business.
+        Statements to be sent *afterwards* go along; an error in one of them is ignored.
         """
         # All of them are encoded before the first is sent: a value that cannot be leaves no trace.
         encoded = [_encoded(text, params) for text, params in statements]
