@@ -8,6 +8,7 @@ code that calls `asyncio.sleep` itself. None of them ever jumps over real work.
 fake_clock.py     FakeClock, fresh_runtime, mock_time
 virtual_loop.py   VirtualTimeLoop, run_virtual
 fake_provider.py  FakeModels: a model provider on loopback that follows a script
+fake_wire.py      its answers, as OpenAI and Anthropic write them
 plugin.py         fixtures for pytest
 """
 

@@ -15,6 +15,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from harn.clock import SystemClock, sleep_until
+from harn.testing.fake_wire import (
+    Answer,
+    anthropic_events,
+    anthropic_message,
+    openai_events,
+    openai_message,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """Wait *seconds* of real time, then go on with *then*."""
+    """Wait *seconds* of real time, then answer with *then*."""
 
     seconds: float
     then: Say | Fail = field(default_factory=Say)
@@ -225,19 +232,24 @@ class _Exchange:
     writer: asyncio.StreamWriter
 
     @property
-    def is_anthropic(self) -> bool:
+    def _is_anthropic(self) -> bool:
         return self.path.endswith("/messages")
+
+    @property
+    def _events(self) -> Callable[[Answer], Iterable[str]]:
+        return anthropic_events if self._is_anthropic else openai_events
 
     async def say(self, step: Say, usage: tuple[int, int], number: int) -> None:
         if self.body.get("stream"):
             await self._begin_stream(step.headers)
-            for event in self._stream(step, usage, number):
+            for event in self._events(self._answer(step, usage, number)):
                 await self._chunk(event)
             self.writer.write(b"0\r\n\r\n")
             await self.writer.drain()
         else:
-            whole = self._anthropic if self.is_anthropic else self._openai
-            await self.send(200, json.dumps(whole(step, usage, number)).encode(), step.headers)
+            message = anthropic_message if self._is_anthropic else openai_message
+            body = message(self._answer(step, usage, number))
+            await self.send(200, json.dumps(body).encode(), step.headers)
 
     async def fail(self, step: Fail) -> None:
         headers = dict(step.headers)
@@ -249,7 +261,7 @@ class _Exchange:
 
     async def cut_short(self, step: CutShort) -> None:
         await self._begin_stream({})
-        for number, event in enumerate(self._stream(Say(step.text), (1, 1), 0)):
+        for number, event in enumerate(self._events(self._answer(Say(step.text), (1, 1), 0))):
             if number > step.pieces:
                 return
             await self._chunk(event)
@@ -274,100 +286,9 @@ class _Exchange:
         self.writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
         await self.writer.drain()
 
-    def _openai(self, step: Say, usage: tuple[int, int], number: int) -> dict[str, Any]:
-        calls = [
-            {
-                "id": f"call_{number}_{index}",
-                "type": "function",
-                "function": {"name": name, "arguments": json.dumps(arguments)},
-            }
-            for index, (name, arguments) in enumerate(step.tool_calls)
-        ]
-        message: dict[str, Any] = {"role": "assistant", "content": step.text or None}
-        if calls:
-            message["tool_calls"] = calls
-        finish = "tool_calls" if calls else "stop"
-        return {
-            "id": f"chatcmpl-{number}",
-            "object": "chat.completion",
-            "created": 1_767_225_600,
-            "model": self.body.get("model", "fake"),
-            "choices": [
-                {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
-            ],
-            "usage": _openai_usage(usage),
-        }
-
-    def _anthropic(self, step: Say, usage: tuple[int, int], number: int) -> dict[str, Any]:
-        content: list[dict[str, Any]] = [{"type": "text", "text": step.text}] if step.text else []
-        for index, (name, arguments) in enumerate(step.tool_calls):
-            content.append(
-                {
-                    "type": "tool_use",
-                    "id": f"toolu_{number}_{index}",
-                    "name": name,
-                    "input": arguments,
-                }
-            )
-        return {
-            "id": f"msg_{number}",
-            "type": "message",
-            "role": "assistant",
-            "model": self.body.get("model", "fake"),
-            "content": content,
-            "stop_reason": "tool_use" if step.tool_calls else "end_turn",
-            "stop_sequence": None,
-            "usage": {"input_tokens": usage[0], "output_tokens": usage[1]},
-        }
-
-    def _stream(self, step: Say, usage: tuple[int, int], number: int) -> Iterable[str]:
-        if self.is_anthropic:
-            return self._anthropic_stream(step, usage, number)
-        return self._openai_stream(step, usage, number)
-
-    def _openai_stream(self, step: Say, usage: tuple[int, int], number: int) -> Iterable[str]:
-        base = {
-            "id": f"chatcmpl-{number}",
-            "object": "chat.completion.chunk",
-            "created": 1_767_225_600,
-            "model": self.body.get("model", "fake"),
-        }
-
-        def chunk(delta: dict[str, Any], finish: str | None = None) -> str:
-            choice = {"index": 0, "delta": delta, "finish_reason": finish}
-            return f"data: {json.dumps({**base, 'choices': [choice]})}\n\n"
-
-        yield chunk({"role": "assistant", "content": ""})
-        for piece in _pieces(step.text):
-            yield chunk({"content": piece})
-        yield chunk({}, "stop")
-        yield f"data: {json.dumps({**base, 'choices': [], 'usage': _openai_usage(usage)})}\n\n"
-        yield "data: [DONE]\n\n"
-
-    def _anthropic_stream(self, step: Say, usage: tuple[int, int], number: int) -> Iterable[str]:
-        def event(kind: str, **fields: Any) -> str:
-            return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n"
-
-        message = self._anthropic(Say(), (usage[0], 1), number)
-        yield event("message_start", message={**message, "stop_reason": None})
-        yield event("content_block_start", index=0, content_block={"type": "text", "text": ""})
-        for piece in _pieces(step.text):
-            delta = {"type": "text_delta", "text": piece}
-            yield event("content_block_delta", index=0, delta=delta)
-        yield event("content_block_stop", index=0)
-        ended = {"stop_reason": "end_turn", "stop_sequence": None}
-        yield event("message_delta", delta=ended, usage={"output_tokens": usage[1]})
-        yield event("message_stop")
-
-
-def _pieces(text: str) -> list[str]:
-    words = text.split(" ")
-    return [word if i == len(words) - 1 else f"{word} " for i, word in enumerate(words)]
-
-
-def _openai_usage(usage: tuple[int, int]) -> dict[str, int]:
-    given, made = usage
-    return {"prompt_tokens": given, "completion_tokens": made, "total_tokens": given + made}
+    def _answer(self, step: Say, usage: tuple[int, int], number: int) -> Answer:
+        model = self.body.get("model", "fake")
+        return Answer(model, number, step.text, step.tool_calls, usage)
 
 
 def _usage(step: Say, body: dict[str, Any]) -> tuple[int, int]:
