@@ -5,8 +5,8 @@ asked for in the same turn of the event loop. A hundred callers therefore pay fo
 nothing waits for a batch to fill.
 
 `Batcher` keeps the order of arrival, drops what its caller gave up before the operation began,
-bounds the size of an operation, and tells every caller its own result. What an operation is, its
-owner says with *start*: it takes the entries of a batch and a future for the operation's value.
+bounds the size of an operation, and passes every caller its own result. Its owner defines the
+operation with *start*, which takes the entries of a batch and a future for the operation's value.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Answer(Protocol):
         """Take the error that the operation ended with."""
 
     def cancel(self) -> object:
-        """Take it that the operation was cancelled."""
+        """Take the news that the operation was cancelled."""
 
 
 class Entry(Generic[T]):
@@ -55,7 +55,7 @@ class Entry(Generic[T]):
 
 
 class Landing(asyncio.Future[Any]):
-    """Receives an operation's value; its one listener is told at once, not in the next turn."""
+    """Receives an operation's value; its one listener is called at once, not in the next turn."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tell: Callable[[Landing], None]) -> None:
         super().__init__(loop=loop)
@@ -80,7 +80,7 @@ Start = Callable[[list[Entry[T]], Landing], bool]
 """Starts the operation for a batch, whose value goes to the future.
 
 It may change the batch in place: entries that it adds get their results like the others. It
-returns false if there is nothing to do; then it has told the answers in the batch, if any.
+returns false if there is nothing to do; then it has set the answers in the batch, if any.
 """
 
 

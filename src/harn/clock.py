@@ -1,7 +1,7 @@
 """Time, behind one door.
 
-A `Clock` tells the wall time for people and stores, tells the monotonic time for waiting, and
-wakes someone later. Everything in harn that waits is built on `call_at`, so a test that brings
+A `Clock` has the wall time for people and stores, the monotonic time for waiting, and timers.
+Everything in harn that waits is built on `call_at`, so a test that brings
 its own clock (see `harn.testing`) moves all of it by hand.
 """
 
@@ -16,18 +16,18 @@ from functools import partial
 from typing import Protocol
 
 PATIENCE = 1.0
-"""Real seconds that a fake clock waits for threads before it leaves them to themselves."""
+"""Real seconds that a fake clock waits for threads before it goes on without them."""
 
 
 class Timer(Protocol):
-    """A wake-up that can be called off."""
+    """A wake-up that can be cancelled."""
 
     def cancel(self) -> None:
-        """Call it off; harmless when it has already fired."""
+        """Cancel it; does nothing when it has already fired."""
 
 
 class Clock(Protocol):
-    """What harn asks of time."""
+    """A source of time."""
 
     activity: Activity
     is_fake: bool
@@ -51,8 +51,8 @@ class Clock(Protocol):
 class Activity:
     """What is under way outside the loop, counted on the loop's thread.
 
-    A fake clock waits for store operations before it calls the dust settled, and for worker
-    threads as long as one is worth waiting for. It does not jump while a worker thread or process
+    A fake clock waits for store operations before it counts the program as idle, and for worker
+    threads up to `PATIENCE`. It does not jump while a worker thread or process
     of ours is busy. One that waits for the loop, through `from_thread`, is not busy.
     """
 
@@ -62,7 +62,7 @@ class Activity:
         self.storing = 0
         self.working = 0
         self.idle_fds: set[int] = set()
-        """Sockets of ours that only ever hint, such as a LISTEN connection."""
+        """Sockets of harn that carry only hints, such as a LISTEN connection."""
         self.idle_timers: weakref.WeakSet[Timer] = weakref.WeakSet()
         """Background timers on the real loop: they wake no waiter."""
         self._calls: dict[object, None] = {}
@@ -79,7 +79,7 @@ class Activity:
             self._less()
 
     def call_began(self, call: object) -> None:
-        """Count *call*, which has begun or goes on to work on a thread of ours."""
+        """Count *call*, which begins to work, or works again, on a thread of harn."""
         self.working += 1
         self._calls[call] = None
 
@@ -156,7 +156,7 @@ class SystemClock:
 
 
 async def sleep_until(clock: Clock, when: float) -> None:
-    """Wait until *clock*'s monotonic time is *when*. Cancelling calls the timer off."""
+    """Wait until *clock*'s monotonic time is *when*. Cancelling cancels the timer."""
     if when <= clock.monotonic():
         await asyncio.sleep(0)
         return

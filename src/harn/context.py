@@ -1,4 +1,4 @@
-"""Who is running: a task in the tree, the frame it stands in, and what it knows of its work.
+"""The running task: its place in the tree, its frame, and what it knows of its work.
 
 A `Task` is an id, a parent and a name, with what it inherited. Inside it is a chain of `Frame`s:
 the task's own, then one for each open `scope`. The innermost frame is all that travels, in a
@@ -49,7 +49,7 @@ class Ambient:
 
 
 class Task:
-    """A task as harn sees it: a name in the tree, what it inherited, and whether to stop."""
+    """A task in the tree: its names, what it inherited, and whether it is to stop."""
 
     __slots__ = (
         "__weakref__",
@@ -89,20 +89,20 @@ class Task:
         self.group_id = group_id
         self.cancel_requested = False
         self.cancel_from = cancel_from
-        """The task whose cancellation is also ours: the parent, except in pools and supervisors."""
+        """The task whose cancel is also this one's: its parent, except in pools and supervisors."""
         self.counters: dict[str, int] | None = None
         self.aio: asyncio.Task[Any] | None = None
-        """The asyncio task that runs us, while one does."""
+        """The asyncio task that runs this one, while one does."""
         self.thread: str | None = None
-        """The worker thread or process that runs us, while one does."""
+        """The worker thread or process that runs this one, while one does."""
         self.parked: asyncio.Future[Any] | Callable[[], None] | None = None
-        """Where a graceful stop reaches us while we wait; see `graceful.py`."""
+        """Where a graceful stop reaches this task while it waits; see `graceful.py`."""
         self.shielded = 0
         """How many cleanups are running, which a graceful stop does not interrupt."""
         self.told: BaseException | None = None
-        """The `TaskCancelled` that a graceful stop raised in us."""
+        """The `TaskCancelled` that a graceful stop raised in this task."""
         self.waiting: Any = None
-        """What we are blocked on, where a primitive of ours knows; see `sync/deadlock.py`."""
+        """What this task is blocked on, where a primitive knows it; see `sync/deadlock.py`."""
         if parent is None:
             self.ambient = ambient or runtime.ambient
             self.values: Mapping[str, Any] = {}
@@ -112,7 +112,7 @@ class Task:
 
     @property
     def root(self) -> Task:
-        """The first of this task's line."""
+        """The task at the top of the tree."""
         task = self
         while task.parent is not None:
             task = task.parent
@@ -159,7 +159,7 @@ current_frame_var: contextvars.ContextVar[Frame] = contextvars.ContextVar("harn_
 
 
 def restore_frame(token: contextvars.Token[Frame]) -> None:
-    """Make the frame current again that was so before *token*."""
+    """Make the frame current again that was current before *token*."""
     try:
         current_frame_var.reset(token)
     except ValueError:
@@ -170,14 +170,14 @@ def restore_frame(token: contextvars.Token[Frame]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeDebug:
-    """What tools may look at: live state, gathered when asked for."""
+    """Live state for tools, collected when it is asked for."""
 
     supervisors: list[Any] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeContext:
-    """Who is running, and on whose behalf. Unknown values are None."""
+    """The running task, and the work that it belongs to. Unknown values are None."""
 
     task_id: str
     parent_task_id: str | None

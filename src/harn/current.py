@@ -38,7 +38,7 @@ def calling_frame() -> Frame:
     if frame is None:
         return _without_context().frame
     if frame.task.runtime._is_inherited:
-        frame.task.runtime.check_here()  # which says why not
+        frame.task.runtime.check_here()  # raises, with the reason
     return frame
 
 
@@ -81,8 +81,8 @@ def _implicit_runtime() -> Runtime:
 
 
 def _close_with_loop(runtime: Runtime) -> None:
-    # asyncio.run closes every living async generator before it closes the loop: being one is
-    # the only way to be told, awaitably, that a loop ends.
+    # asyncio.run closes every async generator before it closes the loop. To have one is the only
+    # way to await something when a loop ends.
     async def until_the_end() -> AsyncGenerator[None, None]:
         try:
             yield
@@ -98,7 +98,7 @@ def _close_with_loop(runtime: Runtime) -> None:
 
 
 def runtime_context() -> RuntimeContext:
-    """Tell who is running here, and on whose behalf.
+    """Return which task runs here, and for which workflow, agent, trigger and tenant.
 
     >>> async def main() -> str:
     ...     return runtime_context().task_id

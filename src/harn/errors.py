@@ -13,7 +13,7 @@
     │  ├─ PoolTaskRejected       awaiting a task that a drop policy refused
     │  ├─ PoolTaskCancelled      awaiting a task that was cancelled
     │  └─ PoolLocked             another process owns the journal
-    ├─ DeadlockError             everyone waits for everyone
+    ├─ DeadlockError             all of these tasks wait for each other
     │  ├─ MutexReentered         HARN-ORC-011: a task waits for what it holds
     │  └─ ChannelDeadlock        HARN-ORC-012: no task is left to send or receive
     ├─ ChannelClosed             sending to, or receiving past the end of, a closed channel
@@ -30,7 +30,7 @@
     ├─ ManifestError             a mistake in harn.toml
     ├─ TriggerError              a trigger that cannot be registered or fired
     ├─ RateLimitError            a limit that cannot be asked for
-    └─ ModelError                a call to a model failed; `.retryable` tells more
+    └─ ModelError                a call to a model failed; see `.retryable`
 
 A class exists where a caller would act differently; its code, where it has one, belongs to the
 class. Expected outcomes (a rejected task, a timed-out acquire) are values, not errors.

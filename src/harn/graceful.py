@@ -1,4 +1,4 @@
-"""A graceful stop: told once, in the wait that a task is in, or in the next one it enters.
+"""A graceful stop: raised once, in the wait that a task is in, or in the next one it enters.
 
 `request_stop` marks a task as cancelled and raises `TaskCancelled` in it, once. It comes out of a
 wait of this library (sleep, a channel, a permit, the result of another task ...), because there
@@ -14,9 +14,9 @@ How a wait takes part:
   exception on that future must leave no more behind than cancelling the wait does.
 
 `parked(future)` does the second for waits that are not hot. A wait for tasks that belong to the
-waiting one (a scope's end) puts a function there instead: it passes the stop on to them and goes
-on waiting, and the stop is told in the next wait. Cleanups of a scope or task are not interrupted,
-as they are not by a cancel; the stop is told afterwards.
+waiting one (a scope's end) puts a function there instead: it passes the stop on to them and
+keeps waiting, and the stop is raised in the next wait. Cleanups of a scope or task are not
+interrupted, as they are not by a cancel; the stop is raised afterwards.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from harn.context import Task, current_frame_var
 from harn.errors import TaskCancelled
 
 asked: set[Task] = set()
-"""Tasks that are to stop and were not told yet. Always the same set; changed on the loop only."""
+"""Tasks in which a stop is still to be raised. Always the same set; changed on the loop only."""
 
 
 def request_stop(task: Task) -> None:
-    """Ask *task* to stop, and tell it in the wait it is in; a second call changes nothing.
+    """Ask *task* to stop, and raise this in the wait it is in; a second call changes nothing.
 
     To be called on the thread of the task's loop. Harmless when the task has ended.
     """
@@ -52,7 +52,7 @@ def request_stop(task: Task) -> None:
 
 
 def raise_if_asked() -> None:
-    """Raise `TaskCancelled` if the current task was asked to stop and has not been told."""
+    """Raise `TaskCancelled` if the current task was asked to stop and this is the first time."""
     frame = current_frame_var.get(None)
     if frame is not None and frame.task in asked and not frame.task.shielded:
         task = frame.task
@@ -86,7 +86,7 @@ def parked(place: asyncio.Future[Any] | Callable[[], None]) -> Generator[None]:
 
 
 def is_stop(task: Task, error: BaseException | None) -> bool:
-    """Tell whether *error* is the stop that *task* was told of."""
+    """Tell whether *error* is the stop that was raised in *task*."""
     return error is not None and error is task.told
 
 

@@ -2,7 +2,7 @@
 
 A request handler of a web framework, a thread of a synchronous program or a callback runs outside
 the context that entered a runtime. If exactly one runtime is open, the call means that one. If
-several are open, there is no telling which, and to guess would put work into the wrong store.
+several are open, the call raises: a guess could put work into the wrong store.
 
 A fork copies a runtime's memory but not its threads, its loop or its connections. So a child
 process has none open, and what it inherited is refused.

@@ -1,9 +1,9 @@
 """Files and directories that only their owner may use: how they are made, and how they are checked.
 
 Every room that keeps something on disk makes it here: directories are 0700 and files 0600,
-whatever the umask. What others could have written is refused: who can write to a store or a
-handler decides what runs. A group that holds only the owner (the "user private group" that
-many systems give each user, with a umask of 002) is no other.
+whatever the umask. A path that others can write to is refused: a user who can write to a store or
+a handler decides what runs. A group that holds only the owner (the "user private group" that many
+systems give each user, with a umask of 002) does not count as others.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _is_private_group(about: os.stat_result) -> bool:
     """Tell whether the file's group is its owner's own, without other members."""
     try:
         owner, group = pwd.getpwuid(about.st_uid), grp.getgrgid(about.st_gid)
-    except KeyError:  # a container that knows no names: go by the numbers
+    except KeyError:  # a container without a user database: compare the numbers
         return about.st_uid == about.st_gid
     return (
         owner.pw_gid == group.gr_gid

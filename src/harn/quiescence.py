@@ -1,8 +1,8 @@
 """Could anything outside still wake this loop?
 
-Two rooms must know. A fake clock may only jump ahead when nothing real is at work, and the
-deadlock detector may only raise when no sender is left. Both err on one side: what
-we cannot see into (another kind of event loop, a thread of unknown origin) counts as at work.
+Two rooms ask. A fake clock may only jump ahead when nothing real is at work, and the
+deadlock detector may only raise when no sender is left. What cannot be
+inspected (another kind of event loop, a thread of unknown origin) counts as at work.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from harn.clock import Activity
 
 OWN_THREADS = "harn-"
-"""Prefix of our threads' names: their work is counted in `Activity`, idle they mean nothing."""
+"""Prefix of the names of harn's threads: their work is counted in `Activity`."""
 
 
 def threads_now() -> frozenset[int]:
@@ -32,7 +32,7 @@ def alarm_now() -> object:
 def outside_work(
     loop: asyncio.AbstractEventLoop, activity: Activity, known_threads: frozenset[int]
 ) -> str | None:
-    """Name something outside the loop that is at work, or return None when all is quiet.
+    """Name something outside the loop that is at work, or return None if there is nothing.
 
     *known_threads* were there before and do not count (a test runner's, a debugger's).
     """
@@ -46,7 +46,7 @@ def outside_work(
 def something_ready(loop: asyncio.AbstractEventLoop) -> bool:
     """Tell whether *loop* has a callback, a due timer or an I/O event to handle right now.
 
-    True for a loop that cannot be looked into.
+    True for a loop that cannot be inspected.
     """
     inner: Any = loop
     try:

@@ -1,10 +1,10 @@
-"""The runtime: one world of named things, and who is running in it.
+"""The runtime: one set of named things, and the tasks that use them.
 
 A `Runtime` owns a clock, a state directory, one service of each kind (the pools' registry, the
 named permits, the event log ...) and every task without another owner. Leaving it cancels and
 awaits those tasks and closes those services. Two runtimes share nothing.
 
-Who is running in it is told in `context.py`, which runtime a call belongs to in `current.py`.
+`context.py` has the tasks and frames in it, `current.py` which runtime a call belongs to.
 """
 
 from __future__ import annotations
@@ -74,10 +74,12 @@ SEAMS = {
 """Attributes of a `Runtime` that the rooms of harn use, and what each is for."""
 
 STORAGE_SCHEMES = ("memory", "sqlite", "file", "postgresql", "postgres")
+SCHEMES = "memory:// sqlite:///path file:///dir postgresql://..."
+"""How a URL of each engine looks, for messages."""
 
 
 class Runtime:
-    """A world of named things, entered with `async with`; leaving it ends all it owns.
+    """A set of named things, entered with `async with`; leaving it ends all it owns.
 
     *storage* is a URL (`memory://`, `sqlite:///path`, `file:///dir`, `postgresql://...`); without
     one everything stays in memory, unless *state_dir* is given: then SQLite lives in it. *seed*
@@ -145,7 +147,7 @@ class Runtime:
         self._given_clock = clock is not None
         self._closing = False
         self._serves_another = False
-        """Whether it serves another runtime, on a thread or in a process; no call means it."""
+        """Whether it serves another runtime, on a thread or in a process; calls do not find it."""
         self._is_inherited = False
         """Whether a parent process opened it, before it forked this one."""
         self._keeps_nothing = False
@@ -175,7 +177,7 @@ class Runtime:
         except Exception as failure:
             if error is None:
                 raise
-            note(error, (failure,))  # what was on its way out first comes out
+            note(error, (failure,))  # the error that came first is raised
         finally:
             if self._token is not None:
                 restore_frame(self._token)
@@ -260,9 +262,9 @@ class Runtime:
         return found
 
     def _on_loop(self, make: Callable[[], T]) -> T:
-        """Call *make* on the loop's thread: what a service is made of may belong to the loop.
+        """Call *make* on the loop's thread: parts of a service may belong to the loop.
 
-        So two threads that ask for the same service at once get the same one, too.
+        Two threads that ask for the same service at once also get the same one this way.
         """
         loop = self._loop
         if loop is None or self.on_loop_thread() or not loop.is_running():
@@ -362,20 +364,13 @@ def _storage_url(storage: str | None, state_dir: str | Path | None) -> str:
         path = Path(state_dir) / "events.sqlite"
         return f"sqlite:///{path}"
     if not isinstance(storage, str) or "://" not in storage:
-        raise InvalidOption("storage", _masked(storage), f"a URL: {_schemes()}")
+        shown = mask(storage) if isinstance(storage, str) else storage
+        raise InvalidOption("storage", shown, f"a URL: {SCHEMES}")
     scheme = storage.split("://", 1)[0]
     if scheme not in STORAGE_SCHEMES:
         near = did_you_mean(scheme, STORAGE_SCHEMES)
-        raise InvalidOption("storage", mask(storage), f"one of {_schemes()}{near}")
+        raise InvalidOption("storage", mask(storage), f"one of {SCHEMES}{near}")
     return storage
-
-
-def _masked(value: object) -> object:
-    return mask(value) if isinstance(value, str) else value
-
-
-def _schemes() -> str:
-    return "memory:// sqlite:///path file:///dir postgresql://..."
 
 
 def run(

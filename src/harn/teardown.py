@@ -37,7 +37,7 @@ async def join_cancelled(
     """Wait until every one of *tasks*, cancelled by the caller, is done; results stay with them.
 
     Cancelling this cancels the tasks once more and still waits for all of them, then raises the
-    cancel. Whoever is left after five seconds is named in the log, and again each time that
+    cancel. A task that still runs after five seconds is named in the log, and again each time that
     doubles.
     """
     left = {task for task in tasks if not task.done()}

@@ -1,4 +1,4 @@
-"""The agent loop: the model speaks, its tools run, the model hears, until it is done."""
+"""The agent loop: call the model, run the tools it asks for, call it with their results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Stop = Literal["done", "max_iterations"]
 
 @dataclass(frozen=True, slots=True)
 class AgentResult:
-    """How an agent ended: its last words, and all that led there."""
+    """How an agent ended: its last text, and the whole conversation."""
 
     text: str
     stop: Stop
@@ -64,7 +64,7 @@ class _Conversation:
     tool_calls: int = 0
     iteration: int = 1
 
-    def heard(self, reply: LlmResult) -> None:
+    def add_reply(self, reply: LlmResult) -> None:
         self.messages.append(Message("assistant", reply.text, reply.tool_calls))
         self.usage = self.usage + reply.usage
         self.tool_calls += len(reply.tool_calls)
@@ -115,8 +115,8 @@ async def agent_loop(
     """Let a model work on *task* with *tools* until it answers without calling one.
 
     Tools are typed functions, async or plain; those that the model asks for together run
-    together, at most *max_concurrent_tools* at once. A tool that fails, or is called wrongly, has
-    its error told to the model, which may try something else. *options* are those of `llm_call`.
+    together, at most *max_concurrent_tools* at once. A tool that fails, or is called wrongly,
+    returns its error to the model, which may try something else. *options* are those of `llm_call`.
 
     Cancelling stops the call or the tools under way and waits for them; nothing is left running.
     """
@@ -135,7 +135,7 @@ async def agent_loop(
     with runner.runtime.service(OpenAgents).opened(talk, runner):
         for talk.iteration in range(1, max_iterations + 1):
             reply = await llm_call(talk.messages, system, tools=specs, **options)
-            talk.heard(reply)
+            talk.add_reply(reply)
             _record("agent_model_called", {"iteration": talk.iteration, **reply.as_dict()["usage"]})
             if not reply.tool_calls:
                 return _ended("done", reply.text, talk)
@@ -148,7 +148,7 @@ async def agent_loop(
 
 
 async def _run_tool(known: Mapping[str, Tool], call: ToolCall) -> Message:
-    """Run one tool and return what the model is told: its result, or what went wrong."""
+    """Run one tool and return the message for the model: its result, or its error."""
     text, failed = await _outcome(known, call)
     _record("agent_tool_called", {"tool": call.name, "call_id": call.id, "failed": failed})
     return Message("tool", text, tool_call_id=call.id, is_error=failed)

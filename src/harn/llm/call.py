@@ -3,7 +3,7 @@
 Before a call its tokens are reserved by estimate, against the limits of the provider and of the
 model, which all processes share. Afterwards the reservation is corrected to what the provider
 counted. What a provider says about its own limits (`Retry-After`, rate-limit headers) moves the
-shared limit for everybody.
+shared limit for every process.
 """
 
 from __future__ import annotations

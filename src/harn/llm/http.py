@@ -1,4 +1,4 @@
-"""One HTTP client per provider: posting JSON, reading event streams, and what failures mean."""
+"""One HTTP client per provider: it posts JSON, reads event streams and makes the errors."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ _JSON = {"content-type": "application/json"}
 
 
 def _before_sending(sending: Sending | None) -> dict[str, Any] | None:
-    """Make the extension that tells us when a request has its connection."""
+    """Make the extension that awaits *sending* when a request has its connection."""
     if sending is None:
         return None
 

@@ -1,4 +1,4 @@
-"""A model's answer as a channel of pieces; leaving early hangs up."""
+"""A model's answer as a channel of pieces; leaving early closes the connection."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LlmStream(Channel[str]):
 
 
 class _Pieces:
-    """One loop over a stream; when the loop is left, so is the stream."""
+    """One loop over a stream; leaving the loop closes the stream."""
 
     def __init__(self, stream: LlmStream) -> None:
         self._stream = stream
@@ -63,7 +63,7 @@ class _Pieces:
             raise StopAsyncIteration from None
 
     def __del__(self) -> None:
-        # `break` drops the iterator, and nothing else tells us.
+        # `break` drops the iterator, and calls nothing else.
         self._stream.close()
 
 
@@ -79,8 +79,9 @@ def llm_stream(
 ) -> LlmStream:
     """Ask a model and return a channel of the pieces of its answer, as they come.
 
-    Leaving the loop over it, or `close()`, hangs up and settles what was used so far. A failure
-    comes out of the channel after the pieces that arrived before it; a stream is not tried again.
+    Leaving the loop over it, or `close()`, closes the connection and settles what was used so
+    far. A failure comes out of the channel after the pieces that arrived before it; a stream is not
+    tried again.
     """
     route = current_runtime().service(Models).route(provider, model)
     request = make_request(
@@ -121,7 +122,7 @@ async def _fill(route: Route, request: ModelRequest, pieces: LlmStream) -> None:
                             try:
                                 await pieces.send(delta.text)
                             except ChannelClosed:
-                                break  # the reader has left: hang up
+                                break  # the reader has left: close the connection
                 spent = _spent(used, given, made)
                 seen.ended(spent, route.model, None)
         finally:
@@ -129,8 +130,8 @@ async def _fill(route: Route, request: ModelRequest, pieces: LlmStream) -> None:
             await slot.settle(input_tokens=spent.input_tokens, output_tokens=spent.output_tokens)
 
 
-def _spent(told: Usage | None, given: int, made: int) -> Usage:
-    """Return what was used: the provider's word, but never less output than has arrived."""
-    if told is None:
+def _spent(counted: Usage | None, given: int, made: int) -> Usage:
+    """Return what was used, by the provider's count if it gave one, else by our estimate."""
+    if counted is None:
         return Usage(given, made)
-    return Usage(told.input_tokens, max(told.output_tokens, 0) or made)
+    return Usage(counted.input_tokens, max(counted.output_tokens, 0) or made)

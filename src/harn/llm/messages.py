@@ -1,4 +1,4 @@
-"""What is said to a model and what it says back, in no provider's dialect."""
+"""Requests to a model and its replies, in no provider's own format."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Usage(Record):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A model's wish to call a tool; *arguments* is its JSON text, not yet checked."""
+    """A model's request to call a tool; *arguments* is its JSON text, not yet checked."""
 
     id: str
     name: str
@@ -60,7 +60,7 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """Everything that one call to a model says."""
+    """Everything that one call sends to a model."""
 
     model: str
     messages: tuple[Message, ...]
@@ -90,7 +90,7 @@ class ModelReply:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A piece of a stream: some *text*, or the *usage* once the provider tells it."""
+    """A piece of a stream: some *text*, or the *usage* once the provider sends it."""
 
     text: str = ""
     usage: Usage | None = None

@@ -67,7 +67,7 @@ class ModelCounters:
 
 
 class _Seen:
-    """What a call turned out to be, told before its block ends."""
+    """The usage of a call, set before its block ends."""
 
     def __init__(self, opened: Any, route: Route, task: Task) -> None:
         self._span = opened
@@ -100,7 +100,7 @@ class _Seen:
 
 @contextlib.contextmanager
 def observed(route: Route, request: ModelRequest) -> Iterator[_Seen]:
-    """Count the call in the block, and put a span around it when somebody listens."""
+    """Count the call in the block, and put a span around it if there is a tracer provider."""
     task = current_frame().task
     counters = task.runtime.service(ModelCounters)
     with contextlib.ExitStack() as stack:

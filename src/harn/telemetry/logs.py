@@ -1,9 +1,8 @@
-r"""Log lines that say who was running: one line a record, whatever the names in it contain.
+r"""Log lines that name the running task: one line a record, whatever the names in it contain.
 
 harn logs through the standard library, below the logger `harn`. A program that sets up logging
 itself needs nothing from here but `WhoIsRunning`, a filter that puts the task, tenant and trace
-ids on each record. The command line works inside
-`configured`.
+ids on each record. The command line works inside `configured`.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ FAILED_WORK = {"failed_work": True}
 
 
 def is_not_failed_work(record: logging.LogRecord) -> bool:
-    """Tell whether *record* is about something else than work that failed."""
+    """Tell whether *record* is about anything but work that failed."""
     return not getattr(record, "failed_work", False)
 
 
@@ -89,7 +88,7 @@ def configured(
 ) -> Iterator[None]:
     """Send the records of harn to *stream* (stderr unless given) while the block runs.
 
-    A command that reports in its own line what failed does without the records of it.
+    A command that reports failed work itself leaves out the records of it.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLine() if format == "json" else OneLine())

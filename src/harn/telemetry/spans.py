@@ -64,7 +64,7 @@ _WRITTEN = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 
 
 def trace_headers() -> dict[str, str]:
-    """Return the headers that let another process go on with this trace; none without one.
+    """Return the headers that let another process continue this trace; none without one.
 
     >>> trace_headers()
     {}
@@ -109,18 +109,18 @@ def span_after(
         yield opened
 
 
-def note_exception(told: Mapping[str, str | None]) -> None:
+def note_exception(failure: Mapping[str, str | None]) -> None:
     """Record an exception on the span in force here, as OpenTelemetry names it.
 
-    *told* has its `error_type`, `error_message` and `traceback`, as records do.
+    *failure* has its `error_type`, `error_message` and `traceback`, as records do.
     """
     if tracing():
         from opentelemetry import trace
 
         named = {
-            "exception.type": told["error_type"],
-            "exception.message": told["error_message"],
-            "exception.stacktrace": told["traceback"],
+            "exception.type": failure["error_type"],
+            "exception.message": failure["error_message"],
+            "exception.stacktrace": failure["traceback"],
         }
         event = {name: value for name, value in named.items() if value is not None}
         trace.get_current_span().add_event("exception", event)

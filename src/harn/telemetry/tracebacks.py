@@ -26,8 +26,8 @@ def traceback_text(error: BaseException) -> str:
     ZeroDivisionError: division by zero
     """
     try:
-        told = traceback.TracebackException(type(error), error, _after_ours(error), compact=True)
-        text = "".join(told.format())
+        found = traceback.TracebackException(type(error), error, _after_ours(error), compact=True)
+        text = "".join(found.format())
     except Exception:  # an exception class may break whatever looks at it
         text = f"{type(error).__name__}: (its traceback cannot be shown)\n"
     return shortened(text)

@@ -1,6 +1,6 @@
 """Tools for testing code that waits, without waiting.
 
-`FakeClock` stands still until it is told to move (or, with `autojump`, until nothing else can
+`FakeClock` stands still until it is moved (or, with `autojump`, until nothing else can
 run). `fresh_runtime()` is a runtime in memory on such a clock; `mock_time()` swaps the clock of
 the runtime you are in. `VirtualTimeLoop` goes further and fakes the event loop's own time, for
 code that calls `asyncio.sleep` itself. None of them ever jumps over real work.

@@ -20,9 +20,9 @@ from harn.runtime import Runtime
 
 EPSILON = 1e-9
 BLIND_ROUNDS = 100
-"""Turns given to a loop that cannot be looked into before the dust counts as settled."""
+"""Turns given to a loop that cannot be inspected before it counts as idle."""
 MOST_ROUNDS = 100_000
-"""Turns after which `settle` gives up on a program that never comes to rest."""
+"""Turns after which `settle` stops waiting for a program that is never idle."""
 PATIENCE = 0.001
 """Real seconds between two looks at work outside the loop."""
 
@@ -88,7 +88,7 @@ class FakeClock:
         return self._live
 
     async def advance(self, duration: Duration = 0, **parts: float) -> None:
-        """Move time forward, firing due timers in order and letting what they woke settle.
+        """Move time forward, firing due timers in order and letting what they woke run.
 
         *duration* is `"5m"`, a number of seconds or a timedelta; or give the parts of one
         (`minutes=5`). Cancelling stops the clock where it is.
@@ -141,7 +141,7 @@ class FakeClock:
         self._elapsed = max(self._elapsed, timer.when)
         wake()
 
-    def _called_off(self, timer: _FakeTimer) -> None:
+    def _note_cancelled(self, timer: _FakeTimer) -> None:
         self._live -= not timer.background
         self._dead += 1
         if self._dead > 64 and self._dead * 2 > len(self._timers):
@@ -174,7 +174,7 @@ class FakeClock:
 
 
 class _FakeTimer:
-    """A wake-up in the heap; one that was called off has no *wake* and is dropped there."""
+    """A wake-up in the heap; a cancelled one has no *wake* and is dropped there."""
 
     __slots__ = ("background", "clock", "sequence", "wake", "when")
 
@@ -198,7 +198,7 @@ class _FakeTimer:
     def cancel(self) -> None:
         if self.wake is not None:
             self.wake = None
-            self.clock._called_off(self)
+            self.clock._note_cancelled(self)
 
 
 def _start_ms(start: str | int | datetime) -> int:

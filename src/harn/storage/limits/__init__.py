@@ -1,4 +1,4 @@
-"""Rate-limit buckets: who was charged what, who waits, and which owners live.
+"""Rate-limit buckets: their charges, the waiting callers, and which owners are alive.
 
 bucket_rows.py     the rows of a bucket, its waiting callers, and its owners
 """

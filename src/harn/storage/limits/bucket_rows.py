@@ -1,9 +1,9 @@
-"""Operations on rate-limit buckets: their state, their charged rows, and who stands in line.
+"""Operations on rate-limit buckets: their state, their charged rows, and their waiting callers.
 
 A bucket's own row holds the sums and the last few charges (see `ratelimit/window.py` for what they
-mean), `limit_rows` holds the charges before those, `limit_line` the tickets of those who wait,
-lowest first. Reading a bucket keeps every other process from it until the transaction ends. There
-is no log here: reservations are short-lived by nature. Times are microseconds.
+mean), `limit_rows` holds the charges before those, `limit_line` the tickets of the waiting
+callers, lowest first. Reading a bucket keeps every other process from it until the transaction
+ends. There is no log here: reservations are short-lived by nature. Times are microseconds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STATE = (
 
 
 class Head(NamedTuple):
-    """Who is first in a bucket's line, and until when its owner is known to be alive."""
+    """The first ticket in a bucket's line, and until when its owner is known to be alive."""
 
     ticket: int
     owner: str
@@ -50,7 +50,7 @@ class Head(NamedTuple):
 
 
 class BucketUse(NamedTuple):
-    """A bucket as an operator sees it: what counts now and who waits."""
+    """A bucket as an operator sees it: the units that count now, and how many callers wait."""
 
     key: str
     limit: int
@@ -77,7 +77,7 @@ def lock_buckets(keys: Sequence[str]) -> Operation[list[BucketRow]]:
 
 
 def version() -> Operation[int]:
-    """Return a number that is another one once anybody else has written to the file."""
+    """Return a number that changes when another connection has written to the file."""
     [(number,)] = yield ask("limit_version")
     return int(number)
 
@@ -125,7 +125,7 @@ def cut_back(bucket: int, latest: int) -> Operation[None]:
 
 
 def shift(bucket: int, first: int, by: int) -> Operation[None]:
-    """Let every row of *bucket* from number *first* on expire so much later, or earlier."""
+    """Let every row of *bucket* from number *first* on expire *by* microseconds later."""
     yield ask("limit_shift", bucket=bucket, first=first, by=by)
 
 
@@ -146,17 +146,17 @@ def take_tickets(count: int) -> Operation[int]:
 
 
 def join(places: Sequence[Row]) -> Operation[None]:
-    """Stand in line: bucket, ticket, owner, charge, and in how many lines the ticket stands."""
+    """Add tickets to lines: bucket, ticket, owner, charge, and in how many lines the ticket is."""
     yield ask_many("limit_join", PLACE, places)
 
 
 def leave(places: Sequence[tuple[int, int]]) -> Operation[None]:
-    """Leave the line: bucket, ticket."""
+    """Remove tickets from lines: bucket, ticket."""
     yield ask_many("limit_leave", PLACE[:2], places)
 
 
 class Ahead(NamedTuple):
-    """Those ahead in a line: what they will charge, how many, in how many lines any stands."""
+    """The tickets ahead in a line: their charges, how many, and the most lines that one is in."""
 
     charge: int
     tickets: int
@@ -164,13 +164,13 @@ class Ahead(NamedTuple):
 
 
 def those_ahead(bucket: int, ticket: int, most: int) -> Operation[Ahead]:
-    """Look at the first *most* of those ahead of *ticket* in the line of *bucket*."""
+    """Sum up the first *most* tickets ahead of *ticket* in the line of *bucket*."""
     [(charge, count, lines)] = yield ask("limit_ahead", bucket=bucket, ticket=ticket, most=most)
     return Ahead(int(charge), int(count), int(lines))
 
 
 def renew_owner(owner: str, until: int) -> Operation[bool]:
-    """Say that *owner* is alive until *until*; false if it had been forgotten."""
+    """Note that *owner* is alive until *until*; false if it was not known any more."""
     known = yield ask("limit_owner", owner=owner)
     yield ask("limit_lease", owner=owner, until=until)
     return bool(known)
@@ -192,7 +192,7 @@ def sweep(before: int) -> Operation[int]:
 
 
 def server_time() -> Operation[int]:
-    """Return the server's time; only a store that has one can tell."""
+    """Return the server's time; only a store with a server has one."""
     [(now,)] = yield ask("limit_now")
     return int(now)
 
