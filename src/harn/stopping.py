@@ -69,14 +69,22 @@ class Stopping:
 
     *ask* is called on the event loop at the first signal; without it the main task is cancelled.
     Handlers that the program installed itself are left alone, and off the main thread there are
-    no signals at all.
+    no signals at all. With *ends_process* signals that come after the run are ignored, so that
+    they do not change the exit code.
     """
 
-    def __init__(self, timeout: float, ask: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        timeout: float,
+        ask: Callable[[], None] | None = None,
+        *,
+        ends_process: bool = False,
+    ) -> None:
         self.signal: int | None = None
         """The first signal that came."""
         self.given_up = False
         self._timeout = timeout
+        self._ends_process = ends_process
         self._ask = ask or self.cancel
         self._heard = False
         """Whether the main task was there to be asked."""
@@ -149,7 +157,8 @@ class Stopping:
             yield
         finally:
             for number, handler in taken.items():
-                signal.signal(number, handler)
+                is_over = self._ends_process and self.signal is not None
+                signal.signal(number, signal.SIG_IGN if is_over else handler)
             _current = before
             self._hurries.put(False)  # ends the watching thread
 

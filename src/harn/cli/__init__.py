@@ -1,13 +1,14 @@
 """The command line: how each run of a command starts and ends.
 
 Data goes to stdout, everything else to stderr; a failure is one line and an exit code (1: it
-could not be done, 2: wrong usage, 130: interrupted). Even click is imported only when there is
-something for it to do, so that `harn --version` starts at once.
+could not be done, 2: wrong usage, 130: interrupted, 143: stopped by SIGTERM). Even click is
+imported only when there is something for it to do, so that `harn --version` starts at once.
 
 commands.py       the tree of commands, each imported when it is called
 target.py         which manifest and which store a command is about
 store_choice.py   which store: --storage, HARN_STORAGE or the state directory
 ask_service.py    a verb done by the running service, or else here
+stoppable.py      how a signal ends a command
 output.py         JSON or text, and never a terminal's escapes
 orchestrator.py   `harn orchestrator`: check.py, serve.py, fire.py, queue.py, dlq.py, reload.py,
                   metrics.py
@@ -29,10 +30,16 @@ from harn import __version__
 if TYPE_CHECKING:
     import click
 
+STOPPED: dict[object, str] = {130: "interrupted", 143: "stopped by SIGTERM"}
+
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave the process with its exit code."""
-    sys.exit(invoke(sys.argv[1:] if argv is None else argv))
+    try:
+        code = invoke(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt:  # while it was still importing
+        code = _fail("interrupted", 130)
+    sys.exit(code)
 
 
 def invoke(argv: Sequence[str]) -> int:
@@ -64,6 +71,10 @@ def _invoke(argv: Sequence[str]) -> int:
         return _fail(error.format_message(), 1)
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted", 130)
+    except SystemExit as stopped:
+        if stopped.code not in STOPPED:
+            raise
+        return _fail(STOPPED[stopped.code], int(stopped.code or 0))
     except BrokenPipeError:
         # Whoever read our output has gone: nothing to say, and nobody to say it to.
         sys.stderr.close()

@@ -10,7 +10,7 @@ import http.client
 import json
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from harn.masking import mask
 from harn.orchestrator import SOCKET, Manifest, Options, Service, Verb, connect, verb
 from harn.pools import WorkDone
 from harn.runtime import Runtime
+from harn.stopping import Stopping
 from harn.storage import Store
 from harn.storage.log import list_topics
 
@@ -50,14 +51,14 @@ def operate(
     wanted: Sequence[str] | None = None,
     may_make: bool = True,
     check: Callable[[Manifest], None] = lambda manifest: None,
-    signals: Callable[[Service], AbstractContextManager[Any]] = nullcontext,
+    stop: CommandStop | None = None,
     here: bool = False,
 ) -> dict[str, Any]:
     """Have the verb *name* done with *options*, and return its document.
 
     Without a service it is done here: *wanted* are the triggers that it needs, *may_make* says
-    whether a store may be made for it, *check* looks at the manifest before, and *signals* treats
-    signals while it runs. With *here* it is done here in any case.
+    whether a store may be made for it, *check* looks at the manifest before, and *stop* says what
+    a signal does, which cancels it otherwise. With *here* it is done here in any case.
     """
     asked = verb(name)
     document = None if here else ask_service(target, asked, options)
@@ -70,14 +71,36 @@ def operate(
         await runtime.service(Store).run(list_topics, write=False)  # a store out of reach: one line
         service = Service(runtime, manifest.path)
         await service.start_by_hand(wanted)
+        if stop is not None:
+            stop.watch(service)
         line = LiveLine()
         try:
-            with signals(service):
-                return await asked.run(service, options, line.show)
+            return await asked.run(service, options, line.show)
         finally:
             line.end()
 
-    return target.run(work, may_make=may_make)
+    return target.run(work, may_make=may_make, stopping=stop.stopping if stop else None)
+
+
+class CommandStop:
+    """What a signal does to a command that ends in order *within* seconds."""
+
+    def __init__(self, within: float) -> None:
+        self.stopping = Stopping(within, self.ask, ends_process=True)
+        self.service: Service | None = None
+
+    def watch(self, service: Service) -> None:
+        """Stop *service* from now on. To be called on the event loop."""
+        self.service = service
+        self.stopping.at_give_up(self.give_up)
+
+    def ask(self) -> None:
+        """Begin the stop, at the first signal."""
+        raise NotImplementedError
+
+    def give_up(self) -> None:
+        """Wait no longer, at the next signal or at the timeout."""
+        raise NotImplementedError
 
 
 def ask_service(target: CommandTarget, asked: Verb, options: Options) -> dict[str, Any] | None:

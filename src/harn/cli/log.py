@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,6 +11,7 @@ from typing import Any, BinaryIO, TypeVar
 import click
 
 from harn.cli.output import DURATION, LiveLine, emit, json_flag, say
+from harn.cli.stoppable import run_stoppable
 from harn.cli.store_choice import insecure_flag, runtime_for
 from harn.clock import iso
 from harn.errors import StorageCorrupt, StorageError
@@ -279,7 +279,7 @@ def _run(
                 runtime.storage_url = read_only(runtime.storage_url)
             return await work(runtime)
 
-    return asyncio.run(main())
+    return run_stoppable(main)
 
 
 class _Progress:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import signal
 from typing import Any
 
 import click
 
-from harn.cli.ask_service import operate
+from harn.cli.ask_service import CommandStop, operate
 from harn.cli.output import DURATION, emit, fail_line, indented, on_terminal, say, table
 from harn.cli.target import CommandTarget, common
 from harn.duration import roughly, to_text
 from harn.errors import HarnError
 from harn.escaping import one_line
-from harn.orchestrator import Drain, Service, explain as explain_job, queues_view
+from harn.orchestrator import Drain, explain as explain_job, queues_view
 from harn.runtime import Runtime
 from harn.topics import check_queue_name
 from harn.workers import WorkerQueue, default_consumer_id
@@ -123,7 +122,7 @@ def drain(
         "drain",
         options,
         wanted=(),
-        signals=lambda service: _Signals(service, shutdown_timeout),
+        stop=DrainStop(shutdown_timeout),
         # A consumer that waits for more is one of its own beside those of the service.
         here=wait,
     )
@@ -152,39 +151,20 @@ def _reported(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-class _Signals:
-    """Turns the first signal into a stop, and the next into giving up at once."""
+class DrainStop(CommandStop):
+    """Turns the first signal into a stop, and the next, or the timeout, into giving up."""
 
-    def __init__(self, service: Service, patience: float) -> None:
-        self._service = service
-        self._runtime = service.runtime
-        self._patience = patience
-        self._seen = 0
-        self._timer: Any = None
+    def ask(self) -> None:
+        """Claim no more; a command that has claimed nothing is cancelled."""
+        if self.service is None or not self.service.stop_consumers():
+            self.stopping.cancel()
+        elif on_terminal():
+            say("\nfinishing what is under way; again gives it back at once", err=True)
 
-    def __enter__(self) -> None:
-        for each in (signal.SIGTERM, signal.SIGINT):
-            self._runtime.loop.add_signal_handler(each, self._signalled)
-
-    def __exit__(self, *_: object) -> None:
-        for each in (signal.SIGTERM, signal.SIGINT):
-            self._runtime.loop.remove_signal_handler(each)
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _signalled(self) -> None:
-        self._seen += 1
-        if self._seen == 1:
-            if on_terminal():
-                say("\nfinishing what is under way; again gives it back at once", err=True)
-            self._service.stop_consumers()
-            clock = self._runtime.clock
-            when = clock.monotonic() + self._patience
-            self._timer = clock.call_at(when, self._service.give_up_consumers)
-        elif self._seen == 2:
-            self._service.give_up_consumers()
-        else:
-            raise SystemExit(130)
+    def give_up(self) -> None:
+        """Give back the jobs."""
+        if self.service is not None:
+            self.service.give_up_consumers()
 
 
 @queue.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import click
 
 from harn.cli.output import emit, json_flag, table
+from harn.cli.stoppable import run_stoppable
 from harn.cli.store_choice import insecure_flag, usable_store
 from harn.duration import roughly, to_text
 from harn.ratelimit import BucketStatus, RuleStatus, list_status
@@ -40,7 +40,7 @@ def ls(
 ) -> int:
     """List buckets: use, every rule in force, who waits, when the oldest reservation frees."""
     urls = _stores(state_path, state_dir, storage)
-    found = asyncio.run(_look(urls))
+    found = run_stoppable(lambda: _look(urls))
     shown = [bucket for bucket in found if everything or not bucket.is_idle]
     document = {"buckets": [bucket.as_dict() for bucket in shown]}
     emit(as_json, document, lambda: _render(shown))

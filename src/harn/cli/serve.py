@@ -19,10 +19,12 @@ import click
 
 from harn.cli.orchestrator import DEFAULT_CONFIG
 from harn.cli.output import DURATION, say
+from harn.cli.stoppable import run_stoppable
 from harn.cli.store_choice import runtime_for
 from harn.cli.target import CommandTarget, common
 from harn.errors import HarnError
 from harn.escaping import one_line, to_json
+from harn.stopping import Stopping
 
 logger = logging.getLogger("harn.orchestrator")
 
@@ -41,7 +43,7 @@ logger = logging.getLogger("harn.orchestrator")
 def serve(target: CommandTarget, bind: str | None, no_http: bool, shutdown_timeout: float) -> int:
     """Run a manifest: its triggers, its worker queues, its webhooks."""
     run = _Serving(target.config or DEFAULT_CONFIG, bind, no_http, shutdown_timeout)
-    return asyncio.run(run.main(lambda: runtime_for(target.storage, target.state_dir)))
+    return run.main(lambda: runtime_for(target.storage, target.state_dir))
 
 
 class _Serving:
@@ -54,10 +56,17 @@ class _Serving:
         self._force = asyncio.Event()
         self._again = asyncio.Event()
 
-    async def main(self, open_runtime: Callable[[], Any]) -> int:
-        with self._signals():
-            async with open_runtime() as runtime:
-                return await self._serve(runtime)
+    def main(self, open_runtime: Callable[[], Any]) -> int:
+        """Serve until a signal comes, and end in order."""
+        stopping = Stopping(self._within, self._stop.set, ends_process=True)
+
+        async def inside() -> int:
+            stopping.at_give_up(self._force.set)
+            with self._reloading():
+                async with open_runtime() as runtime:
+                    return await self._serve(runtime)
+
+        return run_stoppable(inside, stopping)
 
     async def _serve(self, runtime: Any) -> int:
         from harn.orchestrator import Service, check_exposure
@@ -69,15 +78,16 @@ class _Serving:
             listening = None
             if not self._no_http:
                 listening = await self._listen(stack, service, place)
-            await service.start()
-            admin = await self._admit_operators(stack, service)
-            _tell(
-                {
-                    "status": "ready",
-                    "bind": listening and listening.address,
-                    "triggers": len(plan.bindings),
-                }
-            )
+            admin = None
+            if await self._start(service):
+                admin = await self._admit_operators(stack, service)
+                _tell(
+                    {
+                        "status": "ready",
+                        "bind": listening and listening.address,
+                        "triggers": len(plan.bindings),
+                    }
+                )
             await self._until_stopped(service)
             if listening is not None:
                 service.intake.draining = True
@@ -105,6 +115,20 @@ class _Serving:
             logger.info("without the extra 'server' this service takes no requests of operators")
             return None
         return await stack.enter_async_context(AdminListening(service, self._within))
+
+    async def _start(self, service: Any) -> bool:
+        """Start *service*; false if a signal came first, which cancels the start."""
+        starting = asyncio.ensure_future(service.start())
+        stopped = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+            starting.cancel()
+        await asyncio.wait((starting,))
+        if not starting.cancelled():
+            starting.result()
+        return not starting.cancelled()
 
     async def _until_stopped(self, service: Any) -> None:
         while not self._stop.is_set():
@@ -134,26 +158,19 @@ class _Serving:
         return False
 
     @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
+    def _reloading(self) -> Iterator[None]:
+        if not hasattr(signal, "SIGHUP"):
+            yield
+            return
         loop = asyncio.get_running_loop()
-        taken = [(signal.SIGTERM, self._asked), (signal.SIGINT, self._asked)]
-        if hasattr(signal, "SIGHUP"):
-            taken.append((signal.SIGHUP, self._again.set))
-        for number, call in taken:
-            loop.add_signal_handler(number, call)
+        loop.add_signal_handler(signal.SIGHUP, self._again.set)
         try:
             yield
         finally:
-            for number, _ in taken:
-                loop.remove_signal_handler(number)
-                if self._stop.is_set():
-                    # We are on our way out: one more signal must not spoil the exit code.
-                    signal.signal(number, signal.SIG_IGN)
-
-    def _asked(self) -> None:
-        if self._stop.is_set():
-            self._force.set()
-        self._stop.set()
+            loop.remove_signal_handler(signal.SIGHUP)
+            if self._stop.is_set():
+                # We are on our way out: one more signal must not spoil the exit code.
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def _tell(record: dict[str, Any]) -> None:

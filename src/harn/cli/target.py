@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -11,10 +10,12 @@ from typing import Any, TypeVar
 
 import click
 
+from harn.cli.stoppable import run_stoppable
 from harn.cli.store_choice import insecure_flag, runtime_for, usable_store
 from harn.errors import StorageError
 from harn.orchestrator import Manifest, read_manifest
 from harn.runtime import Runtime
+from harn.stopping import Stopping
 from harn.storage import check_there
 
 T = TypeVar("T")
@@ -55,8 +56,17 @@ class CommandTarget:
         """Refuse a state directory that cannot be one, in a command that needs no store."""
         usable_store(self.storage, self.state_dir)
 
-    def run(self, work: Callable[[Runtime], Awaitable[T]], *, may_make: bool = True) -> T:
-        """Run *work* in a runtime on the store, which is there already unless we *may_make* it."""
+    def run(
+        self,
+        work: Callable[[Runtime], Awaitable[T]],
+        *,
+        may_make: bool = True,
+        stopping: Stopping | None = None,
+    ) -> T:
+        """Run *work* in a runtime on the store, which is there already unless we *may_make* it.
+
+        A signal cancels it, unless *stopping* does something else.
+        """
 
         async def inside() -> T:
             async with self._runtime() as runtime:
@@ -64,7 +74,7 @@ class CommandTarget:
                     check_there(runtime.storage_url)
                 return await work(runtime)
 
-        return asyncio.run(inside())
+        return run_stoppable(inside, stopping)
 
     def look(self, work: Callable[[Runtime], Awaitable[T]]) -> tuple[T, str | None]:
         """Run *work*, which only looks; where there is no store, on an empty one in memory.
@@ -83,7 +93,7 @@ class CommandTarget:
             async with Runtime(storage="memory://") as empty:
                 return await work(empty), missing
 
-        return asyncio.run(inside())
+        return run_stoppable(inside)
 
     def _runtime(self) -> Runtime:
         return runtime_for(self.storage, self.state_dir)

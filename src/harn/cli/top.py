@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harn.cli.output import DURATION, emit
+from harn.cli.stoppable import STOP_WITHIN, run_stoppable
 from harn.cli.store_choice import insecure_flag, usable_store
 from harn.duration import roughly
 from harn.errors import HarnError, StorageError
@@ -23,6 +23,7 @@ from harn.escaping import one_line
 from harn.masking import mask
 from harn.orchestrator import overview, shares_of
 from harn.runtime import Runtime
+from harn.stopping import Stopping
 from harn.storage import check_there, read_url
 from harn.tasks import sleep
 
@@ -54,13 +55,13 @@ def top(
     if url is None and not (directory / "events.sqlite").is_file():
         url = "memory://"  # journals and limits only: looking must not make a store
     if not once:
-        return asyncio.run(_live(directory, url, max(0.1, every)))
+        return _live(directory, url, max(0.1, every))
 
     async def look() -> dict[str, Any]:
         async with Runtime(state_dir=directory, storage=url) as runtime:
             return await overview(runtime, directory)
 
-    found = asyncio.run(look())
+    found = run_stoppable(look)
     emit(as_json, found, lambda: as_text(found))
     return 0
 
@@ -97,14 +98,17 @@ def _no_schema(url: str) -> str | None:
     return None
 
 
-async def _live(directory: Path, url: str | None, every: float) -> int:
+def _live(directory: Path, url: str | None, every: float) -> int:
+    """Show the tables until a signal comes: that is how one leaves them."""
+    stop = asyncio.Event()
+    stopping = Stopping(STOP_WITHIN, stop.set, ends_process=True)
+    return run_stoppable(lambda: _show(directory, url, every, stop), stopping)
+
+
+async def _show(directory: Path, url: str | None, every: float, stop: asyncio.Event) -> int:
     from rich.console import Console
     from rich.live import Live
 
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
     earlier = Earlier()
     async with Runtime(state_dir=directory, storage=url) as runtime:
         with Live(console=Console(), screen=True, auto_refresh=False) as live:

@@ -266,10 +266,11 @@ class Service:
                 await asyncio.wait(ends)
         return finished
 
-    def stop_consumers(self) -> None:
-        """Claim no more, and ask the handlers of jobs to stop."""
+    def stop_consumers(self) -> bool:
+        """Claim no more, and ask the handlers of jobs to stop; false without a consumer."""
         for consumer, _ in self._all_consumers():
             consumer.stop()
+        return bool(self._all_consumers())
 
     def give_up_consumers(self) -> None:
         """Cancel the handlers of jobs; the jobs are released."""

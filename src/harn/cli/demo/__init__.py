@@ -7,6 +7,7 @@ queue_act.py  a queue, two worker processes; run as a module it is one of them
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 import click
 
@@ -17,10 +18,18 @@ from harn.cli.output import emit, json_flag
 @json_flag
 def demo(as_json: bool) -> None:
     """See the main job done: fair turns in a pool, then in a queue whose worker is killed."""
-    import harn
     from harn.cli.demo import pool_act, queue_act
+    from harn.cli.stoppable import run_stoppable
 
-    acts = harn.run(pool_act.play)
-    queue = harn.run(queue_act.play)
+    acts, queue = run_stoppable(_play)
     document = {"slots": pool_act.SLOTS, "acts": [asdict(act) for act in acts], "queue": queue}
     emit(as_json, document, lambda: f"{pool_act.render(acts)}\n\n{queue_act.render(queue)}")
+
+
+async def _play() -> tuple[Any, Any]:
+    from harn import Runtime
+    from harn.cli.demo import pool_act, queue_act
+
+    async with Runtime():
+        acts = await pool_act.play()
+    return acts, await queue_act.play()

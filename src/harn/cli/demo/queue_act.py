@@ -52,7 +52,8 @@ def _policy() -> Any:
 
 def _worker(url: str, name: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "harn.cli.demo.queue_act", url, name]
-    return subprocess.Popen(command)  # noqa: S603 - ourselves
+    # A session of its own: Ctrl-C at a terminal is for us, and we end it.
+    return subprocess.Popen(command, start_new_session=True)  # noqa: S603 - ourselves
 
 
 async def _until_at_work(consumer: str) -> None:
