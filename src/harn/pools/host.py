@@ -1,4 +1,4 @@
-"""The seam for tenant and org pools: whoever embeds harn may bring a host for them."""
+"""The seam for tenant and org pools: an application that embeds harn may provide a host."""
 
 from __future__ import annotations
 

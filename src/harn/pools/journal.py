@@ -5,7 +5,7 @@ gathered with one write and one sync, then tells the loop. So a burst of submits
 for the disk, and each is acknowledged only when it is safe.
 
 A failed write is cut off again and fails the submits that were in it; what has happened already
-(a task that ended) is *owed*, and goes first in the next write. After a failed sync nobody knows
+(a task that ended) is *owed*, and goes first in the next write. After a failed sync it is not known
 what reached the disk, so the journal takes no more lines until it is opened again.
 
 It does not stand on `harn/batcher.py`: that one awaits an operation on the loop, for callers that
@@ -81,7 +81,7 @@ class Journal:
         self._lines = queue.SimpleQueue()
         self._gathered: list[_Line] = []
         """Lines of this turn of the loop, handed over together at its end."""
-        self._unsettled: set[int] = set()
+        self._unwritten: set[int] = set()
         self._waiters: dict[int, list[asyncio.Future[None]]] = {}
         self._ticket = 0
         self._lost_from: int | None = None
@@ -124,9 +124,9 @@ class Journal:
         """
         self._ticket += 1
         if self._broken is None:
-            if not self._unsettled:
+            if not self._unwritten:
                 self._activity.store_began()
-            self._unsettled.add(self._ticket)
+            self._unwritten.add(self._ticket)
             if not self._gathered:
                 self._loop.call_soon(self._hand_over)
             self._gathered.append(_Line(self._ticket, line, owed, ends))
@@ -143,7 +143,7 @@ class Journal:
         return self._ticket
 
     def forget_ledger(self) -> None:
-        """Let go of what was read: the pool has it now."""
+        """Drop what was read: the pool has it now."""
         self.ledger = Ledger()
 
     async def synced(self, ticket: int) -> None:
@@ -156,7 +156,7 @@ class Journal:
 
     def written(self, ticket: int) -> asyncio.Future[None] | None:
         """Return what to await until the line of *ticket* is on the disk; None if it is."""
-        if ticket not in self._unsettled:
+        if ticket not in self._unwritten:
             if self._lost_from is not None and ticket >= self._lost_from:
                 raise StorageError(self._broken)
             return None
@@ -169,7 +169,7 @@ class Journal:
         return waiter
 
     async def aclose(self) -> None:
-        """Write what has been handed over, then let go of the file.
+        """Write what has been handed over, then close the file.
 
         A cancel is raised once that is done.
         """
@@ -185,7 +185,7 @@ class Journal:
             raise cancelled
 
     def abandon(self) -> None:
-        """Let go of the file without a goodbye, as a process that dies; blocks for a moment."""
+        """Close the file as a process that dies would; blocks for a moment."""
         self._stop()
         self._thread.join()
 
@@ -194,10 +194,12 @@ class Journal:
         self._lines.put(None)
         _open.discard(self)
 
-    def _settle(self, lines: list[_Line], error: BaseException | None, broken: str | None) -> None:
+    def _answer_waiters(
+        self, lines: list[_Line], error: BaseException | None, broken: str | None
+    ) -> None:
         if broken is not None and self._lost_from is None:
             self._broken, self._lost_from = broken, min(line.ticket for line in lines)
-        self._unsettled.difference_update([line.ticket for line in lines])
+        self._unwritten.difference_update([line.ticket for line in lines])
         waiting = self._waiters
         for line in lines:
             for waiter in waiting.pop(line.ticket, ()):
@@ -206,7 +208,7 @@ class Journal:
                         waiter.set_result(None)
                     else:
                         waiter.set_exception(error)
-        if lines and not self._unsettled:
+        if lines and not self._unwritten:
             self._activity.store_ended()
 
     # What follows runs on the journal's thread.
@@ -251,7 +253,7 @@ class Journal:
 
     def _commit(self, lines: list[_Line]) -> None:
         if self._broken is not None:
-            self._tell(self._settle, lines, StorageError(self._broken), None)
+            self._tell(self._answer_waiters, lines, StorageError(self._broken), None)
             return
         try:
             self._file.append(b"".join(line.data for line in lines))
@@ -264,7 +266,7 @@ class Journal:
             self._break(lines, f"cannot sync {self.path}: {error.strerror}; reopen the pool")
             return
         self._ends += sum(line.ends for line in lines)
-        self._tell(self._settle, lines, None, None)
+        self._tell(self._answer_waiters, lines, None, None)
 
     def _write_failed(self, lines: list[_Line], message: str) -> None:
         try:
@@ -274,12 +276,12 @@ class Journal:
             return
         self._owed = [line for line in lines if line.owed]
         failed = [line for line in lines if not line.owed]
-        self._tell(self._settle, failed, StorageError(message), None)
+        self._tell(self._answer_waiters, failed, StorageError(message), None)
 
     def _break(self, lines: list[_Line], message: str) -> None:
         logger.error("%s", message)
         self._broken = message
-        self._tell(self._settle, lines, StorageError(message), message)
+        self._tell(self._answer_waiters, lines, StorageError(message), message)
 
     def _begin_compaction(self) -> None:
         self._ends = 0
@@ -311,7 +313,7 @@ class Journal:
     def _tell(self, what: Callable[..., None], *args: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(what, *args)
-        except RuntimeError:  # the loop has closed: nobody is left to be told
+        except RuntimeError:  # the loop has closed: no waiter is left
             pass
 
     def _forked(self) -> None:

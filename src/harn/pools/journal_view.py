@@ -31,7 +31,7 @@ class JournalView(Record):
 
 
 def look_at_journals(directory: Path) -> list[JournalView]:
-    """Read the journals in *directory*; blocks. Who owns them may go on writing meanwhile."""
+    """Read the journals in *directory*; blocks. Their owners may keep writing meanwhile."""
     if not directory.is_dir():
         return []
     return [_look(path) for path in sorted(directory.glob("*.jsonl"))]

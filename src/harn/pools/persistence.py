@@ -82,7 +82,7 @@ class Persistence:
         )
 
     async def open(self) -> None:
-        """Open the journal and bring back what it holds; durable work goes on from here.
+        """Open the journal and restore what it holds; durable work continues from here.
 
         Cancelling closes it again.
         """
@@ -98,7 +98,7 @@ class Persistence:
             self._slots.fill_slot()
 
     def submitted(self, task: PoolTask) -> None:
-        """Hand a new task over to the disk."""
+        """Journal a new task."""
         call = _durable_call(task._body)
         if call is None and not self._warned:
             self._warn(task._body)
@@ -107,11 +107,11 @@ class Persistence:
         extras.ticket = self._journal.append(encode(self._new_record(task)))
 
     def _warn(self, fn: object) -> None:
-        """Say once what a newcomer may not expect: this closure will not outlive the process."""
+        """Say once for each pool that this closure will not survive the process."""
         self._warned = True
         logger.warning(
-            "pool %r keeps a journal, but %.80r is no durable call: a restart finds it as a failed "
-            "marker and does not run it; use submit(fn, *args) with a function that has "
+            "pool %r keeps a journal, but %.80r is not a durable call: a restart finds it as a "
+            "failed marker and does not run it; use submit(fn, *args) with a function that has "
             "@harn.durable, and JSON arguments (this is said once for each pool)",
             self._slots.names.name,
             getattr(fn, "__qualname__", fn),
@@ -147,7 +147,7 @@ class Persistence:
                 raise HarnError(f"cannot make the call of {call.function.name}") from error
 
     def ended(self, task: PoolTask) -> None:
-        """Hand a task's end over to the disk; a task that is new to it, whole."""
+        """Journal the end of a task; the whole task, if the journal does not know it yet."""
         extras = task._own_extras()
         if extras.ticket == 0:
             extras.ticket = self._journal.append(encode(self._record(task)), ends=1)
@@ -162,15 +162,15 @@ class Persistence:
         extras.ticket = self._journal.append(encode(end), owed=True, ends=1)
 
     async def synced(self, ticket: int) -> None:
-        """Wait until what *ticket* was given for is safe. Cancelling leaves it on its way."""
+        """Wait until the line of *ticket* is safe. Cancelling does not stop the write."""
         await self._journal.synced(ticket)
 
     async def aclose(self) -> None:
-        """Write what is left and let go of the file; a cancel is raised after that."""
+        """Write what is left and close the file; a cancel is raised after that."""
         await self._journal.aclose()
 
     def abandon(self) -> None:
-        """Let go of the file as a dying process would."""
+        """Close the file as a process that dies would."""
         self._journal.abandon()
 
     def _keep(self) -> tuple[int, int]:
@@ -178,7 +178,7 @@ class Persistence:
         return retention.count, self._slots.now() - retention.age_ms
 
     def _new_record(self, task: PoolTask) -> TaskRecord:
-        """Write down what was submitted. (By position: this is done for every submit.)"""
+        """Return the record of a submit. (By position, because every submit makes one.)"""
         extras, submitted = task._extras, task._submitted
         function, args = extras.call or (None, None)
         return TaskRecord(
@@ -198,7 +198,7 @@ class Persistence:
         )
 
     def _record(self, task: PoolTask) -> TaskRecord:
-        """Write down the whole of *task* as it stands."""
+        """Return the record of the whole *task* as it stands."""
         record, extras = self._new_record(task), task._extras
         record.status = task.status
         record.started_at, record.finished_at = task._started_ms, task._finished_ms

@@ -286,7 +286,7 @@ def pool_simulate_restart() -> None:
     """Forget every pool of this runtime as if the process had died, for tests.
 
     Disks are not touched: a pipeline pool that is created again finds its journal as a crash
-    would have left it. Closures that run go on, detached; what was queued never runs.
+    would have left it. Running closures continue, detached; queued tasks never run.
 
     >>> import harn
     >>> async def main() -> object:

@@ -25,8 +25,8 @@ TERMINAL: tuple[TaskStatus, ...] = ("completed", "failed", "rejected", "cancelle
 class TaskSnapshot(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """A pool task as it stood at one moment. What does not apply is None.
 
-    Its id and its times are made from their numbers when somebody reads them. *result_omitted*
-    says that the result was no JSON and did not survive a restart; *result* describes it then.
+    Its id and its times are made from their numbers when they are read. *result_omitted*
+    says that the result was not JSON and did not survive a restart; *result* describes it then.
     """
 
     _submitted: Submitted

@@ -1,4 +1,4 @@
-"""How a pool and its tasks are called, and times as text; made only when somebody asks."""
+"""The ids of a pool's tasks, and times as text; made when they are first read."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Names(msgspec.Struct, gc=False):
     """A pool's id and name, and the ids of its tasks.
 
     A task's id is a UUIDv7 made of its time of submit, its number and its pool's salt: of what
-    the task knows anyway. So nothing is made until somebody asks, ids sort by time, and the same
-    program gives the same ids.
+    the task holds anyway. So no id is made until it is read, ids sort by time, and the same
+    program makes the same ids.
 
     >>> Names("pool_1", "review").task(0, 7)
     'pool_1_task_00000000-0000-7000-8000-00073cc74856'

@@ -2,6 +2,7 @@
 
 buckets.py           Bucket and RateLimitGrant: what a caller asks for, and what it is told
 limiter.py           durable_rate_limit_acquire, and which store holds the rows
+reservation.py       what a grant holds in its store: corrected, or dated again
 store_limiter.py     gathers what callers want of one store, and carries it out in one operation
 waiting_callers.py   the callers of this process that wait; wake_times.py, when to ask again
 transaction.py       one transaction in the store: correct, admit, queue; records.py, its records

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from harn.checks import whole_number
 from harn.duration import Duration, to_ms
 from harn.errors import InvalidOption, did_you_mean
 from harn.records import Record, fields_of
@@ -22,7 +23,7 @@ FIELDS = ("key", "limit", "units", "window_ms")
 class Bucket:
     """At most *limit* units of *key* in any *window_ms*, of which a request wants *units*.
 
-    Everyone who names the same key shares it. No units pass freely.
+    All callers that name the same key share it. A request of 0 units is not limited.
 
     >>> Bucket("provider:acme:rpm", limit=600, window_ms="1m")
     Bucket(key='provider:acme:rpm', limit=600, units=1, window_ms=60000)
@@ -38,8 +39,8 @@ class Bucket:
     ) -> None:
         put = object.__setattr__
         put(self, "key", check_key(key))
-        put(self, "limit", check_whole("limit", limit, 1))
-        put(self, "units", check_whole("units", units, 0))
+        put(self, "limit", check_units("limit", limit, least=1))
+        put(self, "units", check_units("units", units))
         put(self, "window_ms", _window(window_ms))
 
 
@@ -57,11 +58,9 @@ def check_key(key: object, option: str = "key") -> str:
     return key
 
 
-def check_whole(option: str, value: object, least: int) -> int:
-    """Return *value* if it is a whole number from *least* on."""
-    if type(value) is int and least <= value <= MOST_UNITS:
-        return value
-    raise InvalidOption(option, value, f"a whole number from {least} to 2^53 - 1")
+def check_units(option: str, value: object, *, least: int = 0) -> int:
+    """Return *value* if it is a number of units that every store can hold."""
+    return whole_number(option, value, least=least, most=MOST_UNITS)
 
 
 def _window(value: Duration) -> int:
@@ -83,7 +82,7 @@ def read_buckets(
         if key is None:
             raise InvalidOption("key", key, "a key and a limit, or buckets")
         if limit is None:
-            raise InvalidOption("limit", limit, "a whole number from 1 to 2^53 - 1")
+            raise InvalidOption("limit", limit, f"a whole number from 1 to {MOST_UNITS:,}")
         return (Bucket(key, limit, units, window_ms),)
     if key is not None or limit is not None:
         given = "key" if key is not None else "limit"
@@ -178,7 +177,7 @@ class RateLimitGrant(Record):
             if key not in known:
                 accepted = f"a key of this grant{did_you_mean(key, known)}"
                 raise InvalidOption("actual", key, accepted)
-            check_whole(key, units, 0)
+            check_units(key, units)
         if self._held is None or not actual:
             return False
         return await self._held.settle(actual)

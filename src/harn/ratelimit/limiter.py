@@ -6,7 +6,7 @@ when that is PostgreSQL, else in `rate-limits.sqlite` under the state directory.
 clock they live beside it and never in it.
 
 Which time counts: on PostgreSQL the server's. In a file, which only processes of one machine
-share, the machine's monotonic time, because all of them read the same and nobody can set it.
+share, the machine's monotonic time, because all of them read the same clock and it cannot be set.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from harn.ratelimit.buckets import (
 )
 from harn.ratelimit.metrics import LimiterMetrics
 from harn.ratelimit.process_identity import owner_here
-from harn.ratelimit.records import Correction, Granted, Want
+from harn.ratelimit.records import Granted, Want
+from harn.ratelimit.reservation import StoredReservation
 from harn.ratelimit.store_limiter import StoreLimiter
 from harn.storage import Store
 
@@ -156,81 +157,6 @@ def _file_url(path: Path, fake: bool) -> str:
     return f"sqlite:///{where}{'.mock' if fake else ''}"
 
 
-class Held:
-    """What a grant has charged, and where to correct it."""
-
-    __slots__ = ("_at", "_began", "_metrics", "_rows", "_store_limiter", "_wants")
-
-    def __init__(
-        self,
-        metrics: LimiterMetrics,
-        store_limiter: StoreLimiter,
-        wants: tuple[Want, ...],
-        got: Granted,
-    ) -> None:
-        self._metrics = metrics
-        self._store_limiter = store_limiter
-        self._at = got.at
-        self._began = store_limiter.clock.monotonic()
-        read_now = store_limiter.read_now
-        if read_now is not None and got.at >= 0:  # the answer may have been on its way for a while
-            self._began -= (read_now() - got.at) / 1e6
-        self._wants = wants
-        self._rows = got.rows
-
-    async def settle(self, actual: Mapping[str, int]) -> bool:
-        """Correct what was charged; false when the window has passed."""
-        corrections: dict[int, Correction] = {}
-        for number, (want, row) in enumerate(zip(self._wants, self._rows, strict=True)):
-            if want.key not in actual:
-                continue
-            units = min(actual[want.key], want.limit)
-            bucket, seq = row[:2] if row is not None else (0, None)
-            if seq is not None or (units and not self._has_passed(want)):
-                corrections[number] = Correction(want, bucket, seq, self._at, units)
-        if not corrections:
-            return False
-        landed = await self._store_limiter.correct(list(corrections.values()))
-        rows = list(self._rows)
-        for (number, correction), found in zip(corrections.items(), landed, strict=True):
-            if found is not None:
-                rows[number] = (*found, correction.units)
-                self._metrics.settled(correction.want.key)
-        self._rows = tuple(rows)
-        return any(found is not None for found in landed)
-
-    async def renew(self) -> bool:
-        """Count from now on what was charged before; false when it no longer counts.
-
-        It never stops counting in between. Cancelling may leave it counted twice for a window.
-        """
-        held = [(number, row) for number, row in enumerate(self._rows) if row is not None]
-        if not held:
-            return True
-        if any(self._has_passed(self._wants[number]) for number, _ in held):
-            return False
-        corrections: list[Correction] = []
-        for number, (bucket, seq, units) in held:
-            want = self._wants[number]
-            corrections.append(Correction(want, bucket, seq, self._at, 0))
-            corrections.append(Correction(want, bucket, None, -1, units))
-        began = self._store_limiter.clock.monotonic()
-        landed = await self._store_limiter.correct(corrections)
-        rows = list(self._rows)
-        for (number, (_, _, units)), found in zip(held, landed[1::2], strict=True):
-            rows[number] = None if found is None else (*found, units)
-        self._rows, self._at, self._began = tuple(rows), -1, began
-        return None not in landed
-
-    @property
-    def age(self) -> float:
-        """Seconds since it was charged, as far as our clock can tell."""
-        return self._store_limiter.clock.monotonic() - self._began
-
-    def _has_passed(self, want: Want) -> bool:
-        return self.age * 1e6 >= want.span
-
-
 async def durable_rate_limit_acquire(
     *,
     buckets: Iterable[Bucket | Mapping[str, Any]] | None = None,
@@ -243,12 +169,12 @@ async def durable_rate_limit_acquire(
 ) -> RateLimitGrant:
     """Reserve units of every bucket at once, waiting until all of them have room.
 
-    Give *buckets*, or one as *key*, *limit*, *units* and *window_ms*. Whoever names the same key
-    shares it, in every process that uses the same store; requests that share a bucket are served
+    Give *buckets*, or one as *key*, *limit*, *units* and *window_ms*. Callers that name the same
+    key share it, in every process that uses the same store; requests that share a bucket are served
     in the order they came. More units than the limit wait for an empty window and charge all of
     it. After *timeout_ms* the answer has `timed_out` set and nothing was charged; 0 never waits.
 
-    Cancelling returns the place in line, and whatever was charged at that very moment.
+    Cancelling releases the place in line, and units that were charged at that very moment.
 
     >>> import asyncio
     >>> from harn.testing import fresh_runtime
@@ -289,7 +215,7 @@ async def acquire(
     metrics, shown = limiter.metrics, store_limiter.shown
     if not asked:
         nothing = Granted(-1, (None,) * len(wants))
-        held = Held(metrics, store_limiter, wants, nothing)
+        held = StoredReservation(metrics, store_limiter, wants, nothing)
         return _granted(buckets, nothing, 0, shown, held)
     clock = store_limiter.clock
     started = clock.monotonic()
@@ -303,12 +229,12 @@ async def acquire(
     if len(asked) != len(wants):
         rows = {want.key: row for want, row in zip(asked, verdict.rows, strict=True)}
         verdict = Granted(verdict.at, tuple(rows.get(want.key) for want in wants))
-    held = Held(metrics, store_limiter, wants, verdict)
+    held = StoredReservation(metrics, store_limiter, wants, verdict)
     return _granted(buckets, verdict, waited, shown, held)
 
 
 def _granted(
-    buckets: Sequence[Bucket], got: Granted, waited: int, shown: str, held: Held
+    buckets: Sequence[Bucket], got: Granted, waited: int, shown: str, held: StoredReservation
 ) -> RateLimitGrant:
     answers = [
         _answer(bucket, 0 if row is None else row[2])

@@ -1,4 +1,4 @@
-"""A model call's place in its provider's limits: a seat first, then quota, then settle.
+"""A model call within its provider's limits: a call slot first, then quota, then settle.
 
 `llm_slot` wraps any client's call. `with_rate_limit` does so too, and tries again what may work the
 next time.
@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast, overload
 
+from harn.checks import whole_number
 from harn.clock import sleep_until
 from harn.current import current_runtime
 from harn.duration import Duration, to_ms
-from harn.errors import HarnError, InvalidOption, RateLimitError
-from harn.ratelimit.buckets import RateLimitGrant, check_whole
+from harn.errors import HarnError, RateLimitError
+from harn.ratelimit.buckets import RateLimitGrant, check_units
 from harn.ratelimit.call_slots import CallSlots, CallSlotsByRoute
 from harn.ratelimit.limiter import Limiter, acquire
 from harn.ratelimit.provider_limits import (
@@ -85,7 +86,7 @@ class LlmSlot:
             self._release_call_slots()
 
     async def sending(self) -> None:
-        """Say that the request goes out now: a reservation that has grown old is dated anew.
+        """Say that the request goes out now: an old reservation counts again from this moment.
 
         Call it where your client may have waited since the block was entered, for a connection or
         a lock; `llm_call` and `llm_stream` do. A request may be under way to its provider for
@@ -111,7 +112,7 @@ class LlmSlot:
         """
         for name, value in (("input_tokens", input_tokens), ("output_tokens", output_tokens)):
             if value is not None:
-                check_whole(name, value, 0)
+                check_units(name, value)
         went_in = self._tokens[0] if input_tokens is None else input_tokens
         came_out = self._tokens[1] if output_tokens is None else output_tokens
         self._tokens = (went_in, came_out)
@@ -124,7 +125,7 @@ class LlmSlot:
         return await self._grant.settle({key: actual[key] for key in held})
 
     async def retry_after(self, hint: Any) -> float | None:
-        """Keep everybody from this route, in every process, for as long as *hint* says.
+        """Keep all callers from this route, in every process, for as long as *hint* says.
 
         *hint* is a number of seconds, the text of a `Retry-After` header, a mapping of headers,
         or a response or error that has them. Returns the seconds (an hour at the most), or None
@@ -143,7 +144,7 @@ class LlmSlot:
     async def feedback(
         self, headers: Mapping[str, str] | None, *, status: int | None = None
     ) -> float | None:
-        """Learn from the *headers* of an answer; returns the seconds that everybody now waits.
+        """Learn from the *headers* of an answer; returns the seconds that all callers now wait.
 
         Headers that only matter to refused calls (`Retry-After`) are read with a *status* that
         says so; a count that has reached 0 is read from every answer.
@@ -211,13 +212,13 @@ def llm_slot(
 ) -> LlmSlot:
     """Wait until a call to *provider* is within its limits; use it as `async with`.
 
-    First comes a seat among the calls under way in this process, then the quota of provider and
-    model together, reserved for the tokens given. Inside, make the call with any client, then
-    `await slot.settle(input_tokens=..., output_tokens=...)` with what it has used. An error with
-    the status 429, 503 or 529 and a `Retry-After` that leaves the block makes everybody wait, in
-    every process; `slot.retry_after` says the same by hand.
+    First it waits for a call slot, which bounds the calls under way in this process, then for the
+    quota of provider and model together, reserved for the tokens given. Inside, make the call with
+    any client, then `await slot.settle(input_tokens=..., output_tokens=...)` with what it has used.
+    An error with the status 429, 503 or 529 and a `Retry-After` that leaves the block makes all
+    callers wait, in every process; `slot.retry_after` says the same by hand.
 
-    Cancelling the wait gives the seat and the quota back; inside the block the quota stays used.
+    Cancelling the wait releases the call slot and the quota; inside the block the quota stays used.
 
     >>> import asyncio
     >>> from harn import llm_rate_limit
@@ -231,8 +232,8 @@ def llm_slot(
     True
     """
     check_route(provider, model)
-    check_whole("input_tokens", input_tokens, 0)
-    check_whole("output_tokens", output_tokens, 0)
+    check_units("input_tokens", input_tokens)
+    check_units("output_tokens", output_tokens)
     return LlmSlot(provider, model, input_tokens, output_tokens)
 
 
@@ -287,8 +288,7 @@ async def with_rate_limit(
     >>> asyncio.run(main())
     'hello'
     """
-    if type(max_retries) is not int or max_retries < 0:
-        raise InvalidOption("max_retries", max_retries, "a whole number from 0 on")
+    whole_number("max_retries", max_retries, least=0)
     pause = to_ms(backoff_ms, "backoff_ms") / 1000
     check_callable(fn)
     runtime = current_runtime()

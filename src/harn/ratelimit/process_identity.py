@@ -1,8 +1,8 @@
 """Who holds a ticket: a process, named so that its neighbours can tell whether it still lives.
 
-A process that was killed cannot give its place in line back. Its lease runs out after a few
-seconds; on the same machine we need not wait for that, because the kernel knows better. Where it
-cannot be asked (another host, another container's processes), the lease decides.
+A process that was killed cannot release its place in line. Its lease expires after a few seconds.
+On the same machine we need not wait for that, because the kernel knows which processes run. Where
+it cannot be asked (another host, another container's processes), the lease decides.
 """
 
 from __future__ import annotations

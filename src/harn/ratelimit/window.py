@@ -5,7 +5,7 @@ counting. A row that is charged later never expires earlier, so only the head of
 expire, and the sum of what counts is kept instead of recomputed: charging, expiring and refusing
 cost the same with ten rows in the window as with a hundred thousand.
 
-Who names the same key with another limit or span adds a *rule*, and every rule holds for all
+A request that names the key with another limit or span adds a *rule*, and every rule holds for all
 (`rules.py`). A row is kept for the longest span in force, which is the bucket's own; it leaves a
 shorter span so much earlier. Each of the other rules has its own head and its own sum. When the
 longest span changes, so does the instant with which every row is stored: by the same amount.
@@ -15,8 +15,8 @@ The last few rows travel with the bucket itself and are written out, many at a t
 enough of them: charging a bucket changes one record, not two.
 
 A clock that was set back leaves rows that would expire too late. No row can have to live longer
-than one span from now, so they are cut back to that: nothing is admitted too early, and nobody
-waits longer than a window.
+than one span from now, so they are cut back to that: nothing is admitted too early, and no
+caller waits longer than a window.
 
 Nothing here awaits, reads a clock or knows a store. Times are whole microseconds.
 """
@@ -30,7 +30,7 @@ from typing import Any
 from harn.ratelimit.rules import Row, Rule, ends, read_rules, without_implied, write_rules
 
 LONGEST_PAUSE = 3_600_000_000
-"""An hour: nobody is kept waiting longer by what a provider, or a poisoned store, says."""
+"""An hour: no provider, and no damaged store, makes callers wait longer."""
 
 SPILL = 32
 """Rows that a bucket holds itself."""
@@ -93,7 +93,7 @@ class Window:
         self.tail_us = tail_us
         """When the newest row expires."""
         self.paused_us = paused_us
-        """Nothing is admitted before this: somebody was told to come back later."""
+        """Nothing is admitted before this: a provider asked to wait."""
         self.limit = limit
         self.span = span
         """With *limit* the rule with the longest span in force; both are 0 without any."""
@@ -132,7 +132,7 @@ class Window:
         )
 
     def is_settled(self, now: int) -> bool:
-        """Tell whether nothing has run out since it was last looked at: the usual case."""
+        """Tell whether no row, rule or pause has expired since the last look: the usual case."""
         return (
             now - self.span < self.named <= now
             and self.tail_us <= now + self.span
@@ -216,7 +216,7 @@ class Window:
         return False
 
     def clear(self) -> None:
-        """Count nothing any more."""
+        """Count no row."""
         if self.head != self.next or self.live:
             self.head, self.live, self.changed = self.next, 0, True
             self.spilled, self.recent = self.next, b""
@@ -356,7 +356,7 @@ class Window:
         return (number - self.spilled) * OWN.size
 
     def spill(self) -> list[Row]:
-        """Let go of what has expired; return the rows to write out, if there are enough."""
+        """Drop own rows that have expired; return the rows to write out, if there are enough."""
         if self.head > self.spilled:
             self.recent = self.recent[self._place(self.head) :]
             self.spilled = self.head
