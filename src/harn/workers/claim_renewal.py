@@ -34,6 +34,8 @@ LOOKS = 6
 RENEW_AT = 1 / 3
 GIVE_UP_AT = 0.9
 """Parts of its life after which a claim is renewed, and given up if that has not worked."""
+PATIENCE = 1.0
+"""Seconds that the store has to answer at least, however short a claim lives."""
 
 
 class HeldClaim:
@@ -170,6 +172,8 @@ class ClaimRenewal:
 
 
 def _by(held: list[HeldClaim], now: float) -> float:
-    """Return when an answer is too late; a process that was paused still gets one look's time."""
-    late = min(one.renewed_at + one.ttl * GIVE_UP_AT for one in held)
-    return max(late, now + min(one.ttl for one in held) / LOOKS)
+    """Return when an answer is too late: when the first claim of *held* is given up.
+
+    But not at once: a connection may have to be opened first, or the process was paused.
+    """
+    return max(now + PATIENCE, min(one.renewed_at + one.ttl * GIVE_UP_AT for one in held))
