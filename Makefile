@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 UV := python3 -m uv
 
-.PHONY: uv help demo test check lint types interop bench stress matrix mutants docs audit lock
+.PHONY: uv help demo test check coverage lint types interop bench stress matrix mutants docs audit lock
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,8 +23,11 @@ lint: uv ## ruff, both kinds
 types: uv ## mypy --strict over src, tests, tools and bench
 	$(UV) run mypy
 
-check: ## everything CI does: tests, lint, types, the demo
+check: ## everything CI does: tests, lint, types, coverage, the demo
 	bash .ci/run
+
+coverage: uv ## branches that the whole suite takes, against a floor (FLOOR=90)
+	bash .ci/coverage all
 
 interop: uv ## other projects' own clients and servers against ours
 	UV_PROJECT_ENVIRONMENT=.venv-interop $(UV) run --group interop pytest -n 0 tests/interop
