@@ -76,7 +76,7 @@ def _invoke(argv: Sequence[str]) -> int:
             raise
         return _fail(STOPPED[stopped.code], int(stopped.code or 0))
     except BrokenPipeError:
-        # Whoever read our output has gone: nothing to say, and nobody to say it to.
+        # The reader of our output has gone: there is nothing to say, and nothing reads it.
         sys.stderr.close()
         return 1
     except HarnError as error:

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
+from harn.cli.orchestrator import DEFAULT_CONFIG
 from harn.cli.output import emit, say
-from harn.cli.target import DEFAULT_CONFIG, CommandTarget, common
+from harn.cli.target import CommandTarget, common
 from harn.escaping import one_line, to_json
 from harn.orchestrator import (
     ManifestProblems,

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from harn.cli.orchestrator import DEFAULT_CONFIG
 from harn.cli.stoppable import run_stoppable
 from harn.cli.store_choice import insecure_flag, runtime_for, usable_store
 from harn.errors import StorageError
@@ -19,8 +20,6 @@ from harn.stopping import Stopping
 from harn.storage import check_there
 
 T = TypeVar("T")
-
-DEFAULT_CONFIG = Path("harn.toml")
 
 
 @dataclass(frozen=True, slots=True)

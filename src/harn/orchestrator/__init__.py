@@ -10,6 +10,7 @@ secret_names.py       where secrets are; their values are read at the start
 manifest_plan.py      a manifest made ready, before any of it is in force
 manifest_changes.py   what differs between two plans
 service.py            the composition root: start, reload, drain
+exposure.py           where it may listen
 admin_verbs.py        what an operator may ask of a running service
 admin_socket.py       the socket in the state directory, and who owns it
 finishing.py          waiting for the pool tasks that a dispatch caused
@@ -36,6 +37,7 @@ from harn.orchestrator.admin_verbs import (
     verb,
 )
 from harn.orchestrator.exports import Exports
+from harn.orchestrator.exposure import check_exposure
 from harn.orchestrator.intake import Intake, Reply
 from harn.orchestrator.manifest import (
     Manifest,
@@ -47,7 +49,7 @@ from harn.orchestrator.manifest_consumer import manifest_consumer
 from harn.orchestrator.manifest_errors import ManifestProblems, Problem
 from harn.orchestrator.manifest_schema import manifest_schema
 from harn.orchestrator.manifest_triggers import ManifestTrigger, unservable
-from harn.orchestrator.service import NotNow, Service, check_exposure
+from harn.orchestrator.service import NotNow, Service
 from harn.orchestrator.views import (
     explain,
     inspection,

@@ -2,7 +2,7 @@
 
 The answer is 2xx only once the event is in the store, with the claim on its delivery in the same
 transaction. An unknown path and a bad signature get the same 401, and neither is parsed. Refusals
-are counted and told in the log once a minute at most, so that nobody can fill it.
+are counted and told in the log once a minute at most, so that no sender can fill it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MOST_IN_FLIGHT = 4096
 TELL_EVERY_MS = 60_000
 _FORMATS = {"json": "JSON", "form": "a form"}
 
-_NOBODY = Hook("", "", "webhook", "github", (Key(os.urandom(32)),))
+_NO_HOOK = Hook("", "", "webhook", "github", (Key(os.urandom(32)),))
 """What an unknown path is checked against, so that it takes as long as a known one."""
 
 
@@ -137,7 +137,7 @@ class Intake:
     async def _receive(self, path: str, headers: Headers, body: bytes) -> Reply:
         hook = self._hooks.get(path)
         now_ms = self.runtime.clock.now_ms()
-        proven = prove(hook or _NOBODY, headers, body, now_ms / 1000)
+        proven = prove(hook or _NO_HOOK, headers, body, now_ms / 1000)
         if hook is None or not isinstance(proven, Proven):
             self._note_refusal("unknown path" if hook is None else getattr(proven, "reason", ""))
             return UNAUTHORIZED

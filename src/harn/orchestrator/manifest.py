@@ -7,7 +7,7 @@
     [a2a]                        allow: hosts and networks that are not public; card
     [[triggers]]                 id, kind, provider, match, handler, gates, retry, secrets ...
 
-Handlers are looked up (`bound`) when somebody is going to run them; reading imports nothing.
+Handlers are looked up (`bound`) when they are going to run; reading imports nothing.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Manifest:
         return next((each for each in self.triggers if each.id == id), None)
 
     def resolver(self) -> Exports:
-        """Return a fresh view of the exports; each one imports anew what has changed."""
+        """Return a fresh view of the exports; each one imports again what has changed."""
         return Exports(self.path.parent, self.exports)
 
     def bound(self, trigger: ManifestTrigger, exports: Exports) -> Binding:

@@ -196,7 +196,7 @@ def binding_of(trigger: ManifestTrigger, handler: Any) -> Binding:
 
 
 def unservable(trigger: ManifestTrigger) -> str | None:
-    """Say why a trigger cannot be served over HTTP: nobody could prove who they are."""
+    """Say why a trigger cannot be served over HTTP: no sender could prove who it is."""
     if trigger.kind == "webhook" and not trigger.secrets.get("signing"):
         return 'a webhook is served with secrets = { signing = "NAME" }'
     proofs = trigger.secrets.get("bearer") or trigger.secrets.get("signing")

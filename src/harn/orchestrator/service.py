@@ -7,7 +7,6 @@ be imported or a secret that is missing leaves a running service as it was.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harn.clock import resolve
-from harn.errors import HarnError, ManifestError
+from harn.errors import HarnError
 from harn.orchestrator.admin_verbs import Options, Running, Verb
+from harn.orchestrator.exposure import check_reach
 from harn.orchestrator.intake import Intake
-from harn.orchestrator.manifest import Manifest, check_bind
+from harn.orchestrator.manifest import Manifest
 from harn.orchestrator.manifest_changes import AT_START, changes
 from harn.orchestrator.manifest_plan import Plan, plan_serving, plan_triggers
 from harn.storage import Store
@@ -53,7 +53,7 @@ class Service:
         self.intake = Intake(runtime)
         self.plan: Plan | None = None
         self.host: str | None = None
-        """Where requests come in, once they do: a reload must not open it to everybody."""
+        """Where requests come in, once they do: a reload must not open it to the world."""
         self._consumers: dict[str, tuple[Consumer, asyncio.Task[Any]]] = {}
         self._others: list[tuple[Consumer, asyncio.Task[Any]]] = []
         """Consumers of an earlier manifest with jobs under way, and those that operators start."""
@@ -287,32 +287,3 @@ class Service:
             await self.triggers.dispatcher.changed()
         if self._asked:
             await asyncio.wait(self._asked)
-
-
-def check_exposure(bind: str, admin_keys: Sequence[bytes]) -> tuple[str, int]:
-    """Return where to listen; beyond this machine only with operators' keys."""
-    host, port = check_bind(bind)
-    check_reach(host, admin_keys)
-    return host, port
-
-
-def check_reach(host: str, admin_keys: Sequence[bytes]) -> None:
-    """Refuse to listen on *host* without operators' keys, unless it is this machine only."""
-    if not admin_keys and not is_loopback(host):
-        raise ManifestError(
-            f"{host} can be reached from outside; set [serve] keys, or bind to 127.0.0.1"
-        )
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether *host* is this machine only.
-
-    >>> is_loopback("127.0.0.1"), is_loopback("0.0.0.0"), is_loopback("localhost")
-    (True, False, True)
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

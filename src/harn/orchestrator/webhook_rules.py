@@ -1,6 +1,6 @@
 """What a request to a trigger says, once its signature has been checked: pure.
 
-Nothing that decides comes from a header that nobody signed: the kind of event, like its payload, is
+Nothing that decides comes from a header that is not signed: the kind of event, like its payload, is
 read from the body, the trigger says whether that is JSON or a form, and the tenant belongs to the
 key that signed.
 """
@@ -68,7 +68,7 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """A request from somebody we know."""
+    """A request whose sender is known."""
 
     delivery: str
     digest: str

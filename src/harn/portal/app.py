@@ -65,13 +65,13 @@ class Served(Operated, Protocol):
 
 def build_app(served: Served, routes: Sequence[BaseRoute] = ()) -> ASGIApp:
     """Make the application for *served*; *routes* come before its own."""
-    return Doorkeeper(served, Starlette(routes=_routes(served, routes)))
+    return HeadCheck(served, Starlette(routes=_routes(served, routes)))
 
 
 def build_admin_app(served: Served) -> ASGIApp:
     """Make the application behind the socket of a state directory: operators' verbs only."""
     api = Route("/{path:path}", AdminApi(served).answer, methods=_METHODS)
-    return Doorkeeper(served, Starlette(routes=[api]))
+    return HeadCheck(served, Starlette(routes=[api]))
 
 
 def _routes(served: Served, routes: Sequence[BaseRoute]) -> list[BaseRoute]:
@@ -86,10 +86,10 @@ def _routes(served: Served, routes: Sequence[BaseRoute]) -> list[BaseRoute]:
         Route("/admin/reload", operators, methods=["POST"]),
         Route("/api/v1/{path:path}", operators, methods=_METHODS),
     ]
-    return [*known, Route("/{path:path}", Anywhere(served, known))]
+    return [*known, Route("/{path:path}", OtherRequests(served, known))]
 
 
-class Anywhere:
+class OtherRequests:
     """Every other request: an event for a trigger, or a refusal, in JSON whatever the method."""
 
     def __init__(self, served: Served, routes: Sequence[BaseRoute]) -> None:
@@ -130,7 +130,7 @@ class Anywhere:
         return found
 
 
-class Doorkeeper:
+class HeadCheck:
     """What every request passes first: its head is checked before any of it is used."""
 
     def __init__(self, served: Served, app: ASGIApp) -> None:

@@ -30,7 +30,7 @@ TELL_EVERY = 60.0
 class ServerLog(logging.Logger):
     """What the server says of its connections, in harn's log.
 
-    Its warnings are about requests that cannot be read: anyone can send many, so they are counted
+    Its warnings are about requests that cannot be read: a sender can send many, so they are counted
     and told at most once a minute.
     """
 
@@ -65,7 +65,7 @@ class ServerLog(logging.Logger):
             self._timer.cancel()
 
 
-class Impatient(H11Protocol):
+class TimedConnection(H11Protocol):
     """A connection that is closed when it says nothing for a while, or says it too slowly."""
 
     def __init__(self, *args: Any, log: ServerLog, **kwargs: Any) -> None:
@@ -93,7 +93,7 @@ class Impatient(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """A server that leaves signals to whoever runs it."""
+    """A server that leaves signals to the process that runs it."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -105,7 +105,7 @@ class Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and tell whoever waits for it."""
+        """Start, and set `up`."""
         await super().startup(sockets)
         self.up.set()
 
@@ -118,7 +118,7 @@ class Listening:
         self._log = ServerLog()
         config = uvicorn.Config(
             app,
-            http=partial(Impatient, log=self._log),  # type: ignore[arg-type]
+            http=partial(TimedConnection, log=self._log),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             access_log=False,

@@ -83,7 +83,7 @@ async def _until_empty() -> None:
 
 
 async def _told() -> dict[str, Any]:
-    """Read in the log what happened; nobody is asked."""
+    """Read in the log what happened; no process is asked."""
     from harn import event_log_read
 
     tenants = {e.id: e.payload["tenant_id"] for e in await event_log_read("worker.reviews")}

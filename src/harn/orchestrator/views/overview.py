@@ -75,7 +75,8 @@ def shares_of(block: dict[str, Any], since: dict[str, int] | None = None) -> lis
     """Compare what each busy key was served with what its weight entitles it to, in percent.
 
     A key is busy while it has jobs ready or in flight. What was served counts from the totals in
-    *since*, by key; without them, from the beginning. A queue in line order entitles nobody.
+    *since*, by key; without them, from the beginning. In a queue in line order
+    no key is entitled to a share.
 
     >>> a = {"fairness_key": "a", "weight": 3, "ready_jobs": 9, "in_flight": 0}
     >>> b = {"fairness_key": "b", "weight": 1, "ready_jobs": 9, "in_flight": 1}
