@@ -86,7 +86,7 @@ class Contestant:
     series: str = ""
     size: float | None = None
     rounds: int = ROUNDS
-    """Fewer for whoever is slow and far away."""
+    """Fewer for a contestant that is slow and far away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +274,7 @@ def _go_on(entry: Entry, rounds: int, until: float) -> None:
 
 
 def _plan(entries: list[Entry], seconds: float) -> None:
-    """Plan all the rounds that are wanted, then take from whoever would spend most until it fits.
+    """Plan all the rounds that are wanted, then take from the slowest until it fits.
 
     It is planned again after each round: the first one may have filled files and warmed caches.
     """

@@ -6,7 +6,7 @@ A peer that cannot be installed is left out, in one line that says why; the rest
 
 Peers run as processes. `play` starts a script of `peer_scripts/` in the peer's environment with one
 JSON argument and reads one JSON line: what one operation cost, in microseconds. The floor and harn
-are played by the same scripts' protocol in this very environment (`HERE`), so that nobody has an
+are played by the same scripts' protocol in this environment (`HERE`), so that none has an
 advantage from being at home.
 """
 
@@ -111,7 +111,7 @@ def python_of(peer: Peer) -> Path:
 def install_all(seconds: float) -> None:
     """Make the environments that are missing, so that no subject's time goes on them.
 
-    Whoever is still missing after *seconds* is left to the subject that wants it.
+    A peer still missing after *seconds* is left to the subject that wants it.
     """
     until = time.monotonic() + seconds
     for peer in [each for each in globals().values() if isinstance(each, Peer)]:
@@ -183,7 +183,7 @@ def contestant(
     series: str = "", size: float | None = None, rounds: int = ROUNDS,
     hear: Hear | None = None, **what: Any,
 ) -> list[Contestant]:  # fmt: skip
-    """Return the one who plays *script*, or nobody if the peer cannot be installed.
+    """Return the contestant of *script*, or none if the peer cannot be installed.
 
     *hear* is given whatever else the script tells.
     """

@@ -14,7 +14,7 @@ long: one round.
 **A dequeue** takes the next of the queue at two sizes: 1,000 tasks in 10 partitions and 1,000,000
 in 100,000. `priority` knows no partitions: it has ten priorities at both sizes; with 100,000
 distinct ones ("every key a priority") each line is short and the heap of lines is long. The handles
-are kept, as by whoever waits for them: freeing a task is no part of taking it from the queue.
+are kept, as by a caller that waits for them: freeing a task is no part of taking it from the queue.
 
 **A durable submit** waits for the disk: alone, and with 1,000 under way. **A journal** of one
 million records is opened; its unit is seconds.

@@ -20,7 +20,7 @@ a fresh process, so it is measured once. With harn they have 100,000 keys that t
 has a deque for each key; the others know no keys. anyio, which would want six gigabytes and a
 minute, has 100,000 to hold. aiometer takes no part: it wants the whole list beforehand.
 
-Everybody runs in a process of its own, with a warm-up in it that is not timed.
+Each contestant runs in a process of its own, with a warm-up in it that is not timed.
 """
 
 from __future__ import annotations

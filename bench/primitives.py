@@ -7,7 +7,7 @@ that.
 - *one message*: put it in and take it out again, in one task; nothing ever waits.
 - *a stream*: a producer and a consumer at capacity 256; each waits once per 256 messages.
 - *hand over*: the same at capacity 1, where each message makes both sides wait.
-- *uncontended*: take it and give it back; nobody else wants it.
+- *uncontended*: take it and release it; no other task wants it.
 - *contended*: ten tasks want it and hold it for one turn of the loop.
 """
 

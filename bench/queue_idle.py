@@ -2,7 +2,7 @@
 
 Median of five jobs in each play (DBOS: three, and fewer rounds), enqueued at random moments by
 another process, each on disk before the worker may see it; then the processor time that the
-worker's process takes while it waits, in percent of one core. Whoever can be woken is woken: harn
+worker's process takes while it waits, in percent of one core. Those that can be woken are: harn
 on SQLite by its own hint between processes, on PostgreSQL by NOTIFY, as PgQueuer, procrastinate,
 SAQ and the bare loop. The bare loop on SQLite asks for `data_version` every millisecond. huey and
 DBOS poll as they do by default; litequeue and persist-queue know no worker and look every 50 ms.

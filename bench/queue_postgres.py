@@ -7,7 +7,7 @@ driver. Here: enqueue, and claim to ack one by one and with ten at once in each 
 
 | contestant | killed worker | attempts, results, log | fair share |
 |---|---|---|---|
-| bare psycopg | stays claimed for ever | none | no |
+| bare psycopg | stays claimed forever | none | no |
 | harn | lease runs out, done again | all | yes, on |
 | procrastinate | stalled until retried by hand | events | no |
 | PgQueuer | heartbeat runs out | log | no; acks are written up to a batch later |

@@ -1,6 +1,6 @@
 """A queue in a SQLite file: harn, what users would pick instead, and the bare engine.
 
-Everybody is played by a process of its own through the same protocol (`peer_scripts/_play.py`).
+Each is played by a process of its own through the same protocol (`peer_scripts/_play.py`).
 
 - *enqueue*: one job at a time, each on disk when the call returns.
 - *claim to ack*: jobs that do nothing, their own worker; one by one, with a concurrency of ten, and
@@ -9,12 +9,12 @@ Everybody is played by a process of its own through the same protocol (`peer_scr
 - *a job's life*: enqueued by hundreds, in one call where there is one, then claimed and acked with
   a hundred in flight; the sum of both.
 
-Durability: everybody syncs each commit (WAL with `synchronous=FULL`; DBOS and persist-queue leave
+Durability: all sync each commit (WAL with `synchronous=FULL`; DBOS and persist-queue leave
 SQLite's own FULL, DBOS with the rollback journal). What else each keeps for that:
 
 | contestant | killed worker | attempts, results, log | fair share |
 |---|---|---|---|
-| bare apsw | stays claimed for ever | none | no |
+| bare apsw | stays claimed forever | none | no |
 | harn | lease runs out, done again | all | yes, on |
 | huey | **lost: taking deletes, no ack** | result store off | no |
 | litequeue | stays locked, by hand | times only | no |

@@ -1,6 +1,6 @@
 """Rate limits: harn beside what users would pick instead, asked one after the other from a loop.
 
-The limit is so high that nobody waits: this is the price of being counted.
+The limit is so high that no caller waits: this is the price of being counted.
 
 | contestant | counts where | shared by processes | survives a killed process | window |
 |---|---|---|---|---|
@@ -13,7 +13,7 @@ The limit is so high that nobody waits: this is the price of being counted.
 The two in memory promise less and are shown for what the promise costs; goals are set against those
 who keep it. *Five buckets* are all or nothing in harn and the floor, in one transaction; the others
 ask five limiters in turn, and what was taken before a refusal stays taken. *Four processes* share
-one file. Everybody runs in processes of its own.
+one file. Each contestant runs in processes of its own.
 """
 
 from __future__ import annotations

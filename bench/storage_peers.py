@@ -1,7 +1,7 @@
 """The event log on SQLite beside the nearest thing that others have: their put. All of them sync.
 
 Append a small record: *one at a time*, each on disk when the call returns; *a hundred under way*;
-and one at a time in each of *four processes* on one file. Nobody else here keeps a log: a queue's
+and one at a time in each of *four processes* on one file. No peer here keeps a log: a queue's
 put is the same work, a row with a number of its own and a payload, and it is deleted or marked
 later. DBOS has streams of values, written by a workflow.
 

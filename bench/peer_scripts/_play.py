@@ -1,7 +1,7 @@
 """What the queue scripts share: one protocol, so that every contestant is timed the same way.
 
 A script says how its library makes its tables (`make`), puts one job in (`putter`), fills a queue
-quickly (`filler`, not timed) and runs a worker for ever (`work`). It is started with one JSON
+quickly (`filler`, not timed) and runs a worker forever (`work`). It is started with one JSON
 argument and prints one JSON line, `{"us": ...}`.
 
 - *enqueue*: *n* jobs one at a time on an open connection, each durable when its call returns.
@@ -14,7 +14,7 @@ argument and prints one JSON line, `{"us": ...}`.
 - *idle*: a worker is idle; the median, from the call that enqueues a job to its handler. Then, for
   a while without a job, the processor time of the worker's process, in percent of one core.
 
-The handler appends a line to a file: that is how the end is seen from outside, for everybody alike.
+The handler appends a line to a file: that is how the end is seen from outside, for all alike.
 """
 
 from __future__ import annotations
