@@ -1,4 +1,4 @@
-"""The fixtures that rooms share: a clock, a runtime on it, a store of each kind, the command line."""
+"""The fixtures that rooms share: a clock, a runtime on it, a store of each kind, commands."""
 
 from __future__ import annotations
 
