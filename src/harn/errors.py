@@ -23,6 +23,9 @@
     ├─ WorkerDied                a worker process ended under its task
     ├─ DeadlineExceeded          a deadline passed; also a TimeoutError
     ├─ ClaimLost                 another consumer holds the job now
+    ├─ JobError                  a job's result cannot be had
+    │  ├─ JobFailed              the job is dead; `.error`, `.traceback`
+    │  └─ JobCancelled           the job was cancelled or purged
     ├─ StorageError
     │  ├─ StorageBusy            the store is locked or full of waiters; try again
     │  ├─ StorageCorrupt         a record or page that cannot be read
@@ -40,7 +43,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from harn.workers.job_state import JobState
 
 
 class HarnError(Exception):
@@ -180,6 +186,35 @@ class DeadlineExceeded(HarnError, TimeoutError):
 
 class ClaimLost(HarnError):
     """The claim was superseded: another consumer may be working on this job now."""
+
+
+class JobError(HarnError):
+    """A job's result cannot be had; *job* is its state, where it is known."""
+
+    def __init__(self, message: str, job: JobState | None = None) -> None:
+        super().__init__(message)
+        self.job = job
+
+
+class JobFailed(JobError):
+    """The job is dead: it failed on its last attempt, or was given up.
+
+    *error* and *traceback* tell of its last attempt.
+    """
+
+    @property
+    def error(self) -> str | None:
+        """What the last attempt failed with."""
+        return None if self.job is None else self.job.error
+
+    @property
+    def traceback(self) -> str | None:
+        """Where it failed, as far as it was kept."""
+        return None if self.job is None else self.job.traceback
+
+
+class JobCancelled(JobError):
+    """The job was cancelled or purged before it was done."""
 
 
 class StorageError(HarnError):

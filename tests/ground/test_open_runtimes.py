@@ -264,7 +264,7 @@ async def test_things_of_one_loop_used_on_another_point_to_from_thread(tmp_path:
 async def test_from_thread_is_the_way_from_another_loop(tmp_path: Path) -> None:
     async def other() -> int:
         queue = await asyncio.to_thread(from_thread, worker_queue, "jobs")
-        done: EnqueueReceipt = await asyncio.to_thread(from_thread, queue.enqueue, 1)
+        done: EnqueueReceipt[object] = await asyncio.to_thread(from_thread, queue.enqueue, 1)
         return done.job_id
 
     async with Runtime(state_dir=tmp_path):

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -165,7 +166,8 @@ async def test_no_call_ends_in_a_bare_exception(path: Path, damage: str) -> None
             queue.summary,
             harn.worker_queues,
         ):
-            [answer] = await asyncio.gather(call(), return_exceptions=True)
+            answers: list[Any] = await asyncio.gather(call(), return_exceptions=True)
+            answer = answers[0]
             assert not isinstance(answer, Exception) or isinstance(answer, HarnError), answer
 
 

@@ -155,7 +155,7 @@ async def steal(queue: Any, clock: FakeClock) -> None:
         look_by(state, 0)
         yield from save_queue(state)
         rows = yield ask("one_job", queue_id=1, id=1)
-        yield from settle_jobs(state, [(1, 2, 1, 1, rows[0][5], None, None)])
+        yield from settle_jobs(state, [(1, 2, 1, 1, rows[0][5], None, None, None)])
 
     await harn.current_runtime().service(Store).run(expire)
     assert await queue.claim_next("thief", ttl="1h") is not None

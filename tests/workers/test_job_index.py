@@ -13,7 +13,7 @@ from harn import ClaimLost, NewJob, SchedulerPolicy, worker_queue
 from harn.context import current_frame_var
 from harn.storage import Store
 from harn.storage.log.rebuild import compare
-from harn.storage.queue import JobIndex
+from harn.storage.queue import JobIndex, end_claims_of
 from harn.testing import FakeClock, fresh_runtime
 from harn.workers import Claim, WorkerQueue
 
@@ -24,7 +24,7 @@ STEPS = st.lists(
             st.just("enqueue"),
             st.lists(st.tuples(KEYS, st.integers(0, 2), st.sampled_from([None, "2m"])), max_size=5),
         ),
-        st.tuples(st.just("claim"), st.tuples(st.integers(0, 2), st.integers(1, 5))),
+        st.tuples(st.just("claim"), st.tuples(st.integers(0, 3), st.integers(1, 5))),
         st.tuples(
             st.sampled_from(["ack", "ack", "fail", "retry", "release", "renew", "delay"]),
             st.integers(0, 20),
@@ -33,6 +33,9 @@ STEPS = st.lists(
         st.tuples(st.just("purge"), st.none()),
         st.tuples(st.just("trim"), st.sampled_from(["", ".claims", ".responses"])),
         st.tuples(st.just("summary"), st.none()),
+        st.tuples(st.sampled_from(["cancel", "again"]), st.integers(1, 12)),
+        st.tuples(st.sampled_from(["pause", "resume"]), KEYS),
+        st.tuples(st.just("die"), st.none()),
     ),
     min_size=10,
     max_size=40,
@@ -139,11 +142,24 @@ async def act(queues: Any, held: list[Claim], clock: Any, step: str, detail: Any
         )
     elif step == "claim":
         which, n = detail
-        held += await queues[which].claim_many("w", n, ttl="5m")
+        if which == len(queues):
+            await claim_under_a_lease(queue, n)
+        else:
+            held += await queues[which].claim_many("w", n, ttl="5m")
     elif step == "advance":
         await clock.advance(minutes=detail)
     elif step == "purge":
         await queue.purge()
+    elif step in ("cancel", "again", "pause", "resume"):
+        await {
+            "cancel": lambda: queue.cancel(detail, "not wanted"),
+            "again": lambda: queue.retry(detail),
+            "pause": lambda: queue.pause(tenant_id=detail, reason="busy"),
+            "resume": lambda: queue.resume(tenant_id=detail),
+        }[step]()
+    elif step == "die":
+        runtime = queue.runtime
+        await queue.store.run(lambda: end_claims_of(queue.name, "lease", runtime.ids.new))
     elif step == "summary":
         await queue.summary()
     elif step == "trim":
@@ -161,3 +177,8 @@ async def act(queues: Any, held: list[Claim], clock: Any, step: str, detail: Any
             }[step]()
         except ClaimLost:
             held.remove(claim)
+
+
+async def claim_under_a_lease(queue: Any, n: int) -> None:
+    """Claim jobs as a consumer does that renews a lease."""
+    await queue.operations.claim(lambda: queue.claiming("w", n, 300_000, lease="lease"))

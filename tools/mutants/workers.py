@@ -14,8 +14,8 @@ MUTANTS = (
     Mutant(
         "settled-claim-acts-again",
         "storage/queue/settle.py",
-        "    if job.state in (ACKED, PURGED, DEAD) or not job.held:",
-        "    if job.state in (ACKED, PURGED, DEAD):",
+        "    if job.state in SETTLED_STATES or not job.held:",
+        "    if job.state in SETTLED_STATES:",
         (
             "workers/test_queue.py::"
             "test_A1_a_second_call_on_a_settled_claim_is_false_and_changes_nothing",
@@ -25,8 +25,8 @@ MUTANTS = (
     Mutant(
         "claim-outlives-its-expiry",
         "storage/sql/jobs.sql",
-        "WHERE queue_id = :queue_id AND wake_at <= :until ORDER BY wake_at LIMIT :limit;",
-        "WHERE queue_id = :queue_id AND wake_at < :until ORDER BY wake_at LIMIT :limit;",
+        "state IN (2, 3) AND wake_at <= :until",
+        "state IN (2, 3) AND wake_at < :until",
         ("workers/test_queue.py::test_C5_a_silent_consumer_loses_its_claim",),
         "a claim is still held at the moment it expires",
     ),
@@ -119,8 +119,8 @@ MUTANTS = (
     Mutant(
         "release-refunds-an-earlier-round",
         "storage/queue/job_index.py",
-        "        if to.attempts < job.attempts and job.claim_round == self._state.round:",
-        "        if to.attempts < job.attempts:",
+        "        if is_released and job.claim_round == self._state.round:",
+        "        if is_released:",
         (
             "workers/test_fairshare.py::"
             "test_D5_a_job_given_back_in_a_later_round_earns_its_key_no_turn",

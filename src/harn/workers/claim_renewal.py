@@ -20,12 +20,12 @@ from harn.errors import HarnError
 from harn.stopping import last_calls
 from harn.storage import Store
 from harn.storage.leases import Heartbeat
-from harn.storage.queue import Settlement, SettlementResult, settle_claims
+from harn.storage.queue import Settlement, SettlementResult, job_states, settle_claims
 from harn.unsettled import PartialHandoff, UnsettledSources
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
-    from harn.workers.queue import Claim
+    from harn.workers.claim import Claim
 
 logger = logging.getLogger("harn.workers")
 
@@ -80,6 +80,22 @@ class ClaimRenewal:
     def let_go(self, claim: Claim) -> None:
         """Renew *claim* no more."""
         self._held.pop(claim.claim_id, None)
+
+    def lose_job(self, queue: str, id: int, note: str) -> None:
+        """Give up the claim on a job that was cancelled in this process."""
+        for one in list(self._held.values()):
+            if one.claim.job.id == id and one.claim.job.queue == queue:
+                self._lose(one, note)
+
+    async def lose_cancelled(self, by: float) -> None:
+        """Give up claims on jobs that were cancelled elsewhere; on the heartbeat's thread."""
+        by_queue: dict[str, dict[int, HeldClaim]] = defaultdict(dict)
+        for one in list(self._held.values()):
+            by_queue[one.claim.job.queue][one.claim.job.id] = one
+        for queue, held in by_queue.items():
+            look = partial(job_states.settled_among, queue, [*held])
+            for id in (await self._beat.run(look, by=by)).ids:
+                self._lose(held[id], "the job was cancelled")
 
     async def aclose(self) -> None:
         """Renew nothing any more."""

@@ -9,43 +9,45 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import weakref
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from harn.checks import whole_number
 from harn.current import current_runtime
-from harn.duration import Duration, to_ms
-from harn.errors import ClaimLost, InvalidOption
-from harn.storage import Store, encode
+from harn.duration import Duration
+from harn.errors import InvalidOption, did_you_mean
+from harn.storage import Store
 from harn.storage.queue import (
     ClaimedJob,
     Claiming,
     QueueCounts,
     Settlement,
-    SettlementResult,
     count_queue,
+    job_control,
+    job_states,
     purge_jobs,
     queue_names,
     wake_queue,
 )
 from harn.topics import check_queue_name, queue_topics
-from harn.unsettled import PartialHandoff, UnsettledSources
-from harn.workers.failures import Failure, failure_of, log_failure, text_of
+from harn.workers.claim import Claim, ClaimsByHand
 from harn.workers.fairshare import chooser, first_look
+from harn.workers.job_state import JobState, Status, job_state
 from harn.workers.queue_operations import OperationsByQueue, QueueOperations
 from harn.workers.records import (
-    MAX_RECORD,
     EnqueueReceipt,
-    Job,
     NewJob,
     QueueSummary,
     check_consumer,
+    check_name,
     check_ttl,
     draft_job,
     read_job,
 )
+from harn.workers.results import JobResults, cancel
+from harn.workers.retries import retry_and_close_letter
 from harn.workers.scheduler_policy import SchedulerPolicy
 
 if TYPE_CHECKING:
@@ -54,133 +56,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("harn.workers")
 
 MOST_AT_ONCE = 1000
-
-
-class Claim:
-    """A consumer's hold on a job, until `expires_at_ms`.
-
-    The four actions return True when they were carried out, and False when this claim or its job
-    was already settled; they raise `ClaimLost` when another consumer has claimed the job since.
-    An expired claim that no other consumer has taken over can still do all of them.
-    """
-
-    def __init__(
-        self, queue: WorkerQueue, job: Job, claimed: ClaimedJob, consumer_id: str, ttl_ms: int
-    ) -> None:
-        self.job = job
-        self.attempt = claimed.attempts
-        self.claim_id = claimed.claim_id
-        self.consumer_id = consumer_id
-        self.ttl_ms = ttl_ms
-        self.expires_at_ms = claimed.expires_at
-        self.claimed_at_ms = claimed.claimed_at
-        self._queue = queue
-
-    async def renew(self, ttl: Duration | None = None) -> bool:
-        """Hold the job for *ttl* (what it was claimed for, unless given) from now on.
-
-        Cancelling may leave it renewed.
-        """
-        if ttl is not None:
-            self.ttl_ms = check_ttl(ttl)
-        result = await self._do(self.asking("renew", ttl_ms=self.ttl_ms))
-        if result.settled == "done":
-            self.expires_at_ms = result.expires_at
-        return result.settled == "done"
-
-    async def ack(self, outcome: Any = None) -> bool:
-        """Settle the job as done; *outcome* goes to the responses with the same commit.
-
-        What is not JSON is kept as text and marked. Cancelling may leave the job acked.
-        """
-        return (await self._do(self.acking(outcome))).settled == "done"
-
-    async def fail(self, error: BaseException | str, *, delay: Duration | None = None) -> bool:
-        """Record a failed attempt; the job waits for the claim's expiry, or for *delay*.
-
-        On its last attempt the job goes to the dead letters. Cancelling may leave it failed.
-        """
-        failure = failure_of(error)
-        result = await self._do(self.failing(failure, delay=delay))
-        if result.settled == "done":
-            log_failure(self.job, failure, dead=result.dead)
-        return result.settled == "done"
-
-    async def release(self, reason: str | None = None, delay: Duration | None = None) -> bool:
-        """Release the job without using up an attempt; after *delay* it can be claimed again.
-
-        Cancelling may leave it released.
-        """
-        if reason is not None and not isinstance(reason, str):
-            raise InvalidOption("reason", reason, "text, or None")
-        delay_ms = None if delay is None else to_ms(delay, "delay")
-        asking = self.asking("release", reason=reason, delay_ms=delay_ms)
-        return (await self._do(asking)).settled == "done"
-
-    def asking(self, action: Any, **details: Any) -> Settlement:
-        """Return the settlement that does *action* with this claim."""
-        return Settlement(action, self.job.id, self.claim_id, self.consumer_id, **details)
-
-    def acking(self, outcome: Any) -> Settlement:
-        """Return the settlement that acks with *outcome*."""
-        encoded, omitted = encode_outcome(outcome)
-        return self.asking("ack", outcome=encoded, outcome_omitted=omitted)
-
-    def failing(
-        self, failure: Failure, *, delay: Duration | None = None, final: bool = False
-    ) -> Settlement:
-        """Return the settlement that fails with *failure*."""
-        return self.asking(
-            "fail",
-            error=failure.text,
-            error_type=failure.type,
-            error_message=failure.message,
-            traceback=failure.traceback,
-            delay_ms=None if delay is None else to_ms(delay, "delay"),
-            final=final,
-        )
-
-    async def _do(self, settlement: Settlement) -> SettlementResult:
-        self._queue.runtime.check_here()
-        result = await self._queue.operations.settle(settlement)
-        if settlement.action != "renew" or result.settled == "lost":
-            self._queue.claims_by_hand.discard(self)
-        if result.settled == "lost":
-            raise lost(self.job, result)
-        return result
-
-    def as_handoff(self, now_ms: int) -> PartialHandoff:
-        """Describe the job as `unsettled_state` lists it."""
-        return PartialHandoff(
-            kind="job",
-            id=str(self.job.id),
-            name=self.job.queue,
-            attempt=self.attempt,
-            tenant_id=self.job.tenant_id,
-            consumer_id=self.consumer_id,
-            age_ms=max(0, now_ms - self.job.enqueued_at_ms),
-        )
-
-    def __repr__(self) -> str:
-        return f"<Claim {self.job.queue}/{self.job.id} attempt {self.attempt}>"
-
-
-class ClaimsByHand:
-    """The claims that callers of `claim_next` and `claim_many` hold, until they settle them.
-
-    A claim that its caller has dropped is not held here: the store lets it expire.
-    """
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._claims: weakref.WeakSet[Claim] = weakref.WeakSet()
-        self.add, self.discard = self._claims.add, self._claims.discard
-        runtime.service(UnsettledSources).add("partial_handoffs", self._handoffs)
-
-    def _handoffs(self) -> list[PartialHandoff]:
-        now = self._runtime.clock.now_ms()
-        held = sorted(self._claims, key=lambda claim: (claim.job.queue, claim.job.id))
-        return [claim.as_handoff(now) for claim in held]
 
 
 class WorkerQueue:
@@ -211,7 +86,8 @@ class WorkerQueue:
         dedupe_key: str | None = None,
         not_before: datetime | Duration | None = None,
         max_attempts: int = 5,
-    ) -> EnqueueReceipt:
+        cost: float = 1,
+    ) -> EnqueueReceipt[Any]:
         """Put a job into the queue; the receipt says how durable it is.
 
         Cancelling before its commit began means it was not enqueued; afterwards it may be.
@@ -233,11 +109,12 @@ class WorkerQueue:
             dedupe_key=dedupe_key,
             not_before=not_before,
             max_attempts=max_attempts,
+            cost=cost,
         )
         [receipt] = await self.enqueue_many([job])
         return receipt
 
-    async def enqueue_many(self, items: Iterable[Any]) -> list[EnqueueReceipt]:
+    async def enqueue_many(self, items: Iterable[Any]) -> list[EnqueueReceipt[Any]]:
         """Put many jobs in, all or none: payloads, or `NewJob`s.
 
         Cancelling before the commit began means that none was enqueued.
@@ -299,7 +176,12 @@ class WorkerQueue:
         return held
 
     def claiming(
-        self, consumer_id: str, n: int, ttl_ms: int, triggers: frozenset[str] | None = None
+        self,
+        consumer_id: str,
+        n: int,
+        ttl_ms: int,
+        triggers: frozenset[str] | None = None,
+        lease: str | None = None,
     ) -> Claiming:
         """Describe a claim by this queue's policy."""
         _check_number(n)
@@ -315,6 +197,7 @@ class WorkerQueue:
             dimension=self.policy.fairness_key,
             cap=self.policy.max_concurrent_per_key if self.policy.strategy == "drr" else 0,
             triggers=triggers,
+            lease=lease,
         )
 
     def open(self, one: ClaimedJob, consumer_id: str, ttl_ms: int) -> Claim | None:
@@ -335,6 +218,108 @@ class WorkerQueue:
             return None
         return Claim(self, job, one, consumer_id, ttl_ms)
 
+    async def job(self, job_id: int) -> JobState | None:
+        """Return what is known of a job; None if the queue has none of that id.
+
+        Cancelling leaves nothing behind.
+
+        >>> import harn
+        >>> async def main() -> str:
+        ...     queue = harn.worker_queue("triage")
+        ...     receipt = await queue.enqueue({"pr": 1984})
+        ...     return (await queue.job(receipt.job_id)).status
+        >>> harn.run(main)
+        'ready'
+        """
+        id = _job_id(job_id)
+        self.runtime.check_here()
+        return None if id is None else await self.runtime.service(JobResults).state(self.name, id)
+
+    async def jobs(
+        self,
+        *,
+        status: Status | None = None,
+        tenant_id: str | None = None,
+        after: int = 0,
+        limit: int = 100,
+    ) -> list[JobState]:
+        """Return jobs by id, ascending, after the id *after*: of a status, a tenant, or all.
+
+        Cancelling leaves nothing behind.
+        """
+        if status is not None and status not in job_states.STATUSES:
+            accepted = f"one of {', '.join(job_states.STATUSES)}, or None"
+            near = did_you_mean(status, job_states.STATUSES)
+            raise InvalidOption("status", status, accepted + near)
+        check_name("tenant_id", tenant_id)
+        whole_number("after", after, least=0)
+        whole_number("limit", limit, least=1, most=MOST_AT_ONCE)
+        self.runtime.check_here()
+        look = partial(job_states.page_of_jobs, self.name, status, tenant_id, after, limit)
+        while True:
+            page = await self.store.run(look, write=False)
+            if not page.is_due:
+                return [job_state(self.name, job) for job in page.jobs]
+            await self._end_expired()
+
+    async def cancel(self, job_id: int, reason: str | None = None) -> bool:
+        """Settle a job as cancelled, whatever its status; False if it is settled or not there.
+
+        A handler that works on it is cancelled. Cancelling this call may leave the job cancelled.
+        """
+        id = _job_id(job_id)
+        return id is not None and await cancel(self.runtime, self.name, id, reason)
+
+    async def retry(self, job_id: int) -> bool:
+        """Make a dead job ready again, its attempts counted from zero; False if it is not dead.
+
+        Its dead letter is closed with the same commit. Cancelling may leave the job ready.
+        """
+        id = _job_id(job_id)
+        if id is None:
+            return False
+        self.runtime.check_here()
+        who, ids = self.runtime.ambient.submitted_by, self.runtime.ids.new
+        return await self.store.run(lambda: retry_and_close_letter(self.name, id, who, ids))
+
+    async def pause(self, *, tenant_id: str | None = None, reason: str | None = None) -> bool:
+        """Give out no more jobs, of the queue or of one tenant; False if that was so already.
+
+        Jobs in flight go on, and new ones are accepted. The pause is stored: every process sees it.
+        Cancelling may leave it paused.
+        """
+        check_name("tenant_id", tenant_id)
+        if reason is not None and not isinstance(reason, str):
+            raise InvalidOption("reason", reason, "text, or None")
+        self.runtime.check_here()
+        who = self.runtime.ambient.submitted_by
+        pause = partial(job_control.pause_queue, self.name, tenant_id, who, reason)
+        changed = await self.store.run(pause)
+        await self._carry_on()
+        return changed
+
+    async def resume(self, *, tenant_id: str | None = None) -> bool:
+        """Give out jobs again, of the queue or of one tenant; False if it was not paused.
+
+        Cancelling may leave it resumed.
+        """
+        check_name("tenant_id", tenant_id)
+        self.runtime.check_here()
+        who = self.runtime.ambient.submitted_by
+        changed = await self.store.run(lambda: job_control.resume_queue(self.name, tenant_id, who))
+        await self._carry_on()
+        return changed
+
+    async def _carry_on(self) -> None:
+        """Park a paused tenant's jobs, or bring them back, until that is done."""
+        while await self.store.run(lambda: job_control.carry_on_queue(self.name)):
+            pass
+
+    async def _end_expired(self) -> None:
+        """End the claims that have expired, until none is left."""
+        while await self.store.run(lambda: wake_queue(self.name, self.runtime.ids.new)):
+            pass
+
     async def summary(self) -> QueueSummary:
         """Count the queue, after ending expired claims. Cancelling leaves nothing behind."""
         counts = await self.counts()
@@ -344,8 +329,7 @@ class WorkerQueue:
         """Count the queue in full, or return None if it was never used."""
         counts = await self.store.run(lambda: count_queue(self.name), write=False)
         if counts is not None and counts.is_due:
-            while await self.store.run(lambda: wake_queue(self.name, self.runtime.ids.new)):
-                pass
+            await self._end_expired()
             counts = await self.store.run(lambda: count_queue(self.name), write=False)
         return counts
 
@@ -388,6 +372,9 @@ def summarise(counts: QueueCounts) -> QueueSummary:
         counts.dead,
         counts.responses,
         age,
+        counts.cancelled,
+        counts.pauses.queue is not None,
+        tuple(sorted(counts.pauses.held)),
     )
 
 
@@ -423,23 +410,15 @@ async def worker_queues() -> list[QueueSummary]:
     return [await WorkerQueue(runtime, name, None).summary() for name in names]
 
 
-def encode_outcome(outcome: Any) -> tuple[bytes, bool]:
-    """Encode what a handler returned; what is not JSON becomes text, and is marked."""
-    if outcome is None:
-        return b"null", False
-    try:
-        return encode("outcome", outcome, MAX_RECORD), False
-    except InvalidOption:
-        return encode("outcome", text_of(outcome), MAX_RECORD), True
+def _job_id(id: object) -> int | None:
+    """Return *id* if a job could have it."""
+    if isinstance(id, bool) or not isinstance(id, int):
+        raise InvalidOption("job_id", id, "a job's id, a whole number")
+    return id if 0 < id < 1 << 63 else None
 
 
 def _check_number(n: object) -> None:
     whole_number("n", n, least=1, most=MOST_AT_ONCE)
-
-
-def lost(job: Job, result: SettlementResult) -> ClaimLost:
-    """Return the error for a claim that another consumer has taken over."""
-    return ClaimLost(f"the claim on job {job.id} of queue {job.queue!r} is lost: {result.note}")
 
 
 def _retrieve(answer: asyncio.Future[Any]) -> None:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from harn.checks import whole_number
-from harn.duration import Duration, to_ms
-from harn.errors import InvalidOption, did_you_mean
+from harn.current import current_runtime
+from harn.duration import Duration, to_ms, to_seconds, to_text
+from harn.errors import DeadlineExceeded, InvalidOption, did_you_mean
 from harn.naming import has_controls
 from harn.records import Record, SparseRecord, fields_of
 from harn.storage import Durability, encode, encode_headers
 from harn.storage.queue import PRIORITIES, JobDraft
+from harn.tasks import deadline
 from harn.telemetry.html import html_fields
 from harn.telemetry.spans import trace_headers, tracing
+from harn.workers.job_state import JobState, outcome_of, unknown
+from harn.workers.results import JobResults, cancel
+
+T = TypeVar("T")
 
 MAX_NAME = 256
 MAX_RECORD = 10 * 1024 * 1024
@@ -41,6 +47,7 @@ class Job(SparseRecord, msgspec.Struct, frozen=True):
     attempts: int
     max_attempts: int
     dedupe_key: str | None
+    function: str | None = None
 
 
 class NewJob(msgspec.Struct, frozen=True):
@@ -59,12 +66,18 @@ class NewJob(msgspec.Struct, frozen=True):
     dedupe_key: str | None = None
     not_before: datetime | Duration | None = None
     max_attempts: int = 5
+    cost: float = 1
     binding_version: int | None = None
     replay_of_event_id: str | None = None
+    function: str | None = None
 
 
-class EnqueueReceipt(msgspec.Struct, frozen=True):
-    """Proof that a job is in its queue, and how safely."""
+class EnqueueReceipt(msgspec.Struct, Generic[T], frozen=True):
+    """Proof that a job is in its queue, and how safely; its result can be awaited.
+
+    The three methods use the current runtime's store, so that a receipt works in any process that
+    opens the same one.
+    """
 
     queue: str
     job_id: int
@@ -87,6 +100,51 @@ class EnqueueReceipt(msgspec.Struct, frozen=True):
             "duplicate": self.duplicate,
         }
 
+    async def result(self, timeout: Duration | None = None) -> T:
+        """Wait until the job is settled, and return its outcome.
+
+        A dead job is `JobFailed`, a cancelled or purged one `JobCancelled`, a job whose record was
+        trimmed `JobError`; when *timeout* has passed it is `DeadlineExceeded`, and the job goes on.
+        Cancelling leaves nothing behind.
+
+        >>> import harn
+        >>> async def main() -> int:
+        ...     receipt = await harn.worker_queue("triage").enqueue(20)
+        ...     await harn.drain("triage", lambda job: job.payload + 1)
+        ...     return await receipt.result()
+        >>> harn.run(main)
+        21
+        """
+        settled = current_runtime().service(JobResults).settled(self.queue, self.job_id)
+        if timeout is None:
+            job = await settled
+        else:
+            try:
+                async with deadline(timeout):
+                    job = await settled
+            except DeadlineExceeded as error:
+                raise DeadlineExceeded(
+                    f"job {self.job_id} of queue {self.queue!r} was not settled within "
+                    f"{to_text(to_seconds(timeout))}"
+                ) from error
+        if job is None:
+            raise unknown(self.queue, self.job_id)
+        return outcome_of(job)  # type: ignore[no-any-return]
+
+    async def state(self) -> JobState:
+        """Return what is known of the job now. Cancelling leaves nothing behind."""
+        job = await current_runtime().service(JobResults).state(self.queue, self.job_id)
+        if job is None:
+            raise unknown(self.queue, self.job_id)
+        return job
+
+    async def cancel(self, reason: str | None = None) -> bool:
+        """Settle the job as cancelled, whatever its status; False if it was settled already.
+
+        A handler that works on it is cancelled. Cancelling this call may leave the job cancelled.
+        """
+        return await cancel(current_runtime(), self.queue, self.job_id, reason)
+
 
 class QueueSummary(Record, msgspec.Struct, frozen=True):
     """How much a queue holds. `ready` can be claimed now, `scheduled` later.
@@ -104,6 +162,9 @@ class QueueSummary(Record, msgspec.Struct, frozen=True):
     dead: int = 0
     responses: int = 0
     oldest_unclaimed_age_ms: int | None = None
+    cancelled: int = 0
+    paused: bool = False
+    paused_keys: tuple[str, ...] = ()
 
     def _repr_html_(self) -> str:
         return html_fields(f"queue {self.queue}", self.as_dict())
@@ -130,7 +191,7 @@ class DrainReport(Record, msgspec.Struct, frozen=True):
         return {**fields_of(self), "summary": self.summary.as_dict()}
 
 
-class _Record(msgspec.Struct, omit_defaults=False):
+class _Record(msgspec.Struct):
     """A `trigger_dispatch` record; what is not always there follows in `_Extras`."""
 
     queue: str
@@ -146,6 +207,8 @@ class _Record(msgspec.Struct, omit_defaults=False):
     not_before_ms: int | None
     delay_ms: int | None
     headers: dict[str, Any] | None
+    function: str | None = None
+    cost: float = 1
 
 
 def draft_job(queue: str, item: Any) -> JobDraft:
@@ -164,6 +227,7 @@ def draft_job(queue: str, item: Any) -> JobDraft:
     accepts = "a whole number; 0 means forever"
     whole_number("max_attempts", most, least=0, most=(1 << 31) - 1, wanted=accepts)
     not_before_ms, delay_ms = _when(job.not_before)
+    _check_cost(job.cost)
     if job.headers is not None:
         encode_headers(job.headers)
     record = _Record(
@@ -180,6 +244,8 @@ def draft_job(queue: str, item: Any) -> JobDraft:
         not_before_ms=not_before_ms,
         delay_ms=delay_ms,
         headers=job.headers or None,
+        function=job.function,
+        cost=job.cost,
     )
     body = msgspec.json.encode(record)
     if len(body) > MAX_RECORD:
@@ -195,6 +261,7 @@ def draft_job(queue: str, item: Any) -> JobDraft:
         most,
         not_before_ms,
         delay_ms,
+        job.function,
     )
 
 
@@ -225,6 +292,7 @@ def read_job(queue: str, id: int, body: bytes, at: int, attempts: int, most: int
         attempts,
         most,
         record.dedupe_key,
+        record.function,
     )
 
 
@@ -258,6 +326,12 @@ def check_ttl(ttl: Duration) -> int:
 def _check_dedupe(key: object) -> None:
     if not isinstance(key, str) or not 0 < len(key) <= 512 or has_controls(key):
         raise InvalidOption("dedupe_key", key, "1 to 512 characters, none of them a control")
+
+
+def _check_cost(cost: object) -> None:
+    number = isinstance(cost, int | float) and not isinstance(cost, bool)
+    if not number or not 0 <= cost < float("inf"):  # type: ignore[operator]
+        raise InvalidOption("cost", cost, "a finite number, 0 or more")
 
 
 def _when(not_before: datetime | Duration | None) -> tuple[int | None, int | None]:

@@ -36,7 +36,7 @@ REMEMBERED = {"queue_triggers"}
 """Tables of what was ever seen in a queue."""
 TOTALS = {
     "queues": {
-        *("acked", "purged", "dead", "responses", "promotions", "ages"),
+        *("acked", "purged", "dead", "cancelled", "responses", "promotions", "ages"),
         *("round", "last_key", "promoted"),
     },
     "shares": {"turn", "round", "credit"},

@@ -2,14 +2,20 @@
 
 claim.py           enqueue and claim
 settle.py          what ends a claim or a job
+job_control.py     cancel, retry, pause and resume
+pauses.py          what of a queue is paused
+parking.py         a paused tenant's jobs leave the ready ones, and come back
 job_records.py     what travels between a queue and its callers
 job_index.py       the queue's tables; job_fold.py, the same tables from the log
 job_views.py       what can be seen of a queue
+job_states.py      jobs as an application sees them: by id, or a page of them
+notes.py           records that an operation gathers
 dead_jobs.py       what goes to the dead letters when a job has no attempt left
 """
 
 from __future__ import annotations
 
+from harn.storage.queue import job_control, job_states
 from harn.storage.queue.claim import (
     Claimed,
     Claiming,
@@ -39,6 +45,7 @@ from harn.storage.queue.job_records import (
     Settlement,
     SettlementResult,
     Share,
+    function_need,
     shown_key,
 )
 from harn.storage.queue.job_views import (
@@ -46,15 +53,14 @@ from harn.storage.queue.job_views import (
     QueueCounts,
     ShareCounts,
     count_queue,
+    in_flight_by_lease,
     keys_in_turn,
     list_shares,
     look_at_job,
     queue_names,
     wake_queue,
 )
-from harn.storage.queue.settle import (
-    purge_jobs,
-)
+from harn.storage.queue.settle import end_claims_of, purge_jobs
 
 __all__ = [
     "AGE_BOUNDS",
@@ -80,7 +86,12 @@ __all__ = [
     "Work",
     "WorkDone",
     "count_queue",
+    "end_claims_of",
+    "function_need",
     "has_work",
+    "in_flight_by_lease",
+    "job_control",
+    "job_states",
     "keys_in_turn",
     "list_shares",
     "look_at_job",

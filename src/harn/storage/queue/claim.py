@@ -40,11 +40,12 @@ from harn.storage.queue.job_records import (
     SettlementResult,
     shown_key,
 )
+from harn.storage.queue.notes import note, queue_headers
+from harn.storage.queue.parking import carry_on
+from harn.storage.queue.pauses import read_pauses
 from harn.storage.queue.settle import (
     NewId,
-    lapse_and_bury,
-    note,
-    queue_headers,
+    end_due,
     read_bodies,
     settle_all,
     write_back,
@@ -52,6 +53,8 @@ from harn.storage.queue.settle import (
 from harn.topics import WORKER_QUEUES, queue_topics
 
 _encode = msgspec.json.encode
+
+HEAD = "topic_head"
 
 
 class Claiming(msgspec.Struct, frozen=True):
@@ -69,7 +72,10 @@ class Claiming(msgspec.Struct, frozen=True):
     dimension: str
     cap: int
     triggers: frozenset[str] | None = None
-    """The trigger ids that the claimer can handle; None for all, and jobs without one."""
+    """The trigger ids and functions (`function_need`) that the claimer can handle; None for all
+    jobs, also those without one."""
+    lease: str | None = None
+    """The claimer's lease: when it expires, so do its claims."""
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -107,6 +113,7 @@ def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
     if state is None:
         gone = [SettlementResult("lost", note="the queue is gone") for _ in work.settlements]
         return WorkDone([], gone, [Claimed([]) for _ in work.claims], changed_nothing=True)
+    state.responded = _head(state.ahead.pop(HEAD, None))
     entered: list[tuple[int, bool]] = []
     settled: list[SettlementResult] = []
     claimed: list[Claimed] = []
@@ -133,15 +140,20 @@ def _is_idle(state: QueueState, work: Work, claimed: Sequence[Claimed]) -> bool:
 
 def _ahead(queue: str, work: Work, drafts: Sequence[Draft]) -> list[Ask]:
     """Return what can be asked along with the queue's row, because nothing else comes before it."""
+    head = ask(HEAD, topic=queue_topics(queue).responses)
+    asked: list[Ask] = [head] if work.settlements else []
     if work.jobs:
         deduping = any(job.dedupe_key is not None for job in work.jobs)
-        return [] if deduping else [ask_ahead(APPEND, drafts=drafts, places=True)]
-    asked: list[Ask] = []
+        return asked if deduping else [*asked, ask_ahead(APPEND, drafts=drafts, places=True)]
     if held := _acks(work.settlements):
         asked.append(ack_held(queue, held))
     if len(held) == len(work.settlements) and len(work.claims) == 1:
         asked.append(work.claims[0].look)
     return asked
+
+
+def _head(rows: Any) -> int:
+    return int(rows[0][0]) if rows else 0
 
 
 def _acks(settlements: Sequence[Settlement]) -> dict[int, str]:
@@ -259,7 +271,9 @@ def has_work(
     rows = yield ask("queue_row", queue=queue)
     if not rows:
         return False, 0, None
-    queue_id, now, alarm = rows[0][0], rows[0][1], rows[0][8]
+    queue_id, now, alarm, paused = rows[0][0], rows[0][1], rows[0][8], rows[0][12]
+    if paused is not None and read_pauses(paused).queue is not None:
+        return False, now, None
     if alarm is not None and alarm <= now:
         return True, now, alarm
     found = bool((yield ask("open_keys", queue_id=queue_id, limit=1)))
@@ -276,8 +290,12 @@ def claim_jobs(queue: str, claiming: Claiming, new_id: NewId) -> Operation[Claim
 def _claim(state: QueueState, claiming: Claiming, new_id: NewId) -> Operation[Claimed]:
     if state.is_due or not _follows(state, claiming):
         state.ahead.clear()  # what was seen there is about to change
-    yield from lapse_and_bury(state, new_id)
+    yield from end_due(state, new_id)
     yield from _adopt_policy(state, claiming)
+    if state.paused is not None:
+        yield from carry_on(state)
+        if state.pauses.queue is not None:
+            return Claimed([], state.now, state.alarm)
     board = Board(
         queue=state.name,
         queue_id=state.queue_id,
@@ -363,6 +381,8 @@ def _hold(state: QueueState, claiming: Claiming, choice: Choice) -> Operation[li
             "attempt": attempt,
             "scheduling": _scheduling(state, claiming, pick),
         }
+        if claiming.lease is not None:
+            record["lease"] = claiming.lease
         state.drafts.append(Draft(topic, "job_claimed", _encode(record), headers, now))
     return jobs
 
@@ -384,7 +404,7 @@ def _write_claims(
     rows = [
         (
             *(pick.id, claim_id, claiming.consumer, expires, state.now),
-            *(pick.round if drr else None, pick.enqueued_at),
+            *(pick.round if drr else None, claiming.lease, pick.enqueued_at),
         )
         for pick, claim_id in zip(picks, claiming.claim_ids, strict=False)
     ]

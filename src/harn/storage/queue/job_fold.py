@@ -14,11 +14,12 @@ from harn.storage.operations import Operation, ask
 from harn.storage.queue.job_index import (
     Change,
     Changes,
-    JobState,
+    JobRow,
     QueueState,
     Shifts,
     add_jobs,
     buried,
+    cancelled,
     change_cap,
     change_keys,
     dedupe_tenant,
@@ -27,13 +28,22 @@ from harn.storage.queue.job_index import (
     look_by,
     open_queue,
     purged,
+    refresh_key,
     released,
+    retried,
     save_queue,
     serve_shares,
     wake_jobs,
     without_expiry,
 )
-from harn.storage.queue.job_records import CLAIMED, PRIORITIES, READY, JobDraft, Share
+from harn.storage.queue.job_records import CLAIMED, PARKED, PRIORITIES, READY, JobDraft, Share
+from harn.storage.queue.parking import (
+    begin_pause,
+    begin_resumption,
+    fold_parked,
+    fold_unparked,
+)
+from harn.storage.queue.pauses import read_pauses
 from harn.topics import WORKER_QUEUES, queue_topics
 
 
@@ -47,6 +57,7 @@ class JobIndex:
             (
                 *("queue_id", "name", "dimension", "cap", "round", "last_key", "promoted"),
                 *("promotions", "alarm", "acked", "purged", "dead", "responses", "ages"),
+                *("cancelled", "paused"),
             ),
             *("dump_queues", "clear_queues", "restore_queues"),
         ),
@@ -54,7 +65,7 @@ class JobIndex:
             "shares",
             (
                 *("queue_id", "key", "ready", "scheduled", "in_flight", "turn", "round"),
-                *("credit", "oldest_at"),
+                *("credit", "oldest_at", "parked"),
             ),
             *("dump_shares", "clear_shares", "restore_shares"),
         ),
@@ -64,7 +75,7 @@ class JobIndex:
                 *("queue_id", "id", "key", "priority", "state", "enqueued_at", "wake_at"),
                 *("attempts", "max_attempts", "epoch", "claim_id", "held", "consumer"),
                 *("claimed_at", "settled_at", "tenant_id", "binding_key", "trigger_id", "history"),
-                "claim_round",
+                *("claim_round", "function", "lease", "response"),
             ),
             *("dump_jobs", "clear_jobs", "restore_jobs"),
         ),
@@ -96,9 +107,15 @@ class JobIndex:
             "job_dead": _fold_settled,
             "job_released": _fold_settled,
             "job_purged": _fold_settled,
+            "job_cancelled": _fold_settled,
+            "job_retried": _fold_settled,
             "job_response": _fold_response,
             "jobs_woken": _fold_woken,
             "keys_changed": _fold_keys,
+            "queue_paused": _fold_pause,
+            "queue_resumed": _fold_resumption,
+            "jobs_parked": _fold_parked,
+            "jobs_unparked": _fold_unparked,
         }
         if not isinstance(queue, str) or event.kind not in folds:
             return
@@ -113,13 +130,17 @@ class JobIndex:
     def held(self, topic: str, below: int, dedupe_ms: int) -> Operation[int | None]:
         """Return the oldest offset of *topic* that is needed: by a job that is not settled or
         whose dedupe key counts, and, of claims and responses, by one whose record is still there.
+        Claims are also needed from the first pause on that has not ended.
         """
         queue = yield from _queue_of(topic)
         if queue is None:
             return None
         jobs = queue_topics(queue).jobs
         if topic != jobs:
-            return (yield from first_since_oldest(topic, jobs))
+            needed = [(yield from first_since_oldest(topic, jobs))]
+            if topic == queue_topics(queue).claims:
+                needed.append((yield from _first_of_pauses(queue, topic)))
+            return min((each for each in needed if each is not None), default=None)
         [(queue_id, now, *_)] = yield ask("open_queue", queue=queue)
         unsettled = yield ask("oldest_unsettled", queue_id=queue_id)
         deduping = yield ask(
@@ -135,6 +156,16 @@ class JobIndex:
         [(queue_id, *_)] = yield ask("open_queue", queue=queue)
         yield ask("forget_dedupe", queue_id=queue_id, below=below)
         yield ask("forget_jobs", queue_id=queue_id, below=below)
+
+
+def _first_of_pauses(queue: str, topic: str) -> Operation[int | None]:
+    """Return the first offset of the claims since the oldest pause that has not ended."""
+    [row] = yield ask("open_queue", queue=queue)
+    since = read_pauses(row[12]).since
+    if since is None:
+        return None
+    found = yield ask("first_offset_since", topic=topic, since=since)
+    return int(found[0][0]) if found else None
 
 
 def _queue_of(topic: str) -> Operation[str | None]:
@@ -161,6 +192,7 @@ def job_draft(record: dict[str, Any]) -> JobDraft:
         record["max_attempts"],
         record.get("not_before_ms"),
         record.get("delay_ms"),
+        record.get("function"),
     )
 
 
@@ -185,7 +217,8 @@ def _fold_claim(state: QueueState, event: Event) -> Operation[None]:
         return
     key, enqueued_at = rows[0][0], rows[0][3]
     claim = (record["claim_id"], record["consumer_id"], record["expires_at_ms"], state.now)
-    yield from hold_jobs(state, [(id, *claim, scheduling.get("round"), enqueued_at)])
+    round, lease = scheduling.get("round"), record.get("lease")
+    yield from hold_jobs(state, [(id, *claim, round, lease, enqueued_at)])
     if scheduling["strategy"] == "drr":
         yield from _fold_turn(state, key, scheduling)
         state.round, state.last_key = scheduling["round"], key
@@ -212,16 +245,16 @@ def _fold_renewal(state: QueueState, event: Event) -> Operation[None]:
     if job is None:
         return
     until = event.payload["expires_at_ms"]
-    history = without_expiry(job.history) if job.state == READY else job.history
+    history = without_expiry(job.history) if job.state in (READY, PARKED) else job.history
     changes = Changes(state)
     changes.add(job, Change(CLAIMED, until, 1, job.attempts, None, history))
     yield from changes.apply()
 
 
-def _job_of(state: QueueState, event: Event) -> Operation[JobState | None]:
+def _job_of(state: QueueState, event: Event) -> Operation[JobRow | None]:
     ids = f"[{int(event.payload['job_event_id'])}]"
     rows = yield ask("jobs_by_id", queue_id=state.queue_id, ids=ids)
-    return JobState(*rows[0]) if rows else None
+    return JobRow(*rows[0]) if rows else None
 
 
 def _fold_settled(state: QueueState, event: Event) -> Operation[None]:
@@ -229,14 +262,17 @@ def _fold_settled(state: QueueState, event: Event) -> Operation[None]:
     if job is None:
         return
     changes = Changes(state)
+    if event.kind == "job_retried":
+        yield from refresh_key(state, job)
     if event.kind == "job_acked":
-        changes.ack(job)
+        changes.ack(job, None)  # its response is folded after it
     else:
         changes.add(job, SETTLED[event.kind](job, event.payload, state.now))
     yield from changes.apply()
     state.tally.acked += event.kind == "job_acked"
     state.tally.purged += event.kind == "job_purged"
-    state.tally.dead += event.kind == "job_dead"
+    state.tally.dead += (event.kind == "job_dead") - (event.kind == "job_retried")
+    state.tally.cancelled += event.kind == "job_cancelled"
     state.is_changed = True
 
 
@@ -245,13 +281,16 @@ SETTLED = {
     "job_dead": buried,
     "job_released": released,
     "job_purged": purged,
+    "job_cancelled": cancelled,
+    "job_retried": retried,
 }
 
 
 def _fold_response(state: QueueState, event: Event) -> Operation[None]:
     state.tally.responses += 1
     state.is_changed = True
-    yield from ()
+    job_id = int(event.payload["job_event_id"])
+    yield ask("note_response", queue_id=state.queue_id, id=job_id, response=event.id)
 
 
 def _fold_woken(state: QueueState, event: Event) -> Operation[None]:
@@ -262,3 +301,19 @@ def _fold_woken(state: QueueState, event: Event) -> Operation[None]:
 def _fold_keys(state: QueueState, event: Event) -> Operation[None]:
     yield from change_keys(state, event.payload["fairness_key"])
     yield from change_cap(state, event.payload["cap"])
+
+
+def _fold_pause(state: QueueState, event: Event) -> Operation[None]:
+    yield from begin_pause(state, event.payload)
+
+
+def _fold_resumption(state: QueueState, event: Event) -> Operation[None]:
+    yield from begin_resumption(state, event.payload)
+
+
+def _fold_parked(state: QueueState, event: Event) -> Operation[None]:
+    yield from fold_parked(state, event.payload)
+
+
+def _fold_unparked(state: QueueState, event: Event) -> Operation[None]:
+    yield from fold_unparked(state, event.payload)

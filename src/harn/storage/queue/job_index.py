@@ -9,7 +9,7 @@ scheduled job comes due) have a record too, written by whoever noticed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,9 +19,11 @@ from harn.storage.contract import Draft
 from harn.storage.operations import Ask, Operation, Row, ask, ask_ahead, ask_many, ask_together
 from harn.storage.queue.job_records import (
     ACKED,
+    CANCELLED,
     CLAIMED,
     DEAD,
     FAILED,
+    PARKED,
     PURGED,
     READY,
     SCHEDULED,
@@ -29,6 +31,8 @@ from harn.storage.queue.job_records import (
     Share,
     share_key,
 )
+from harn.storage.queue.pauses import Pauses, read_pauses, written
+from harn.topics import queue_topics
 
 BATCH = 500
 ACK_HELD = "ack_held"
@@ -39,11 +43,13 @@ AGE_BOUNDS = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 21600.0, 864
 
 JOB_COLUMNS = (
     *("queue_id", "id", "key", "priority", "state", "enqueued_at", "wake_at"),
-    *("max_attempts", "tenant_id", "binding_key", "trigger_id"),
+    *("max_attempts", "tenant_id", "binding_key", "trigger_id", "function"),
 )
-GROW_COLUMNS = ("queue_id", "key", "ready", "scheduled", "round", "at", "cap", "deferrals")
+GROW_COLUMNS = (
+    *("queue_id", "key", "ready", "scheduled", "round", "at", "cap", "deferrals", "parked"),
+)
 CLAIM_COLUMNS = (
-    *("queue_id", "id", "claim_id", "consumer", "wake_at", "claimed_at", "claim_round"),
+    *("queue_id", "id", "claim_id", "consumer", "wake_at", "claimed_at", "claim_round", "lease"),
 )
 REFUND_COLUMNS = ("queue_id", "key", "count", "round")
 SERVE_COLUMNS = (
@@ -52,11 +58,12 @@ SERVE_COLUMNS = (
 )
 SHIFT_COLUMNS = (
     *("queue_id", "key", "ready", "scheduled", "in_flight", "selected"),
-    *("round", "cap", "at", "deferrals"),
+    *("round", "cap", "at", "deferrals", "parked"),
 )
 FREE_COLUMNS = ("queue_id", "key", "in_flight", "round", "cap", "at", "deferrals")
 SETTLE_COLUMNS = (
     *("queue_id", "id", "state", "wake_at", "held", "attempts", "settled_at", "history"),
+    "response",
 )
 
 
@@ -67,6 +74,7 @@ class Tally(msgspec.Struct):
     purged: int = 0
     dead: int = 0
     responses: int = 0
+    cancelled: int = 0
 
 
 class QueueState(msgspec.Struct):
@@ -85,6 +93,8 @@ class QueueState(msgspec.Struct):
     ages: str
     deferrals: int
     promotions: int
+    paused: str | None = None
+    """What is paused, as it is stored; `pauses` reads it."""
     is_new: bool = False
     is_changed: bool = False
     is_touched: bool = False
@@ -92,8 +102,19 @@ class QueueState(msgspec.Struct):
     tally: Tally = msgspec.field(default_factory=Tally)
     drafts: list[Draft] = []
     """Records to append when the operation is through."""
+    responded: int = 0
+    """The newest offset of the responses before this operation, where it was asked for."""
     ahead: dict[str, Any] = {}
     """What was asked along with the row and has been answered, by the statement's name."""
+
+    @property
+    def pauses(self) -> Pauses:
+        """What of the queue is paused."""
+        return read_pauses(self.paused)
+
+    def ready_for(self, tenant_id: str | None) -> int:
+        """Return the state of a ready job of *tenant_id*: parked if the tenant is paused."""
+        return READY if self.paused is None else self.pauses.state_of_ready(tenant_id)
 
     @property
     def is_due(self) -> bool:
@@ -101,7 +122,7 @@ class QueueState(msgspec.Struct):
         return self.alarm is not None and self.alarm <= self.now
 
 
-class JobState(msgspec.Struct):
+class JobRow(msgspec.Struct):
     """A job's row, as far as settling it needs it."""
 
     id: int
@@ -115,6 +136,8 @@ class JobState(msgspec.Struct):
     history: str | None
     claim_round: int | None = None
     """The scheduler's round in which it was claimed last."""
+    tenant_id: str | None = None
+    consumer: str | None = None
 
 
 def open_queue(
@@ -156,13 +179,21 @@ def save_queue(state: QueueState) -> Operation[None]:
             purged=state.tally.purged,
             dead=state.tally.dead,
             responses=state.tally.responses,
+            cancelled=state.tally.cancelled,
         )
         state.is_changed = False
         state.tally = Tally()
 
 
+def save_pauses(state: QueueState, pauses: Pauses) -> Operation[None]:
+    """Write what of the queue is paused."""
+    state.paused = written(pauses)
+    state.is_touched = True
+    yield ask("set_paused", queue_id=state.queue_id, paused=state.paused)
+
+
 def look_by(state: QueueState, at: int) -> None:
-    """Have somebody look at the queue again at *at*, if not before."""
+    """Have the queue looked at again at *at*, if not before."""
     if state.alarm is None or at < state.alarm:
         state.alarm = at
         state.is_changed = True
@@ -176,6 +207,7 @@ def add_jobs(state: QueueState, jobs: Sequence[tuple[int, int, JobDraft]]) -> Op
     rows: list[Row] = []
     ready: Counter[str] = Counter()
     scheduled: Counter[str] = Counter()
+    parked: Counter[str] = Counter()
     first_at: dict[str, int] = {}
     soonest: int | None = None
     queue_id, dimension = state.queue_id, state.dimension
@@ -184,14 +216,16 @@ def add_jobs(state: QueueState, jobs: Sequence[tuple[int, int, JobDraft]]) -> Op
         wakes = job.wakes_at(at)
         if wakes is not None and wakes <= at:
             wakes = None
-        if wakes is None:
-            ready[key] += 1
-            first_at.setdefault(key, at)
-        else:
+        state_now = state.ready_for(job.tenant_id) if wakes is None else SCHEDULED
+        if wakes is not None:
             scheduled[key] += 1
             soonest = wakes if soonest is None else min(soonest, wakes)
-        origin = (job.tenant_id, job.binding_key, job.trigger_id)
-        state_now = READY if wakes is None else SCHEDULED
+        elif state_now == PARKED:
+            parked[key] += 1
+        else:
+            ready[key] += 1
+            first_at.setdefault(key, at)
+        origin = (job.tenant_id, job.binding_key, job.trigger_id, job.function)
         rows.append(
             (queue_id, id, key, job.priority, state_now, at, wakes, job.max_attempts, *origin)
         )
@@ -199,26 +233,26 @@ def add_jobs(state: QueueState, jobs: Sequence[tuple[int, int, JobDraft]]) -> Op
     shares: list[Row] = [
         (
             *(queue_id, key, ready[key], scheduled[key], state.round),
-            *(first_at.get(key), state.cap, state.deferrals),
+            *(first_at.get(key), state.cap, state.deferrals, parked[key]),
         )
-        for key in sorted({*ready, *scheduled})
+        for key in sorted({*ready, *scheduled, *parked})
     ]
     yield ask_many("grow_shares", GROW_COLUMNS, shares)
-    triggers = sorted({job.trigger_id or "" for _, _, job in jobs})
+    needs = sorted({job.need for _, _, job in jobs})
     yield ask_many(
-        "note_triggers", ("queue_id", "trigger_id"), [(queue_id, each) for each in triggers]
+        "note_triggers", ("queue_id", "trigger_id"), [(queue_id, each) for each in needs]
     )
     if soonest is not None:
         look_by(state, soonest)
 
 
 def hold_jobs(
-    state: QueueState, claims: Sequence[tuple[int, str, str, int, int, int | None, int]]
+    state: QueueState, claims: Sequence[tuple[int, str, str, int, int, int | None, str | None, int]]
 ) -> Operation[None]:
-    """Enter claims: (job id, claim id, consumer, expiry, time, round, time of enqueueing)."""
+    """Enter claims: (job id, claim id, consumer, expiry, time, round, lease, enqueued at)."""
     queue_id = state.queue_id
-    yield ask_many("claim_jobs", CLAIM_COLUMNS, [(queue_id, *claim[:6]) for claim in claims])
-    state.ages = add_ages(state.ages, (claim[4] - claim[6] for claim in claims))
+    yield ask_many("claim_jobs", CLAIM_COLUMNS, [(queue_id, *claim[:7]) for claim in claims])
+    state.ages = add_ages(state.ages, (claim[4] - claim[7] for claim in claims))
 
 
 def serve_shares(
@@ -237,12 +271,12 @@ def serve_shares(
     yield ask_many("serve_shares", SERVE_COLUMNS, rows)
 
 
-_PLACES = (0, 1, 2, 2, None, None, None)
-"""Which of a share's sums counts a job, by its state."""
+_PLACES = {READY: 0, SCHEDULED: 1, CLAIMED: 2, FAILED: 2, PARKED: 4}
+"""Which of a share's sums counts a job, by its state; settled jobs are not counted."""
 
 
 class Shifts:
-    """Work that moves between ready, scheduled and in flight, summed up by key."""
+    """Work that moves between ready, scheduled, in flight and parked, summed up by key."""
 
     def __init__(self) -> None:
         self._by_key: dict[str, list[int]] = {}
@@ -251,7 +285,7 @@ class Shifts:
         self, key: str, *, ready: int = 0, scheduled: int = 0, in_flight: int = 0, selected: int = 0
     ) -> None:
         """Note that the share *key* gains so much of each."""
-        sums = self._by_key.setdefault(key, [0, 0, 0, 0])
+        sums = self._by_key.setdefault(key, [0, 0, 0, 0, 0])
         sums[0] += ready
         sums[1] += scheduled
         sums[2] += in_flight
@@ -259,8 +293,8 @@ class Shifts:
 
     def move(self, key: str, was: int, to: int) -> None:
         """Note that a job of *key* goes from one state to another."""
-        sums = self._by_key.setdefault(key, [0, 0, 0, 0])
-        before, after = _PLACES[was], _PLACES[to]
+        sums = self._by_key.setdefault(key, [0, 0, 0, 0, 0])
+        before, after = _PLACES.get(was), _PLACES.get(to)
         if before is not None:
             sums[before] -= 1
         if after is not None:
@@ -272,8 +306,8 @@ class Shifts:
         freed: list[Row] = []
         moved: list[Row] = []
         for key, sums in sorted(self._by_key.items()):
-            if any((sums[0], sums[1], sums[3])):
-                moved.append((state.queue_id, key, *sums, *now))
+            if any((sums[0], sums[1], sums[3], sums[4])):
+                moved.append((state.queue_id, key, *sums[:4], *now, sums[4]))
             elif sums[2]:
                 freed.append((state.queue_id, key, sums[2], *now))
         if freed:
@@ -285,13 +319,17 @@ class Shifts:
 def ack_held(queue: str, claims: Mapping[int, str]) -> Ask:
     """Ask ahead for claimed jobs to be acked, if *claims* (by the jobs' ids) still hold.
 
-    The id and the key of each that was come back, and the time; its share has been told.
+    The id and the key of each that was come back, in the order of their responses, and the time;
+    its share has been told.
     """
-    return ask_ahead(ACK_HELD, queue=queue, ids=[*claims], claim_ids=[*claims.values()])
+    responses = queue_topics(queue).responses
+    return ask_ahead(
+        ACK_HELD, queue=queue, responses=responses, ids=[*claims], claim_ids=[*claims.values()]
+    )
 
 
 def settle_jobs(state: QueueState, rows: Sequence[Row]) -> Operation[None]:
-    """Write jobs' new states: (id, state, wakes at, held, attempts, settled at, history)."""
+    """Write jobs' new rows: id, state, wakes at, held, attempts, settled at, history, response."""
     if rows:
         yield ask_many("settle_jobs", SETTLE_COLUMNS, [(state.queue_id, *row) for row in rows])
 
@@ -309,14 +347,16 @@ def drop_idle(state: QueueState) -> Operation[None]:
 
 
 def wake_jobs(state: QueueState, rows: Sequence[Row]) -> Operation[None]:
-    """Let expired claims lapse and scheduled jobs become ready: *rows* of `due_jobs`."""
+    """Make jobs ready whose claim has expired or whose time has come: *rows* of `due_jobs`."""
     shifts = Shifts()
     settled: list[Row] = []
-    for id, key, was, attempts, _, held, _, _, wake_at, history in rows:
-        if was == CLAIMED:
-            history = add_history(history, attempts, wake_at, "expired", EXPIRED)
-        settled.append((id, READY, None, held, attempts, None, history))
-        shifts.move(key, was, READY)
+    for id, key, was, attempts, _, held, _, _, wake_at, history, tenant_id in rows:
+        if was == CLAIMED:  # a dead consumer's claims end before their time
+            at = min(wake_at, state.now)
+            history = add_history(history, attempts, at, "expired", EXPIRED)
+        to = state.ready_for(tenant_id)
+        settled.append((id, to, None, held, attempts, None, history, None))
+        shifts.move(key, was, to)
     yield from settle_jobs(state, settled)
     yield from shifts.apply(state)
 
@@ -360,7 +400,7 @@ def without_expiry(history: str | None) -> str | None:
     return msgspec.json.encode(entries).decode() if entries else None
 
 
-class Change(msgspec.Struct, frozen=True):
+class Change(msgspec.Struct):
     """A job's row after it was settled, failed or released."""
 
     state: int
@@ -369,6 +409,8 @@ class Change(msgspec.Struct, frozen=True):
     attempts: int
     settled_at: int | None
     history: str | None
+    response: int | None = None
+    """The offset of its response; None keeps the last one, 0 takes it away."""
 
 
 class Changes:
@@ -377,47 +419,55 @@ class Changes:
     def __init__(self, state: QueueState) -> None:
         self._state = state
         self._rows: dict[int, Row] = {}
-        self._acked: list[int] = []
-        self._ahead: set[int] = set()
+        self._acked: list[tuple[int, int | None]] = []
+        self._ahead: list[int] = []
         self._shifts = Shifts()
         self._refunds: Counter[str] = Counter()
 
-    def add(self, job: JobState, to: Change) -> None:
+    def add(self, job: JobRow, to: Change) -> None:
         """Change *job*; a job may change more than once."""
-        self._shifts.move(job.key, job.state, to.state)
-        if to.attempts < job.attempts and job.claim_round == self._state.round:
-            self._refunds[job.key] += 1  # given back: its turn of this round does not count
+        state = self._state.ready_for(job.tenant_id) if to.state == READY else to.state
+        self._shifts.move(job.key, job.state, state)
+        is_released = to.attempts < job.attempts and job.state != DEAD
+        if is_released and job.claim_round == self._state.round:
+            self._refunds[job.key] += 1  # its turn of this round does not count
         self._rows[job.id] = (
-            *(job.id, to.state, to.wake_at, to.held, to.attempts, to.settled_at, to.history),
+            *(job.id, state, to.wake_at, to.held, to.attempts, to.settled_at, to.history),
+            to.response,
         )
-        job.state, job.wake_at, job.held = to.state, to.wake_at, to.held
+        job.state, job.wake_at, job.held = state, to.wake_at, to.held
         job.attempts, job.history = to.attempts, to.history
         if to.wake_at is not None:
             look_by(self._state, to.wake_at)
 
-    def ack(self, job: JobState) -> None:
+    def ack(self, job: JobRow, response: int | None) -> None:
         """Settle *job* as done: what most jobs come to, and all of them alike."""
         self._shifts.move(job.key, job.state, ACKED)
-        self._acked.append(job.id)
+        self._acked.append((job.id, response))
         job.state, job.wake_at, job.held = ACKED, None, 0
 
-    def acked_ahead(self, rows: Iterable[Row]) -> Set[int]:
-        """Note jobs that are written already, *rows* of `ack_held`; return their ids."""
-        self._ahead = {row[0] for row in rows}
+    def acked_ahead(self, rows: Iterable[Row]) -> Sequence[int]:
+        """Note jobs that are written already, *rows* of `ack_held`; return their ids in order."""
+        self._ahead = [row[0] for row in rows]
         return self._ahead
 
     @property
     def ids(self) -> list[int]:
         """The jobs that change."""
-        return [*self._ahead, *self._acked, *self._rows]
+        return [*self._ahead, *(id for id, _ in self._acked), *self._rows]
 
     def apply(self) -> Operation[None]:
         """Write jobs' new rows and move their work between the counters of their shares."""
         state = self._state
         yield from settle_jobs(state, tuple(self._rows.values()))
-        if self._acked:
-            ids = msgspec.json.encode(sorted(self._acked)).decode()
-            yield ask("ack_jobs", queue_id=state.queue_id, ids=ids, at=state.now)
+        for first, ids in _runs(self._acked):
+            yield ask(
+                "ack_jobs",
+                queue_id=state.queue_id,
+                ids=msgspec.json.encode(ids).decode(),
+                response=first,
+                at=state.now,
+            )
         yield from self._shifts.apply(state)
         if self._refunds:
             back: list[Row] = [
@@ -427,31 +477,60 @@ class Changes:
             yield ask_many("refund_shares", REFUND_COLUMNS, back)
 
 
-def failed(job: JobState, record: dict[str, Any], now: int) -> Change:
+def _runs(
+    acked: Sequence[tuple[int, int | None]],
+) -> Iterator[tuple[int | None, list[int]]]:
+    """Split acked jobs where their responses do not follow each other."""
+    run: list[int] = []
+    first: int | None = None
+    for id, response in acked:
+        if run and (response is None or first is None or response != first + len(run)):
+            yield first, run
+            run = []
+        if not run:
+            first = response
+        run.append(id)
+    if run:
+        yield first, run
+
+
+def failed(job: JobRow, record: dict[str, Any], now: int) -> Change:
     """Leave *job* to its claim's expiry, or to the backoff in *record*."""
     history = add_history(job.history, job.attempts, now, "failed", record.get("error"))
     until = record.get("not_before_ms")
     if until is not None:
         return Change(SCHEDULED, until, 0, job.attempts, None, history)
-    if job.state == READY:  # the claim had expired already
+    if job.state in (READY, PARKED):  # the claim had expired already
         return Change(READY, None, 0, job.attempts, None, history)
     return Change(FAILED, job.wake_at, 0, job.attempts, None, history)
 
 
-def buried(job: JobState, record: dict[str, Any], now: int) -> Change:
+def buried(job: JobRow, record: dict[str, Any], now: int) -> Change:
     """Settle *job* as dead."""
     history = msgspec.json.encode(record["attempts"]).decode()
     return Change(DEAD, None, 0, job.attempts, now, history)
 
 
-def released(job: JobState, record: dict[str, Any], now: int) -> Change:
+def released(job: JobRow, record: dict[str, Any], now: int) -> Change:
     """Give *job* back, and its attempt too."""
     until = record.get("not_before_ms")
     state = READY if until is None else SCHEDULED
     return Change(state, until, 0, max(0, job.attempts - 1), None, job.history)
 
 
-def purged(job: JobState, record: dict[str, Any], now: int) -> Change:
+def cancelled(job: JobRow, record: dict[str, Any], now: int) -> Change:
+    """Settle *job* as cancelled; the reason stays in its history."""
+    reason = record.get("reason")
+    history = add_history(job.history, job.attempts, now, "cancelled", reason)
+    return Change(CANCELLED, None, 0, job.attempts, now, history)
+
+
+def retried(job: JobRow, record: dict[str, Any], now: int) -> Change:
+    """Make a dead *job* ready again, its attempts counted from zero; its history stays."""
+    return Change(READY, None, 0, 0, None, job.history, 0)
+
+
+def purged(job: JobRow, record: dict[str, Any], now: int) -> Change:
     """Settle *job* as taken away."""
     return Change(PURGED, None, 0, job.attempts, now, job.history)
 
@@ -474,6 +553,18 @@ def change_keys(state: QueueState, dimension: str) -> Operation[None]:
     yield ask("forget_shares", queue_id=state.queue_id)
     yield ask("count_shares", queue_id=state.queue_id)
     yield from apply_cap(state)
+
+
+def refresh_key(state: QueueState, job: JobRow) -> Operation[None]:
+    """Give *job* the key that it has today: while it was settled, the queue's may have changed."""
+    [row] = yield ask("one_job", queue_id=state.queue_id, id=job.id)
+    tenant_id, binding_key, trigger_id = row[13:16]
+    job.key = share_key(state.dimension, tenant_id, binding_key, trigger_id)
+    keyed: list[Row] = [(state.queue_id, job.id, job.key)]
+    yield ask_many("rekey_jobs", ("queue_id", "id", "key"), keyed)
+    # The share may have been forgotten: it is made again, with nothing in it.
+    empty = (state.queue_id, job.key, 0, 0, state.round, None, state.cap, state.deferrals, 0)
+    yield ask_many("grow_shares", GROW_COLUMNS, [empty])
 
 
 def change_cap(state: QueueState, cap: int) -> Operation[None]:

@@ -1,9 +1,9 @@
 """What travels between a worker queue and its index: states, new jobs, claims, choices.
 
-A job's state is a number in its row. READY jobs may be claimed now, SCHEDULED ones later; CLAIMED
-and FAILED ones are in flight until their claim expires; the rest are settled. A READY job may
-still carry the claim that lapsed: its holder may renew, ack, fail or release it until somebody
-else claims it.
+A job's state is a number in its row. READY jobs can be claimed now, SCHEDULED ones later; PARKED
+ones would be ready if their tenant were not paused; CLAIMED and FAILED ones are in flight until
+their claim expires; the rest are settled. A READY job may still carry a claim that has expired: its
+consumer may renew, ack, fail or release it until another one claims the job.
 """
 
 from __future__ import annotations
@@ -15,8 +15,19 @@ import msgspec
 
 from harn.storage.operations import Operation, Rows
 
-READY, SCHEDULED, CLAIMED, FAILED, ACKED, PURGED, DEAD = range(7)
-STATES = ("ready", "scheduled", "claimed", "failed", "acked", "purged", "dead")
+PARKED, READY, SCHEDULED, CLAIMED, FAILED, ACKED, PURGED, DEAD, CANCELLED = range(-1, 8)
+SETTLED_STATES = (ACKED, PURGED, DEAD, CANCELLED)
+STATES = {
+    PARKED: "parked",
+    READY: "ready",
+    SCHEDULED: "scheduled",
+    CLAIMED: "claimed",
+    FAILED: "failed",
+    ACKED: "acked",
+    PURGED: "purged",
+    DEAD: "dead",
+    CANCELLED: "cancelled",
+}
 PRIORITIES = ("high", "normal", "low")
 DIMENSIONS = ("tenant", "binding", "trigger-id", "tenant-and-binding")
 
@@ -27,6 +38,7 @@ Settled = Literal["done", "again", "lost"]
 
 _MISSING = "\x02"
 _BETWEEN = "\x01"
+_FUNCTION = "\x03"
 
 
 def share_key(
@@ -56,6 +68,11 @@ def shown_key(key: str) -> str:
     return key.replace(_MISSING, "").replace(_BETWEEN, "|")
 
 
+def function_need(function: str) -> str:
+    """Return how a claimer says that it knows *function*, among the trigger ids that it knows."""
+    return f"{_FUNCTION}{function}"
+
+
 class JobDraft(msgspec.Struct, frozen=True):
     """A job on its way in: its record, encoded, and what the index needs of it."""
 
@@ -69,6 +86,14 @@ class JobDraft(msgspec.Struct, frozen=True):
     max_attempts: int
     not_before_ms: int | None = None
     delay_ms: int | None = None
+    function: str | None = None
+
+    @property
+    def need(self) -> str:
+        """What a claimer must know to handle the job; empty for nothing in particular."""
+        if self.function is not None:
+            return function_need(self.function)
+        return self.trigger_id or ""
 
     def wakes_at(self, enqueued_at: int) -> int | None:
         """Return when the job may be claimed, or None for at once."""

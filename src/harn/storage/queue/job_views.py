@@ -10,6 +10,7 @@ from harn.errors import StorageCorrupt
 from harn.storage.operations import Operation, ask
 from harn.storage.queue.job_index import open_queue, read_ages
 from harn.storage.queue.job_records import READY, STATES, Share
+from harn.storage.queue.pauses import Pauses, read_pauses
 from harn.storage.queue.settle import NewId, settle_due
 
 COUNTED = 10_000
@@ -28,6 +29,7 @@ class QueueCounts(msgspec.Struct, frozen=True):
     acked: int
     purged: int
     dead: int
+    cancelled: int
     responses: int
     oldest_at: int | None
     dimension: str
@@ -43,6 +45,7 @@ class QueueCounts(msgspec.Struct, frozen=True):
     dropped_selected: int
     dropped_deferred: int
     is_due: bool
+    pauses: Pauses
 
 
 class ShareCounts(msgspec.Struct, frozen=True):
@@ -60,6 +63,7 @@ class ShareCounts(msgspec.Struct, frozen=True):
     promoted: int
     deferred: int
     deferred_from: int
+    parked: int
 
 
 class JobView(msgspec.Struct, frozen=True):
@@ -83,6 +87,7 @@ class JobView(msgspec.Struct, frozen=True):
     binding_key: str | None
     trigger_id: str | None
     history: str | None
+    function: str | None
     share: Share | None
     ahead_in_key: tuple[int, ...]
     """Ready jobs of each priority, with the same key and an older id."""
@@ -95,7 +100,7 @@ def queue_names() -> Operation[list[str]]:
 
 
 def wake_queue(queue: str, new_id: NewId) -> Operation[bool]:
-    """Let lapse what has expired and bury what has no attempt left; tell if more is due."""
+    """End expired claims and bury jobs that have no attempt left; tell if more is due."""
     state = yield from open_queue(queue)
     if state is None:
         return False
@@ -109,19 +114,21 @@ def count_queue(queue: str) -> Operation[QueueCounts | None]:
     if not rows:
         return None
     (queue_id, now, dimension, cap, policy, round, last_key, _, alarm, ages, *rest) = rows[0]
-    deferrals, promotions, acked, purged, dead, responses, other, policy_at, *dropped = rest
-    [(ready, scheduled, in_flight)] = yield ask("queue_totals", queue_id=queue_id)
+    deferrals, promotions, paused, *counts, other, policy_at, selected, deferred, gone = rest
+    acked, purged, dead, responses = counts
+    [(ready, scheduled, in_flight, parked)] = yield ask("queue_totals", queue_id=queue_id)
     [oldest] = yield ask("oldest_ready", queue_id=queue_id)
     return QueueCounts(
         queue=queue,
         queue_id=queue_id,
         now=now,
-        ready=int(ready),
+        ready=int(ready) + int(parked),
         scheduled=int(scheduled),
         in_flight=int(in_flight),
         acked=acked,
         purged=purged,
         dead=dead,
+        cancelled=gone,
         responses=responses,
         oldest_at=min((at for at in oldest if at is not None), default=None),
         dimension=dimension,
@@ -134,10 +141,19 @@ def count_queue(queue: str) -> Operation[QueueCounts | None]:
         promotions=promotions,
         deferrals=deferrals,
         ages=read_ages(ages),
-        dropped_selected=dropped[0],
-        dropped_deferred=dropped[1],
+        dropped_selected=selected,
+        dropped_deferred=deferred,
         is_due=alarm is not None and alarm <= now,
+        pauses=read_pauses(paused),
     )
+
+
+def in_flight_by_lease(queue: str) -> Operation[dict[str, int]]:
+    """Count the jobs of *queue* in flight, by the lease under which they were claimed."""
+    rows = yield ask("queue_row", queue=queue)
+    if not rows:
+        return {}
+    return dict((yield ask("in_flight_by_lease", queue_id=rows[0][0])))
 
 
 def list_shares(queue_id: int, limit: int) -> Operation[list[ShareCounts]]:
@@ -174,6 +190,6 @@ def look_at_job(queue_id: int, id: int) -> Operation[JobView | None]:
     ahead = [tuple(in_key), tuple(in_queue)]
     fields: list[Any] = [id, *row, Share(*share[0]) if share else None, *ahead]
     view = JobView(*fields)
-    if view.state not in range(len(STATES)):
+    if view.state not in STATES:
         raise StorageCorrupt(f"job {id} has no state that can be read: {view.state!r}")
     return view

@@ -1,4 +1,4 @@
-"""Operations that end a claim or a job: ack, fail, release, renew, expiry, burial, purge."""
+"""Operations that end a claim or a job: ack, fail, release, renew, expire, bury, cancel, purge."""
 
 from __future__ import annotations
 
@@ -20,30 +20,34 @@ from harn.storage.queue.job_index import (
     EXPIRED,
     Change,
     Changes,
-    JobState,
+    JobRow,
     QueueState,
     add_history,
     buried,
+    cancelled,
     drop_idle,
     failed,
     open_queue,
     purged,
+    refresh_key,
     released,
+    retried,
     save_queue,
     wake_jobs,
     without_expiry,
 )
 from harn.storage.queue.job_records import (
-    ACKED,
+    CANCELLED,
     CLAIMED,
-    DEAD,
     FAILED,
-    PURGED,
+    PARKED,
     READY,
+    SETTLED_STATES,
     Settlement,
     SettlementResult,
     Share,
 )
+from harn.storage.queue.notes import note, queue_headers
 from harn.topics import TRIGGER_DLQ, queue_topics
 
 PURGE_BATCH = 2000
@@ -58,11 +62,6 @@ NewId = Callable[[str], str]
 
 
 _encode = msgspec.json.encode
-
-
-def queue_headers(queue: str) -> bytes:
-    """Encode the headers of a queue's claim and response records."""
-    return _encode({"queue": queue})
 
 
 def _append(drafts: Sequence[Draft]) -> Operation[None]:
@@ -85,18 +84,19 @@ def read_bodies(topic: str, ids: Sequence[int]) -> Operation[dict[int, bytes]]:
     found = {id: bytes(body or b"") for id, body in rows}  # a lost one reads as damaged
     for id in ids:
         if id not in found:  # an engine that keeps its records elsewhere
-            found[id] = yield from _record(topic, id)
+            found[id] = yield from record_at(topic, id)
     return found
 
 
-def _record(topic: str, id: int) -> Operation[bytes]:
+def record_at(topic: str, id: int) -> Operation[bytes]:
+    """Read the payload at an offset, encoded as it is; empty if there is none."""
     rows = yield ask("read_events", topic=topic, after=id - 1, limit=1, budget=1)
     return bytes(rows[0][2] or b"") if rows and rows[0][0] == id else b""
 
 
 def settle_due(state: QueueState, new_id: NewId) -> Operation[None]:
-    """Let lapse what has expired and bury what has no attempt left."""
-    yield from lapse_and_bury(state, new_id)
+    """End claims that have expired, and bury jobs that have no attempt left."""
+    yield from end_due(state, new_id)
     yield from write_back(state)
 
 
@@ -108,10 +108,27 @@ def write_back(state: QueueState) -> Operation[None]:
         yield from _append(drafts)
 
 
-def lapse_and_bury(state: QueueState, new_id: NewId) -> Operation[None]:
+def end_due(state: QueueState, new_id: NewId) -> Operation[None]:
+    """End the claims that have expired and let scheduled jobs come due, some at a time."""
     if not state.is_due:
         return
     rows = yield ask("due_jobs", queue_id=state.queue_id, until=state.now, limit=BATCH)
+    yield from _end(state, rows, new_id)
+
+
+def end_claims_of(queue: str, lease: str, new_id: NewId) -> Operation[int]:
+    """End the claims of a consumer whose *lease* has expired, some at a time; return how many."""
+    state = yield from open_queue(queue)
+    if state is None:
+        return 0
+    rows = yield ask("claims_of_lease", queue_id=state.queue_id, lease=lease, limit=BATCH)
+    if rows:
+        yield from _end(state, rows, new_id)
+        yield from write_back(state)
+    return len(rows)
+
+
+def _end(state: QueueState, rows: Sequence[tuple[Any, ...]], new_id: NewId) -> Operation[None]:
     exhausted = [row for row in rows if row[2] in (CLAIMED, FAILED) and 0 < row[4] <= row[3]]
     woken = [row for row in rows if row not in exhausted] if exhausted else rows
     if woken:
@@ -125,15 +142,10 @@ def lapse_and_bury(state: QueueState, new_id: NewId) -> Operation[None]:
     state.is_changed = True
 
 
-def note(state: QueueState, kind: str, record: dict[str, Any]) -> None:
-    topic, headers = queue_topics(state.name).claims, queue_headers(state.name)
-    state.drafts.append(Draft(topic, kind, _encode(record), headers, state.now))
-
-
 def _bury(state: QueueState, rows: Sequence[tuple[Any, ...]], new_id: NewId) -> Operation[None]:
     settling = Settling(state, new_id)
-    for id, key, was, attempts, most, held, claim_id, consumer, wake_at, history in rows:
-        job = JobState(id, key, was, wake_at, attempts, most, claim_id, held, history)
+    for id, key, was, attempts, most, held, claim_id, consumer, wake_at, history, _ in rows:
+        job = JobRow(id, key, was, wake_at, attempts, most, claim_id, held, history)
         error = EXPIRED
         if was == FAILED:
             error = (decode(history.encode()) if history else [{}])[-1].get("error") or EXPIRED
@@ -145,15 +157,15 @@ def settle_all(
     state: QueueState, items: Sequence[Settlement], new_id: NewId
 ) -> Operation[list[SettlementResult]]:
     settling = Settling(state, new_id)
-    acked = settling.take_acked()
-    left = {item.job_id for item in items} - acked
+    acked = {id: settling.tell_acked(item) for id, item in settling.take_acked(items)}
+    left = {item.job_id for item in items} - acked.keys()
     if left:
         state.ahead.clear()  # what was seen there is about to change
     jobs = yield from _jobs_of(state, left)
     results = []
     for item in items:
         if item.job_id in acked:
-            results.append(settling.tell_acked(item))
+            results.append(acked[item.job_id])
             continue
         job = jobs.get(item.job_id)
         verdict = _verdict(job, item)
@@ -169,21 +181,23 @@ def settle_all(
     return results
 
 
-def _jobs_of(state: QueueState, ids: Set[int]) -> Operation[dict[int, JobState]]:
+def _jobs_of(state: QueueState, ids: Set[int]) -> Operation[dict[int, JobRow]]:
     if not ids:
         return {}
     wanted = _encode(sorted(ids)).decode()
     rows = yield ask("jobs_by_id", queue_id=state.queue_id, ids=wanted)
-    return {row[0]: JobState(*row) for row in rows}
+    return {row[0]: JobRow(*row) for row in rows}
 
 
-def _verdict(job: JobState | None, item: Settlement) -> SettlementResult | None:
-    """Decide whether the holder of a claim may still act on it."""
+def _verdict(job: JobRow | None, item: Settlement) -> SettlementResult | None:
+    """Decide whether the consumer that has a claim may still act on it."""
     if job is None:
         return SettlementResult("lost", note="the job was settled and its record trimmed")
+    if job.state == CANCELLED:
+        return SettlementResult("lost", note="the job was cancelled")
     if job.claim_id != item.claim_id:
         return SettlementResult("lost", note="another consumer has claimed the job since")
-    if job.state in (ACKED, PURGED, DEAD) or not job.held:
+    if job.state in SETTLED_STATES or not job.held:
         return SettlementResult("again")
     return None
 
@@ -198,14 +212,16 @@ class Settling:
         self._headers = queue_headers(state.name)
         self._changes = Changes(state)
 
-    def take_acked(self) -> Set[int]:
-        """Take in which jobs were acked ahead, if any were asked for."""
+    def take_acked(self, items: Sequence[Settlement]) -> list[tuple[int, Settlement]]:
+        """Take in which jobs were acked ahead, in the order of their responses."""
         rows = self._state.ahead.pop(ACK_HELD, ())
-        if rows:
-            self._state.now = rows[0][2]
-        return self._changes.acked_ahead(rows)
+        if not rows:
+            return []
+        self._state.now = rows[0][2]
+        asked = {item.job_id: item for item in items}
+        return [(id, asked[id]) for id in self._changes.acked_ahead(rows)]
 
-    def carry_out(self, job: JobState, item: Settlement) -> Operation[SettlementResult]:
+    def carry_out(self, job: JobRow, item: Settlement) -> Operation[SettlementResult]:
         """Do what *item* asks for, unless it is to ack; its claim is the current one."""
         if item.action == "renew":
             return (yield from self._renew(job, item))
@@ -213,10 +229,11 @@ class Settling:
             return self._release(job, item)
         return (yield from self._fail(job, item))
 
-    def ack(self, job: JobState, item: Settlement) -> SettlementResult:
+    def ack(self, job: JobRow, item: Settlement) -> SettlementResult:
         """Settle *job* as done, with its response."""
-        self._changes.ack(job)
-        return self.tell_acked(item)
+        result = self.tell_acked(item)
+        self._changes.ack(job, self._response)
+        return result
 
     def tell_acked(self, item: Settlement) -> SettlementResult:
         """Write the records of a job that is settled as done."""
@@ -224,7 +241,12 @@ class Settling:
         self._state.tally.acked += 1
         return SettlementResult("done", response=self._respond(item))
 
-    def _release(self, job: JobState, item: Settlement) -> SettlementResult:
+    @property
+    def _response(self) -> int:
+        """The offset of the response that was written last."""
+        return self._state.responded + self._state.tally.responses
+
+    def _release(self, job: JobRow, item: Settlement) -> SettlementResult:
         record: dict[str, Any] = {"released_at_ms": self._state.now}
         if item.reason is not None:
             record["reason"] = item.reason
@@ -234,23 +256,25 @@ class Settling:
         self._claims("job_released", item, record)
         return SettlementResult("done")
 
-    def _fail(self, job: JobState, item: Settlement) -> Operation[SettlementResult]:
+    def _fail(self, job: JobRow, item: Settlement) -> Operation[SettlementResult]:
         response = self._respond(item)
         error = item.error or "failed"
         if item.final or 0 < job.max_attempts <= job.attempts:
-            yield from self.bury(job, item.consumer, error, told=item)
+            yield from self.bury(job, item.consumer, error, told=item, response=self._response)
             return SettlementResult("done", response=response, dead=True)
         record: dict[str, Any] = {"failed_at_ms": self._state.now, "error": error}
         if item.delay_ms is not None:
             record["not_before_ms"] = self._state.now + item.delay_ms
-        self._changes.add(job, failed(job, record, self._state.now))
+        change = failed(job, record, self._state.now)
+        change.response = self._response
+        self._changes.add(job, change)
         self._claims("job_failed", item, record)
         return SettlementResult("done", response=response)
 
-    def _renew(self, job: JobState, item: Settlement) -> Operation[SettlementResult]:
+    def _renew(self, job: JobRow, item: Settlement) -> Operation[SettlementResult]:
         until = self._state.now + item.ttl_ms
         history = job.history
-        if job.state == READY:  # it lapsed and nobody took over: revive it, if there is room
+        if job.state in (READY, PARKED):  # it expired and was not taken over: hold it again
             [row] = yield ask("one_share", queue_id=self._state.queue_id, key=job.key)
             if 0 < self._state.cap <= Share(*row).in_flight:
                 note = "it expired, and its key has as many claims as the cap allows"
@@ -263,22 +287,28 @@ class Settling:
 
     def bury(
         self,
-        job: JobState,
+        job: JobRow,
         consumer: str,
         error: str,
         *,
         already_told: bool = False,
         told: Settlement | None = None,
+        response: int | None = None,
     ) -> Operation[None]:
         """Move *job* to the dead letters with its last *error*, and what *told* says of it."""
         now = self._state.now
+        entry = self._new_id("dlq")
         history = job.history
         if not already_told:
             status = "expired" if error == EXPIRED else "failed"
             history = add_history(history, job.attempts, now, status, error)
         attempts = decode(history.encode()) if history else []
+        if attempts:  # by which a retry finds the letter again
+            attempts[-1]["dlq_entry_id"] = entry
         record = {"dead_at_ms": now, "error": error, "attempts": attempts}
-        self._changes.add(job, buried(job, record, now))
+        change = buried(job, record, now)
+        change.response = response
+        self._changes.add(job, change)
         about = {"job_event_id": job.id, "claim_id": job.claim_id, "consumer_id": consumer}
         self._add(self._topics.claims, "job_dead", {**about, **record})
         self._state.tally.dead += 1
@@ -289,11 +319,30 @@ class Settling:
             body = None
         if not isinstance(body, dict):
             body = {"event": None}
-        entry = self._new_id("dlq")
         letters = dead_letters(entry, self._state.name, job.id, body, attempts, error, told)
         self._state.drafts += letters
 
-    def purge(self, job: JobState, by: str, reason: str | None) -> None:
+    def cancel(self, job: JobRow, by: str, reason: str | None) -> None:
+        """Settle *job* as cancelled, whether a consumer works on it or not."""
+        record: dict[str, Any] = {
+            "job_event_id": job.id,
+            "cancelled_by": by,
+            "cancelled_at_ms": self._state.now,
+            "reason": reason,
+        }
+        self._changes.add(job, cancelled(job, record, self._state.now))
+        self._add(self._topics.claims, "job_cancelled", record)
+        self._state.tally.cancelled += 1
+
+    def retry(self, job: JobRow, by: str) -> Operation[None]:
+        """Make the dead *job* ready again."""
+        yield from refresh_key(self._state, job)
+        record = {"job_event_id": job.id, "retried_by": by, "retried_at_ms": self._state.now}
+        self._changes.add(job, retried(job, record, self._state.now))
+        self._add(self._topics.claims, "job_retried", record)
+        self._state.tally.dead -= 1
+
+    def purge(self, job: JobRow, by: str, reason: str | None) -> None:
         """Take *job* away."""
         record: dict[str, Any] = {
             "job_event_id": job.id,
@@ -364,7 +413,7 @@ def purge_jobs(
     ids = _encode([row[0] for row in rows]).decode()
     settling = Settling(state, new_id)
     for row in (yield ask("jobs_by_id", queue_id=state.queue_id, ids=ids)):
-        settling.purge(JobState(*row), by, reason)
+        settling.purge(JobRow(*row), by, reason)
     yield from settling.write()
     yield from write_back(state)
     return len(rows), rows[-1][0], until

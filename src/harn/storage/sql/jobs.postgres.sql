@@ -1,25 +1,26 @@
 -- name: open_queue
 -- Read a queue's row, and the time; the row stays locked until the commit.
-SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions
+SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused
 FROM queues WHERE name = :queue FOR UPDATE;
 
 -- name: queue_row
 -- Read a queue's row for people, and the time.
-SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions,
-    acked, purged, dead, responses, other_policy, policy_at, dropped_selected, dropped_deferred
+SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused,
+    acked, purged, dead, responses, other_policy, policy_at, dropped_selected, dropped_deferred, cancelled
 FROM queues WHERE name = :queue;
 
 -- name: insert_jobs
 -- Write new jobs.
--- types: int8 int8 text int2 int2 int8 int8 int8 text text text
-COPY jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, max_attempts, tenant_id, binding_key, trigger_id)
+-- types: int8 int8 text int2 int2 int8 int8 int8 text text text text
+COPY jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, max_attempts, tenant_id, binding_key, trigger_id, function)
 FROM STDIN (FORMAT BINARY);
 
 -- name: insert_jobs_few
 -- Write a few new jobs, along with other statements.
-INSERT INTO jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, max_attempts, tenant_id, binding_key, trigger_id)
+INSERT INTO jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, max_attempts, tenant_id, binding_key, trigger_id, function)
 SELECT * FROM unnest(:queue_id::bigint[], :id::bigint[], :key::text[], :priority::smallint[], :state::smallint[],
-    :enqueued_at::bigint[], :wake_at::bigint[], :max_attempts::bigint[], :tenant_id::text[], :binding_key::text[], :trigger_id::text[]);
+    :enqueued_at::bigint[], :wake_at::bigint[], :max_attempts::bigint[], :tenant_id::text[], :binding_key::text[], :trigger_id::text[],
+    :function::text[]);
 
 -- name: note_triggers
 -- Remember trigger ids seen in a queue.
@@ -28,11 +29,11 @@ ON CONFLICT DO NOTHING;
 
 -- name: grow_shares
 -- Add new jobs to their shares.
-INSERT INTO shares (queue_id, key, ready, scheduled, turn, round, oldest_at, deferred_from)
+INSERT INTO shares (queue_id, key, ready, scheduled, turn, round, oldest_at, deferred_from, parked)
 SELECT v.queue_id, v.key, v.ready, v.scheduled, CASE WHEN v.ready > 0 THEN v.round + 1 END, v.round,
-    CASE WHEN v.ready > 0 THEN v.at END, v.deferrals
+    CASE WHEN v.ready > 0 THEN v.at END, v.deferrals, v.parked
 FROM unnest(:queue_id::bigint[], :key::text[], :ready::bigint[], :scheduled::bigint[], :round::bigint[], :at::bigint[],
-    :cap::bigint[], :deferrals::bigint[]) AS v(queue_id, key, ready, scheduled, round, at, cap, deferrals)
+    :cap::bigint[], :deferrals::bigint[], :parked::bigint[]) AS v(queue_id, key, ready, scheduled, round, at, cap, deferrals, parked)
 ON CONFLICT (queue_id, key) DO UPDATE SET
     turn = CASE WHEN shares.turn IS NOT NULL THEN shares.turn WHEN shares.ready > 0 OR excluded.ready = 0 THEN NULL
                 WHEN (SELECT cap FROM queues WHERE queue_id = shares.queue_id) > 0
@@ -42,7 +43,8 @@ ON CONFLICT (queue_id, key) DO UPDATE SET
     credit = CASE WHEN shares.turn IS NULL AND shares.ready = 0 THEN 0 ELSE shares.credit END,
     deferred_from = CASE WHEN shares.ready = 0 THEN excluded.deferred_from ELSE shares.deferred_from END,
     oldest_at = CASE WHEN excluded.ready = 0 THEN shares.oldest_at ELSE coalesce(shares.oldest_at, excluded.oldest_at) END,
-    ready = shares.ready + excluded.ready, scheduled = shares.scheduled + excluded.scheduled, idle_at = NULL;
+    ready = shares.ready + excluded.ready, scheduled = shares.scheduled + excluded.scheduled,
+    parked = shares.parked + excluded.parked, idle_at = NULL;
 
 -- name: open_shares_and_jobs
 -- List the shares that can be served and whose jobs have waited longest; if these are all, also the first ready jobs of
@@ -70,7 +72,7 @@ FROM lanes AS l LEFT JOIN LATERAL (
     FROM present AS p
     CROSS JOIN LATERAL (SELECT priority, id, enqueued_at, attempts, max_attempts FROM jobs
         WHERE queue_id = (SELECT queue_id FROM q) AND key = l.key COLLATE "C" AND priority = p.priority AND state = 0
-        AND (:triggers::text IS NULL OR trigger_id IN (SELECT json_array_elements_text(:triggers::json)))
+        AND (:triggers::text IS NULL OR coalesce(chr(3) || function, trigger_id) IN (SELECT json_array_elements_text(:triggers::json)))
         ORDER BY id LIMIT l.depth) AS h
 ) AS j ON l.depth IS NOT NULL
 ORDER BY l.place, j.priority, j.id;
@@ -96,7 +98,7 @@ FROM lanes AS l LEFT JOIN LATERAL (
     FROM present AS p
     CROSS JOIN LATERAL (SELECT priority, id, enqueued_at, attempts, max_attempts FROM jobs
         WHERE queue_id = :queue_id AND key = l.key COLLATE "C" AND priority = p.priority AND state = 0
-        AND (:triggers::text IS NULL OR trigger_id IN (SELECT json_array_elements_text(:triggers::json)))
+        AND (:triggers::text IS NULL OR coalesce(chr(3) || function, trigger_id) IN (SELECT json_array_elements_text(:triggers::json)))
         ORDER BY id LIMIT l.depth) AS h
 ) AS j ON true
 ORDER BY l.key, j.priority, j.id;
@@ -110,7 +112,7 @@ FROM json_array_elements_text(:keys::json) AS k(key)
 CROSS JOIN (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
 CROSS JOIN LATERAL (SELECT key, priority, id, enqueued_at, attempts, max_attempts FROM jobs
     WHERE queue_id = :queue_id AND key = k.key COLLATE "C" AND priority = p.priority AND state = 0
-    AND (:triggers::text IS NULL OR trigger_id IN (SELECT json_array_elements_text(:triggers::json)))
+    AND (:triggers::text IS NULL OR coalesce(chr(3) || function, trigger_id) IN (SELECT json_array_elements_text(:triggers::json)))
     ORDER BY id LIMIT :depth) AS j
 ORDER BY j.key, j.priority, j.id;
 
@@ -121,7 +123,7 @@ SELECT id, enqueued_at, attempts, max_attempts,
         AND events.id = jobs.id AND octet_length(payload) <= 8192)
 FROM jobs
 WHERE queue_id = :queue_id AND key = :key AND priority = :priority AND state = 0 AND id > :after
-AND (:triggers::text IS NULL OR trigger_id IN (SELECT json_array_elements_text(:triggers::json)))
+AND (:triggers::text IS NULL OR coalesce(chr(3) || function, trigger_id) IN (SELECT json_array_elements_text(:triggers::json)))
 ORDER BY id LIMIT :depth;
 
 -- name: queue_heads
@@ -132,20 +134,20 @@ SELECT j.priority, j.id, j.enqueued_at, j.key, j.attempts, j.max_attempts,
 FROM (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
 CROSS JOIN LATERAL (SELECT priority, id, enqueued_at, key, attempts, max_attempts FROM jobs
     WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND priority = p.priority AND state = 0 AND id > 0
-    AND (:triggers::text IS NULL OR trigger_id IN (SELECT json_array_elements_text(:triggers::json)))
+    AND (:triggers::text IS NULL OR coalesce(chr(3) || function, trigger_id) IN (SELECT json_array_elements_text(:triggers::json)))
     ORDER BY id LIMIT :wanted) AS j;
 
 -- name: open_job_of
 -- Find a ready job of these trigger ids, a JSON list, whose key can be served.
-SELECT j.id FROM jobs j WHERE j.queue_id = :queue_id AND j.state = 0 AND j.trigger_id IN (SELECT json_array_elements_text(:triggers::json))
+SELECT j.id FROM jobs j WHERE j.queue_id = :queue_id AND j.state = 0 AND coalesce(chr(3) || j.function, j.trigger_id) IN (SELECT json_array_elements_text(:triggers::json))
 AND EXISTS (SELECT 1 FROM shares s WHERE s.queue_id = j.queue_id AND s.key = j.key AND s.turn IS NOT NULL) LIMIT 1;
 
 -- name: claim_jobs
 -- Give jobs to a consumer.
 UPDATE jobs SET state = 2, wake_at = v.wake_at, attempts = jobs.attempts + 1, epoch = jobs.epoch + 1, claim_id = v.claim_id, held = 1,
-    consumer = v.consumer, claimed_at = v.claimed_at, claim_round = v.claim_round
+    consumer = v.consumer, claimed_at = v.claimed_at, claim_round = v.claim_round, lease = v.lease
 FROM unnest(:queue_id::bigint[], :id::bigint[], :claim_id::text[], :consumer::text[], :wake_at::bigint[], :claimed_at::bigint[],
-    :claim_round::bigint[]) AS v(queue_id, id, claim_id, consumer, wake_at, claimed_at, claim_round)
+    :claim_round::bigint[], :lease::text[]) AS v(queue_id, id, claim_id, consumer, wake_at, claimed_at, claim_round, lease)
 WHERE jobs.queue_id = v.queue_id AND jobs.id = v.id;
 
 -- name: job_bodies
@@ -177,15 +179,16 @@ UPDATE shares SET
     deferred_from = v.deferrals,
     selected = shares.selected + v.selected,
     idle_at = CASE WHEN shares.ready + v.ready <= 0 AND shares.scheduled + v.scheduled <= 0
-                    AND shares.in_flight + v.in_flight <= 0 THEN v.now END,
+                    AND shares.in_flight + v.in_flight <= 0 AND shares.parked + v.parked <= 0 THEN v.now END,
     ready = shares.ready + v.ready, scheduled = shares.scheduled + v.scheduled, in_flight = shares.in_flight + v.in_flight,
+    parked = shares.parked + v.parked,
     oldest_at = CASE WHEN v.ready = 0 THEN oldest_at ELSE
         (SELECT min(h.enqueued_at) FROM (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
         CROSS JOIN LATERAL (SELECT enqueued_at FROM jobs WHERE queue_id = v.queue_id AND key = v.key COLLATE "C"
             AND priority = p.priority AND state = 0 ORDER BY id LIMIT 1) AS h) END
 FROM unnest(:queue_id::bigint[], :key::text[], :ready::bigint[], :scheduled::bigint[], :in_flight::bigint[], :selected::bigint[],
-    :round::bigint[], :cap::bigint[], :at::bigint[], :deferrals::bigint[])
-    AS v(queue_id, key, ready, scheduled, in_flight, selected, round, cap, now, deferrals)
+    :round::bigint[], :cap::bigint[], :at::bigint[], :deferrals::bigint[], :parked::bigint[])
+    AS v(queue_id, key, ready, scheduled, in_flight, selected, round, cap, now, deferrals, parked)
 WHERE shares.queue_id = v.queue_id AND shares.key = v.key COLLATE "C";
 
 -- name: free_shares
@@ -196,7 +199,7 @@ UPDATE shares SET
     round = CASE WHEN turn IS NULL THEN v.round ELSE shares.round END,
     deferred = CASE WHEN turn IS NULL AND ready > 0 THEN deferred + v.deferrals - deferred_from ELSE deferred END,
     deferred_from = v.deferrals,
-    idle_at = CASE WHEN ready <= 0 AND scheduled <= 0 AND shares.in_flight + v.in_flight <= 0 THEN v.now END,
+    idle_at = CASE WHEN ready <= 0 AND scheduled <= 0 AND parked <= 0 AND shares.in_flight + v.in_flight <= 0 THEN v.now END,
     in_flight = shares.in_flight + v.in_flight
 FROM unnest(:queue_id::bigint[], :key::text[], :in_flight::bigint[], :round::bigint[], :cap::bigint[], :at::bigint[],
     :deferrals::bigint[]) AS v(queue_id, key, in_flight, round, cap, now, deferrals)
@@ -211,24 +214,29 @@ WHERE shares.queue_id = v.queue_id AND shares.key = v.key COLLATE "C" AND ready 
 -- name: jobs_by_id
 -- Read the rows of some jobs.
 SELECT j.* FROM json_array_elements_text(:ids::json) AS v(id)
-CROSS JOIN LATERAL (SELECT id, key, state, wake_at, attempts, max_attempts, claim_id, held, history, claim_round
+CROSS JOIN LATERAL (SELECT id, key, state, wake_at, attempts, max_attempts, claim_id, held, history, claim_round, tenant_id, consumer
     FROM jobs WHERE queue_id = :queue_id AND id = v.id::bigint LIMIT 1) AS j;
 
 -- name: due_by_id
 -- Read some jobs the way due_jobs does.
 SELECT j.* FROM json_array_elements_text(:ids::json) AS v(id)
-CROSS JOIN LATERAL (SELECT id, key, state, attempts, max_attempts, held, claim_id, consumer, wake_at, history
+CROSS JOIN LATERAL (SELECT id, key, state, attempts, max_attempts, held, claim_id, consumer, wake_at, history, tenant_id
     FROM jobs WHERE queue_id = :queue_id AND id = v.id::bigint LIMIT 1) AS j;
 
 -- name: ack_held
 -- Move claimed jobs whose claims still hold to the acked ones and take them off their shares; tell which, and when.
 WITH q AS MATERIALIZED (
-    SELECT queue_id, round, cap, deferrals, :now AS now FROM queues WHERE name = :queue
+    SELECT queue_id, round, cap, deferrals, :now AS now, (SELECT head FROM topics WHERE name = :responses) AS head
+    FROM queues WHERE name = :queue
+), held AS MATERIALIZED (
+    SELECT q.queue_id, q.now, j.id, coalesce(q.head, 0) + row_number() OVER (ORDER BY h.place) AS response
+    FROM q, unnest(:ids::bigint[], :claim_ids::text[]) WITH ORDINALITY AS h(id, claim_id, place)
+    CROSS JOIN LATERAL (SELECT id FROM jobs WHERE queue_id = q.queue_id AND id = h.id AND claim_id = h.claim_id COLLATE "C"
+        AND state = 2 AND held = 1 LIMIT 1) AS j
 ), acked AS (
-    UPDATE jobs SET state = 4, wake_at = NULL, held = 0, settled_at = v.now
-    FROM (SELECT q.queue_id, q.now, h.id, h.claim_id FROM q, unnest(:ids::bigint[], :claim_ids::text[]) AS h(id, claim_id) OFFSET 0) AS v
-    WHERE jobs.queue_id = v.queue_id AND jobs.id = v.id AND jobs.claim_id = v.claim_id COLLATE "C" AND jobs.state = 2 AND jobs.held = 1
-    RETURNING jobs.id, jobs.key, v.now
+    UPDATE jobs SET state = 4, wake_at = NULL, held = 0, settled_at = v.now, response = v.response
+    FROM held AS v WHERE jobs.queue_id = v.queue_id AND jobs.id = v.id
+    RETURNING jobs.id, jobs.key, v.now, v.response
 ), freed AS (
     UPDATE shares SET
         turn = CASE WHEN ready <= 0 OR (v.cap > 0 AND shares.in_flight - v.count >= v.cap) THEN NULL
@@ -236,26 +244,48 @@ WITH q AS MATERIALIZED (
         round = CASE WHEN turn IS NULL THEN v.round ELSE shares.round END,
         deferred = CASE WHEN turn IS NULL AND ready > 0 THEN deferred + v.deferrals - deferred_from ELSE deferred END,
         deferred_from = v.deferrals,
-        idle_at = CASE WHEN ready <= 0 AND scheduled <= 0 AND shares.in_flight - v.count <= 0 THEN v.now END,
+        idle_at = CASE WHEN ready <= 0 AND scheduled <= 0 AND parked <= 0 AND shares.in_flight - v.count <= 0 THEN v.now END,
         in_flight = shares.in_flight - v.count
     FROM (SELECT q.*, f.key, f.count FROM q, (SELECT key, count(*) AS count FROM acked GROUP BY key) AS f OFFSET 0) AS v
     WHERE shares.queue_id = v.queue_id AND shares.key = v.key
 )
-SELECT id, key, now FROM acked;
+SELECT id, key, now FROM acked ORDER BY response;
 
 -- name: ack_jobs
--- Move claimed jobs to the acked ones.
+-- Move claimed jobs to the acked ones; their responses follow each other.
 -- The queue's id stands in the list: seen as a constant it tempts the planner to look at the whole queue.
-UPDATE jobs SET state = 4, wake_at = NULL, held = 0, settled_at = :at
-FROM (SELECT :queue_id::bigint AS queue_id, v.id::bigint AS id FROM json_array_elements_text(:ids::json) AS v(id) OFFSET 0) AS v
+UPDATE jobs SET state = 4, wake_at = NULL, held = 0, settled_at = :at, response = v.response
+FROM (SELECT :queue_id::bigint AS queue_id, v.id::bigint AS id, :response::bigint + v.place - 1 AS response
+    FROM json_array_elements_text(:ids::json) WITH ORDINALITY AS v(id, place) OFFSET 0) AS v
 WHERE jobs.queue_id = v.queue_id AND jobs.id = v.id;
 
 -- name: settle_jobs
--- Move jobs to another state.
+-- Move jobs to another state; a response of 0 takes the last one away.
 UPDATE jobs SET state = v.state, wake_at = v.wake_at, held = v.held, attempts = v.attempts, settled_at = v.settled_at,
-    history = v.history
+    history = v.history, response = CASE WHEN v.response = 0 THEN NULL ELSE coalesce(v.response, jobs.response) END
 FROM unnest(:queue_id::bigint[], :id::bigint[], :state::smallint[], :wake_at::bigint[], :held::smallint[], :attempts::bigint[],
-    :settled_at::bigint[], :history::text[]) AS v(queue_id, id, state, wake_at, held, attempts, settled_at, history)
+    :settled_at::bigint[], :history::text[], :response::bigint[]) AS v(queue_id, id, state, wake_at, held, attempts, settled_at, history, response)
+WHERE jobs.queue_id = v.queue_id AND jobs.id = v.id;
+
+-- name: jobs_of
+-- Read some jobs of a queue with their records and last responses.
+SELECT j.id, j.key, j.priority, j.state, j.enqueued_at, j.wake_at, j.attempts, j.max_attempts, j.consumer, j.settled_at,
+    j.tenant_id, j.binding_key, j.trigger_id, j.function, j.history, j.response, :now,
+    (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :jobs) AND id = j.id),
+    (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :responses) AND id = j.response)
+FROM json_array_elements_text(:ids::json) AS v(id)
+CROSS JOIN LATERAL (SELECT * FROM jobs WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND id = v.id::bigint LIMIT 1) AS j;
+
+-- name: settled_among
+-- Tell which of some jobs are settled, and which are not there.
+SELECT v.id::bigint, j.state FROM json_array_elements_text(:ids::json) AS v(id)
+LEFT JOIN LATERAL (SELECT state FROM jobs WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND id = v.id::bigint LIMIT 1) AS j ON true
+WHERE j.state IS NULL OR j.state > 3;
+
+-- name: move_jobs
+-- Move jobs between ready and parked.
+UPDATE jobs SET state = :to::smallint
+FROM (SELECT :queue_id::bigint AS queue_id, v.id::bigint AS id FROM json_array_elements_text(:ids::json) AS v(id) OFFSET 0) AS v
 WHERE jobs.queue_id = v.queue_id AND jobs.id = v.id;
 
 -- name: rekey_jobs
@@ -265,25 +295,27 @@ WHERE jobs.queue_id = v.queue_id AND jobs.id = v.id;
 
 -- name: restore_queues
 -- Fill the index of queues.
-INSERT INTO queues (queue_id, name, dimension, cap, round, last_key, promoted, promotions, alarm, acked, purged, dead, responses, ages)
+INSERT INTO queues (queue_id, name, dimension, cap, round, last_key, promoted, promotions, alarm, acked, purged, dead, responses, ages,
+    cancelled, paused)
 SELECT * FROM unnest(:queue_id::bigint[], :name::text[], :dimension::text[], :cap::bigint[], :round::bigint[], :last_key::text[],
     :promoted::bigint[], :promotions::bigint[], :alarm::bigint[], :acked::bigint[], :purged::bigint[], :dead::bigint[],
-    :responses::bigint[], :ages::text[]);
+    :responses::bigint[], :ages::text[], :cancelled::bigint[], :paused::text[]);
 
 -- name: restore_shares
 -- Fill the index of shares.
-INSERT INTO shares (queue_id, key, ready, scheduled, in_flight, turn, round, credit, oldest_at)
+INSERT INTO shares (queue_id, key, ready, scheduled, in_flight, turn, round, credit, oldest_at, parked)
 SELECT * FROM unnest(:queue_id::bigint[], :key::text[], :ready::bigint[], :scheduled::bigint[], :in_flight::bigint[],
-    :turn::bigint[], :round::bigint[], :credit::bigint[], :oldest_at::bigint[]);
+    :turn::bigint[], :round::bigint[], :credit::bigint[], :oldest_at::bigint[], :parked::bigint[]);
 
 -- name: restore_jobs
 -- Fill the index of jobs.
 INSERT INTO jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, attempts, max_attempts, epoch, claim_id, held,
-    consumer, claimed_at, settled_at, tenant_id, binding_key, trigger_id, history, claim_round)
+    consumer, claimed_at, settled_at, tenant_id, binding_key, trigger_id, history, claim_round,
+    function, lease, response)
 SELECT * FROM unnest(:queue_id::bigint[], :id::bigint[], :key::text[], :priority::smallint[], :state::smallint[],
     :enqueued_at::bigint[], :wake_at::bigint[], :attempts::bigint[], :max_attempts::bigint[], :epoch::bigint[], :claim_id::text[],
     :held::smallint[], :consumer::text[], :claimed_at::bigint[], :settled_at::bigint[], :tenant_id::text[], :binding_key::text[],
-    :trigger_id::text[], :history::text[], :claim_round::bigint[]);
+    :trigger_id::text[], :history::text[], :claim_round::bigint[], :function::text[], :lease::text[], :response::bigint[]);
 
 -- name: restore_dedupe
 -- Fill the index of dedupe keys.
@@ -295,7 +327,8 @@ SELECT * FROM unnest(:queue_id::bigint[], :tenant_id::text[], :dedupe_key::text[
 INSERT INTO queue_triggers (queue_id, trigger_id) SELECT * FROM unnest(:queue_id::bigint[], :trigger_id::text[]);
 
 -- name: oldest_ready
--- Tell when the oldest ready job of each priority was enqueued.
+-- Tell when the oldest ready job of each priority was enqueued, and the oldest parked one.
 SELECT (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = 0 AND id > 0 AND priority = 0 ORDER BY id LIMIT 1),
        (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = 0 AND id > 0 AND priority = 1 ORDER BY id LIMIT 1),
-       (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = 0 AND id > 0 AND priority = 2 ORDER BY id LIMIT 1);
+       (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = 0 AND id > 0 AND priority = 2 ORDER BY id LIMIT 1),
+       (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = -1 AND state NOT IN (0, 2, 3) ORDER BY id LIMIT 1);

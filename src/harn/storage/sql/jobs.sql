@@ -56,6 +56,43 @@ UPDATE shares SET
     deferred_from = :deferrals
 WHERE queue_id = :queue_id AND (ready > 0 OR in_flight > 0);
 
+-- name: set_paused
+-- Note what of a queue is paused.
+UPDATE queues SET paused = :paused WHERE queue_id = :queue_id;
+
+-- name: page_of_ready
+-- List ready jobs of a priority after an id; of a tenant, unless it is null.
+SELECT id FROM jobs WHERE queue_id = :queue_id AND priority = :priority AND state = 0 AND id > 0 AND id > :after
+AND (CAST(:tenant_id AS TEXT) IS NULL OR tenant_id = :tenant_id) ORDER BY id LIMIT :limit;
+
+-- name: page_of_key
+-- List ready jobs of a key and priority after an id.
+SELECT id FROM jobs WHERE queue_id = :queue_id AND key = :key AND priority = :priority AND state = 0 AND id > :after
+ORDER BY id LIMIT :limit;
+
+-- name: page_in_flight
+-- List jobs in flight after an id; of a tenant, unless it is null.
+SELECT id FROM jobs WHERE queue_id = :queue_id AND state IN (2, 3) AND id > :after
+AND (CAST(:tenant_id AS TEXT) IS NULL OR tenant_id = :tenant_id) ORDER BY id LIMIT :limit;
+
+-- name: page_of_state
+-- List jobs of another state after an id.
+SELECT id FROM jobs WHERE queue_id = :queue_id AND state = :state AND state NOT IN (0, 2, 3) AND id > :after
+ORDER BY id LIMIT :limit;
+
+-- name: page_of_tenant
+-- List jobs of a tenant and another state after an id.
+SELECT id FROM jobs WHERE queue_id = :queue_id AND tenant_id = :tenant_id AND tenant_id IS NOT NULL AND state = :state
+AND state NOT IN (0, 2, 3) AND id > :after ORDER BY id LIMIT :limit;
+
+-- name: page_of_all
+-- List jobs of every state after an id.
+SELECT id FROM jobs WHERE queue_id = :queue_id AND id > :after ORDER BY id LIMIT :limit;
+
+-- name: note_response
+-- Note the response to a job, by its offset.
+UPDATE jobs SET response = :response WHERE queue_id = :queue_id AND id = :id;
+
 -- name: forget_shares
 -- Remove every share of a queue.
 DELETE FROM shares WHERE queue_id = :queue_id;
@@ -67,30 +104,48 @@ WHERE queue_id = :queue_id AND id > :after AND state < 4 ORDER BY id LIMIT :limi
 
 -- name: count_shares
 -- Count a queue's shares from its jobs.
-INSERT INTO shares (queue_id, key, ready, scheduled, in_flight, round, oldest_at)
+INSERT INTO shares (queue_id, key, ready, scheduled, in_flight, parked, round, oldest_at)
 SELECT queue_id, key, sum(CASE WHEN state = 0 THEN 1 ELSE 0 END), sum(CASE WHEN state = 1 THEN 1 ELSE 0 END),
-    sum(CASE WHEN state IN (2, 3) THEN 1 ELSE 0 END), 0, min(CASE WHEN state = 0 THEN enqueued_at END)
+    sum(CASE WHEN state IN (2, 3) THEN 1 ELSE 0 END), sum(CASE WHEN state = -1 THEN 1 ELSE 0 END), 0,
+    min(CASE WHEN state = 0 THEN enqueued_at END)
 FROM jobs WHERE queue_id = :queue_id AND state < 4 GROUP BY queue_id, key;
 
 -- name: due_jobs
 -- List jobs whose claim has expired or whose time has come.
-SELECT id, key, state, attempts, max_attempts, held, claim_id, consumer, wake_at, history FROM jobs
-WHERE queue_id = :queue_id AND wake_at <= :until ORDER BY wake_at LIMIT :limit;
+SELECT id, key, state, attempts, max_attempts, held, claim_id, consumer, wake_at, history, tenant_id FROM (
+    SELECT * FROM (SELECT * FROM jobs WHERE queue_id = :queue_id AND state = 1 AND wake_at <= :until ORDER BY wake_at LIMIT :limit) AS a
+    UNION ALL
+    SELECT * FROM (SELECT * FROM jobs WHERE queue_id = :queue_id AND state IN (2, 3) AND wake_at <= :until ORDER BY wake_at LIMIT :limit) AS b
+) AS due ORDER BY wake_at LIMIT :limit;
+
+-- name: claims_of_lease
+-- List the jobs in flight that were claimed under a lease, the way due_jobs does.
+SELECT id, key, state, attempts, max_attempts, held, claim_id, consumer, wake_at, history, tenant_id FROM jobs
+WHERE queue_id = :queue_id AND state IN (2, 3) AND held = 1 AND lease = :lease ORDER BY wake_at LIMIT :limit;
+
+-- name: in_flight_by_lease
+-- Count the jobs in flight of each lease.
+SELECT lease, count(*) FROM jobs WHERE queue_id = :queue_id AND state IN (2, 3) AND lease IS NOT NULL GROUP BY lease;
 
 -- name: next_due
 -- Tell when the next claim expires or scheduled job comes due.
-SELECT min(wake_at) FROM jobs WHERE queue_id = :queue_id AND wake_at IS NOT NULL;
+SELECT min(at) FROM (
+    SELECT * FROM (SELECT wake_at AS at FROM jobs WHERE queue_id = :queue_id AND state = 1 ORDER BY wake_at LIMIT 1) AS a
+    UNION ALL
+    SELECT * FROM (SELECT wake_at FROM jobs WHERE queue_id = :queue_id AND state IN (2, 3) ORDER BY wake_at LIMIT 1) AS b
+) AS due;
 
 -- name: save_queue
 -- Write what an operation has changed of a queue's row.
 UPDATE queues SET round = :round, last_key = :last_key, promoted = :promoted, promotions = :promotions, alarm = :alarm,
-    ages = :ages, acked = acked + :acked, purged = purged + :purged, dead = dead + :dead, responses = responses + :responses
+    ages = :ages, acked = acked + :acked, purged = purged + :purged, dead = dead + :dead, responses = responses + :responses,
+    cancelled = cancelled + :cancelled
 WHERE queue_id = :queue_id;
 
 -- name: one_job
 -- Read a job's row.
 SELECT key, priority, state, enqueued_at, wake_at, attempts, max_attempts, epoch, claim_id, held, consumer,
-    claimed_at, settled_at, tenant_id, binding_key, trigger_id, history
+    claimed_at, settled_at, tenant_id, binding_key, trigger_id, history, function
 FROM jobs WHERE queue_id = :queue_id AND id = :id;
 
 -- name: one_share
@@ -114,7 +169,7 @@ SELECT trigger_id FROM queue_triggers WHERE queue_id = :queue_id ORDER BY trigge
 
 -- name: ready_up_to
 -- List ready and scheduled jobs up to an id, some at a time.
-SELECT id, key, state FROM jobs WHERE queue_id = :queue_id AND state IN (0, 1) AND id > :after AND id <= :until
+SELECT id, key, state FROM jobs WHERE queue_id = :queue_id AND state IN (-1, 0, 1) AND id > :after AND id <= :until
 ORDER BY id LIMIT :limit;
 
 -- name: newest_job
@@ -141,13 +196,13 @@ DELETE FROM jobs WHERE queue_id = :queue_id AND id < :below AND state >= 4;
 
 -- name: queue_totals
 -- Sum a queue's shares.
-SELECT coalesce(sum(ready), 0), coalesce(sum(scheduled), 0), coalesce(sum(in_flight), 0)
+SELECT coalesce(sum(ready), 0), coalesce(sum(scheduled), 0), coalesce(sum(in_flight), 0), coalesce(sum(parked), 0)
 FROM shares WHERE queue_id = :queue_id;
 
 -- name: share_rows
 -- List a queue's shares for people, those with work first.
-SELECT key, ready, scheduled, in_flight, turn, round, credit, oldest_at, selected, promoted, deferred, deferred_from
-FROM shares WHERE queue_id = :queue_id ORDER BY (ready + in_flight + scheduled > 0) DESC, key LIMIT :limit;
+SELECT key, ready, scheduled, in_flight, turn, round, credit, oldest_at, selected, promoted, deferred, deferred_from, parked
+FROM shares WHERE queue_id = :queue_id ORDER BY (ready + in_flight + scheduled + parked > 0) DESC, key LIMIT :limit;
 
 -- name: drop_idle_shares
 -- Forget the shares that have been idle longest, beyond a number of them.
@@ -194,20 +249,21 @@ DELETE FROM queue_triggers;
 -- name: dump_queues
 -- Read the index of queues whole.
 SELECT queue_id, name, dimension, cap, round, last_key, promoted, promotions,
-    (SELECT 0 FROM jobs j WHERE j.queue_id = queues.queue_id AND wake_at IS NOT NULL LIMIT 1),
-    acked, purged, dead, responses, ages
+    coalesce((SELECT 0 FROM jobs j WHERE j.queue_id = queues.queue_id AND j.state = 1 LIMIT 1),
+        (SELECT 0 FROM jobs j WHERE j.queue_id = queues.queue_id AND j.state IN (2, 3) LIMIT 1)),
+    acked, purged, dead, responses, ages, cancelled, paused
 FROM queues ORDER BY name;
 
 -- name: dump_shares
 -- Read the index of shares, as far as they hold work: an idle one counts only for show.
 SELECT queue_id, key, ready, scheduled, in_flight, turn, CASE WHEN ready > 0 THEN round ELSE 0 END,
-    CASE WHEN ready > 0 THEN credit ELSE 0 END, oldest_at
-FROM shares WHERE ready > 0 OR scheduled > 0 OR in_flight > 0 ORDER BY queue_id, key;
+    CASE WHEN ready > 0 THEN credit ELSE 0 END, oldest_at, parked
+FROM shares WHERE ready > 0 OR scheduled > 0 OR in_flight > 0 OR parked > 0 ORDER BY queue_id, key;
 
 -- name: dump_jobs
--- Read the index of jobs whole.
-SELECT queue_id, id, key, priority, state, enqueued_at, wake_at, attempts, max_attempts, epoch, claim_id, held, consumer,
-    claimed_at, settled_at, tenant_id, binding_key, trigger_id, history, claim_round
+-- Read the index of jobs whole; the key of a settled one counts for nothing.
+SELECT queue_id, id, CASE WHEN state < 4 THEN key ELSE '' END, priority, state, enqueued_at, wake_at, attempts, max_attempts, epoch, claim_id, held, consumer,
+    claimed_at, settled_at, tenant_id, binding_key, trigger_id, history, claim_round, function, lease, response
 FROM jobs ORDER BY queue_id, id;
 
 -- name: dump_dedupe

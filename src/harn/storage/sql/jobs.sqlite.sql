@@ -1,18 +1,18 @@
 -- name: open_queue
 -- Read a queue's row, and the time.
-SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions
+SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused
 FROM queues WHERE name = :queue;
 
 -- name: queue_row
 -- Read a queue's row for people, and the time.
-SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions,
-    acked, purged, dead, responses, other_policy, policy_at, dropped_selected, dropped_deferred
+SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused,
+    acked, purged, dead, responses, other_policy, policy_at, dropped_selected, dropped_deferred, cancelled
 FROM queues WHERE name = :queue;
 
 -- name: insert_jobs
 -- Write new jobs.
-INSERT INTO jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, max_attempts, tenant_id, binding_key, trigger_id)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11);
+INSERT INTO jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, max_attempts, tenant_id, binding_key, trigger_id, function)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12);
 
 -- name: note_triggers
 -- Remember trigger ids seen in a queue.
@@ -20,8 +20,8 @@ INSERT INTO queue_triggers (queue_id, trigger_id) VALUES (?1, ?2) ON CONFLICT DO
 
 -- name: grow_shares
 -- Add new jobs to their shares.
-INSERT INTO shares (queue_id, key, ready, scheduled, turn, round, oldest_at, deferred_from)
-VALUES (?1, ?2, ?3, ?4, CASE WHEN ?3 > 0 THEN ?5 + 1 END, ?5, CASE WHEN ?3 > 0 THEN ?6 END, ?8)
+INSERT INTO shares (queue_id, key, ready, scheduled, turn, round, oldest_at, deferred_from, parked)
+VALUES (?1, ?2, ?3, ?4, CASE WHEN ?3 > 0 THEN ?5 + 1 END, ?5, CASE WHEN ?3 > 0 THEN ?6 END, ?8, ?9)
 ON CONFLICT (queue_id, key) DO UPDATE SET
     turn = CASE WHEN turn IS NOT NULL THEN turn WHEN ready > 0 OR ?3 = 0 THEN NULL
                 WHEN ?7 > 0 AND in_flight >= ?7 THEN NULL ELSE ?5 + 1 END,
@@ -29,7 +29,7 @@ ON CONFLICT (queue_id, key) DO UPDATE SET
     credit = CASE WHEN turn IS NULL AND ready = 0 THEN 0 ELSE credit END,
     deferred_from = CASE WHEN ready = 0 THEN ?8 ELSE deferred_from END,
     oldest_at = CASE WHEN ?3 = 0 THEN oldest_at ELSE coalesce(oldest_at, ?6) END,
-    ready = ready + ?3, scheduled = scheduled + ?4, idle_at = NULL;
+    ready = ready + ?3, scheduled = scheduled + ?4, parked = parked + ?9, idle_at = NULL;
 
 -- name: ready_priorities
 -- List the priorities that have a ready job.
@@ -45,7 +45,7 @@ SELECT id, enqueued_at, attempts, max_attempts, (SELECT CASE WHEN length(payload
     WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic) AND events.id = jobs.id)
 FROM jobs INDEXED BY jobs_of_key
 WHERE queue_id = :queue_id AND key = :key AND priority = :priority AND state = 0 AND id > :after
-AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers)))
+AND (:triggers IS NULL OR coalesce(char(3) || function, trigger_id) IN (SELECT value FROM json_each(:triggers)))
 ORDER BY id LIMIT :depth;
 
 -- name: queue_heads
@@ -55,26 +55,26 @@ SELECT *, (SELECT CASE WHEN length(payload) <= 8192 THEN payload END FROM events
 FROM (
     SELECT * FROM (SELECT priority, id, enqueued_at, key, attempts, max_attempts FROM jobs INDEXED BY jobs_ready
         WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND priority = 0 AND state = 0
-        AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :wanted)
+        AND (:triggers IS NULL OR coalesce(char(3) || function, trigger_id) IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :wanted)
     UNION ALL
     SELECT * FROM (SELECT priority, id, enqueued_at, key, attempts, max_attempts FROM jobs INDEXED BY jobs_ready
         WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND priority = 1 AND state = 0
-        AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :wanted)
+        AND (:triggers IS NULL OR coalesce(char(3) || function, trigger_id) IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :wanted)
     UNION ALL
     SELECT * FROM (SELECT priority, id, enqueued_at, key, attempts, max_attempts FROM jobs INDEXED BY jobs_ready
         WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND priority = 2 AND state = 0
-        AND (:triggers IS NULL OR trigger_id IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :wanted)
+        AND (:triggers IS NULL OR coalesce(char(3) || function, trigger_id) IN (SELECT value FROM json_each(:triggers))) ORDER BY id LIMIT :wanted)
 ) AS heads;
 
 -- name: open_job_of
 -- Find a ready job of these trigger ids, a JSON list, whose key can be served.
-SELECT j.id FROM jobs j WHERE j.queue_id = :queue_id AND j.state = 0 AND j.trigger_id IN (SELECT value FROM json_each(:triggers))
+SELECT j.id FROM jobs j WHERE j.queue_id = :queue_id AND j.state = 0 AND coalesce(char(3) || j.function, j.trigger_id) IN (SELECT value FROM json_each(:triggers))
 AND EXISTS (SELECT 1 FROM shares s WHERE s.queue_id = j.queue_id AND s.key = j.key AND s.turn IS NOT NULL) LIMIT 1;
 
 -- name: claim_jobs
 -- Give jobs to a consumer.
 UPDATE jobs SET state = 2, wake_at = ?5, attempts = attempts + 1, epoch = epoch + 1, claim_id = ?3, held = 1,
-    consumer = ?4, claimed_at = ?6, claim_round = ?7
+    consumer = ?4, claimed_at = ?6, claim_round = ?7, lease = ?8
 WHERE queue_id = ?1 AND id = ?2;
 
 -- name: job_bodies
@@ -102,8 +102,8 @@ UPDATE shares SET
     deferred = CASE WHEN turn IS NULL AND ready > 0 THEN deferred + ?10 - deferred_from ELSE deferred END,
     deferred_from = ?10,
     selected = selected + ?6,
-    idle_at = CASE WHEN ready + ?3 <= 0 AND scheduled + ?4 <= 0 AND in_flight + ?5 <= 0 THEN ?9 END,
-    ready = ready + ?3, scheduled = scheduled + ?4, in_flight = in_flight + ?5,
+    idle_at = CASE WHEN ready + ?3 <= 0 AND scheduled + ?4 <= 0 AND in_flight + ?5 <= 0 AND parked + ?11 <= 0 THEN ?9 END,
+    ready = ready + ?3, scheduled = scheduled + ?4, in_flight = in_flight + ?5, parked = parked + ?11,
     oldest_at = CASE WHEN ?3 = 0 THEN oldest_at ELSE (SELECT min(at) FROM (
         SELECT * FROM (SELECT enqueued_at AS at FROM jobs INDEXED BY jobs_of_key WHERE queue_id = ?1 AND key = ?2 AND priority = 0 AND state = 0 ORDER BY id LIMIT 1)
         UNION ALL SELECT * FROM (SELECT enqueued_at FROM jobs INDEXED BY jobs_of_key WHERE queue_id = ?1 AND key = ?2 AND priority = 1 AND state = 0 ORDER BY id LIMIT 1)
@@ -118,7 +118,7 @@ UPDATE shares SET
     round = CASE WHEN turn IS NULL THEN ?4 ELSE round END,
     deferred = CASE WHEN turn IS NULL AND ready > 0 THEN deferred + ?7 - deferred_from ELSE deferred END,
     deferred_from = ?7,
-    idle_at = CASE WHEN ready <= 0 AND scheduled <= 0 AND in_flight + ?3 <= 0 THEN ?6 END,
+    idle_at = CASE WHEN ready <= 0 AND scheduled <= 0 AND parked <= 0 AND in_flight + ?3 <= 0 THEN ?6 END,
     in_flight = in_flight + ?3
 WHERE queue_id = ?1 AND key = ?2;
 
@@ -130,23 +130,43 @@ WHERE queue_id = ?1 AND key = ?2 AND ready > 0 AND round = ?4;
 -- name: jobs_by_id
 -- Read the rows of some jobs.
 SELECT j.id, j.key, j.state, j.wake_at, j.attempts, j.max_attempts, j.claim_id, j.held, j.history,
-    j.claim_round
+    j.claim_round, j.tenant_id, j.consumer
 FROM json_each(:ids) i CROSS JOIN jobs j ON j.queue_id = :queue_id AND j.id = i.value;
 
 -- name: due_by_id
 -- Read some jobs the way due_jobs does.
-SELECT j.id, j.key, j.state, j.attempts, j.max_attempts, j.held, j.claim_id, j.consumer, j.wake_at, j.history
+SELECT j.id, j.key, j.state, j.attempts, j.max_attempts, j.held, j.claim_id, j.consumer, j.wake_at, j.history, j.tenant_id
 FROM json_each(:ids) i CROSS JOIN jobs j ON j.queue_id = :queue_id AND j.id = i.value;
 
 -- name: ack_jobs
--- Move claimed jobs to the acked ones.
-UPDATE jobs SET state = 4, wake_at = NULL, held = 0, settled_at = :at
-WHERE queue_id = :queue_id AND id IN (SELECT value FROM json_each(:ids));
+-- Move claimed jobs to the acked ones; their responses follow each other.
+UPDATE jobs SET state = 4, wake_at = NULL, held = 0, settled_at = :at, response = :response + i.key
+FROM json_each(:ids) AS i WHERE jobs.queue_id = :queue_id AND jobs.id = i.value;
 
 -- name: settle_jobs
--- Move jobs to another state.
-UPDATE jobs SET state = ?3, wake_at = ?4, held = ?5, attempts = ?6, settled_at = ?7, history = ?8
+-- Move jobs to another state; a response of 0 takes the last one away.
+UPDATE jobs SET state = ?3, wake_at = ?4, held = ?5, attempts = ?6, settled_at = ?7, history = ?8,
+    response = CASE WHEN ?9 = 0 THEN NULL ELSE coalesce(?9, response) END
 WHERE queue_id = ?1 AND id = ?2;
+
+-- name: jobs_of
+-- Read some jobs of a queue with their records and last responses.
+SELECT j.id, j.key, j.priority, j.state, j.enqueued_at, j.wake_at, j.attempts, j.max_attempts, j.consumer, j.settled_at,
+    j.tenant_id, j.binding_key, j.trigger_id, j.function, j.history, j.response, :now,
+    (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :jobs) AND id = j.id),
+    (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :responses) AND id = j.response)
+FROM json_each(:ids) i CROSS JOIN jobs j
+ON j.queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND j.id = i.value;
+
+-- name: settled_among
+-- Tell which of some jobs are settled, and which are not there.
+SELECT i.value, j.state FROM json_each(:ids) i LEFT JOIN jobs j
+ON j.queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND j.id = i.value
+WHERE j.state IS NULL OR j.state > 3;
+
+-- name: move_jobs
+-- Move jobs between ready and parked.
+UPDATE jobs SET state = :to WHERE queue_id = :queue_id AND id IN (SELECT value FROM json_each(:ids));
 
 -- name: rekey_jobs
 -- Give jobs another key.
@@ -154,19 +174,21 @@ UPDATE jobs SET key = ?3 WHERE queue_id = ?1 AND id = ?2;
 
 -- name: restore_queues
 -- Fill the index of queues.
-INSERT INTO queues (queue_id, name, dimension, cap, round, last_key, promoted, promotions, alarm, acked, purged, dead, responses, ages)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14);
+INSERT INTO queues (queue_id, name, dimension, cap, round, last_key, promoted, promotions, alarm, acked, purged, dead, responses, ages,
+    cancelled, paused)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16);
 
 -- name: restore_shares
 -- Fill the index of shares.
-INSERT INTO shares (queue_id, key, ready, scheduled, in_flight, turn, round, credit, oldest_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9);
+INSERT INTO shares (queue_id, key, ready, scheduled, in_flight, turn, round, credit, oldest_at, parked)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10);
 
 -- name: restore_jobs
 -- Fill the index of jobs.
 INSERT INTO jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, attempts, max_attempts, epoch, claim_id, held,
-    consumer, claimed_at, settled_at, tenant_id, binding_key, trigger_id, history, claim_round)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20);
+    consumer, claimed_at, settled_at, tenant_id, binding_key, trigger_id, history, claim_round,
+    function, lease, response)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23);
 
 -- name: restore_dedupe
 -- Fill the index of dedupe keys.
@@ -177,7 +199,8 @@ INSERT INTO job_dedupe (queue_id, tenant_id, dedupe_key, job_id) VALUES (?1, ?2,
 INSERT INTO queue_triggers (queue_id, trigger_id) VALUES (?1, ?2);
 
 -- name: oldest_ready
--- Tell when the oldest ready job of each priority was enqueued.
+-- Tell when the oldest ready job of each priority was enqueued, and the oldest parked one.
 SELECT (SELECT enqueued_at FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND state = 0 AND priority = 0 ORDER BY id LIMIT 1),
        (SELECT enqueued_at FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND state = 0 AND priority = 1 ORDER BY id LIMIT 1),
-       (SELECT enqueued_at FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND state = 0 AND priority = 2 ORDER BY id LIMIT 1);
+       (SELECT enqueued_at FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND state = 0 AND priority = 2 ORDER BY id LIMIT 1),
+       (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = -1 AND state NOT IN (0, 2, 3) ORDER BY id LIMIT 1);

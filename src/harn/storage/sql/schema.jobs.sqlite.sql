@@ -81,3 +81,16 @@ CREATE TABLE queue_triggers (
 ) STRICT, WITHOUT ROWID;
 -- version: 2
 CREATE INDEX job_dedupe_by_job ON job_dedupe (queue_id, job_id);
+-- version: 3
+ALTER TABLE queues ADD COLUMN cancelled INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queues ADD COLUMN paused TEXT;
+ALTER TABLE shares ADD COLUMN parked INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN function TEXT;
+ALTER TABLE jobs ADD COLUMN lease TEXT;
+ALTER TABLE jobs ADD COLUMN response INTEGER;
+-- Claims apart from scheduled jobs: what is in flight is found among those alone.
+DROP INDEX jobs_to_wake;
+CREATE INDEX jobs_scheduled ON jobs (queue_id, wake_at) WHERE state = 1;
+CREATE INDEX jobs_in_flight ON jobs (queue_id, wake_at) WHERE state IN (2, 3);
+CREATE INDEX jobs_by_state ON jobs (queue_id, state, id) WHERE state NOT IN (0, 2, 3);
+CREATE INDEX jobs_by_tenant ON jobs (queue_id, tenant_id, state, id) WHERE tenant_id IS NOT NULL AND state NOT IN (0, 2, 3);

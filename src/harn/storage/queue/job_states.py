@@ -1,0 +1,145 @@
+"""Reading jobs for an application: one by its id, or a page of them. Reading only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from harn.storage.operations import Operation, ask
+from harn.storage.queue.job_records import (
+    ACKED,
+    CANCELLED,
+    DEAD,
+    PARKED,
+    PRIORITIES,
+    PURGED,
+    SCHEDULED,
+)
+from harn.storage.queue.parking import ready_page
+from harn.storage.queue.settle import record_at
+from harn.topics import queue_topics
+
+STATUSES = ("ready", "scheduled", "in_flight", "acked", "dead", "purged", "cancelled")
+_KEPT = {
+    "scheduled": SCHEDULED,
+    "acked": ACKED,
+    "dead": DEAD,
+    "purged": PURGED,
+    "cancelled": CANCELLED,
+}
+
+
+class StoredJob(msgspec.Struct, frozen=True):
+    """A job's row with its record and its last response, encoded as they are."""
+
+    id: int
+    key: str
+    priority: int
+    state: int
+    enqueued_at: int
+    wake_at: int | None
+    attempts: int
+    max_attempts: int
+    consumer: str | None
+    settled_at: int | None
+    tenant_id: str | None
+    binding_key: str | None
+    trigger_id: str | None
+    function: str | None
+    history: str | None
+    response: int | None
+    now: int
+    record: bytes | None
+    answer: bytes | None
+
+
+def read_jobs(queue: str, ids: Sequence[int]) -> Operation[list[StoredJob]]:
+    """Read some jobs of *queue*, by id; those that are not there are left out."""
+    topics = queue_topics(queue)
+    rows = yield ask(
+        "jobs_of",
+        queue=queue,
+        jobs=topics.jobs,
+        responses=topics.responses,
+        ids=msgspec.json.encode(sorted(ids)).decode(),
+    )
+    found = []
+    for row in rows:
+        record, answer = row[-2], row[-1]
+        if record is None:  # an engine that keeps its records elsewhere
+            record = yield from record_at(topics.jobs, row[0])
+        if answer is None and row[15] is not None:
+            answer = yield from record_at(topics.responses, row[15])
+        answered = None if answer is None else bytes(answer)
+        fields: list[Any] = [*row[:-2], bytes(record), answered]
+        found.append(StoredJob(*fields))
+    return found
+
+
+class SettledJobs(msgspec.Struct, frozen=True):
+    """Jobs that are settled, or not there at all."""
+
+    ids: list[int]
+    changed_nothing: bool = True
+
+
+def settled_among(queue: str, ids: Sequence[int]) -> Operation[SettledJobs]:
+    """Return those of *ids* that are settled, or not there at all."""
+    wanted = msgspec.json.encode(sorted(ids)).decode()
+    rows = yield ask("settled_among", queue=queue, ids=wanted)
+    return SettledJobs([int(id) for id, _ in rows])
+
+
+class JobsPage(msgspec.Struct, frozen=True):
+    """Some jobs of a queue, or word that claims have expired there and must be ended first."""
+
+    jobs: list[StoredJob]
+    is_due: bool = False
+
+
+def page_of_jobs(
+    queue: str, status: str | None, tenant_id: str | None, after: int, limit: int
+) -> Operation[JobsPage]:
+    """Read jobs of *queue* after an id: of one status, of one tenant, or of all."""
+    rows = yield ask("queue_row", queue=queue)
+    if not rows:
+        return JobsPage([])
+    queue_id, now, dimension, alarm = rows[0][0], rows[0][1], rows[0][2], rows[0][8]
+    if alarm is not None and alarm <= now:
+        return JobsPage([], is_due=True)
+    page = {"queue_id": queue_id, "after": after, "limit": limit}
+    ids: list[int] = []
+    if status is None and tenant_id is None:
+        ids = [id for (id,) in (yield ask("page_of_all", **page))]
+    for wanted in STATUSES if status is None else (status,):
+        if status is None and tenant_id is None:
+            break
+        ids += yield from _ids_of(wanted, dimension, tenant_id, page)
+    return JobsPage((yield from read_jobs(queue, sorted(ids)[:limit])))
+
+
+def _ids_of(
+    status: str, dimension: str, tenant_id: str | None, page: dict[str, Any]
+) -> Operation[list[int]]:
+    if status == "in_flight":
+        return [id for (id,) in (yield ask("page_in_flight", tenant_id=tenant_id, **page))]
+    if status == "ready":
+        found = yield from _kept(PARKED, tenant_id, page)
+        after, limit = page["after"], page["limit"]
+        for priority in range(len(PRIORITIES)):
+            rows = yield from ready_page(
+                page["queue_id"], dimension, priority, tenant_id, after, limit
+            )
+            found += [id for (id,) in rows]
+        return found
+    return (yield from _kept(_KEPT[status], tenant_id, page))
+
+
+def _kept(state: int, tenant_id: str | None, page: dict[str, Any]) -> Operation[list[int]]:
+    if tenant_id is None:
+        rows = yield ask("page_of_state", state=state, **page)
+    else:
+        rows = yield ask("page_of_tenant", state=state, tenant_id=tenant_id, **page)
+    return [id for (id,) in rows]

@@ -1,0 +1,24 @@
+"""Records of a queue that an operation gathers, to be appended with its commit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from harn.storage.contract import Draft
+from harn.storage.queue.job_index import QueueState
+from harn.topics import queue_topics
+
+_encode = msgspec.json.encode
+
+
+def queue_headers(queue: str) -> bytes:
+    """Encode the headers of a queue's claim and response records."""
+    return _encode({"queue": queue})
+
+
+def note(state: QueueState, kind: str, record: dict[str, Any]) -> None:
+    """Add a record to the queue's claims."""
+    topic, headers = queue_topics(state.name).claims, queue_headers(state.name)
+    state.drafts.append(Draft(topic, kind, _encode(record), headers, state.now))

@@ -1,0 +1,160 @@
+"""A claim: a consumer's hold on one job, and what it may do with it."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from harn.duration import Duration, to_ms
+from harn.errors import ClaimLost, InvalidOption
+from harn.storage import encode
+from harn.storage.queue import ClaimedJob, Settlement, SettlementResult
+from harn.unsettled import PartialHandoff, UnsettledSources
+from harn.workers.failures import Failure, failure_of, log_failure, text_of
+from harn.workers.records import MAX_RECORD, Job, check_ttl
+
+if TYPE_CHECKING:
+    from harn.runtime import Runtime
+    from harn.workers.queue import WorkerQueue
+
+
+class Claim:
+    """A consumer's hold on a job, until `expires_at_ms`.
+
+    The four actions return True when they were carried out, and False when this claim or its job
+    was already settled; they raise `ClaimLost` when another consumer has claimed the job since.
+    An expired claim that no other consumer has taken over can still do all of them.
+    """
+
+    def __init__(
+        self, queue: WorkerQueue, job: Job, claimed: ClaimedJob, consumer_id: str, ttl_ms: int
+    ) -> None:
+        self.job = job
+        self.attempt = claimed.attempts
+        self.claim_id = claimed.claim_id
+        self.consumer_id = consumer_id
+        self.ttl_ms = ttl_ms
+        self.expires_at_ms = claimed.expires_at
+        self.claimed_at_ms = claimed.claimed_at
+        self._queue = queue
+
+    async def renew(self, ttl: Duration | None = None) -> bool:
+        """Hold the job for *ttl* (what it was claimed for, unless given) from now on.
+
+        Cancelling may leave it renewed.
+        """
+        if ttl is not None:
+            self.ttl_ms = check_ttl(ttl)
+        result = await self._do(self.asking("renew", ttl_ms=self.ttl_ms))
+        if result.settled == "done":
+            self.expires_at_ms = result.expires_at
+        return result.settled == "done"
+
+    async def ack(self, outcome: Any = None) -> bool:
+        """Settle the job as done; *outcome* goes to the responses with the same commit.
+
+        What is not JSON is kept as text and marked. Cancelling may leave the job acked.
+        """
+        return (await self._do(self.acking(outcome))).settled == "done"
+
+    async def fail(self, error: BaseException | str, *, delay: Duration | None = None) -> bool:
+        """Record a failed attempt; the job waits for the claim's expiry, or for *delay*.
+
+        On its last attempt the job goes to the dead letters. Cancelling may leave it failed.
+        """
+        failure = failure_of(error)
+        result = await self._do(self.failing(failure, delay=delay))
+        if result.settled == "done":
+            log_failure(self.job, failure, dead=result.dead)
+        return result.settled == "done"
+
+    async def release(self, reason: str | None = None, delay: Duration | None = None) -> bool:
+        """Release the job without using up an attempt; after *delay* it can be claimed again.
+
+        Cancelling may leave it released.
+        """
+        if reason is not None and not isinstance(reason, str):
+            raise InvalidOption("reason", reason, "text, or None")
+        delay_ms = None if delay is None else to_ms(delay, "delay")
+        asking = self.asking("release", reason=reason, delay_ms=delay_ms)
+        return (await self._do(asking)).settled == "done"
+
+    def asking(self, action: Any, **details: Any) -> Settlement:
+        """Return the settlement that does *action* with this claim."""
+        return Settlement(action, self.job.id, self.claim_id, self.consumer_id, **details)
+
+    def acking(self, outcome: Any) -> Settlement:
+        """Return the settlement that acks with *outcome*."""
+        encoded, omitted = encode_outcome(outcome)
+        return self.asking("ack", outcome=encoded, outcome_omitted=omitted)
+
+    def failing(
+        self, failure: Failure, *, delay: Duration | None = None, final: bool = False
+    ) -> Settlement:
+        """Return the settlement that fails with *failure*."""
+        return self.asking(
+            "fail",
+            error=failure.text,
+            error_type=failure.type,
+            error_message=failure.message,
+            traceback=failure.traceback,
+            delay_ms=None if delay is None else to_ms(delay, "delay"),
+            final=final,
+        )
+
+    async def _do(self, settlement: Settlement) -> SettlementResult:
+        self._queue.runtime.check_here()
+        result = await self._queue.operations.settle(settlement)
+        if settlement.action != "renew" or result.settled == "lost":
+            self._queue.claims_by_hand.discard(self)
+        if result.settled == "lost":
+            raise lost(self.job, result)
+        return result
+
+    def as_handoff(self, now_ms: int) -> PartialHandoff:
+        """Describe the job as `unsettled_state` lists it."""
+        return PartialHandoff(
+            kind="job",
+            id=str(self.job.id),
+            name=self.job.queue,
+            attempt=self.attempt,
+            tenant_id=self.job.tenant_id,
+            consumer_id=self.consumer_id,
+            age_ms=max(0, now_ms - self.job.enqueued_at_ms),
+        )
+
+    def __repr__(self) -> str:
+        return f"<Claim {self.job.queue}/{self.job.id} attempt {self.attempt}>"
+
+
+class ClaimsByHand:
+    """The claims that callers of `claim_next` and `claim_many` hold, until they settle them.
+
+    A claim that its caller has dropped is not held here: the store lets it expire.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._claims: weakref.WeakSet[Claim] = weakref.WeakSet()
+        self.add, self.discard = self._claims.add, self._claims.discard
+        runtime.service(UnsettledSources).add("partial_handoffs", self._handoffs)
+
+    def _handoffs(self) -> list[PartialHandoff]:
+        now = self._runtime.clock.now_ms()
+        held = sorted(self._claims, key=lambda claim: (claim.job.queue, claim.job.id))
+        return [claim.as_handoff(now) for claim in held]
+
+
+def encode_outcome(outcome: Any) -> tuple[bytes, bool]:
+    """Encode what a handler returned; what is not JSON becomes text, and is marked."""
+    if outcome is None:
+        return b"null", False
+    try:
+        return encode("outcome", outcome, MAX_RECORD), False
+    except InvalidOption:
+        return encode("outcome", text_of(outcome), MAX_RECORD), True
+
+
+def lost(job: Job, result: SettlementResult) -> ClaimLost:
+    """Return the error for a claim that another consumer has taken over."""
+    return ClaimLost(f"the claim on job {job.id} of queue {job.queue!r} is lost: {result.note}")

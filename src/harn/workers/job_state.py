@@ -1,0 +1,144 @@
+"""A job as an application sees it: its status, what it was asked, and what came of it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from harn.errors import JobCancelled, JobError, JobFailed
+from harn.records import Record
+from harn.storage import decode
+from harn.storage.queue import PRIORITIES, STATES, job_states
+
+Status = Literal["ready", "scheduled", "in_flight", "acked", "dead", "purged", "cancelled"]
+
+_STATUS: dict[str, Status] = {
+    "parked": "ready",
+    "ready": "ready",
+    "scheduled": "scheduled",
+    "claimed": "in_flight",
+    "failed": "in_flight",
+    "acked": "acked",
+    "dead": "dead",
+    "purged": "purged",
+    "cancelled": "cancelled",
+}
+"""What an application calls the states of the index."""
+
+
+class JobState(Record, msgspec.Struct, frozen=True):
+    """Everything that is known of one job.
+
+    *error* and *traceback* are those of the last failed attempt; of a cancelled job, *error* is the
+    reason. *outcome* is what the handler returned; if that was not JSON, it is text and
+    *outcome_omitted* is set.
+    """
+
+    id: int
+    queue: str
+    status: Status
+    payload: Any
+    function: str | None
+    priority: str
+    tenant_id: str | None
+    trigger_id: str | None
+    binding_key: str | None
+    headers: dict[str, Any]
+    dedupe_key: str | None
+    cost: float
+    enqueued_at_ms: int
+    not_before_ms: int | None
+    attempts: int
+    max_attempts: int
+    consumer_id: str | None
+    claim_expires_at_ms: int | None
+    settled_at_ms: int | None
+    outcome: Any
+    outcome_omitted: bool
+    error: str | None
+    traceback: str | None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing more happens to the job by itself."""
+        return self.status in ("acked", "dead", "purged", "cancelled")
+
+
+def job_state(queue: str, job: job_states.StoredJob) -> JobState:
+    """Return *job* as an application sees it."""
+    record = _read(job.record)
+    answer = _read(job.answer)
+    status = _status(job)
+    error, traceback = _failure(job, answer)
+    return JobState(
+        id=job.id,
+        queue=queue,
+        status=status,
+        payload=record.get("event"),
+        function=job.function,
+        priority=PRIORITIES[job.priority],
+        tenant_id=job.tenant_id,
+        trigger_id=job.trigger_id,
+        binding_key=job.binding_key,
+        headers=record.get("headers") or {},
+        dedupe_key=record.get("dedupe_key"),
+        cost=record.get("cost") or 1,
+        enqueued_at_ms=job.enqueued_at,
+        not_before_ms=job.wake_at if status == "scheduled" else record.get("not_before_ms"),
+        attempts=job.attempts,
+        max_attempts=job.max_attempts,
+        consumer_id=job.consumer if status != "ready" else None,
+        claim_expires_at_ms=job.wake_at if status == "in_flight" else None,
+        settled_at_ms=job.settled_at,
+        outcome=answer.get("outcome") if status == "acked" else None,
+        outcome_omitted=status == "acked" and bool(answer.get("outcome_omitted")),
+        error=error,
+        traceback=traceback,
+    )
+
+
+def _status(job: job_states.StoredJob) -> Status:
+    """Return the status by now: a claim that expired, or a time that came, may not be noted yet."""
+    is_due = job.wake_at is not None and job.wake_at <= job.now
+    status = _STATUS[STATES[job.state]]
+    return "ready" if is_due and status in ("scheduled", "in_flight") else status
+
+
+def _failure(job: job_states.StoredJob, answer: dict[str, Any]) -> tuple[str | None, str | None]:
+    state = STATES[job.state]
+    if state in ("acked", "purged") or (not job.attempts and state != "cancelled"):
+        return None, None
+    attempts = decode(job.history.encode()) if job.history else []
+    if state == "cancelled" or not answer:
+        return (attempts[-1].get("error") if attempts else None), None
+    return answer.get("error"), answer.get("traceback")
+
+
+def _read(payload: bytes | None) -> dict[str, Any]:
+    found = decode(payload) if payload else None
+    return found if isinstance(found, dict) else {}
+
+
+def outcome_of(job: JobState) -> Any:
+    """Return what the settled *job* came to, or raise what it died of."""
+    name = f"job {job.id} of queue {job.queue!r}"
+    if job.status == "acked":
+        return job.outcome
+    if job.status == "dead":
+        after = f"after {job.attempts} attempt{'s' if job.attempts != 1 else ''}"
+        raise JobFailed(f"{name} failed {after}: {job.error}", job)
+    if job.status == "cancelled":
+        reason = f": {job.error}" if job.error else ""
+        raise JobCancelled(f"{name} was cancelled{reason}", job)
+    if job.status == "purged":
+        raise JobCancelled(f"{name} was purged", job)
+    raise JobError(f"{name} is not settled, it is {job.status}")
+
+
+def unknown(queue: str, id: int) -> JobError:
+    """Return the error for a job that is not in the store."""
+    return JobError(
+        f"queue {queue!r} has no job {id}: it was never enqueued here, or it was settled and its "
+        "record trimmed (HARN_KEEP_SETTLED)"
+    )
