@@ -26,7 +26,8 @@ _ROOMS = {
     "harn.durable_calls": "durable",
     "harn.errors": """
         ChannelClosed ChannelDeadlock ClaimLost DeadlineExceeded DeadlockError HarnError
-        InvalidOption MailboxClosed ManifestError ModelError MutexReentered PoolBusy PoolClosed
+        InvalidOption JobCancelled JobError JobFailed MailboxClosed ManifestError ModelError
+        MutexReentered PoolBusy PoolClosed
         PoolError PoolExists PoolFull PoolLocked PoolNotFound PoolScopeUnavailable PoolTaskCancelled
         PoolTaskFailed PoolTaskRejected RaceFailed RateLimitError StorageBusy StorageCorrupt
         StorageError StorageVersion TaskCancelled TriggerError WorkerDied
@@ -76,8 +77,8 @@ _ROOMS = {
     """,
     "harn.unsettled": "UnsettledState unsettled_state",
     "harn.workers": """
-        Claim DrainReport EnqueueReceipt Job NewJob QueueSummary SchedulerPolicy WorkerQueue
-        drain worker_queue worker_queues
+        Claim ConsumerState DrainReport EnqueueReceipt Job JobState NewJob QueueSummary
+        SchedulerPolicy WorkerQueue consumers drain worker_queue worker_queues
     """,
 }
 _HOME = {name: module for module, names in _ROOMS.items() for name in names.split()}

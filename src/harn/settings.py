@@ -185,6 +185,18 @@ class Settings:
         "How long a model call may travel: its reservation counts that much longer than a minute.",
     )
 
+    lease_renew_ms: int = _variable(
+        "HARN_LEASE_RENEW_MS",
+        5_000,
+        _at_least(1),
+        "How often a consumer renews its lease, in milliseconds.",
+    )
+    lease_ms: int = _variable(
+        "HARN_LEASE_MS",
+        15_000,
+        _at_least(1),
+        "How long a consumer counts as alive after its last renewal, in milliseconds.",
+    )
     dedupe_window_ms: int = _variable(
         "HARN_DEDUPE_WINDOW",
         86_400_000,

@@ -26,7 +26,7 @@ from harn.storage import Store
 from harn.storage.leases import (
     Heartbeat,
     LeaseRenewal,
-    lease_place,
+    LeaseStore,
     look_at_lease,
     lost_at,
     release_lease,
@@ -186,15 +186,14 @@ class Leases:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._claims: dict[asyncio.Task[None], LeaseClaim] = {}
-        self._store: Store | None = None
-        """The store of the leases, where it is not the runtime's."""
+        self._store = runtime.service(LeaseStore)
         # A claim belongs to the runtime, not to the child or the caller whose step began it.
         self._context = contextvars.copy_context()
         self._context.run(current_frame_var.set, runtime.frame)
 
     def seek(self, lease: Lease, won: Callable[[], None], lost: Callable[[], None]) -> LeaseClaim:
         """Seek *lease*: *won* is called when it is held, *lost* when it is held no more."""
-        claim = LeaseClaim(self._runtime, self._lease_store(), lease, won, lost)
+        claim = LeaseClaim(self._runtime, self._store.store, lease, won, lost)
         task = self._runtime.loop.create_task(claim.live(), context=self._context.copy())
         self._claims[task] = claim
         self._count(+1)
@@ -207,16 +206,8 @@ class Leases:
 
     def _count(self, change: int) -> None:
         """Count a claim that another process may end: while there is one, nothing is deadlocked."""
-        if not self._runtime.clock.is_fake and not self._lease_store().is_memory:
+        if not self._runtime.clock.is_fake and not self._store.store.is_memory:
             self._runtime.clock.activity.working += change
-
-    def _lease_store(self) -> Store:
-        place = lease_place(self._runtime.storage_url)
-        if place == self._runtime.storage_url:
-            return self._runtime.service(Store)
-        if self._store is None:
-            self._store = Store(self._runtime, place)
-        return self._store
 
     async def aclose(self) -> None:
         """Release every lease and wait until that has happened."""
@@ -224,5 +215,3 @@ class Leases:
             claim.release()
         while self._claims:
             await asyncio.wait(self._claims)
-        if self._store is not None:
-            await self._store.aclose()

@@ -1,16 +1,23 @@
 """Worker queues: durable hand-off between processes, with a fair turn for every key.
 
-queue.py             WorkerQueue and Claim: enqueue, claim, renew, ack, fail, release, purge
+queue.py             WorkerQueue: enqueue, claim, list, cancel, retry, pause, purge
+claim.py             Claim: renew, ack, fail, release
 queue_operations.py  enqueues, settlements and claims that meet share one transaction
 scheduler_policy.py  SchedulerPolicy: how consumers share a queue
 fairshare.py         deficit round robin, decided
 consumer.py          drain: claim, work, renew, settle
 running_job.py       RunningJob: a claimed job, its handler and its settlement
+consumer_lease.py    a consumer is alive or it is not: its lease, and the claims of dead ones
+consumers.py         consumers: who works on the queues
 claim_renewal.py     renews the claims of running jobs on a thread of its own
 failures.py          what is kept of a failed attempt, and its log line
 records.py           jobs, receipts, summaries
+job_state.py         JobState: a job as an application sees it
+results.py           waiting for jobs to be settled, in any process
+retries.py           a dead job is made ready again
 """
 
+from harn.workers.claim import Claim
 from harn.workers.consumer import (
     Bury,
     Consumer,
@@ -19,9 +26,11 @@ from harn.workers.consumer import (
     default_consumer_id,
     drain,
 )
+from harn.workers.consumers import ConsumerState, consumers
 from harn.workers.failures import Failure
 from harn.workers.fairshare import rank
-from harn.workers.queue import Claim, WorkerQueue, summarise, worker_queue, worker_queues
+from harn.workers.job_state import JobState
+from harn.workers.queue import WorkerQueue, summarise, worker_queue, worker_queues
 from harn.workers.records import DrainReport, EnqueueReceipt, Job, NewJob, QueueSummary
 from harn.workers.scheduler_policy import SchedulerPolicy
 
@@ -29,16 +38,19 @@ __all__ = [
     "Bury",
     "Claim",
     "Consumer",
+    "ConsumerState",
     "DrainReport",
     "EnqueueReceipt",
     "Failure",
     "GiveBack",
     "Job",
+    "JobState",
     "NewJob",
     "QueueSummary",
     "RetryLater",
     "SchedulerPolicy",
     "WorkerQueue",
+    "consumers",
     "default_consumer_id",
     "drain",
     "rank",

@@ -36,9 +36,11 @@ from harn.tasks import (
     scope,
 )
 from harn.telemetry.spans import span_after, tracing
+from harn.workers.claim import Claim
 from harn.workers.claim_renewal import ClaimRenewal
+from harn.workers.consumer_lease import LivingConsumers
 from harn.workers.failures import Failure, failure_of, log_failure
-from harn.workers.queue import MOST_AT_ONCE, Claim, WorkerQueue
+from harn.workers.queue import MOST_AT_ONCE, WorkerQueue
 from harn.workers.records import DrainReport, Job, check_consumer, check_ttl
 from harn.workers.running_job import RunningJob
 from harn.workers.scheduler_policy import SchedulerPolicy
@@ -129,6 +131,14 @@ class Consumer:
         Cancelling cancels the handlers and releases their jobs. A graceful stop is `stop`, and
         comes out as `TaskCancelled` when the handlers have ended.
         """
+        consumers = self._runtime.service(LivingConsumers)
+        self._living = await consumers.join(self.consumer_id, self.queue.name, self._lose_all)
+        try:
+            return await self._run()
+        finally:
+            await consumers.leave(self._living, self.queue.name, self._lose_all)
+
+    async def _run(self) -> DrainReport:
         try:
             async with scope() as nursery:
                 self.nursery: Scope = nursery
@@ -176,6 +186,11 @@ class Consumer:
             running.handle.cancel()
         self._wake()
 
+    def _lose_all(self, note: str) -> None:
+        """Cancel the handlers: their claims have ended with our lease."""
+        for running in list(self._running):
+            running.lose(note)
+
     @property
     def running(self) -> int:
         """How many handlers are at work."""
@@ -202,7 +217,8 @@ class Consumer:
         free = min(self.concurrency - len(self._running), MOST_AT_ONCE)
         if self._stopping or free < 1:
             return None
-        return self.queue.claiming(self.consumer_id, free, self.ttl_ms, self._triggers)
+        lease = self._living.lease
+        return self.queue.claiming(self.consumer_id, free, self.ttl_ms, self._triggers, lease)
 
     def _answered(self, asked: asyncio.Future[Claimed]) -> None:
         self._asking = None

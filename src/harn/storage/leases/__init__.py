@@ -1,14 +1,28 @@
 """Leases: names that one holder has at a time, until the lease expires.
 
-named_leases.py    take, renew, release and list them
-lease_renewal.py   renew one on time, and say when it is lost
-heartbeat.py       the thread that leases and claims are renewed on
+lease_store.py      where they are kept
+named_leases.py     take, renew, release and list them
+lease_renewal.py    renew one on time, and say when it is lost
+heartbeat.py        the thread that leases and claims are renewed on
+consumer_leases.py  which consumers are alive
 """
 
 from __future__ import annotations
 
+from harn.storage.leases.consumer_leases import (
+    ConsumerLease,
+    ConsumerRow,
+    ExpiredConsumer,
+    Looked,
+    drop_consumer,
+    end_consumer,
+    keep_consumer,
+    list_consumers,
+    take_expired_consumers,
+)
 from harn.storage.leases.heartbeat import Beat, Heartbeat
 from harn.storage.leases.lease_renewal import LeaseRenewal, lost_at
+from harn.storage.leases.lease_store import LeaseStore
 from harn.storage.leases.named_leases import (
     LeaseHeld,
     LeaseView,
@@ -23,16 +37,26 @@ from harn.storage.leases.named_leases import (
 
 __all__ = [
     "Beat",
+    "ConsumerLease",
+    "ConsumerRow",
+    "ExpiredConsumer",
     "Heartbeat",
     "LeaseHeld",
     "LeaseRenewal",
+    "LeaseStore",
     "LeaseView",
+    "Looked",
     "TakenLease",
+    "drop_consumer",
+    "end_consumer",
+    "keep_consumer",
     "lease_place",
+    "list_consumers",
     "list_leases",
     "look_at_lease",
     "lost_at",
     "release_lease",
     "renew_lease",
+    "take_expired_consumers",
     "take_lease",
 ]

@@ -23,3 +23,39 @@ RETURNING epoch;
 -- name: release_lease
 -- Release a lease of this epoch; its epoch stays, so that the next one is higher.
 UPDATE leases SET expires_at_ms = 0, holder = '' WHERE name = :lease AND epoch = :epoch RETURNING epoch;
+
+-- name: keep_consumer
+-- Renew a consumer's lease, or take it for the first time; nothing comes back if its claims are being ended.
+INSERT INTO consumers (lease, consumer, host, pid, queues, started_at, seen_at, expires_at)
+VALUES (:lease, :consumer, :host, :pid, :queues, :now, :now, :now + :ttl)
+ON CONFLICT (lease) DO UPDATE SET queues = excluded.queues, seen_at = excluded.seen_at, expires_at = excluded.expires_at
+WHERE consumers.is_ended = 0
+RETURNING expires_at;
+
+-- name: drop_consumer
+-- Forget a consumer that has stopped in order.
+DELETE FROM consumers WHERE lease = :lease;
+
+-- name: take_expired_consumers
+-- Mark the consumers whose lease has expired: from now on it cannot be renewed, and their claims are ended.
+UPDATE consumers SET is_ended = 1 WHERE is_ended = 0 AND expires_at <= :now;
+
+-- name: expired_consumers
+-- List consumers whose lease has expired and whose claims may not have been ended.
+SELECT lease, consumer, queues FROM consumers WHERE is_ended = 1 ORDER BY expires_at LIMIT :limit;
+
+-- name: next_consumer_expiry
+-- Tell when the next lease of a consumer expires unless it is renewed, and the time.
+SELECT min(expires_at), :now FROM consumers WHERE is_ended = 0;
+
+-- name: end_consumer
+-- Note that the claims of an expired consumer have been ended.
+UPDATE consumers SET is_ended = 2 WHERE lease = :lease;
+
+-- name: forget_consumers
+-- Forget consumers whose lease expired long ago.
+DELETE FROM consumers WHERE is_ended = 2 AND expires_at < :before;
+
+-- name: list_consumers
+-- List consumers, the oldest first, and the time.
+SELECT lease, consumer, host, pid, queues, started_at, seen_at, expires_at, :now FROM consumers ORDER BY started_at, lease LIMIT :limit;

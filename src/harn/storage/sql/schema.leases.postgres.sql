@@ -5,3 +5,15 @@ CREATE TABLE leases (
     epoch bigint NOT NULL,
     expires_at_ms bigint NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+-- version: 2
+CREATE TABLE consumers (
+    lease text COLLATE "C" PRIMARY KEY,
+    consumer text COLLATE "C" NOT NULL,
+    host text COLLATE "C" NOT NULL,
+    pid bigint NOT NULL,
+    queues text COLLATE "C" NOT NULL,
+    started_at bigint NOT NULL,
+    seen_at bigint NOT NULL,
+    expires_at bigint NOT NULL,
+    is_ended bigint NOT NULL DEFAULT 0
+);

@@ -1,0 +1,172 @@
+"""A consumer is alive or it is not: it renews one lease, and its claims end when the lease does.
+
+The heartbeat's thread renews the lease, however busy the loop is, and looks for consumers whose
+lease has expired: their claims are ended at once, without waiting for the claims' own time to live.
+A consumer that wakes too late finds its lease ended. It then cancels what it ran and takes part
+again under a new one; the claims that it had are fenced (`ClaimLost`) if others have them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from harn.errors import HarnError
+from harn.settings import host_name
+from harn.storage import Recipe, Store
+from harn.storage.leases import (
+    ConsumerLease,
+    Heartbeat,
+    LeaseStore,
+    drop_consumer,
+    end_consumer,
+    keep_consumer,
+    take_expired_consumers,
+)
+from harn.storage.queue import end_claims_of
+from harn.workers.claim_renewal import ClaimRenewal
+
+if TYPE_CHECKING:
+    from harn.runtime import Runtime
+
+logger = logging.getLogger("harn.workers")
+
+RETRIES = 4
+"""Attempts in the time between two renewals, while the store does not answer."""
+Lost = Callable[[str], None]
+
+LATE = 0.05
+"""Seconds that a lease is given beyond its expiry before it is looked at."""
+
+
+class LivingConsumer:
+    """One consumer of this process: its lease, and the queues that it serves under it."""
+
+    def __init__(self, runtime: Runtime, consumer_id: str) -> None:
+        self.consumer_id = consumer_id
+        self.lease = runtime.ids.uuid7()
+        self._runtime = runtime
+        self._store = runtime.service(LeaseStore).store
+        self._heartbeat = runtime.service(Heartbeat)
+        self._serving: list[tuple[str, Lost]] = []
+        self._every = runtime.settings.lease_renew_ms / 1000
+        self._beat = self._heartbeat.beat(f"consumer {consumer_id!r}", self._store, self._renew)
+        self._claims = runtime.service(ClaimRenewal)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it serves no queue any more."""
+        return not self._serving
+
+    async def serve(self, queue: str, lost: Lost) -> None:
+        """Serve *queue* too, under a lease that is renewed from now on.
+
+        *lost* is called on the loop when the lease has ended.
+        """
+        self._serving.append((queue, lost))
+        await self._store.run(self._keeping(), durability="normal")
+        self._beat.wake()
+
+    def leave(self, queue: str, lost: Lost) -> None:
+        """Serve *queue* no more."""
+        self._serving.remove((queue, lost))
+
+    async def end(self) -> None:
+        """Give the lease back: no claim is held under it any more."""
+        self._beat.stop()
+        try:
+            await self._store.run(partial(drop_consumer, self.lease), durability="normal")
+        except HarnError as error:
+            logger.warning("consumer %r stays listed for a while: %s", self.consumer_id, error)
+
+    def _keeping(self) -> Recipe[bool]:
+        queues = sorted({queue for queue, _ in self._serving})
+        mine = ConsumerLease(
+            self.lease,
+            self.consumer_id,
+            host_name(),
+            os.getpid(),
+            tuple(queues),
+            self._runtime.settings.lease_ms,
+        )
+        return partial(keep_consumer, mine)
+
+    async def _renew(self) -> float | None:
+        """Renew the lease; called on the heartbeat's thread."""
+        now = self._heartbeat.clock.monotonic()
+        by = now + self._every
+        try:
+            is_alive = await self._beat.run(self._keeping(), by=by, durability="normal")
+            if is_alive:
+                await self._claims.lose_cancelled(by)
+                return by
+        except HarnError as error:
+            logger.warning("consumer %r could not renew its lease: %s", self.consumer_id, error)
+            return now + self._every / RETRIES
+        self.lease = self._runtime.ids.uuid7()
+        self._heartbeat.tell(self._lose)
+        return now
+
+    def _lose(self) -> None:
+        logger.warning(
+            "consumer %r woke after its lease had expired; it cancels what it ran and goes on "
+            "under a new lease",
+            self.consumer_id,
+        )
+        for _, lost in list(self._serving):
+            lost("its consumer's lease expired")
+
+
+class LivingConsumers:
+    """The consumers of this process, and the look for those of other processes that have died."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._by_id: dict[str, LivingConsumer] = {}
+        self._store = runtime.service(LeaseStore).store
+        self._heartbeat = runtime.service(Heartbeat)
+        self._look = self._heartbeat.beat("dead consumers", self._store, self._end_dead_ones)
+        jobs = runtime.service(Store)
+        self._ending = self._heartbeat.beat("dead consumers' claims", jobs, self._end_dead_ones)
+
+    async def join(self, consumer_id: str, queue: str, lost: Lost) -> LivingConsumer:
+        """Serve *queue* as *consumer_id*, under one lease with the other queues it serves."""
+        living = self._by_id.get(consumer_id)
+        if living is None:
+            living = self._by_id[consumer_id] = LivingConsumer(self._runtime, consumer_id)
+        try:
+            await living.serve(queue, lost)
+        except BaseException:
+            await self.leave(living, queue, lost)
+            raise
+        self._look.wake()
+        return living
+
+    async def leave(self, living: LivingConsumer, queue: str, lost: Lost) -> None:
+        """Serve *queue* no more; a consumer that serves none is not listed any longer."""
+        living.leave(queue, lost)
+        if living.is_idle and self._by_id.get(living.consumer_id) is living:
+            del self._by_id[living.consumer_id]
+            await living.end()
+
+    async def _end_dead_ones(self) -> float | None:
+        """End the claims of consumers that have died; called on the heartbeat's thread."""
+        clock = self._heartbeat.clock
+        within = self._runtime.settings.lease_renew_ms / 1000
+        looked = await self._look.run(take_expired_consumers, by=clock.monotonic() + within)
+        for dead in looked.expired:
+            logger.warning(
+                "consumer %r has not renewed its lease; its claims are ended", dead.consumer_id
+            )
+            for queue in dead.queues:
+                ending = partial(end_claims_of, queue, dead.lease, self._runtime.ids.new)
+                while await self._ending.run(ending, by=clock.monotonic() + within):
+                    pass
+            ended = partial(end_consumer, dead.lease)
+            await self._look.run(ended, by=clock.monotonic() + within)
+        if looked.next_expiry_in_ms is None:
+            return None
+        return clock.monotonic() + max(0, looked.next_expiry_in_ms) / 1000 + LATE
