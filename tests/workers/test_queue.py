@@ -78,6 +78,9 @@ async def test_a_job_goes_from_enqueue_to_ack_with_its_records(queue: WorkerQueu
         "dead": 0,
         "responses": 1,
         "oldest_unclaimed_age_ms": None,
+        "cancelled": 0,
+        "paused": False,
+        "paused_keys": (),
     }
 
 

@@ -80,7 +80,7 @@ class LivingConsumer:
         try:
             await self._store.run(partial(drop_consumer, self.lease), durability="normal")
         except HarnError as error:
-            logger.warning("consumer %r stays listed for a while: %s", self.consumer_id, error)
+            logger.info("consumer %r stays listed for a while: %s", self.consumer_id, error)
 
     def _keeping(self) -> Recipe[bool]:
         queues = sorted({queue for queue, _ in self._serving})
