@@ -304,7 +304,17 @@ STORAGE_LINES = {
     "opened": {"store"},
     "drivers": {"engines"},
     "seams": {
-        *("codec", "contract", "indexes", "jsonl", "operations", "queries", "strict_json", "url"),
+        *(
+            "codec",
+            "contract",
+            "indexes",
+            "jsonl",
+            "operations",
+            "queries",
+            "fragments",
+            "strict_json",
+            "url",
+        ),
     },
 }
 STORAGE = SOURCE / "storage"

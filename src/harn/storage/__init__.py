@@ -19,6 +19,7 @@ differ in how they drive it and in nothing that can be seen.
     operations.py    the generators, and the loop that drives one
     indexes.py       how a fold of the log plugs in
     queries.py       the SQL of every concern, by name: the files in sql/
+    fragments.py     pieces of SQL that several statements share
     codec.py         what may enter the log; strict_json.py, what is JSON and what is not
     jsonl.py         a file of checksummed lines
     url.py           a store's URL

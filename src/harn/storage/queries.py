@@ -1,10 +1,12 @@
-"""The SQL of every concern, by name, and the schema that each concern brings.
+"""The named SQL statements of every concern, and the schema of its tables.
 
-`sql/<concern>.sql` holds what both dialects understand, `sql/<concern>.<dialect>.sql` the rest;
-each query opens with `-- name:` and one comment line. `sql/schema.<concern>.<dialect>.sql` holds
-the concern's tables in numbered steps (`-- version: 1`, `-- version: 2` ...): a store remembers
-how far it has come for each concern, and every step is applied once. A new concern is new files
-here and nothing else.
+`sql/<concern>.sql` holds the statements that both dialects understand,
+`sql/<concern>.<dialect>.sql` the others. Each statement begins with a line `-- name:` and one
+comment line; what several statements share is a fragment (see `fragments.py`).
+
+`sql/schema.<concern>.<dialect>.sql` holds the concern's tables in numbered steps
+(`-- version: 1`, `-- version: 2` ...). A store records the last step that was applied for each
+concern, and every step is applied once. A new concern needs new files here and nothing else.
 """
 
 from __future__ import annotations
@@ -17,33 +19,34 @@ from importlib.resources import files
 from typing import Literal
 
 from harn.errors import StorageVersion
+from harn.storage.fragments import Fragment, expand
 
 Dialect = Literal["sqlite", "postgres"]
 
-_NAME = re.compile(r"^-- name: (\w+)\n", re.M)
+_ENTRY = re.compile(r"^-- (name|fragment): (\w+)(?:\(([\w, ]+)\))?\n", re.M)
 _VERSION = re.compile(r"^-- version: (\d+)\n", re.M)
 _TYPES = re.compile(r"^-- types: (.*)$", re.M)
 _PARAM = re.compile(r"(?<![:\w]):([a-z_]+)")
 _INSERT = re.compile(r"(INSERT INTO \w+ \([\w, ]+\) VALUES )\(((?:\?\d+, )*\?\d+)\)")
 
 WIDE = 40
+"""How many rows the wide form of an INSERT writes in one step."""
 
 POSTGRES_NOW = "coalesce(%(now)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)"
-"""The server's time, unless a fake clock's is bound."""
+"""The server's time, unless the time of a fake clock is bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A statement as its engine takes it, and whether it asks for the store's time.
-
-    A `COPY` has a line `-- types:`, which names the types of its columns.
-    """
+    """A statement in the form that its engine executes."""
 
     text: str
     wants_now: bool
+    """Whether the statement has the parameter `:now`, the store's time."""
     types: tuple[str, ...] = ()
+    """The types of the columns of a `COPY`, from its line `-- types:`."""
     wide: str = ""
-    """A plain INSERT of SQLite's, written for `WIDE` rows at once: one step instead of so many."""
+    """The same INSERT for `WIDE` rows at once (SQLite only); empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +61,24 @@ class Step:
 @functools.cache
 def load_queries(dialect: Dialect) -> dict[str, Query]:
     """Return every named statement of *dialect*."""
-    found: dict[str, Query] = {}
-    for name, text in sorted(_sql_files().items()):
-        concern, *rest = name.removesuffix(".sql").split(".")
+    bodies: dict[str, str] = {}
+    fragments: dict[str, Fragment] = {}
+    for file, text in sorted(_sql_files().items()):
+        concern, *rest = file.removesuffix(".sql").split(".")
         if concern == "schema" or rest not in ([], [dialect]):
             continue
-        parts = _NAME.split(text)
-        for query, body in zip(parts[1::2], parts[2::2], strict=True):
-            found[query] = _prepared(body, dialect)
-    return found
+        parts = _ENTRY.split(text)
+        for sort, name, parameters, body in zip(*(parts[i::4] for i in range(1, 5)), strict=True):
+            if sort == "fragment":
+                fragments[name] = Fragment(tuple(parameters.split(", ")), _without_comments(body))
+            else:
+                bodies[name] = body
+    return {name: _prepared(expand(body, fragments), dialect) for name, body in bodies.items()}
 
 
 @functools.cache
 def load_schema(dialect: Dialect) -> list[Step]:
-    """Return every step of every concern, oldest first within a concern."""
+    """Return every step of the schema, oldest first within a concern."""
     steps = []
     for name, text in sorted(_sql_files().items()):
         parts = name.removesuffix(".sql").split(".")
@@ -84,9 +91,9 @@ def load_schema(dialect: Dialect) -> list[Step]:
 
 
 def missing_steps(applied: Mapping[str, int], dialect: Dialect, where: str) -> list[Step]:
-    """Choose the steps that a store which has come as far as *applied* still needs.
+    """Return the steps that the store *where* still needs; *applied* has the last step by concern.
 
-    A store that is ahead of us was written by a newer harn and is refused, untouched.
+    Raises StorageVersion for a store that a newer harn has written; the store stays as it is.
     """
     newest: dict[str, int] = {}
     for step in load_schema(dialect):
@@ -110,18 +117,23 @@ def _sql_files() -> dict[str, str]:
 
 
 def _prepared(body: str, dialect: Dialect) -> Query:
-    text = "\n".join(line for line in body.splitlines() if not line.startswith("--"))
-    text = text.strip().removesuffix(";")
+    text = _without_comments(body)
     wants_now = "now" in _PARAM.findall(text)
     if types := _TYPES.search(body):
         return Query(text, wants_now, tuple(types[1].split()))
     if dialect == "postgres":
+        # psycopg takes a single % for the start of a parameter.
         text = _PARAM.sub(_postgres_param, text.replace("%", "%%"))
     plain = _INSERT.fullmatch(text)
     if dialect == "sqlite" and plain:
         row = f"({', '.join('?' * plain[2].count('?'))})"
         return Query(text, wants_now, wide=plain[1] + ", ".join([row] * WIDE))
     return Query(text, wants_now)
+
+
+def _without_comments(body: str) -> str:
+    text = "\n".join(line for line in body.splitlines() if not line.startswith("--"))
+    return text.strip().removesuffix(";")
 
 
 def _postgres_param(match: re.Match[str]) -> str:

@@ -30,21 +30,11 @@ ON CONFLICT DO NOTHING;
 -- name: grow_shares
 -- Add new jobs to their shares.
 INSERT INTO shares (queue_id, key, ready, scheduled, turn, round, oldest_at, deferred_from, parked)
-SELECT v.queue_id, v.key, v.ready, v.scheduled, CASE WHEN v.ready > 0 THEN v.round + 1 END, v.round,
+SELECT v.queue_id, v.key, v.ready, v.scheduled, @first_turn(v.ready, v.round), v.round,
     CASE WHEN v.ready > 0 THEN v.at END, v.deferrals, v.parked
 FROM unnest(:queue_id::bigint[], :key::text[], :ready::bigint[], :scheduled::bigint[], :round::bigint[], :at::bigint[],
     :cap::bigint[], :deferrals::bigint[], :parked::bigint[]) AS v(queue_id, key, ready, scheduled, round, at, cap, deferrals, parked)
-ON CONFLICT (queue_id, key) DO UPDATE SET
-    turn = CASE WHEN shares.turn IS NOT NULL THEN shares.turn WHEN shares.ready > 0 OR excluded.ready = 0 THEN NULL
-                WHEN (SELECT cap FROM queues WHERE queue_id = shares.queue_id) > 0
-                     AND shares.in_flight >= (SELECT cap FROM queues WHERE queue_id = shares.queue_id)
-                THEN NULL ELSE excluded.round + 1 END,
-    round = CASE WHEN shares.turn IS NULL AND shares.ready = 0 THEN excluded.round ELSE shares.round END,
-    credit = CASE WHEN shares.turn IS NULL AND shares.ready = 0 THEN 0 ELSE shares.credit END,
-    deferred_from = CASE WHEN shares.ready = 0 THEN excluded.deferred_from ELSE shares.deferred_from END,
-    oldest_at = CASE WHEN excluded.ready = 0 THEN shares.oldest_at ELSE coalesce(shares.oldest_at, excluded.oldest_at) END,
-    ready = shares.ready + excluded.ready, scheduled = shares.scheduled + excluded.scheduled,
-    parked = shares.parked + excluded.parked, idle_at = NULL;
+ON CONFLICT (queue_id, key) DO UPDATE SET @grow_share((SELECT cap FROM queues WHERE queue_id = shares.queue_id));
 
 -- name: open_shares_and_jobs
 -- List the shares that can be served and whose jobs have waited longest; if these are all, also the first ready jobs of
@@ -171,15 +161,11 @@ WHERE shares.queue_id = v.queue_id AND shares.key = v.key COLLATE "C";
 -- name: shift_shares
 -- Move work of shares between ready, scheduled and in flight.
 UPDATE shares SET
-    turn = CASE WHEN shares.ready + v.ready <= 0 OR (v.cap > 0 AND shares.in_flight + v.in_flight >= v.cap) THEN NULL
-                WHEN shares.turn IS NOT NULL THEN shares.turn WHEN credit > 0 AND shares.ready > 0 THEN v.round ELSE v.round + 1 END,
-    round = CASE WHEN shares.turn IS NULL THEN v.round ELSE shares.round END,
-    credit = CASE WHEN shares.ready + v.ready <= 0 OR shares.ready <= 0 THEN 0 ELSE credit END,
-    deferred = CASE WHEN shares.turn IS NULL AND shares.ready > 0 THEN deferred + v.deferrals - deferred_from ELSE deferred END,
-    deferred_from = v.deferrals,
+    @reschedule(shares.ready + v.ready, shares.in_flight + v.in_flight, v.cap, v.round, v.deferrals),
+    credit = @credit_with(shares.ready + v.ready),
     selected = shares.selected + v.selected,
-    idle_at = CASE WHEN shares.ready + v.ready <= 0 AND shares.scheduled + v.scheduled <= 0
-                    AND shares.in_flight + v.in_flight <= 0 AND shares.parked + v.parked <= 0 THEN v.now END,
+    idle_at = @idle_since(shares.ready + v.ready, shares.scheduled + v.scheduled, shares.in_flight + v.in_flight,
+        shares.parked + v.parked, v.now),
     ready = shares.ready + v.ready, scheduled = shares.scheduled + v.scheduled, in_flight = shares.in_flight + v.in_flight,
     parked = shares.parked + v.parked,
     oldest_at = CASE WHEN v.ready = 0 THEN oldest_at ELSE
@@ -194,12 +180,8 @@ WHERE shares.queue_id = v.queue_id AND shares.key = v.key COLLATE "C";
 -- name: free_shares
 -- Take claims off shares, or put them on; what is ready stays as it is.
 UPDATE shares SET
-    turn = CASE WHEN ready <= 0 OR (v.cap > 0 AND shares.in_flight + v.in_flight >= v.cap) THEN NULL
-                WHEN turn IS NOT NULL THEN turn WHEN credit > 0 THEN v.round ELSE v.round + 1 END,
-    round = CASE WHEN turn IS NULL THEN v.round ELSE shares.round END,
-    deferred = CASE WHEN turn IS NULL AND ready > 0 THEN deferred + v.deferrals - deferred_from ELSE deferred END,
-    deferred_from = v.deferrals,
-    idle_at = CASE WHEN ready <= 0 AND scheduled <= 0 AND parked <= 0 AND shares.in_flight + v.in_flight <= 0 THEN v.now END,
+    @reschedule(ready, shares.in_flight + v.in_flight, v.cap, v.round, v.deferrals),
+    idle_at = @idle_since(ready, scheduled, shares.in_flight + v.in_flight, parked, v.now),
     in_flight = shares.in_flight + v.in_flight
 FROM unnest(:queue_id::bigint[], :key::text[], :in_flight::bigint[], :round::bigint[], :cap::bigint[], :at::bigint[],
     :deferrals::bigint[]) AS v(queue_id, key, in_flight, round, cap, now, deferrals)
@@ -207,7 +189,7 @@ WHERE shares.queue_id = v.queue_id AND shares.key = v.key COLLATE "C";
 
 -- name: refund_shares
 -- Give credit back for turns of this round that came to nothing.
-UPDATE shares SET credit = credit + v.count, turn = CASE WHEN turn IS NULL THEN NULL ELSE v.round END
+UPDATE shares SET @refund_credit(v.count, v.round)
 FROM unnest(:queue_id::bigint[], :key::text[], :count::bigint[], :round::bigint[]) AS v(queue_id, key, count, round)
 WHERE shares.queue_id = v.queue_id AND shares.key = v.key COLLATE "C" AND ready > 0 AND shares.round = v.round;
 
@@ -239,12 +221,8 @@ WITH q AS MATERIALIZED (
     RETURNING jobs.id, jobs.key, v.now, v.response
 ), freed AS (
     UPDATE shares SET
-        turn = CASE WHEN ready <= 0 OR (v.cap > 0 AND shares.in_flight - v.count >= v.cap) THEN NULL
-                    WHEN turn IS NOT NULL THEN turn WHEN credit > 0 THEN v.round ELSE v.round + 1 END,
-        round = CASE WHEN turn IS NULL THEN v.round ELSE shares.round END,
-        deferred = CASE WHEN turn IS NULL AND ready > 0 THEN deferred + v.deferrals - deferred_from ELSE deferred END,
-        deferred_from = v.deferrals,
-        idle_at = CASE WHEN ready <= 0 AND scheduled <= 0 AND parked <= 0 AND shares.in_flight - v.count <= 0 THEN v.now END,
+        @reschedule(ready, shares.in_flight - v.count, v.cap, v.round, v.deferrals),
+        idle_at = @idle_since(ready, scheduled, shares.in_flight - v.count, parked, v.now),
         in_flight = shares.in_flight - v.count
     FROM (SELECT q.*, f.key, f.count FROM q, (SELECT key, count(*) AS count FROM acked GROUP BY key) AS f OFFSET 0) AS v
     WHERE shares.queue_id = v.queue_id AND shares.key = v.key

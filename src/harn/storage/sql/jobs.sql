@@ -1,3 +1,42 @@
+-- fragment: reschedule(ready, in_flight, cap, round, deferrals)
+-- Set a key's turn after its share changed to these counts of ready jobs and of claims in flight. A key with nothing
+-- ready, or with as many claims as the cap allows, has no turn. One that gets a turn again has it in this round if it
+-- kept credit while it was held back; otherwise in the next. The claims that passed over it meanwhile are its deferrals.
+turn = CASE WHEN {ready} <= 0 OR ({cap} > 0 AND {in_flight} >= {cap}) THEN NULL WHEN shares.turn IS NOT NULL THEN shares.turn
+            WHEN shares.credit > 0 AND shares.ready > 0 THEN {round} ELSE {round} + 1 END,
+    round = CASE WHEN shares.turn IS NULL THEN {round} ELSE shares.round END,
+    deferred = CASE WHEN shares.turn IS NULL AND shares.ready > 0
+        THEN shares.deferred + {deferrals} - shares.deferred_from ELSE shares.deferred END,
+    deferred_from = {deferrals}
+
+-- fragment: credit_with(ready)
+-- Tell the credit of a key that now has so many ready jobs: it ends when the key runs out of them.
+CASE WHEN {ready} <= 0 OR shares.ready <= 0 THEN 0 ELSE shares.credit END
+
+-- fragment: idle_since(ready, scheduled, in_flight, parked, now)
+-- Tell since when a share has held no job at all; null while it holds one.
+CASE WHEN {ready} <= 0 AND {scheduled} <= 0 AND {in_flight} <= 0 AND {parked} <= 0 THEN {now} END
+
+-- fragment: first_turn(ready, round)
+-- Tell the turn of a share's first ready jobs: the next round.
+CASE WHEN {ready} > 0 THEN {round} + 1 END
+
+-- fragment: grow_share(cap)
+-- Add the new jobs of the row `excluded` to a share. A key that had nothing ready takes its turn in the next round, with
+-- fresh credit; a key that had keeps its turn, or goes on without one because of the cap.
+turn = CASE WHEN shares.turn IS NOT NULL THEN shares.turn WHEN shares.ready > 0 OR excluded.ready = 0 THEN NULL
+            WHEN {cap} > 0 AND shares.in_flight >= {cap} THEN NULL ELSE excluded.round + 1 END,
+    round = CASE WHEN shares.turn IS NULL AND shares.ready = 0 THEN excluded.round ELSE shares.round END,
+    credit = CASE WHEN shares.turn IS NULL AND shares.ready = 0 THEN 0 ELSE shares.credit END,
+    deferred_from = CASE WHEN shares.ready = 0 THEN excluded.deferred_from ELSE shares.deferred_from END,
+    oldest_at = CASE WHEN excluded.ready = 0 THEN shares.oldest_at ELSE coalesce(shares.oldest_at, excluded.oldest_at) END,
+    ready = shares.ready + excluded.ready, scheduled = shares.scheduled + excluded.scheduled,
+    parked = shares.parked + excluded.parked, idle_at = NULL
+
+-- fragment: refund_credit(count, round)
+-- Return the credit of claims that were released in the round of the claim; a key that has a turn has it in this round.
+credit = shares.credit + {count}, turn = CASE WHEN shares.turn IS NULL THEN NULL ELSE {round} END
+
 -- name: shares_in_turn
 -- List shares that can be served in a round, in the order of their keys, within a range of them.
 SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares
@@ -48,12 +87,7 @@ UPDATE queues SET cap = :cap WHERE queue_id = :queue_id;
 
 -- name: apply_cap
 -- Reconsider which keys can be served under the cap.
-UPDATE shares SET
-    turn = CASE WHEN ready <= 0 OR (:cap > 0 AND in_flight >= :cap) THEN NULL
-                WHEN turn IS NOT NULL THEN turn WHEN credit > 0 THEN :round ELSE :round + 1 END,
-    round = CASE WHEN turn IS NULL THEN :round ELSE round END,
-    deferred = CASE WHEN turn IS NULL AND ready > 0 THEN deferred + :deferrals - deferred_from ELSE deferred END,
-    deferred_from = :deferrals
+UPDATE shares SET @reschedule(ready, in_flight, :cap, :round, :deferrals)
 WHERE queue_id = :queue_id AND (ready > 0 OR in_flight > 0);
 
 -- name: set_paused

@@ -21,15 +21,8 @@ INSERT INTO queue_triggers (queue_id, trigger_id) VALUES (?1, ?2) ON CONFLICT DO
 -- name: grow_shares
 -- Add new jobs to their shares.
 INSERT INTO shares (queue_id, key, ready, scheduled, turn, round, oldest_at, deferred_from, parked)
-VALUES (?1, ?2, ?3, ?4, CASE WHEN ?3 > 0 THEN ?5 + 1 END, ?5, CASE WHEN ?3 > 0 THEN ?6 END, ?8, ?9)
-ON CONFLICT (queue_id, key) DO UPDATE SET
-    turn = CASE WHEN turn IS NOT NULL THEN turn WHEN ready > 0 OR ?3 = 0 THEN NULL
-                WHEN ?7 > 0 AND in_flight >= ?7 THEN NULL ELSE ?5 + 1 END,
-    round = CASE WHEN turn IS NULL AND ready = 0 THEN ?5 ELSE round END,
-    credit = CASE WHEN turn IS NULL AND ready = 0 THEN 0 ELSE credit END,
-    deferred_from = CASE WHEN ready = 0 THEN ?8 ELSE deferred_from END,
-    oldest_at = CASE WHEN ?3 = 0 THEN oldest_at ELSE coalesce(oldest_at, ?6) END,
-    ready = ready + ?3, scheduled = scheduled + ?4, parked = parked + ?9, idle_at = NULL;
+VALUES (?1, ?2, ?3, ?4, @first_turn(?3, ?5), ?5, CASE WHEN ?3 > 0 THEN ?6 END, ?8, ?9)
+ON CONFLICT (queue_id, key) DO UPDATE SET @grow_share(?7);
 
 -- name: ready_priorities
 -- List the priorities that have a ready job.
@@ -95,14 +88,10 @@ WHERE queue_id = ?1 AND key = ?2;
 -- name: shift_shares
 -- Move work of shares between ready, scheduled and in flight.
 UPDATE shares SET
-    turn = CASE WHEN ready + ?3 <= 0 OR (?8 > 0 AND in_flight + ?5 >= ?8) THEN NULL
-                WHEN turn IS NOT NULL THEN turn WHEN credit > 0 AND ready > 0 THEN ?7 ELSE ?7 + 1 END,
-    round = CASE WHEN turn IS NULL THEN ?7 ELSE round END,
-    credit = CASE WHEN ready + ?3 <= 0 OR ready <= 0 THEN 0 ELSE credit END,
-    deferred = CASE WHEN turn IS NULL AND ready > 0 THEN deferred + ?10 - deferred_from ELSE deferred END,
-    deferred_from = ?10,
+    @reschedule(ready + ?3, in_flight + ?5, ?8, ?7, ?10),
+    credit = @credit_with(ready + ?3),
     selected = selected + ?6,
-    idle_at = CASE WHEN ready + ?3 <= 0 AND scheduled + ?4 <= 0 AND in_flight + ?5 <= 0 AND parked + ?11 <= 0 THEN ?9 END,
+    idle_at = @idle_since(ready + ?3, scheduled + ?4, in_flight + ?5, parked + ?11, ?9),
     ready = ready + ?3, scheduled = scheduled + ?4, in_flight = in_flight + ?5, parked = parked + ?11,
     oldest_at = CASE WHEN ?3 = 0 THEN oldest_at ELSE (SELECT min(at) FROM (
         SELECT * FROM (SELECT enqueued_at AS at FROM jobs INDEXED BY jobs_of_key WHERE queue_id = ?1 AND key = ?2 AND priority = 0 AND state = 0 ORDER BY id LIMIT 1)
@@ -113,18 +102,14 @@ WHERE queue_id = ?1 AND key = ?2;
 -- name: free_shares
 -- Take claims off shares, or put them on; what is ready stays as it is.
 UPDATE shares SET
-    turn = CASE WHEN ready <= 0 OR (?5 > 0 AND in_flight + ?3 >= ?5) THEN NULL
-                WHEN turn IS NOT NULL THEN turn WHEN credit > 0 THEN ?4 ELSE ?4 + 1 END,
-    round = CASE WHEN turn IS NULL THEN ?4 ELSE round END,
-    deferred = CASE WHEN turn IS NULL AND ready > 0 THEN deferred + ?7 - deferred_from ELSE deferred END,
-    deferred_from = ?7,
-    idle_at = CASE WHEN ready <= 0 AND scheduled <= 0 AND parked <= 0 AND in_flight + ?3 <= 0 THEN ?6 END,
+    @reschedule(ready, in_flight + ?3, ?5, ?4, ?7),
+    idle_at = @idle_since(ready, scheduled, in_flight + ?3, parked, ?6),
     in_flight = in_flight + ?3
 WHERE queue_id = ?1 AND key = ?2;
 
 -- name: refund_shares
 -- Give credit back for turns of this round that came to nothing.
-UPDATE shares SET credit = credit + ?3, turn = CASE WHEN turn IS NULL THEN NULL ELSE ?4 END
+UPDATE shares SET @refund_credit(?3, ?4)
 WHERE queue_id = ?1 AND key = ?2 AND ready > 0 AND round = ?4;
 
 -- name: jobs_by_id
