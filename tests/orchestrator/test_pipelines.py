@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 
 from harn import Runtime, channel_emit, pool_get, runtime_context, trigger_fire, trigger_list
+from harn.cli import invoke
 from harn.orchestrator import ManifestProblems, Service, read_manifest
-from tests.orchestrator.processes import serving
+from tests.orchestrator.processes import ledger, serving, until
 
 MANIFEST = '[exports]\nrecipe = "recipe.py"\n[orchestrator]\nsetup = "recipe::setup"\n'
 
@@ -207,3 +209,67 @@ def test_a_directory_stands_for_the_manifest_in_it(tmp_path: Path) -> None:
 
     assert manifest.resolver().resolve("recipe::setup")() == 7
     assert manifest.pipeline_id == "my pipeline"
+
+
+BACKLOG = """
+import asyncio, os, pathlib
+import harn
+
+HERE = pathlib.Path(__file__).parent
+
+async def setup():
+    await harn.pool_create(name="work", scope="pipeline", max_concurrent=2)
+    if not (HERE / "ledger").exists():
+        for n in range(6):
+            await harn.pool_get("work").submit(work, n)
+
+def write(line):
+    with open(HERE / "ledger", "a") as file:
+        file.write(line + chr(10))
+
+@harn.durable(rerun=True)
+async def work(n):
+    write(f"{os.environ['RUN']} began {n}")
+    while n != "mine" and not (HERE / "go").exists():
+        await asyncio.sleep(0.02)
+    write(f"{os.environ['RUN']} ended {n}")
+
+async def submit(event):
+    await harn.pool_get("work").submit(work, "mine")
+"""
+BACKLOG_TRIGGERS = """
+[serve]
+queues = []
+[[triggers]]
+id = "mine"
+kind = "channel.emit"
+provider = "channel"
+match = { events = ["channel:mine"] }
+handler = "recipe::submit"
+"""
+
+
+def test_a_command_leaves_the_backlog_of_a_killed_service_to_the_next_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    place = write(tmp_path, BACKLOG, BACKLOG_TRIGGERS)
+    with serving(place, "--no-http", env={"RUN": "killed"}) as process:
+        until(lambda: len(ledger(place)) == 2)
+        process.signal(signal.SIGKILL)
+        process.ends()
+    (place / "ledger").write_text("")
+
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("RUN", "command")
+    command = ("--state-dir", "state", "--json")
+    assert invoke(["orchestrator", "fire", "mine", *command]) == 0
+    event = json.loads(capfd.readouterr().out)["event_id"]
+    assert invoke(["orchestrator", "replay", event, *command]) == 0
+    assert invoke(["orchestrator", "queue", "drain", "jobs", *command]) == 0
+    assert ledger(place) == ["command began mine", "command ended mine"] * 2
+
+    (place / "go").touch()
+    with serving(place, "--no-http", env={"RUN": "next"}):
+        until(lambda: len(ledger(place)) == 4 + 12)
+    ended = [line for line in ledger(place)[4:] if "ended" in line]
+    assert sorted(ended) == [f"next ended {n}" for n in range(6)]

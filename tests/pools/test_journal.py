@@ -36,6 +36,8 @@ from harn import (
     pool_create,
     pool_simulate_restart,
 )
+from harn.current import current_runtime
+from harn.pools import PoolRegistry
 from harn.pools.journal import Journal
 from harn.pools.journal_file import journal_name
 from harn.pools.journal_records import (
@@ -121,6 +123,66 @@ async def test_a_queued_durable_call_resumes_in_its_old_order(disk: Path) -> Non
     assert [by_id[task.id].result for task in tasks] == [
         {"noted": number, "more": [1]} for number in range(5)
     ]
+
+
+async def opened_by_hand(**options: Any) -> Pool:
+    """The pool as a command opens it."""
+    current_runtime().service(PoolRegistry).by_hand = True
+    return await opened(**options)
+
+
+async def test_a_pool_opened_by_hand_leaves_its_backlog_to_the_next_opener(disk: Path) -> None:
+    pool = await opened(queue="fifo")
+    await pool.submit(again, "running")
+    await pool.submit(partial(note, "queued"))
+    closure = await pool.submit(nothing)
+    pool_simulate_restart()
+    RAN.clear()
+
+    pool = await opened_by_hand(queue="fifo")
+    await pool.submit(partial(note, "new"))
+    assert (pool.size(), pool.snapshot().queued) == (4, 3)
+    await pool.close()
+    assert RAN == ["new"]
+    pool_simulate_restart()
+
+    pool = await opened(queue="fifo", max_concurrent=2)
+    while RAN != ["new", "running", "queued"]:
+        await asyncio.sleep(0)
+    assert task_of(pool, closure.id).snapshot().stale_reason == "never_started"
+
+
+async def test_by_hand_a_submit_takes_up_the_task_of_its_idempotency_key(disk: Path) -> None:
+    pool = await opened(queue="fifo")
+    await pool.submit(hang, idempotency_key="began")
+    queued = await pool.submit(partial(note, "asked for"), idempotency_key="k")
+    await pool.submit(partial(note, "not asked for"))
+    pool_simulate_restart()
+
+    pool = await opened_by_hand(queue="fifo")
+    task = await pool.submit(partial(note, "asked for"), idempotency_key="k")
+    began = await pool.submit(hang, idempotency_key="began")
+
+    assert task.id == queued.id
+    assert await task == {"noted": "asked for"}
+    assert (await began.wait()).stale_reason == "interrupted"
+    await pool.close()
+    assert RAN == ["asked for"]
+
+
+async def test_by_hand_a_task_of_the_backlog_can_be_cancelled(disk: Path) -> None:
+    pool = await opened()
+    await pool.submit(hang)
+    queued = await pool.submit(partial(note, "never"))
+    pool_simulate_restart()
+
+    pool = await opened_by_hand()
+    assert task_of(pool, queued.id).cancel()
+    await pool.close()
+    pool_simulate_restart()
+
+    assert task_of(await opened(), queued.id).status == "cancelled"
+    assert RAN == []
 
 
 async def test_J10_what_cannot_resume_reloads_as_stale_with_its_reason(disk: Path) -> None:

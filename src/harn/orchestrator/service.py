@@ -22,6 +22,7 @@ from harn.orchestrator.intake import Intake
 from harn.orchestrator.manifest import Manifest
 from harn.orchestrator.manifest_changes import AT_START, changes
 from harn.orchestrator.manifest_plan import Plan, plan_serving, plan_triggers
+from harn.pools import PoolRegistry
 from harn.storage import Store
 from harn.storage.log import head
 from harn.tasks import runner_for
@@ -88,11 +89,11 @@ class Service:
         """Run the setup and register triggers, for a command that dispatches and ends.
 
         *wanted* are the triggers' ids, all of the manifest by default. No schedule or topic is
-        followed, nothing is taken over, and no key for requests is read. Cancelling leaves some
-        registered.
+        followed, nothing is taken over, the backlogs of pools stay in their journals, and no key
+        for requests is read. Cancelling leaves some registered.
         """
         plan = plan_triggers(self.runtime, self.path, wanted)
-        self.triggers.by_hand = True
+        self.triggers.by_hand = self.runtime.service(PoolRegistry).by_hand = True
         await self._set_up(plan.manifest)
         self.runtime.service(A2aRights).replace(plan.manifest.a2a_allow, plan.tokens)
         for binding in plan.bindings:

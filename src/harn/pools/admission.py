@@ -131,6 +131,8 @@ class Admission:
         task = ended.bound(binding(tenant_id, idempotency_key))
         if task is None:
             return None
+        if self._slots.held:
+            self._slots.journal.take_up(task)  # type: ignore[union-attr]
         extras = task._own_extras()
         extras.shared = True
         if extras.fingerprint is not None and extras.fingerprint != fingerprint(fn):

@@ -8,6 +8,10 @@ After a restart a queued durable call is queued again, in its old order, and so 
 that may `rerun`. Everything else that had not ended has failed and says why: `never_started` or
 `interrupted`. So has a durable call whose function is not registered: it must not hold back the
 pool forever, and its error names what to import.
+
+A process that soon ends, such as a command, opens the pool *by hand*: it leaves all that had not
+ended in the journal, as it found it, for the next opener. Only a task whose idempotency key is
+submitted again is taken up.
 """
 
 from __future__ import annotations
@@ -54,10 +58,13 @@ logger = logging.getLogger("harn.pools")
 
 
 class Persistence:
-    """The journal of one pool, seen from the pool."""
+    """The journal of one pool, seen from the pool; *by_hand* leaves its backlog alone."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, *, by_hand: bool = False) -> None:
         self._warned = False
+        self._by_hand = by_hand
+        self.held: dict[PoolTask, TaskRecord] = {}
+        """Tasks that had not ended and are left to the next opener, by hand alone."""
         slots = pool._slots
         runtime, options = slots.runtime, slots.options
         assert options.scope_id is not None
@@ -221,8 +228,27 @@ class Persistence:
             self._restore_ended(ledger.tasks.pop(seq))
         context = contextvars.copy_context()
         for seq in sorted(ledger.tasks):
-            self._restore_unfinished(ledger.tasks[seq], context)
+            record = ledger.tasks[seq]
+            task = self._known(record)
+            self._rebind(task, record)
+            if self._by_hand:
+                self._hold(task, record)
+            else:
+                self._restore_unfinished(task, record, context)
         self._journal.forget_ledger()
+
+    def _hold(self, task: PoolTask, record: TaskRecord) -> None:
+        task._started_ms = None  # for the next opener it is queued, whatever it was before
+        task._own_extras().ticket = -1  # known to the journal, and safe
+        self.held[task] = record
+
+    def take_up(self, task: PoolTask) -> None:
+        """Continue *task*, which a submit asks for, if it is held back."""
+        record = self.held.pop(task, None)
+        if record is not None:
+            task._started_ms = record.started_at
+            self._restore_unfinished(task, record, contextvars.copy_context())
+            self._slots.fill_slot()
 
     def _restore_ended(self, record: TaskRecord) -> None:
         task = self._known(record)
@@ -239,9 +265,9 @@ class Persistence:
         self._slots.ended.counts[task.status] += 1
         self._slots.ended.tasks.append(task)
 
-    def _restore_unfinished(self, record: TaskRecord, context: contextvars.Context) -> None:
-        task = self._known(record)
-        self._rebind(task, record)
+    def _restore_unfinished(
+        self, task: PoolTask, record: TaskRecord, context: contextvars.Context
+    ) -> None:
         began = record.status != "queued"
         function = None if record.call is None else durable_function_named(record.call)
         if function is not None and (function.rerun or not began):

@@ -126,7 +126,7 @@ class Pool:
     def size(self) -> int:
         """Return how many tasks are running or queued."""
         slots = self._found()
-        return slots.running + slots.queue.live
+        return slots.running + slots.queued
 
     def snapshot(self, tasks: bool = True) -> PoolSnapshot:
         """Return the pool as it stands; *tasks* false leaves the list of tasks empty."""
@@ -139,9 +139,9 @@ class Pool:
             max_concurrent=self.max_concurrent,
             created_at=self.created_at,
             active=slots.running,
-            queued=slots.queue.live,
+            queued=slots.queued,
             **ended.counts,
-            total=slots.running + slots.queue.live + sum(ended.counts.values()),
+            total=slots.running + slots.queued + sum(ended.counts.values()),
             blocked_submitters=slots.blocked.count,
             tasks=[task.snapshot() for task in slots.tasks()] if tasks else [],
             queue=options.queue,

@@ -35,6 +35,9 @@ class PoolRegistry:
         self._by_name: dict[str, Pool] = {}
         self._by_id: dict[str, Pool] = {}
         self._opening: set[str] = set()
+        self.by_hand = False
+        """Whether this process soon ends, as a command does: what its pools' journals hold is
+        left to the next process that opens them."""
         runtime.event_log  # noqa: B018 - made before us, so that it is closed after us
         runtime.service(Metrics).add(self._samples)
         runtime.service(UnsettledSources).add("pool_pending_tasks", self._pending_tasks)
@@ -62,7 +65,7 @@ class PoolRegistry:
             return await open_hosted(options, self._runtime)
         pool = Pool(self._runtime, options, new_pool_id(options, self._runtime))
         if options.scope == "pipeline":
-            await Persistence(pool).open()
+            await Persistence(pool, by_hand=self.by_hand).open()
         return pool
 
     def get(self, name_or_id: str) -> Pool | None:
@@ -129,7 +132,7 @@ def _pending(task: PoolTask, now: int) -> PendingPoolTask:
 def _measured(pool: Pool) -> Iterator[tuple[Any, ...]]:
     slots = pool._slots
     yield "harn_pool_active", slots.running
-    yield "harn_pool_queued", len(slots.queue)
+    yield "harn_pool_queued", slots.queued
     yield "harn_pool_slots", pool.max_concurrent
     yield "harn_pool_blocked_submitters", slots.blocked.count
     for status, count in slots.ended.counts.items():

@@ -186,7 +186,8 @@ class Slots:
         """End *task* as cancelled: at once if it is queued, else at its closure's next await."""
         task._stopping = True
         if task.status == "queued":
-            self.queue.discard(task)
+            if self.held.pop(task, None) is None:
+                self.queue.discard(task)
             self.finish(task, "cancelled")
             self.wake_waiters()
             return
@@ -257,9 +258,19 @@ class Slots:
 
     # What can be seen.
 
+    @property
+    def held(self) -> dict[PoolTask, Any]:
+        """The tasks that this process leaves queued in the journal for the next opener."""
+        return {} if self.journal is None else self.journal.held
+
+    @property
+    def queued(self) -> int:
+        """How many tasks are queued, here or for the next opener."""
+        return self.queue.live + len(self.held)
+
     def tasks(self) -> list[PoolTask]:
         """Return every task that the pool still knows, in the order of submit."""
-        return sorted((*self.ended.tasks, *self._active(), *self.queue), key=_by_seq)
+        return sorted((*self.ended.tasks, *self._active(), *self.queue, *self.held), key=_by_seq)
 
     def find(self, task_id: str) -> PoolTask | None:
         """Return the task with this id, if the pool still knows it."""
@@ -268,7 +279,7 @@ class Slots:
     def pending(self) -> list[PoolTask]:
         """Return the queued tasks in the order of submit, then the running ones by id."""
         running = sorted(self._active(), key=lambda task: task.id)
-        return sorted(self.queue, key=_by_seq) + running
+        return sorted((*self.queue, *self.held), key=_by_seq) + running
 
     def _active(self) -> list[PoolTask]:
         held = [worker.task for worker in self.workers]
@@ -324,8 +335,12 @@ class Slots:
         if self.cancelling:
             return
         self.cancelling = True
+        held = list(self.held)
+        self.held.clear()
         journal, self.journal = self.journal, None  # so that it is not told of these ends
         while (task := self.queue.pop()) is not None:
+            self.finish(task, "cancelled")
+        for task in held:
             self.finish(task, "cancelled")
         self.journal = journal
         for task in self._active():
