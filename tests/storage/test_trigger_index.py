@@ -83,7 +83,12 @@ class Play:
         elif does == "advance":
             await self.clock.advance(f"{which * which * 30}s")
         else:
-            topic = (topics.TRIGGER_ENVELOPES, topics.TRIGGER_FLOW, topics.CRON_STATE)[which % 3]
+            topic = (
+                topics.TRIGGER_ENVELOPES,
+                topics.TRIGGER_FLOW,
+                topics.CRON_STATE,
+                topics.TRIGGER_OWNERS,
+            )[which % 4]
             await self.log.trim(topic, keep=which)
 
     def event(self, does: str, owner: str, which: int) -> NewEvent:

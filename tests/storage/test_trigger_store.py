@@ -135,6 +135,24 @@ async def test_an_owner_that_leaves_is_not_waited_for(store: Store) -> None:
     assert await folds_to_the_same(store)
 
 
+async def test_only_owners_that_died_over_an_envelope_count(store: Store, clock: FakeClock) -> None:
+    await store.run(partial(take_in, new("e1", owner="first", deliveries=(Delivery("a", 1),))))
+    taken = []
+
+    for before, now in ("first", "second"), ("second", "third"), ("third", "fourth"):
+        if before == "second":
+            await clock.advance("31s")  # it dies
+        else:
+            await store.run(partial(leave, before))
+            await store.run(partial(keep_alive, "another"))  # which forgets owners that are gone
+        await store.run(partial(trim, topics.TRIGGER_OWNERS, keep=0))
+        [orphan] = await store.run(partial(take_over, now, frozenset({"a"})))
+        taken.append(orphan.taken)
+
+    assert taken == [1, 2, 2]
+    assert await folds_to_the_same(store)
+
+
 async def test_T3_an_instant_is_taken_in_once_and_never_goes_back(store: Store) -> None:
     fired = [
         await store.run(partial(take_in, new(f"e{n}", instant=("nightly", at))))

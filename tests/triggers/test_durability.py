@@ -25,6 +25,7 @@ from harn import (
     event_log_emit,
     event_log_read,
     run as harn_run,
+    sleep as harn_sleep,
     topics,
     trigger_fire,
     trigger_register,
@@ -89,6 +90,36 @@ async def test_an_event_whose_handler_was_interrupted_is_dispatched_again(lastin
         await on_channel(note)
         assert await third.service(Triggers).recover() == 0
     assert seen == ["work"]
+
+
+async def test_stops_of_a_service_make_no_dead_letter_of_an_event_that_never_failed(
+    lasting_url: str,
+) -> None:
+    begun: list[Any] = []
+
+    async def hang(event: TriggerEvent) -> None:
+        begun.append(event.get(PATH))
+        await harn_sleep("1h")
+
+    async def note(event: TriggerEvent) -> None:
+        begun.append("at last")
+
+    for stops in range(7):
+        async with Runtime(storage=lasting_url) as runtime:
+            await on_channel(hang)
+            if not stops:
+                await channel_emit("x", "work")
+            await until(lambda stops=stops: len(begun) == stops + 1)
+            dispatcher = runtime.service(Triggers).dispatcher
+            dispatcher.request_stop()
+            await dispatcher.idle()
+    async with Runtime(storage=lasting_url) as runtime:
+        await on_channel(note)
+        await until(lambda: len(begun) == 8)
+        await runtime.service(Triggers).dispatcher.idle()
+
+        assert [e.payload for e in await event_log_read(topics.TRIGGER_DLQ)] == []
+    assert begun == ["work"] * 7 + ["at last"]
 
 
 async def test_a_handler_that_blocks_the_loop_does_not_lose_its_event_to_another_process(

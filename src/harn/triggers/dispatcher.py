@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("harn.triggers")
 
 MOST_TAKEN = 5
-"""Processes that may die over one event before it is set aside."""
+"""Processes that may die over one event before it is set aside; those that stop in order do not
+count."""
 SETTLE_ATTEMPTS = 5
 WORN_OUT = "its handler has ended {n} processes before this one"
 

@@ -16,12 +16,15 @@ SELECT owner, attempt, due_ms, taken FROM trigger_inbox WHERE envelope = :envelo
 UPDATE trigger_inbox SET attempt = :attempt, due_ms = :due_ms WHERE envelope = :envelope;
 
 -- name: trigger_inbox_take
--- Give an envelope to another owner.
-UPDATE trigger_inbox SET owner = :owner, taken = taken + 1 WHERE envelope = :envelope;
+-- Give an envelope to another owner; :died is 1 if the owner before has died, 0 if it left.
+UPDATE trigger_inbox SET owner = :owner, taken = taken + :died WHERE envelope = :envelope;
 
 -- name: trigger_inbox_orphans
--- List envelopes whose owner is no longer there, oldest first.
-SELECT envelope, binding_id, attempt, due_ms, taken FROM trigger_inbox i
+-- List envelopes whose owner is no longer there, oldest first, and whether that owner died.
+SELECT envelope, binding_id, attempt, due_ms, taken,
+       CASE WHEN EXISTS (SELECT 1 FROM trigger_owners o WHERE o.owner = i.owner AND o.until_ms = 0)
+            THEN 0 ELSE 1 END
+FROM trigger_inbox i
 WHERE NOT EXISTS (SELECT 1 FROM trigger_owners o WHERE o.owner = i.owner AND o.until_ms > :now)
 ORDER BY envelope LIMIT :limit;
 
@@ -93,7 +96,10 @@ DELETE FROM trigger_owners WHERE owner = :owner;
 
 -- name: trigger_owners_stale
 -- List owners that have been silent for long.
-SELECT owner FROM trigger_owners WHERE until_ms < :before ORDER BY owner;
+SELECT owner FROM trigger_owners o
+WHERE until_ms < :before
+  AND NOT (until_ms = 0 AND EXISTS (SELECT 1 FROM trigger_inbox i WHERE i.owner = o.owner))
+ORDER BY owner;
 
 -- name: trigger_mark_add
 -- Put a mark before a gate.

@@ -58,7 +58,7 @@ class Orphan(msgspec.Struct, frozen=True):
     attempt: int
     due_ms: int
     taken: int
-    """How many owners it has had, this one included."""
+    """How many owners it has had, this one included and without those that left in order."""
 
 
 def take_over(
@@ -66,13 +66,14 @@ def take_over(
 ) -> Operation[list[Orphan]]:
     """Make *owner* the owner of envelopes of *bindings* whose owner is gone, oldest first.
 
-    *only* is the one envelope to take, where no other is wanted.
+    *only* is the one envelope to take, where no other is wanted. An owner that died counts in
+    `taken`; one that left in order gives its attempt back.
     """
     yield from lock(topics.TRIGGER_CLAIMS)
     rows = yield ask("trigger_inbox_orphans", limit=limit * 10)
     found = [
-        Orphan(envelope, attempt, due_ms, taken + 1)
-        for envelope, binding_id, attempt, due_ms, taken in rows
+        (Orphan(envelope, attempt, due_ms, taken + died), bool(died))
+        for envelope, binding_id, attempt, due_ms, taken, died in rows
         if binding_id in bindings and only in (None, envelope)
     ][:limit]
     if found:
@@ -80,12 +81,14 @@ def take_over(
         drafts = yield from renewal(owner, now)
         drafts += [
             draft(
-                topics.TRIGGER_CLAIMS, "envelope_taken", {"envelope": each.envelope, "owner": owner}
+                topics.TRIGGER_CLAIMS,
+                "envelope_taken",
+                {"envelope": each.envelope, "owner": owner, "died": died},
             )
-            for each in found
+            for each, died in found
         ]
         yield from write(drafts)
-    return found
+    return [each for each, _ in found]
 
 
 class Pending(msgspec.Struct, frozen=True):

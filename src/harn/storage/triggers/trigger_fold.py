@@ -8,6 +8,7 @@ tables, reads what other processes wrote.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -100,7 +101,9 @@ def _apply_claim(event: Event) -> Operation[None]:
     elif kind == "dedupe_pruned":
         yield ask("trigger_dedupe_prune", before=payload["before_ms"])
     elif kind == "envelope_taken":
-        yield ask("trigger_inbox_take", envelope=payload["envelope"], owner=payload["owner"])
+        died = int(payload.get("died", True))  # older records do not say it
+        envelope, owner = payload["envelope"], payload["owner"]
+        yield ask("trigger_inbox_take", envelope=envelope, owner=owner, died=died)
 
 
 def _apply_flow(event: Event) -> Operation[None]:
@@ -210,13 +213,23 @@ class TriggerIndex:
         return None if oldest is None else int(oldest)
 
     def _held_beside(self, topic: str) -> Operation[int | None]:
-        held = []
-        if topic != topics.TRIGGER_OWNERS:
-            held.append((yield from first_since_oldest(topic, topics.TRIGGER_ENVELOPES)))
-        if topic in (topics.TRIGGER_OWNERS, topics.TRIGGER_CLAIMS):
+        if topic == topics.TRIGGER_OWNERS:
+            return (yield from _oldest_owner())
+        held = [(yield from first_since_oldest(topic, topics.TRIGGER_ENVELOPES))]
+        if topic == topics.TRIGGER_CLAIMS:
             [(now,)] = yield ask("now")
             held.append((yield from first_where(topic, lambda it: it.get("until_ms", 0) > now)))
         return min((each for each in held if each is not None), default=None)
+
+
+def _oldest_owner() -> Operation[int | None]:
+    """Return the first record that still holds of an owner that is not forgotten."""
+    until: dict[Any, Any] = dict((yield ask("trigger_dump_owners")))
+    return (
+        yield from first_where(
+            topics.TRIGGER_OWNERS, lambda it: until.get(it.get("owner")) == it.get("until_ms", 0)
+        )
+    )
 
 
 def _oldest_of_flow() -> Operation[int | None]:
