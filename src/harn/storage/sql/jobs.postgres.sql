@@ -310,3 +310,32 @@ SELECT (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = 0 AN
        (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = 0 AND id > 0 AND priority = 1 ORDER BY id LIMIT 1),
        (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = 0 AND id > 0 AND priority = 2 ORDER BY id LIMIT 1),
        (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = -1 AND state NOT IN (0, 2, 3) ORDER BY id LIMIT 1);
+
+-- name: in_flight_by_lease
+-- Count the jobs in flight of each lease.
+SELECT lease, count(*) FROM jobs WHERE queue_id = :queue_id AND state IN (2, 3) AND lease IS NOT NULL GROUP BY lease;
+
+-- name: claims_of_lease
+-- List the jobs in flight that were claimed under a lease, the way due_jobs does.
+SELECT id, key, state, attempts, max_attempts, held, claim_id, consumer, wake_at, history, tenant_id FROM jobs
+WHERE queue_id = :queue_id AND state IN (2, 3) AND held = 1 AND lease = :lease ORDER BY wake_at LIMIT :limit;
+
+-- name: page_of_ready
+-- List ready jobs of a priority after an id; of a tenant, unless it is null.
+SELECT id FROM jobs WHERE queue_id = :queue_id AND priority = :priority AND state = 0 AND id > 0 AND id > :after
+AND (CAST(:tenant_id AS TEXT) IS NULL OR tenant_id = :tenant_id) ORDER BY id LIMIT :limit;
+
+-- name: page_in_flight
+-- List jobs in flight after an id; of a tenant, unless it is null.
+SELECT id FROM jobs WHERE queue_id = :queue_id AND state IN (2, 3) AND id > :after
+AND (CAST(:tenant_id AS TEXT) IS NULL OR tenant_id = :tenant_id) ORDER BY id LIMIT :limit;
+
+-- name: page_of_state
+-- List jobs of another state after an id.
+SELECT id FROM jobs WHERE queue_id = :queue_id AND state = :state AND state NOT IN (0, 2, 3) AND id > :after
+ORDER BY id LIMIT :limit;
+
+-- name: page_of_tenant
+-- List jobs of a tenant and another state after an id.
+SELECT id FROM jobs WHERE queue_id = :queue_id AND tenant_id = :tenant_id AND tenant_id IS NOT NULL AND state = :state
+AND state NOT IN (0, 2, 3) AND id > :after ORDER BY id LIMIT :limit;

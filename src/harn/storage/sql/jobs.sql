@@ -94,30 +94,10 @@ WHERE queue_id = :queue_id AND (ready > 0 OR in_flight > 0);
 -- Note what of a queue is paused.
 UPDATE queues SET paused = :paused WHERE queue_id = :queue_id;
 
--- name: page_of_ready
--- List ready jobs of a priority after an id; of a tenant, unless it is null.
-SELECT id FROM jobs WHERE queue_id = :queue_id AND priority = :priority AND state = 0 AND id > 0 AND id > :after
-AND (CAST(:tenant_id AS TEXT) IS NULL OR tenant_id = :tenant_id) ORDER BY id LIMIT :limit;
-
 -- name: page_of_key
 -- List ready jobs of a key and priority after an id.
 SELECT id FROM jobs WHERE queue_id = :queue_id AND key = :key AND priority = :priority AND state = 0 AND id > :after
 ORDER BY id LIMIT :limit;
-
--- name: page_in_flight
--- List jobs in flight after an id; of a tenant, unless it is null.
-SELECT id FROM jobs WHERE queue_id = :queue_id AND state IN (2, 3) AND id > :after
-AND (CAST(:tenant_id AS TEXT) IS NULL OR tenant_id = :tenant_id) ORDER BY id LIMIT :limit;
-
--- name: page_of_state
--- List jobs of another state after an id.
-SELECT id FROM jobs WHERE queue_id = :queue_id AND state = :state AND state NOT IN (0, 2, 3) AND id > :after
-ORDER BY id LIMIT :limit;
-
--- name: page_of_tenant
--- List jobs of a tenant and another state after an id.
-SELECT id FROM jobs WHERE queue_id = :queue_id AND tenant_id = :tenant_id AND tenant_id IS NOT NULL AND state = :state
-AND state NOT IN (0, 2, 3) AND id > :after ORDER BY id LIMIT :limit;
 
 -- name: page_of_all
 -- List jobs of every state after an id.
@@ -151,15 +131,6 @@ SELECT id, key, state, attempts, max_attempts, held, claim_id, consumer, wake_at
     UNION ALL
     SELECT * FROM (SELECT * FROM jobs WHERE queue_id = :queue_id AND state IN (2, 3) AND wake_at <= :until ORDER BY wake_at LIMIT :limit) AS b
 ) AS due ORDER BY wake_at LIMIT :limit;
-
--- name: claims_of_lease
--- List the jobs in flight that were claimed under a lease, the way due_jobs does.
-SELECT id, key, state, attempts, max_attempts, held, claim_id, consumer, wake_at, history, tenant_id FROM jobs
-WHERE queue_id = :queue_id AND state IN (2, 3) AND held = 1 AND lease = :lease ORDER BY wake_at LIMIT :limit;
-
--- name: in_flight_by_lease
--- Count the jobs in flight of each lease.
-SELECT lease, count(*) FROM jobs WHERE queue_id = :queue_id AND state IN (2, 3) AND lease IS NOT NULL GROUP BY lease;
 
 -- name: next_due
 -- Tell when the next claim expires or scheduled job comes due.

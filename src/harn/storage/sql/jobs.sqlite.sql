@@ -125,8 +125,9 @@ FROM json_each(:ids) i CROSS JOIN jobs j ON j.queue_id = :queue_id AND j.id = i.
 
 -- name: ack_jobs
 -- Move claimed jobs to the acked ones; their responses follow each other.
+-- The queue's id is tied to the list: seen as a constant it tempts the planner to walk the whole queue.
 UPDATE jobs SET state = 4, wake_at = NULL, held = 0, settled_at = :at, response = :response + i.key
-FROM json_each(:ids) AS i WHERE jobs.queue_id = :queue_id AND jobs.id = i.value;
+FROM json_each(:ids) AS i WHERE jobs.queue_id = :queue_id + 0 * i.key AND jobs.id = i.value;
 
 -- name: settle_jobs
 -- Move jobs to another state; a response of 0 takes the last one away.
@@ -188,4 +189,33 @@ INSERT INTO queue_triggers (queue_id, trigger_id) VALUES (?1, ?2);
 SELECT (SELECT enqueued_at FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND state = 0 AND priority = 0 ORDER BY id LIMIT 1),
        (SELECT enqueued_at FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND state = 0 AND priority = 1 ORDER BY id LIMIT 1),
        (SELECT enqueued_at FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND state = 0 AND priority = 2 ORDER BY id LIMIT 1),
-       (SELECT enqueued_at FROM jobs WHERE queue_id = :queue_id AND state = -1 AND state NOT IN (0, 2, 3) ORDER BY id LIMIT 1);
+       (SELECT enqueued_at FROM jobs INDEXED BY jobs_by_state WHERE queue_id = :queue_id AND state = -1 AND state NOT IN (0, 2, 3) ORDER BY id LIMIT 1);
+
+-- name: in_flight_by_lease
+-- Count the jobs in flight of each lease.
+SELECT lease, count(*) FROM jobs INDEXED BY jobs_in_flight WHERE queue_id = :queue_id AND state IN (2, 3) AND lease IS NOT NULL GROUP BY lease;
+
+-- name: claims_of_lease
+-- List the jobs in flight that were claimed under a lease, the way due_jobs does.
+SELECT id, key, state, attempts, max_attempts, held, claim_id, consumer, wake_at, history, tenant_id FROM jobs INDEXED BY jobs_in_flight
+WHERE queue_id = :queue_id AND state IN (2, 3) AND held = 1 AND lease = :lease ORDER BY wake_at LIMIT :limit;
+
+-- name: page_of_ready
+-- List ready jobs of a priority after an id; of a tenant, unless it is null.
+SELECT id FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND priority = :priority AND state = 0 AND id > 0 AND id > :after
+AND (CAST(:tenant_id AS TEXT) IS NULL OR tenant_id = :tenant_id) ORDER BY id LIMIT :limit;
+
+-- name: page_in_flight
+-- List jobs in flight after an id; of a tenant, unless it is null.
+SELECT id FROM jobs INDEXED BY jobs_in_flight WHERE queue_id = :queue_id AND state IN (2, 3) AND id > :after
+AND (CAST(:tenant_id AS TEXT) IS NULL OR tenant_id = :tenant_id) ORDER BY id LIMIT :limit;
+
+-- name: page_of_state
+-- List jobs of another state after an id.
+SELECT id FROM jobs INDEXED BY jobs_by_state WHERE queue_id = :queue_id AND state = :state AND state NOT IN (0, 2, 3) AND id > :after
+ORDER BY id LIMIT :limit;
+
+-- name: page_of_tenant
+-- List jobs of a tenant and another state after an id.
+SELECT id FROM jobs INDEXED BY jobs_by_tenant WHERE queue_id = :queue_id AND tenant_id = :tenant_id AND tenant_id IS NOT NULL AND state = :state
+AND state NOT IN (0, 2, 3) AND id > :after ORDER BY id LIMIT :limit;
