@@ -20,7 +20,7 @@ from harn.telemetry.metrics import FAMILIES, Family
 FILE = Path(__file__).parent.parent / "deploy" / "grafana" / "harn.json"
 
 ROWS = {
-    "harn_worker_queue_": "Worker queues",
+    "harn_worker_": "Worker queues",
     "harn_scheduler_": "Fair share",
     "harn_pool_": "Pools",
     "harn_trigger_": "Triggers",
@@ -29,7 +29,7 @@ ROWS = {
     "harn_supervisor": "Supervisors",
     "": "Runtime and event log",
 }
-FROM_STORE = ("harn_worker_queue_", "harn_scheduler_")
+FROM_STORE = ("harn_worker_", "harn_scheduler_")
 UNITS = {"_seconds": "s", "_seconds_total": "s", "_usd_total": "currencyUSD"}
 WIDTH, HEIGHT, COLUMNS = 8, 7, 24
 

@@ -85,6 +85,38 @@ FAMILIES: dict[str, Family] = {
             ("answer",),
         ),
         Family("harn_worker_queue_depth", "gauge", "Jobs ready or in flight.", ("queue",)),
+        Family("harn_worker_queue_ready", "gauge", "Jobs that wait for a consumer.", ("queue",)),
+        Family("harn_worker_queue_in_flight", "gauge", "Jobs in flight.", ("queue",)),
+        Family(
+            "harn_worker_queue_paused_seconds",
+            "gauge",
+            "How long the queue, or a tenant of it, has been paused; 0 if nothing is.",
+            ("queue",),
+        ),
+        Family(
+            "harn_worker_consumers",
+            "gauge",
+            "Consumers of a queue that are alive, in every process.",
+            ("queue",),
+        ),
+        Family(
+            "harn_worker_jobs_total",
+            "counter",
+            "How attempts (`failed`, `expired`) and jobs (the other outcomes) have ended.",
+            ("queue", "outcome"),
+        ),
+        Family(
+            "harn_worker_dead_letters_total",
+            "counter",
+            "Jobs that have become dead.",
+            ("queue",),
+        ),
+        Family(
+            "harn_worker_handler_seconds",
+            "histogram",
+            "How long handlers worked until they acked or failed.",
+            ("queue",),
+        ),
         Family(
             "harn_worker_queue_claim_age_seconds",
             "histogram",

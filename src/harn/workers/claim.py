@@ -37,6 +37,7 @@ class Claim:
         self.expires_at_ms = claimed.expires_at
         self.claimed_at_ms = claimed.claimed_at
         self._queue = queue
+        self._began = queue.runtime.clock.monotonic()
 
     async def renew(self, ttl: Duration | None = None) -> bool:
         """Hold the job for *ttl* (what it was claimed for, unless given) from now on.
@@ -86,7 +87,9 @@ class Claim:
     def acking(self, outcome: Any) -> Settlement:
         """Return the settlement that acks with *outcome*."""
         encoded, omitted = encode_outcome(outcome)
-        return self.asking("ack", outcome=encoded, outcome_omitted=omitted)
+        return self.asking(
+            "ack", outcome=encoded, outcome_omitted=omitted, handler_ms=self._handler_ms()
+        )
 
     def failing(
         self, failure: Failure, *, delay: Duration | None = None, final: bool = False
@@ -100,7 +103,12 @@ class Claim:
             traceback=failure.traceback,
             delay_ms=None if delay is None else to_ms(delay, "delay"),
             final=final,
+            handler_ms=self._handler_ms(),
         )
+
+    def _handler_ms(self) -> int:
+        """Return how long the job has been worked on: a consumer starts it when it has claimed."""
+        return int((self._queue.runtime.clock.monotonic() - self._began) * 1000)
 
     async def _do(self, settlement: Settlement) -> SettlementResult:
         self._queue.runtime.check_here()

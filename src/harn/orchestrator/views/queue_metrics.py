@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from itertools import accumulate
+
 from harn.orchestrator.views.queue_views import (
     MOST_KEYS,
     age_ms,
@@ -11,35 +15,75 @@ from harn.orchestrator.views.queue_views import (
     read_counts,
 )
 from harn.runtime import Runtime
-from harn.storage.queue import AGE_BOUNDS, QueueCounts, ShareCounts, shown_key
+from harn.storage.leases import LeaseStore, list_consumers
+from harn.storage.queue import (
+    AGE_BOUNDS,
+    HANDLER_BOUNDS,
+    QueueCounts,
+    ShareCounts,
+    shown_key,
+)
 from harn.telemetry.metrics import HistogramSample, Sample
 from harn.workers import SchedulerPolicy
 
 LABELLED_KEYS = 200
 """Keys of one queue that are labels of a metric; the rest are `other`."""
+MOST_CONSUMERS = 10_000
 
 
 async def queue_samples(runtime: Runtime) -> list[Sample | HistogramSample]:
     """Return the samples of every queue and its scheduler. Cancelling leaves nothing behind."""
     own = SchedulerPolicy.from_env()
+    alive = await _consumers_alive(runtime)
     samples: list[Sample | HistogramSample] = []
     for counts, shares in await read_counts(runtime, MOST_KEYS):
         queue = counts.queue
         depth = counts.ready + counts.in_flight
         samples.append(Sample("harn_worker_queue_depth", depth, (queue,)))
-        samples.append(_ages(counts))
+        samples.append(Sample("harn_worker_consumers", alive[queue], (queue,)))
+        samples += _job_samples(counts)
         samples += _share_samples(counts, shares, own)
     return samples
 
 
-def _ages(counts: QueueCounts) -> HistogramSample:
-    *by_bound, total_ms = counts.ages
-    buckets, seen = [], 0
-    for bound, count in zip((*AGE_BOUNDS, float("inf")), by_bound, strict=True):
-        seen += count
-        buckets.append((bound, seen))
-    name = "harn_worker_queue_claim_age_seconds"
-    return HistogramSample(name, tuple(buckets), total_ms / 1000, (counts.queue,))
+async def _consumers_alive(runtime: Runtime) -> Counter[str]:
+    """Count the living consumers of each queue, in every process."""
+    listing = runtime.service(LeaseStore).store
+    rows = await listing.run(lambda: list_consumers(MOST_CONSUMERS), write=False)
+    return Counter(queue for row in rows if row.expires_at > row.now for queue in row.queues)
+
+
+def _job_samples(counts: QueueCounts) -> list[Sample | HistogramSample]:
+    """Tell what became of a queue's jobs, of which the store keeps the totals."""
+    queue = counts.queue
+    dead = counts.dead + counts.retried  # a job that was retried was dead once, all the same
+    outcomes = {
+        "acked": counts.acked,
+        "failed": counts.responses - counts.acked,  # each ack and each failure has a response
+        "expired": counts.expired,
+        "dead": dead,
+        "cancelled": counts.cancelled,
+        "purged": counts.purged,
+    }
+    since = counts.pauses.since
+    paused = 0.0 if since is None else max(0, counts.now - since) / 1000
+    return [
+        Sample("harn_worker_queue_ready", counts.ready, (queue,)),
+        Sample("harn_worker_queue_in_flight", counts.in_flight, (queue,)),
+        Sample("harn_worker_queue_paused_seconds", paused, (queue,)),
+        Sample("harn_worker_dead_letters_total", dead, (queue,)),
+        *(Sample("harn_worker_jobs_total", n, (queue, how)) for how, n in outcomes.items()),
+        _histogram("harn_worker_queue_claim_age_seconds", queue, AGE_BOUNDS, counts.ages),
+        _histogram("harn_worker_handler_seconds", queue, HANDLER_BOUNDS, counts.handled),
+    ]
+
+
+def _histogram(
+    name: str, queue: str, bounds: Sequence[float], stored: Sequence[int]
+) -> HistogramSample:
+    *by_bound, total_ms = stored
+    buckets = zip((*bounds, float("inf")), accumulate(by_bound), strict=True)
+    return HistogramSample(name, tuple(buckets), total_ms / 1000, (queue,))
 
 
 def _share_samples(

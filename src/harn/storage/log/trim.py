@@ -37,6 +37,7 @@ REMEMBERED = {"queue_triggers"}
 TOTALS = {
     "queues": {
         *("acked", "purged", "dead", "cancelled", "responses", "promotions", "ages"),
+        *("expired", "retried", "handled"),
         *("round", "last_key", "promoted"),
     },
     "shares": {"turn", "round", "credit"},

@@ -30,6 +30,7 @@ from harn.storage.queue.job_fold import (
 )
 from harn.storage.queue.job_index import (
     AGE_BOUNDS,
+    HANDLER_BOUNDS,
 )
 from harn.storage.queue.job_records import (
     DIMENSIONS,
@@ -65,6 +66,7 @@ from harn.storage.queue.settle import end_claims_of, purge_jobs
 __all__ = [
     "AGE_BOUNDS",
     "DIMENSIONS",
+    "HANDLER_BOUNDS",
     "PRIORITIES",
     "STATES",
     "Board",

@@ -25,6 +25,7 @@ from harn.storage.queue.job_index import (
     dedupe_tenant,
     failed,
     hold_jobs,
+    is_expiry,
     look_by,
     open_queue,
     purged,
@@ -57,7 +58,7 @@ class JobIndex:
             (
                 *("queue_id", "name", "dimension", "cap", "round", "last_key", "promoted"),
                 *("promotions", "alarm", "acked", "purged", "dead", "responses", "ages"),
-                *("cancelled", "paused"),
+                *("cancelled", "paused", "expired", "retried", "handled"),
             ),
             *("dump_queues", "clear_queues", "restore_queues"),
         ),
@@ -273,6 +274,8 @@ def _fold_settled(state: QueueState, event: Event) -> Operation[None]:
     state.tally.purged += event.kind == "job_purged"
     state.tally.dead += (event.kind == "job_dead") - (event.kind == "job_retried")
     state.tally.cancelled += event.kind == "job_cancelled"
+    state.tally.retried += event.kind == "job_retried"
+    state.tally.expired += event.kind == "job_dead" and is_expiry(event.payload["attempts"])
     state.is_changed = True
 
 
@@ -289,6 +292,8 @@ SETTLED = {
 def _fold_response(state: QueueState, event: Event) -> Operation[None]:
     state.tally.responses += 1
     state.is_changed = True
+    if "handler_ms" in event.payload:
+        state.tally.handler_ms.append(int(event.payload["handler_ms"]))
     job_id = int(event.payload["job_event_id"])
     yield ask("note_response", queue_id=state.queue_id, id=job_id, response=event.id)
 

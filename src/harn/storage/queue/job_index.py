@@ -8,6 +8,7 @@ scheduled job comes due) have a record too, written by whoever noticed.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -40,6 +41,8 @@ IDLE_SHARES = 256
 """Idle keys whose counters are still shown one by one."""
 AGE_BOUNDS = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 21600.0, 86400.0)
 """Upper bounds, in seconds, of the histogram of how long jobs waited for their claim."""
+HANDLER_BOUNDS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
+"""Upper bounds, in seconds, of the histogram of how long handlers worked."""
 
 JOB_COLUMNS = (
     *("queue_id", "id", "key", "priority", "state", "enqueued_at", "wake_at"),
@@ -75,6 +78,10 @@ class Tally(msgspec.Struct):
     dead: int = 0
     responses: int = 0
     cancelled: int = 0
+    expired: int = 0
+    retried: int = 0
+    handler_ms: list[int] = []
+    """How long the handlers of its responses worked."""
 
 
 class QueueState(msgspec.Struct):
@@ -95,6 +102,8 @@ class QueueState(msgspec.Struct):
     promotions: int
     paused: str | None = None
     """What is paused, as it is stored; `pauses` reads it."""
+    handled: str = ""
+    """The histogram of how long handlers worked, as it is stored."""
     is_new: bool = False
     is_changed: bool = False
     is_touched: bool = False
@@ -166,6 +175,8 @@ def open_queue(
 def save_queue(state: QueueState) -> Operation[None]:
     """Write back what an operation has changed of the queue's row."""
     if state.is_changed:
+        if state.tally.handler_ms:
+            state.handled = add_times(state.handled, state.tally.handler_ms, HANDLER_BOUNDS)
         yield ask(
             "save_queue",
             queue_id=state.queue_id,
@@ -180,6 +191,9 @@ def save_queue(state: QueueState) -> Operation[None]:
             dead=state.tally.dead,
             responses=state.tally.responses,
             cancelled=state.tally.cancelled,
+            expired=state.tally.expired,
+            retried=state.tally.retried,
+            handled=state.handled,
         )
         state.is_changed = False
         state.tally = Tally()
@@ -252,7 +266,8 @@ def hold_jobs(
     """Enter claims: (job id, claim id, consumer, expiry, time, round, lease, enqueued at)."""
     queue_id = state.queue_id
     yield ask_many("claim_jobs", CLAIM_COLUMNS, [(queue_id, *claim[:7]) for claim in claims])
-    state.ages = add_ages(state.ages, (claim[4] - claim[7] for claim in claims))
+    waited = [claim[4] - claim[7] for claim in claims]
+    state.ages = add_times(state.ages, waited, AGE_BOUNDS)
 
 
 def serve_shares(
@@ -354,6 +369,8 @@ def wake_jobs(state: QueueState, rows: Sequence[Row]) -> Operation[None]:
         if was == CLAIMED:  # a dead consumer's claims end before their time
             at = min(wake_at, state.now)
             history = add_history(history, attempts, at, "expired", EXPIRED)
+            state.tally.expired += 1
+            state.is_changed = True
         to = state.ready_for(tenant_id)
         settled.append((id, to, None, held, attempts, None, history, None))
         shifts.move(key, was, to)
@@ -371,20 +388,23 @@ def add_history(history: str | None, attempt: int, at: int, status: str, error: 
     return msgspec.json.encode(entries[-20:]).decode()
 
 
-def add_ages(ages: str, waited_ms: Iterable[int]) -> str:
-    """Count how long jobs have waited: a number for each bound and beyond, then the sum."""
-    counts = read_ages(ages)
-    for ms in waited_ms:
-        seconds = ms / 1000
-        place = next((i for i, bound in enumerate(AGE_BOUNDS) if seconds <= bound), -2)
-        counts[place] += 1
+def add_times(stored: str, times_ms: Iterable[int], bounds: Sequence[float]) -> str:
+    """Count times in a histogram: a number for each bound and beyond, then the sum."""
+    counts = read_times(stored, bounds)
+    for ms in times_ms:
+        counts[bisect_left(bounds, ms / 1000)] += 1
         counts[-1] += ms
     return ",".join(map(str, counts))
 
 
-def read_ages(ages: str) -> list[int]:
+def read_times(stored: str, bounds: Sequence[float]) -> list[int]:
     """Return the counts by bound, the count beyond, and the sum in milliseconds."""
-    return [int(each) for each in ages.split(",")] if ages else [0] * (len(AGE_BOUNDS) + 2)
+    return [int(each) for each in stored.split(",")] if stored else [0] * (len(bounds) + 2)
+
+
+def is_expiry(attempts: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether the last of a dead job's *attempts* ended because its claim expired."""
+    return bool(attempts) and attempts[-1].get("status") == "expired"
 
 
 def dedupe_tenant(tenant_id: str | None) -> str:

@@ -135,6 +135,8 @@ class Settlement(msgspec.Struct, frozen=True):
     ttl_ms: int = 0
     final: bool = False
     """For a failure: the job is dead, whatever attempts are left."""
+    handler_ms: int | None = None
+    """For an ack or a failure: how long the handler worked."""
 
 
 class SettlementResult(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ import msgspec
 
 from harn.errors import StorageCorrupt
 from harn.storage.operations import Operation, ask
-from harn.storage.queue.job_index import open_queue, read_ages
+from harn.storage.queue.job_index import AGE_BOUNDS, HANDLER_BOUNDS, open_queue, read_times
 from harn.storage.queue.job_records import READY, STATES, Share
 from harn.storage.queue.pauses import Pauses, read_pauses
 from harn.storage.queue.settle import NewId, settle_due
@@ -42,6 +42,12 @@ class QueueCounts(msgspec.Struct, frozen=True):
     promotions: int
     deferrals: int
     ages: list[int]
+    handled: list[int]
+    """How long handlers worked, as a histogram."""
+    expired: int
+    """Attempts that ended because their claim expired."""
+    retried: int
+    """Dead jobs that were made ready again."""
     dropped_selected: int
     dropped_deferred: int
     is_due: bool
@@ -113,9 +119,9 @@ def count_queue(queue: str) -> Operation[QueueCounts | None]:
     rows = yield ask("queue_row", queue=queue)
     if not rows:
         return None
-    (queue_id, now, dimension, cap, policy, round, last_key, _, alarm, ages, *rest) = rows[0]
-    deferrals, promotions, paused, *counts, other, policy_at, selected, deferred, gone = rest
-    acked, purged, dead, responses = counts
+    (queue_id, now, dimension, cap, policy, round, last_key, _, alarm, ages, *more) = rows[0]
+    deferrals, promotions, paused, handled, acked, purged, dead, responses, *more = more
+    other, policy_at, selected, deferred, gone, expired, retried = more
     [(ready, scheduled, in_flight, parked)] = yield ask("queue_totals", queue_id=queue_id)
     [oldest] = yield ask("oldest_ready", queue_id=queue_id)
     return QueueCounts(
@@ -140,7 +146,10 @@ def count_queue(queue: str) -> Operation[QueueCounts | None]:
         last_key=last_key,
         promotions=promotions,
         deferrals=deferrals,
-        ages=read_ages(ages),
+        ages=read_times(ages, AGE_BOUNDS),
+        handled=read_times(handled, HANDLER_BOUNDS),
+        expired=expired,
+        retried=retried,
         dropped_selected=selected,
         dropped_deferred=deferred,
         is_due=alarm is not None and alarm <= now,

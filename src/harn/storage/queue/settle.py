@@ -27,6 +27,7 @@ from harn.storage.queue.job_index import (
     cancelled,
     drop_idle,
     failed,
+    is_expiry,
     open_queue,
     purged,
     refresh_key,
@@ -312,6 +313,7 @@ class Settling:
         about = {"job_event_id": job.id, "claim_id": job.claim_id, "consumer_id": consumer}
         self._add(self._topics.claims, "job_dead", {**about, **record})
         self._state.tally.dead += 1
+        self._state.tally.expired += is_expiry(attempts)
         found = yield from read_bodies(self._topics.jobs, [job.id])
         try:
             body = decode(found[job.id])
@@ -341,6 +343,7 @@ class Settling:
         self._changes.add(job, retried(job, record, self._state.now))
         self._add(self._topics.claims, "job_retried", record)
         self._state.tally.dead -= 1
+        self._state.tally.retried += 1
 
     def purge(self, job: JobRow, by: str, reason: str | None) -> None:
         """Take *job* away."""
@@ -369,6 +372,9 @@ class Settling:
             response |= failure_fields(item)
         if item.outcome_omitted:
             response["outcome_omitted"] = True
+        if item.handler_ms is not None:
+            response["handler_ms"] = item.handler_ms
+            self._state.tally.handler_ms.append(item.handler_ms)
         self._add(self._topics.responses, "job_response", response)
         self._state.tally.responses += 1
         return response

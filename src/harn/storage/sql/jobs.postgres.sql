@@ -1,12 +1,13 @@
 -- name: open_queue
 -- Read a queue's row, and the time; the row stays locked until the commit.
-SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused
+SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled
 FROM queues WHERE name = :queue FOR UPDATE;
 
 -- name: queue_row
 -- Read a queue's row for people, and the time.
-SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused,
-    acked, purged, dead, responses, other_policy, policy_at, dropped_selected, dropped_deferred, cancelled
+SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled,
+    acked, purged, dead, responses, other_policy, policy_at, dropped_selected, dropped_deferred, cancelled,
+    expired, retried
 FROM queues WHERE name = :queue;
 
 -- name: insert_jobs
@@ -274,10 +275,11 @@ WHERE jobs.queue_id = v.queue_id AND jobs.id = v.id;
 -- name: restore_queues
 -- Fill the index of queues.
 INSERT INTO queues (queue_id, name, dimension, cap, round, last_key, promoted, promotions, alarm, acked, purged, dead, responses, ages,
-    cancelled, paused)
+    cancelled, paused, expired, retried, handled)
 SELECT * FROM unnest(:queue_id::bigint[], :name::text[], :dimension::text[], :cap::bigint[], :round::bigint[], :last_key::text[],
     :promoted::bigint[], :promotions::bigint[], :alarm::bigint[], :acked::bigint[], :purged::bigint[], :dead::bigint[],
-    :responses::bigint[], :ages::text[], :cancelled::bigint[], :paused::text[]);
+    :responses::bigint[], :ages::text[], :cancelled::bigint[], :paused::text[],
+    :expired::bigint[], :retried::bigint[], :handled::text[]);
 
 -- name: restore_shares
 -- Fill the index of shares.

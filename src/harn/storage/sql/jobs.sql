@@ -144,7 +144,7 @@ SELECT min(at) FROM (
 -- Write what an operation has changed of a queue's row.
 UPDATE queues SET round = :round, last_key = :last_key, promoted = :promoted, promotions = :promotions, alarm = :alarm,
     ages = :ages, acked = acked + :acked, purged = purged + :purged, dead = dead + :dead, responses = responses + :responses,
-    cancelled = cancelled + :cancelled
+    cancelled = cancelled + :cancelled, expired = expired + :expired, retried = retried + :retried, handled = :handled
 WHERE queue_id = :queue_id;
 
 -- name: one_job
@@ -256,7 +256,7 @@ DELETE FROM queue_triggers;
 SELECT queue_id, name, dimension, cap, round, last_key, promoted, promotions,
     coalesce((SELECT 0 FROM jobs j WHERE j.queue_id = queues.queue_id AND j.state = 1 LIMIT 1),
         (SELECT 0 FROM jobs j WHERE j.queue_id = queues.queue_id AND j.state IN (2, 3) LIMIT 1)),
-    acked, purged, dead, responses, ages, cancelled, paused
+    acked, purged, dead, responses, ages, cancelled, paused, expired, retried, handled
 FROM queues ORDER BY name;
 
 -- name: dump_shares

@@ -1,12 +1,13 @@
 -- name: open_queue
 -- Read a queue's row, and the time.
-SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused
+SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled
 FROM queues WHERE name = :queue;
 
 -- name: queue_row
 -- Read a queue's row for people, and the time.
-SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused,
-    acked, purged, dead, responses, other_policy, policy_at, dropped_selected, dropped_deferred, cancelled
+SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled,
+    acked, purged, dead, responses, other_policy, policy_at, dropped_selected, dropped_deferred, cancelled,
+    expired, retried
 FROM queues WHERE name = :queue;
 
 -- name: insert_jobs
@@ -161,8 +162,8 @@ UPDATE jobs SET key = ?3 WHERE queue_id = ?1 AND id = ?2;
 -- name: restore_queues
 -- Fill the index of queues.
 INSERT INTO queues (queue_id, name, dimension, cap, round, last_key, promoted, promotions, alarm, acked, purged, dead, responses, ages,
-    cancelled, paused)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16);
+    cancelled, paused, expired, retried, handled)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19);
 
 -- name: restore_shares
 -- Fill the index of shares.

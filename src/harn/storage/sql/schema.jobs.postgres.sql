@@ -97,3 +97,7 @@ CREATE INDEX jobs_scheduled ON jobs (queue_id, wake_at) WHERE state = 1;
 CREATE INDEX jobs_in_flight ON jobs (queue_id, wake_at) WHERE state IN (2, 3);
 CREATE INDEX jobs_by_state ON jobs (queue_id, state, id) WHERE state NOT IN (0, 2, 3);
 CREATE INDEX jobs_by_tenant ON jobs (queue_id, tenant_id, state, id) WHERE tenant_id IS NOT NULL AND state NOT IN (0, 2, 3);
+-- version: 4
+ALTER TABLE queues ADD COLUMN expired bigint NOT NULL DEFAULT 0;
+ALTER TABLE queues ADD COLUMN retried bigint NOT NULL DEFAULT 0;
+ALTER TABLE queues ADD COLUMN handled text COLLATE "C" NOT NULL DEFAULT '';
