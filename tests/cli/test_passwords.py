@@ -39,6 +39,8 @@ COMMANDS = [
     ["orchestrator", "queue", "ls"],
     ["orchestrator", "queue", "drain", "q"],
     ["orchestrator", "queue", "purge", "q"],
+    ["orchestrator", "queue", "jobs", "q"],
+    ["orchestrator", "queue", "pause", "q"],
     ["orchestrator", "dlq"],
     ["orchestrator", "inspect"],
     ["orchestrator", "metrics"],

@@ -19,6 +19,7 @@ from typing import Any
 import httpx2
 import pytest
 
+import harn
 from harn.cli import invoke
 from harn.orchestrator import SOCKET, connect, own
 from tests.orchestrator.processes import Process, ledger, serving, until
@@ -517,3 +518,58 @@ def test_without_keys_nothing_can_be_done_over_http(service: Process, place: Pat
 def service_url(service: Process) -> str:
     listening = next(json.loads(line) for line in service.lines if '"ready"' in line)
     return f"http://{listening['bind']}"
+
+
+# -- jobs and queues -----------------------------------------------------------------------------
+
+
+def enqueue(place: Path, count: int) -> None:
+    async def main() -> None:
+        await harn.worker_queue("triage").enqueue_many(range(count))
+
+    harn.run(main, state_dir=place / "state")
+
+
+def test_jobs_are_cancelled_and_queues_paused_by_the_service(
+    service: Process, run: Run, place: Path
+) -> None:
+    enqueue(place, 2)
+
+    code, cancelled, err = run("queue", "cancel", "triage", "1", "--reason", "a mistake")
+    paused = run("queue", "pause", "triage", "--reason", "a deploy")
+
+    assert (code, cancelled["via"]) == (0, "state/admin.sock")
+    assert err == "asking the service of this directory: state/admin.sock\n"
+    assert (cancelled["job"]["status"], cancelled["job"]["error"]) == ("cancelled", "a mistake")
+    assert (paused[0], paused[1]["via"]) == (0, "state/admin.sock")
+    assert paused[1]["summary"]["paused"] is True
+    code, document, err = run("queue", "retry", "triage", "2")
+    assert (code, document) == (1, None)
+    assert err.splitlines()[1].endswith("is ready: only a dead job can be retried")
+    assert run("queue", "resume", "triage")[1]["summary"]["paused"] is False
+
+
+def test_jobs_and_queues_over_http_answer_404_and_409(place: Path) -> None:
+    head = HEAD.replace("queues = []", 'queues = []\nkeys = ["OPERATOR"]')
+    (place / "harn.toml").write_text(manifest(head))
+    enqueue(place, 2)
+    with serving(place, env={"OPERATOR": KEY}) as service:
+        url = service.url
+
+        def post(path: str, body: Any = None) -> tuple[int, Any]:
+            given = {"Authorization": f"Bearer {KEY}"}
+            target = f"{url}/api/v1/queues/{path}"
+            answer = httpx2.post(target, json=body, headers=given, trust_env=False, timeout=60)
+            return answer.status_code, answer.json()
+
+        status, document = post("triage/jobs/1/cancel", {"reason": "a mistake"})
+        assert (status, document["job"]["status"]) == (200, "cancelled")
+        assert post("triage/jobs/1/cancel")[0] == 409
+        assert post("triage/jobs/2/retry")[0] == 409
+        assert post("triage/jobs/99/cancel")[0] == post("triage/jobs/x/retry")[0] == 404
+        assert post("triag/jobs/1/cancel")[0] == post("triag/pause")[0] == 404
+        assert post("triage/pause", {"tenant": 7})[0] == post("triage/pause", {"x": 1})[0] == 400
+        assert post("triage/pause", {"tenant": "acme"})[1]["summary"]["paused_keys"] == ["acme"]
+        assert post("triage/pause", {"tenant": "acme"})[0] == 409
+        assert post("triage/resume", {"tenant": "acme"})[0] == 200
+        assert post("triage/resume")[0] == 409

@@ -10,8 +10,8 @@ store_choice.py   which store: --storage, HARN_STORAGE or the state directory
 ask_service.py    a verb done by the running service, or else here
 stoppable.py      how a signal ends a command
 output.py         JSON or text, and never a terminal's escapes
-orchestrator.py   `harn orchestrator`: check.py, serve.py, fire.py, queue.py, dlq.py, reload.py,
-                  metrics.py
+orchestrator.py   `harn orchestrator`: check.py, serve.py, fire.py, queue.py with queue_jobs.py,
+                  dlq.py, reload.py, metrics.py
 log.py            `harn log`; ratelimit.py, `harn ratelimit`; top.py, `harn top`
 demo/             `harn demo`
 doctor.py         `harn doctor`; completion.py, `harn completion`

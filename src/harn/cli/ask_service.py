@@ -17,6 +17,7 @@ from typing import Any
 import click
 import msgspec
 
+from harn.cli.orchestrator import DEFAULT_CONFIG
 from harn.cli.output import DURATION, LiveLine, say
 from harn.cli.store_choice import usable_store
 from harn.cli.target import CommandTarget
@@ -53,24 +54,32 @@ def operate(
     check: Callable[[Manifest], None] = lambda manifest: None,
     stop: CommandStop | None = None,
     here: bool = False,
+    needs_manifest: bool = True,
 ) -> dict[str, Any]:
     """Have the verb *name* done with *options*, and return its document.
 
     Without a service it is done here: *wanted* are the triggers that it needs, *may_make* says
     whether a store may be made for it, *check* looks at the manifest before, and *stop* says what
-    a signal does, which cancels it otherwise. With *here* it is done here in any case.
+    a signal does, which cancels it otherwise. With *here* it is done here in any case. A verb that
+    needs the store only has no use for a manifest: *needs_manifest* says so.
     """
     asked = verb(name)
     document = None if here else ask_service(target, asked, options)
     if document is not None:
         return document
-    manifest = target.manifest()
-    check(manifest)
+    path = target.config or DEFAULT_CONFIG
+    if needs_manifest:
+        manifest = target.manifest()
+        check(manifest)
+        path = manifest.path
+    else:
+        target.check_config()
 
     async def work(runtime: Runtime) -> dict[str, Any]:
         await runtime.service(Store).run(list_topics, write=False)  # a store out of reach: one line
-        service = Service(runtime, manifest.path)
-        await service.start_by_hand(wanted)
+        service = Service(runtime, path)
+        if needs_manifest:
+            await service.start_by_hand(wanted)
         if stop is not None:
             stop.watch(service)
         line = LiveLine()

@@ -8,6 +8,7 @@ import click
 
 from harn.cli.ask_service import CommandStop, operate
 from harn.cli.output import DURATION, emit, fail_line, indented, on_terminal, say, table
+from harn.cli.queue_jobs import cancel, job, jobs, pause, resume, retry
 from harn.cli.target import CommandTarget, common
 from harn.duration import roughly, to_text
 from harn.errors import HarnError
@@ -17,14 +18,21 @@ from harn.runtime import Runtime
 from harn.topics import check_queue_name
 from harn.workers import WorkerQueue, default_consumer_id
 
+MOST_NAMED = 10
+"""Paused tenants that are named."""
+
 
 @click.group(invoke_without_command=True)
 @common
 def queue(target: CommandTarget) -> Any:
-    """List worker queues, drain one, purge one, or explain a job's place."""
+    """List worker queues; drain, pause or purge one; list, explain, cancel or retry its jobs."""
     if click.get_current_context().invoked_subcommand is None:
         return _list(target)
     return None
+
+
+for each in (jobs, job, cancel, retry, pause, resume):
+    queue.add_command(each)
 
 
 @queue.command()
@@ -47,17 +55,19 @@ def _shown(document: dict[str, Any]) -> str:
     queues = document["worker_queues"]
     if not queues:
         return "no worker queues"
-    headings = ["queue", "ready", "scheduled", "in flight", "acked", "purged", "dead", "oldest"]
+    names = ("ready", "scheduled", "in_flight", "acked", "purged", "cancelled", "dead")
+    headings = ["queue", *(name.replace("_", " ") for name in names), "oldest"]
     rows = [
         [
             each["queue"],
-            *(each[name] for name in ("ready", "scheduled", "in_flight", "acked", "purged")),
-            each["dead"],
+            *(each[name] for name in names),
             _age(each["oldest_unclaimed_age_ms"]),
         ]
         for each in queues
     ]
     parts = [table(headings, rows)]
+    if pauses := [line for each in queues for line in paused_lines(each)]:
+        parts.append("\n".join(pauses))
     headings = ["key", "weight", "deficit", "in flight", "selected", "deferred", "ready", "oldest"]
     for block in document["scheduler"]["per_queue"]:
         if block["keys"]:
@@ -76,6 +86,17 @@ def _shown(document: dict[str, Any]) -> str:
             )
             parts.append(f"{title}\n{table(headings, rows)}")
     return "\n\n".join(parts)
+
+
+def paused_lines(summary: dict[str, Any]) -> list[str]:
+    """Say what of a queue is paused, by its summary."""
+    name = one_line(summary["queue"])
+    lines = [f"{name} is paused"] if summary["paused"] else []
+    if tenants := summary["paused_keys"]:
+        more = f" and {len(tenants) - MOST_NAMED} more" if len(tenants) > MOST_NAMED else ""
+        named = ", ".join(map(one_line, tenants[:MOST_NAMED]))
+        lines.append(f"{name}: paused for {named}{more}")
+    return lines
 
 
 def _age(ms: int | None) -> str:

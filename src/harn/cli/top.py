@@ -1,4 +1,4 @@
-"""`harn top`: a live look at pools, queues, shares, limits, leases and failures.
+"""`harn top`: a live look at pools, queues, consumers, shares, limits, leases and failures.
 
 It reads stores, journals and limiter files. A place where there is no store yet stays as it is. As
 with every look at a queue, claims that have run out are noted to have done so.
@@ -182,6 +182,7 @@ def as_tables(found: dict[str, Any]) -> Group:
         _pools(found),
         _receipts(found),
         _queues(found),
+        _consumers(found),
         _shares(found),
         _limits(found),
         _leases(found),
@@ -237,13 +238,33 @@ def _receipts(found: dict[str, Any]) -> Section:
 
 
 def _queues(found: dict[str, Any]) -> Section:
-    headings = ("queue", "ready", "scheduled", "in flight", "acked", "dead", "oldest")
-    names = ("queue", "ready", "scheduled", "in_flight", "acked", "dead")
+    names = ("queue", "ready", "scheduled", "in_flight", "acked", "cancelled", "dead")
+    headings = (*(name.replace("_", " ") for name in names), "oldest", "paused")
     rows = [
-        (*(each[name] for name in names), _duration(each["oldest_unclaimed_age_ms"]))
+        (*(each[name] for name in names), _duration(each["oldest_unclaimed_age_ms"]), _paused(each))
         for each in found["queues"]
     ]
     return "queues", headings, rows
+
+
+def _paused(queue: dict[str, Any]) -> str:
+    return ", ".join(["all"] * queue["paused"] + list(queue["paused_keys"][:MOST_ROWS]))
+
+
+def _consumers(found: dict[str, Any]) -> Section:
+    rows = [
+        (
+            each["consumer_id"],
+            each["host"],
+            each["pid"],
+            each["in_flight"],
+            ", ".join(each["queues"]),
+        )
+        for each in found["consumers"]
+        if each["alive"]
+    ]
+    headings = ("consumer", "host", "pid", "in flight", "queues")
+    return "consumers that are alive", headings, rows
 
 
 def _shares(found: dict[str, Any]) -> Section:

@@ -12,6 +12,8 @@ manifest_changes.py   what differs between two plans
 service.py            the composition root: start, reload, drain
 exposure.py           where it may listen
 admin_verbs.py        what an operator may ask of a running service
+queue_verbs.py        what of that is about a queue and its jobs
+verb_options.py       what every verb is told
 admin_socket.py       the socket in the state directory, and who owns it
 finishing.py          waiting for the pool tasks that a dispatch caused
 manifest_consumer.py  a worker queue's consumer for a manifest's handlers
@@ -28,7 +30,6 @@ from harn.orchestrator.admin_verbs import (
     DiscardLetter,
     Drain,
     Fire,
-    Options,
     Replay,
     ReplayLetter,
     Running,
@@ -49,7 +50,16 @@ from harn.orchestrator.manifest_consumer import manifest_consumer
 from harn.orchestrator.manifest_errors import ManifestProblems, Problem
 from harn.orchestrator.manifest_schema import manifest_schema
 from harn.orchestrator.manifest_triggers import ManifestTrigger, unservable
+from harn.orchestrator.queue_verbs import (
+    CancelJob,
+    PauseQueue,
+    ResumeQueue,
+    RetryJob,
+    known_job,
+    known_queue,
+)
 from harn.orchestrator.service import NotNow, Service
+from harn.orchestrator.verb_options import Options
 from harn.orchestrator.views import (
     explain,
     inspection,
@@ -64,6 +74,7 @@ __all__ = [
     "SOCKET",
     "VERBS",
     "AdminSocket",
+    "CancelJob",
     "DiscardLetter",
     "Drain",
     "Exports",
@@ -76,10 +87,13 @@ __all__ = [
     "ManifestTrigger",
     "NotNow",
     "Options",
+    "PauseQueue",
     "Problem",
     "Replay",
     "ReplayLetter",
     "Reply",
+    "ResumeQueue",
+    "RetryJob",
     "Running",
     "ServeOptions",
     "Service",
@@ -90,6 +104,8 @@ __all__ = [
     "explain",
     "find_verbs",
     "inspection",
+    "known_job",
+    "known_queue",
     "manifest_consumer",
     "manifest_schema",
     "overview",

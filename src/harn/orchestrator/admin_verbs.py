@@ -20,6 +20,17 @@ from harn.errors import InvalidOption, did_you_mean
 from harn.masking import mask
 from harn.orchestrator.finishing import Finishing
 from harn.orchestrator.manifest_consumer import manifest_consumer
+from harn.orchestrator.queue_verbs import (
+    CancelJob,
+    PauseQueue,
+    ResumeQueue,
+    RetryJob,
+    cancel_job,
+    pause_queue,
+    resume_queue,
+    retry_job,
+)
+from harn.orchestrator.verb_options import Options, Tell
 from harn.pools import WorkDone, causing
 from harn.triggers import DeadLetters, DispatchHandle, NotFound, compare_mapping
 from harn.workers import Consumer, worker_queues
@@ -30,13 +41,6 @@ if TYPE_CHECKING:
 API = "/api/v1/"
 WORK_WITHIN = 30.0
 LONGEST_WAIT = 86_400.0
-
-Tell = Callable[[str], None]
-"""Takes a line that says how far a verb is."""
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a verb is told: the names in its path, and the fields of its body."""
 
 
 class DispatchOptions(Options, frozen=True, kw_only=True):
@@ -224,6 +228,10 @@ VERBS: tuple[Verb, ...] = (
     Verb("replay letter", "POST", "dead-letters/{letter}/replay", ReplayLetter, _replay_letter),
     Verb("discard letter", "POST", "dead-letters/{letter}/discard", DiscardLetter, _discard_letter),
     Verb("drain", "POST", "queues/{queue}/drain", Drain, _drain),
+    Verb("pause queue", "POST", "queues/{queue}/pause", PauseQueue, pause_queue),
+    Verb("resume queue", "POST", "queues/{queue}/resume", ResumeQueue, resume_queue),
+    Verb("cancel job", "POST", "queues/{queue}/jobs/{job}/cancel", CancelJob, cancel_job),
+    Verb("retry job", "POST", "queues/{queue}/jobs/{job}/retry", RetryJob, retry_job),
 )
 
 

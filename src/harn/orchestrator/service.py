@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from harn.clock import resolve
 from harn.errors import HarnError
-from harn.orchestrator.admin_verbs import Options, Running, Verb
+from harn.orchestrator.admin_verbs import Running, Verb
 from harn.orchestrator.exposure import check_reach
 from harn.orchestrator.intake import Intake
 from harn.orchestrator.manifest import Manifest
 from harn.orchestrator.manifest_changes import AT_START, changes
 from harn.orchestrator.manifest_plan import Plan, plan_serving, plan_triggers
+from harn.orchestrator.verb_options import Options
 from harn.pools import PoolRegistry
 from harn.storage import Store
 from harn.storage.log import head

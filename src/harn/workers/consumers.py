@@ -59,8 +59,10 @@ async def consumers(queue: str | None = None) -> list[ConsumerState]:
     if queue is not None:
         check_queue_name(queue)
     runtime = current_runtime()
-    listing = runtime.service(LeaseStore).store
-    rows = await listing.run(lambda: list_consumers(MOST), write=False)
+    leases = runtime.service(LeaseStore)
+    if not leases.is_there:
+        return []
+    rows = await leases.store.run(lambda: list_consumers(MOST), write=False)
     wanted = [row for row in rows if queue is None or queue in row.queues]
     served = sorted({name for row in wanted for name in row.queues})
     held: Counter[str] = Counter()

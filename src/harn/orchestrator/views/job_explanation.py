@@ -20,11 +20,17 @@ from harn.storage.queue import (
     shown_key,
 )
 from harn.topics import queue_topics
-from harn.workers import SchedulerPolicy, WorkerQueue, rank
+from harn.workers import SchedulerPolicy, WorkerQueue, consumers, rank
 
 LOOKED_BACK = 100_000
 """Responses searched, newest first, for the last failure of a job."""
 _PAGE = 500
+SETTLED = {
+    "acked": "it is done",
+    "purged": "it was purged",
+    "cancelled": "it was cancelled",
+    "dead": "it is in the dead letters",
+}
 
 
 async def explain(runtime: Runtime, queue: str, job_id: int) -> dict[str, Any]:
@@ -42,8 +48,10 @@ async def explain(runtime: Runtime, queue: str, job_id: int) -> dict[str, Any]:
     own = SchedulerPolicy.from_env()
     policy = claimers_policy(counts) or own.as_dict()
     document = _facts(counts, view)
-    if STATES[view.state] in ("ready", "scheduled"):
+    if STATES[view.state] in ("parked", "ready", "scheduled"):
         document["scheduling"] = await _standing(store, counts, view, policy)
+    if view.settled_at is None:
+        document |= _pause(counts, view) | await _workers(runtime, queue, view)
     if view.history:
         document |= await _last_failure(runtime, queue, view)
     document["verdict"] = _verdict(counts, view, document)
@@ -69,12 +77,41 @@ async def _last_failure(runtime: Runtime, queue: str, view: JobView) -> dict[str
     return {}
 
 
+def _pause(counts: QueueCounts, view: JobView) -> dict[str, Any]:
+    """Name the pause that holds the job back, if there is one."""
+    tenant = None
+    pause = counts.pauses.queue
+    if pause is None and view.tenant_id is not None:
+        tenant, pause = view.tenant_id, counts.pauses.held.get(view.tenant_id)
+    if pause is None or view.held:
+        return {}
+    return {"pause": {"tenant_id": tenant, "since": iso(pause.at), "reason": pause.reason}}
+
+
+async def _workers(runtime: Runtime, queue: str, view: JobView) -> dict[str, Any]:
+    """Tell how many consumers of the queue are alive, and which of them works on the job."""
+    found = await consumers(queue)
+    told: dict[str, Any] = {"consumers_alive": sum(each.alive for each in found)}
+    mine = [each for each in found if view.held and each.consumer_id == view.consumer]
+    if mine:
+        consumer = max(mine, key=lambda each: (each.alive, each.seen_at_ms))
+        told["consumer"] = {
+            "consumer_id": consumer.consumer_id,
+            "host": consumer.host,
+            "pid": consumer.pid,
+            "alive": consumer.alive,
+            "seen_at": iso(consumer.seen_at_ms),
+        }
+    return told
+
+
 def _facts(counts: QueueCounts, view: JobView) -> dict[str, Any]:
     age = max(0, counts.now - view.enqueued_at)
     document: dict[str, Any] = {
         "queue": counts.queue,
         "job_event_id": view.id,
         "state": STATES[view.state],
+        "function": view.function,
         "priority": PRIORITIES[view.priority],
         "rank": PRIORITIES[rank(view.priority, age)],
         "age_ms": age,
@@ -170,31 +207,47 @@ def _verdict(counts: QueueCounts, view: JobView, document: dict[str, Any]) -> st
     state = document["state"]
     claim = document.get("claim")
     if state == "claimed" and claim:
-        left = roughly(claim["expires_in_ms"])
-        return f"it is running: {claim['consumer_id']} holds it for another {left}"
+        return _running(claim, document.get("consumer"))
     if state == "failed":
         left = roughly((view.wake_at or counts.now) - counts.now)
         return f"its last attempt failed; it can be claimed again in {left}"
-    if state in ("acked", "purged", "dead"):
-        words = {
-            "acked": "it is done",
-            "purged": "it was purged",
-            "dead": "it is in the dead letters",
-        }
-        return words[state]
+    if state in SETTLED:
+        return SETTLED[state]
+    if "pause" in document:
+        return _paused(document["pause"])
     if state == "scheduled":
         return f"it waits for its time, in {roughly(document['not_before_in_ms'])}"
     standing = document["scheduling"]
     if standing.get("is_capped"):
         limit = standing["cap"]
         return f"its key {standing['key']!r} has {limit} claims in flight, as many as it may"
-    ahead = standing["ahead_in_key"] if standing["strategy"] == "drr" else None
-    if ahead is None:
-        ahead = standing["ahead_in_queue"]
-        return _behind(ahead, "of the queue")
+    text = _in_line(standing)
+    return text if document["consumers_alive"] else f"{text}; no consumer of this queue is alive"
+
+
+def _in_line(standing: dict[str, Any]) -> str:
+    if standing["strategy"] != "drr":
+        return _behind(standing["ahead_in_queue"], "of the queue")
     keys = len(standing["keys_ahead"])
-    text = _behind(ahead, "of its key")
+    text = _behind(standing["ahead_in_key"], "of its key")
     return f"{text}; {keys} other keys have their turn before its key" if keys else text
+
+
+def _running(claim: dict[str, Any], consumer: dict[str, Any] | None) -> str:
+    id, left = claim["consumer_id"], roughly(claim["expires_in_ms"])
+    if consumer is None:
+        return f"it is running: {id} holds it for another {left}"
+    where = f"{id} (process {consumer['pid']} on {consumer['host']})"
+    if consumer["alive"]:
+        return f"it is running: {where} holds it for another {left}"
+    return f"its consumer {where} is not alive; the next living one takes the job over"
+
+
+def _paused(pause: dict[str, Any]) -> str:
+    tenant, reason = pause["tenant_id"], pause["reason"]
+    what = "its queue" if tenant is None else f"its tenant {tenant!r}"
+    why = f": {reason}" if reason else ""
+    return f"{what} is paused since {pause['since']}{why}"
 
 
 def _behind(ahead: int, where: str) -> str:

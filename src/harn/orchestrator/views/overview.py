@@ -18,11 +18,11 @@ from harn.orchestrator.views.queue_views import queues_view
 from harn.pools import look_at_journals
 from harn.ratelimit import list_status
 from harn.runtime import Runtime
-from harn.storage import Event, Store, read_url
-from harn.storage.leases import lease_place, list_leases
+from harn.storage import Event, Store
+from harn.storage.leases import LeaseStore, list_leases
 from harn.storage.triggers import dead_letters
 from harn.topics import queue_topics
-from harn.workers import SchedulerPolicy
+from harn.workers import SchedulerPolicy, consumers
 
 RECENT = 500
 """Records at the end of a topic that are looked at."""
@@ -63,6 +63,7 @@ async def overview(runtime: Runtime, state_dir: Path) -> dict[str, Any]:
             )
         ],
         "limits": await _limits(runtime, state_dir),
+        "consumers": [each.as_dict() for each in await consumers()],
         "leases": await _leases(runtime),
         "supervisors": supervised(lifecycle),
         "dead_letters": depth,
@@ -176,16 +177,10 @@ async def _limits(runtime: Runtime, state_dir: Path) -> list[dict[str, Any]]:
 
 
 async def _leases(runtime: Runtime) -> list[dict[str, Any]]:
-    url = lease_place(runtime.storage_url)
-    own = url == runtime.storage_url
-    if not own and not read_url(url).path.is_file():
+    leases = runtime.service(LeaseStore)
+    if not leases.is_there:
         return []
-    store = runtime.service(Store) if own else Store(runtime, url)
-    try:
-        found = await store.run(lambda: list_leases(MOST_LEASES), write=False)
-    finally:
-        if not own:
-            await store.aclose()
+    found = await leases.store.run(lambda: list_leases(MOST_LEASES), write=False)
     return [
         {"lease": each.name, "holder": each.holder, "epoch": each.epoch, "left_ms": each.left_ms}
         for each in found

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from harn.storage.leases.named_leases import lease_place
 from harn.storage.store import Store
+from harn.storage.url import read_url
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -27,6 +28,13 @@ class LeaseStore:
         if self._beside is None:
             self._beside = Store(self._runtime, place)
         return self._beside
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the store has been made: a process that only looks must not make it."""
+        place = lease_place(self._runtime.storage_url)
+        own = place == self._runtime.storage_url
+        return own or self._beside is not None or read_url(place).path.is_file()
 
     async def aclose(self) -> None:
         """Close the store beside, if it was opened."""

@@ -1,0 +1,183 @@
+"""`harn orchestrator queue jobs|job|cancel|retry|pause|resume`: jobs, one by one.
+
+`jobs` and `job` look. The others act: the service that owns the state directory does it if there
+is one, else the command does it itself; they need no manifest.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from harn.cli.ask_service import operate
+from harn.cli.output import emit, indented, table
+from harn.cli.target import CommandTarget, common
+from harn.clock import iso
+from harn.duration import roughly
+from harn.escaping import one_line, to_json
+from harn.orchestrator import (
+    CancelJob,
+    Options,
+    PauseQueue,
+    ResumeQueue,
+    RetryJob,
+    known_job,
+    known_queue,
+)
+from harn.runtime import Runtime
+
+LONGEST_VALUE = 500
+"""Characters shown of a payload, an outcome or an error; --json has all of it."""
+
+queue_argument = click.argument("name", metavar="QUEUE")
+job_argument = click.argument("id", metavar="ID")
+
+
+@click.command()
+@queue_argument
+@click.option("--status", help="ready, scheduled, in_flight, acked, dead, purged or cancelled.")
+@click.option("--tenant", help="Only this tenant's jobs.")
+@click.option("--after", type=click.IntRange(0), default=0, help="Only jobs after this id.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True)
+@common
+def jobs(
+    target: CommandTarget,
+    name: str,
+    status: Any,
+    tenant: str | None,
+    after: int,
+    limit: int,
+) -> int:
+    """List the jobs of QUEUE by id, oldest first."""
+    target.check_config()
+
+    async def work(runtime: Runtime) -> dict[str, Any]:
+        queue = await known_queue(runtime, name)
+        found = await queue.jobs(status=status, tenant_id=tenant, after=after, limit=limit)
+        return {"queue": name, "now_ms": runtime.clock.now_ms(), "jobs": [*map(_plain, found)]}
+
+    document = target.run(work, may_make=False)
+    more = document["jobs"][-1]["id"] if len(document["jobs"]) == limit else None
+    document["next_after"] = more
+    emit(target.as_json, document, lambda: _listed(document, more))
+    return 0
+
+
+def _plain(job: Any) -> dict[str, Any]:
+    shown: dict[str, Any] = job.as_dict()
+    return shown
+
+
+def _listed(document: dict[str, Any], more: int | None) -> str:
+    if not document["jobs"]:
+        return f"{one_line(document['queue'])}: no such jobs"
+    rows = [
+        (
+            job["id"],
+            job["status"].replace("_", " "),
+            _cut(job["tenant_id"], 12),
+            f"{job['attempts']}/{job['max_attempts']}",
+            roughly(document["now_ms"] - job["enqueued_at_ms"]),
+            _cut(job["function"] or job["trigger_id"], 16),
+        )
+        for job in document["jobs"]
+    ]
+    lines = [table(("id", "status", "tenant", "tries", "age", "what"), rows)]
+    if more is not None:
+        lines.append(f"there may be more: --after {more}")
+    return "\n".join(lines)
+
+
+def _cut(text: str | None, most: int) -> str:
+    shown = "-" if text is None else one_line(text)
+    return shown if len(shown) <= most else f"{shown[: most - 1]}…"
+
+
+@click.command()
+@queue_argument
+@job_argument
+@common
+def job(target: CommandTarget, name: str, id: str) -> int:
+    """Show what is known of job ID of QUEUE: its status, its outcome, its last error."""
+    target.check_config()
+
+    async def work(runtime: Runtime) -> dict[str, Any]:
+        return _plain(await known_job(await known_queue(runtime, name), id))
+
+    document = target.run(work, may_make=False)
+    emit(target.as_json, document, lambda: _shown(document))
+    return 0
+
+
+def _shown(job: dict[str, Any]) -> str:
+    shown = dict(job)
+    trace = indented(shown.pop("traceback"))
+    if shown["status"] != "acked":
+        del shown["outcome"]
+    if not shown["outcome_omitted"]:
+        del shown["outcome_omitted"]
+    lines = [f"job {shown.pop('id')} of {one_line(shown.pop('queue'))}"]
+    for name, value in shown.items():
+        if value == {} or (value is None and name not in ("payload", "outcome")):
+            continue
+        if name.endswith("_at_ms") or name == "not_before_ms":
+            name, value = name.removesuffix("_ms"), iso(value)
+        text = value if isinstance(value, str) else to_json(value)
+        lines.append(f"  {name.replace('_', ' '):<16}  {_cut(text, LONGEST_VALUE)}")
+    return "\n".join([*lines, *trace])
+
+
+@click.command()
+@queue_argument
+@job_argument
+@click.option("--reason", help="Kept as the job's error.")
+@common
+def cancel(target: CommandTarget, name: str, id: str, reason: str | None) -> int:
+    """Settle job ID of QUEUE as cancelled, whatever its status; its handler is cancelled."""
+    return _act(
+        target, "cancel job", CancelJob(queue=name, job=id, reason=reason), f"cancelled job {id}"
+    )
+
+
+@click.command()
+@queue_argument
+@job_argument
+@common
+def retry(target: CommandTarget, name: str, id: str) -> int:
+    """Make the dead job ID of QUEUE ready again, its attempts counted from zero."""
+    return _act(target, "retry job", RetryJob(queue=name, job=id), f"job {id} is ready again")
+
+
+tenant_option = click.option("--tenant", help="Only this tenant of the queue.")
+
+
+@click.command()
+@queue_argument
+@tenant_option
+@click.option("--reason", help="Shown by `explain`.")
+@common
+def pause(target: CommandTarget, name: str, tenant: str | None, reason: str | None) -> int:
+    """Give out no more jobs of QUEUE; those in flight go on, and new ones are accepted."""
+    options = PauseQueue(queue=name, tenant=tenant, reason=reason)
+    return _act(target, "pause queue", options, f"paused{_of(tenant)}")
+
+
+@click.command()
+@queue_argument
+@tenant_option
+@common
+def resume(target: CommandTarget, name: str, tenant: str | None) -> int:
+    """Give out jobs of QUEUE again."""
+    options = ResumeQueue(queue=name, tenant=tenant)
+    return _act(target, "resume queue", options, f"resumed{_of(tenant)}")
+
+
+def _of(tenant: str | None) -> str:
+    return "" if tenant is None else f" for tenant {tenant}"
+
+
+def _act(target: CommandTarget, verb: str, options: Options, done: str) -> int:
+    document = operate(target, verb, options, may_make=False, needs_manifest=False)
+    emit(target.as_json, document, lambda: one_line(f"{document['queue']}: {done}"))
+    return 0
