@@ -40,6 +40,7 @@ LINES = [
         "private_files",
         "quiescence",
         "records",
+        "retry_policy",
         "runtime",
         "settings",
         "stopping",

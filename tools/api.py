@@ -23,7 +23,7 @@ ROOMS = {
     "harn.tasks": "Tasks",
     "harn.sync": "Channels, shared state, synchronisation",
     "harn.pools": "Pools",
-    "harn.durable_calls": "Durable functions",
+    "harn.durable_calls harn.retry_policy": "Durable functions",
     "harn.unsettled": "What is still under way",
     "harn.eventlog": "The event log",
     "harn.storage": "Records of the event log",

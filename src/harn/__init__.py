@@ -8,7 +8,8 @@
                  in this process   │   survives this process
     ground       clock runtime current context errors settings topics duration ids telemetry
                  batcher checks durable_calls escaping exact_json graceful masking naming
-                 open_runtimes private_files quiescence records stopping teardown unsettled
+                 open_runtimes private_files quiescence records retry_policy stopping teardown
+                 unsettled
 
 Everything public is importable from here and loaded when it is first used, so that `import harn`
 costs nothing and the command line starts at once. `__init__.pyi` tells type checkers the same.
@@ -47,6 +48,7 @@ _ROOMS = {
         AgentResult Delta LlmResult Message ModelReply ModelRequest Provider ToolCall ToolSpec
         Usage agent_loop llm_call llm_provider llm_stream
     """,
+    "harn.retry_policy": "RetryPolicy",
     "harn.runtime": "Runtime run",
     "harn.current": """
         current_runtime runtime_context runtime_context_clear runtime_context_get
@@ -77,8 +79,9 @@ _ROOMS = {
     """,
     "harn.unsettled": "UnsettledState unsettled_state",
     "harn.workers": """
-        Claim ConsumerState DrainReport EnqueueReceipt Job JobState NewJob QueueSummary
-        SchedulerPolicy WorkerQueue consumers drain worker_queue worker_queues
+        Bury Claim ConsumerState DrainReport EnqueueReceipt GiveBack Job JobState NewJob
+        QueueSummary RetryLater SchedulerPolicy WorkerQueue consumers drain worker_queue
+        worker_queues
     """,
 }
 _HOME = {name: module for module, names in _ROOMS.items() for name in names.split()}

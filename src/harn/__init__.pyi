@@ -102,6 +102,7 @@ from harn.ratelimit import (
     llm_slot as llm_slot,
     with_rate_limit as with_rate_limit,
 )
+from harn.retry_policy import RetryPolicy as RetryPolicy
 from harn.runtime import Runtime as Runtime, run as run
 from harn.storage import Event as Event
 from harn.supervisors import (
@@ -194,14 +195,17 @@ from harn.triggers import (
 )
 from harn.unsettled import UnsettledState as UnsettledState, unsettled_state as unsettled_state
 from harn.workers import (
+    Bury as Bury,
     Claim as Claim,
     ConsumerState as ConsumerState,
     DrainReport as DrainReport,
     EnqueueReceipt as EnqueueReceipt,
+    GiveBack as GiveBack,
     Job as Job,
     JobState as JobState,
     NewJob as NewJob,
     QueueSummary as QueueSummary,
+    RetryLater as RetryLater,
     SchedulerPolicy as SchedulerPolicy,
     WorkerQueue as WorkerQueue,
     consumers as consumers,

@@ -13,19 +13,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, overload
 
+from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption
 from harn.exact_json import from_exact_json, to_exact_json
+from harn.retry_policy import RetryPolicy, check_policy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
 class DurableFunction:
-    """A registered function; with *rerun* it may run again after an interruption."""
+    """A registered function; with *rerun* it may run again after an interruption.
+
+    *retry* and *timeout*, in seconds, are for its jobs in queues.
+    """
 
     name: str
     fn: Callable[..., Any]
     rerun: bool
+    retry: RetryPolicy | None = None
+    timeout: float | None = None
 
 
 class DurableCall(NamedTuple):
@@ -47,32 +54,54 @@ _by_function: dict[Callable[..., Any], DurableFunction] = {}
 @overload
 def durable(fn: F, /) -> F: ...
 @overload
-def durable(*, name: str | None = None, rerun: bool = False) -> Callable[[F], F]: ...
-def durable(fn: F | None = None, /, *, name: str | None = None, rerun: bool = False) -> Any:
-    """Let pipeline pools journal calls of this function and resume them after a restart.
+def durable(
+    *,
+    name: str | None = None,
+    rerun: bool = False,
+    retry: RetryPolicy | None = None,
+    timeout: Duration | None = None,
+) -> Callable[[F], F]: ...
+def durable(
+    fn: F | None = None,
+    /,
+    *,
+    name: str | None = None,
+    rerun: bool = False,
+    retry: RetryPolicy | None = None,
+    timeout: Duration | None = None,
+) -> Any:
+    """Let queues and pipeline pools keep calls of this function, and run them in a later process.
 
     It is registered as `module:qualname`, or under *name*, which must stay the same from one run
-    to the next. Submit it with JSON arguments: `pool.submit(fn, *args)`, or a
-    `functools.partial` of it. A call that was queued when the process ended is queued again. One
-    that was running has failed, unless *rerun* allows it to run twice.
+    to the next. Submit it with JSON arguments: `queue.submit(fn, *args)`,
+    `pool.submit(fn, *args)`, or a `functools.partial` of it.
 
-    >>> @durable(name="docs:report", rerun=True)
+    In a queue, a failed job follows *retry* (the default `RetryPolicy` if none is given), and an
+    attempt that takes longer than *timeout* fails with `DeadlineExceeded`. In a pipeline pool, a
+    call that was queued when the process ended is queued again; one that was running has failed,
+    unless *rerun* allows it to run twice.
+
+    >>> @durable(name="docs:report", rerun=True, timeout="30s")
     ... def report(customer: str) -> str:
     ...     return f"report for {customer}"
     >>> report("acme")
     'report for acme'
     """
-    if fn is None:
-        return functools.partial(_register, name=name, rerun=rerun)
-    return _register(fn, name=name, rerun=rerun)
-
-
-def _register(fn: F, *, name: str | None, rerun: bool) -> F:
-    if not callable(fn):
-        raise InvalidOption("fn", fn, "a function")
     if not isinstance(rerun, bool):
         raise InvalidOption("rerun", rerun, "True or False")
-    function = DurableFunction(_name(fn, name), fn, rerun)
+    seconds = None if timeout is None else to_seconds(timeout, "timeout")
+    if seconds == 0:
+        raise InvalidOption("timeout", timeout, "a duration above zero, or None")
+    register = functools.partial(
+        _register, name=name, rerun=rerun, retry=check_policy(retry), timeout=seconds
+    )
+    return register if fn is None else register(fn)
+
+
+def _register(fn: F, *, name: str | None, **options: Any) -> F:
+    if not callable(fn):
+        raise InvalidOption("fn", fn, "a function")
+    function = DurableFunction(_name(fn, name), fn, **options)
     earlier = _by_name.get(function.name)
     # The same module and name again is a module that was loaded again: the newer function counts.
     if earlier is not None and _home(earlier.fn) != _home(fn):
@@ -100,6 +129,11 @@ def _home(fn: Callable[..., Any]) -> tuple[str, str]:
 def durable_function_named(name: str) -> DurableFunction | None:
     """Return the function registered under *name*."""
     return _by_name.get(name)
+
+
+def durable_names() -> list[str]:
+    """Return the names of all functions that are registered now."""
+    return [*_by_name]
 
 
 def durable_function(fn: Callable[..., Any]) -> DurableFunction | None:

@@ -88,10 +88,10 @@ async def test_a_handler_can_give_back_bury_or_ask_for_a_retry(
 
     async def handler(job: Job) -> None:
         if job.payload == "back":
-            raise GiveBack("gate closed", delay="1m")
+            raise GiveBack("1m")
         if job.payload == "bury":
             raise Bury("no hope")
-        raise RetryLater("try again", "2m")
+        raise RetryLater("2m")
 
     report = await drain("q", handler, concurrency=3)
 

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from harn.clock import resolve
+from harn.duration import Duration
 from harn.errors import TriggerError
 from harn.pools import causing
 from harn.triggers.binding import Binding
@@ -72,7 +73,7 @@ class JobRunner:
         passage = await self._enter(entrant, enough)
         try:
             if passage.skipped == "singleton_active":
-                raise GiveBack("singleton_active", COME_BACK)
+                raise _give_back("singleton_active", COME_BACK)
             if passage.skipped is not None:
                 return {"skipped": True, "flow_control": passage.skipped}
             return await self._deliver(binding, event, job)
@@ -83,7 +84,7 @@ class JobRunner:
         try:
             return self._find(str(job.trigger_id)), event_from(job.payload)
         except TriggerError as error:
-            raise GiveBack(str(error), "1m") from error
+            raise _give_back(str(error), "1m") from error
         except (ValueError, TypeError) as error:
             raise Bury(f"job {job.id} holds no event: {error}") from error
 
@@ -104,7 +105,7 @@ class JobRunner:
             entering.cancel()
             await asyncio.wait((entering,))
             if entering.cancelled() or entering.exception() is not None:
-                raise GiveBack("waits at a gate", self._opens_in(entrant))
+                raise _give_back("waits at a gate", self._opens_in(entrant))
         return entering.result()
 
     def _note(self, gate: str, until_ms: int, enough: asyncio.Future[None]) -> None:
@@ -125,7 +126,7 @@ class JobRunner:
     async def _deliver(self, binding: Binding, event: TriggerEvent, job: Job) -> Any:
         circuits = self._triggers.dispatcher.circuits
         if not await circuits.admits(binding.destination):
-            raise GiveBack("destination circuit is open", OPEN_MS / 1000)
+            raise _give_back("destination circuit is open", OPEN_MS / 1000)
         call = Call(
             self._runtime,
             event,
@@ -140,15 +141,15 @@ class JobRunner:
             result = await self._run(binding, call, job)
         except NotRetryable as error:
             failure = failure_of(error, self._secrets)
-            raise Bury(failure.text, failure) from None
+            raise _bury(failure) from None
         except Exception as error:
             await circuits.note_failure(binding.destination)
             failure = failure_of(error, self._secrets)
             if not binding.retry_given:
                 raise _Failed(failure) from None
             if job.attempts >= binding.retry.max:
-                raise Bury(failure.text, failure) from None
-            raise RetryLater(failure, binding.retry.before(job.attempts + 1)) from None
+                raise _bury(failure) from None
+            raise _retry_later(failure, binding.retry.before(job.attempts + 1)) from None
         await circuits.note_success(binding.destination)
         return result
 
@@ -164,6 +165,24 @@ class JobRunner:
             self.unwell[job.id] = str(work)
             raise TriggerError(str(work))
         return result
+
+
+def _give_back(reason: str, delay: Duration) -> GiveBack:
+    wish = GiveBack(delay)
+    wish.reason = reason
+    return wish
+
+
+def _bury(failure: Failure) -> Bury:
+    wish = Bury(failure.text)
+    wish.failure = failure
+    return wish
+
+
+def _retry_later(failure: Failure, delay: Duration) -> RetryLater:
+    wish = RetryLater(delay)
+    wish.failure = failure
+    return wish
 
 
 class _Failed(TriggerError):

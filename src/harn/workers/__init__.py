@@ -6,6 +6,9 @@ queue_operations.py  enqueues, settlements and claims that meet share one transa
 scheduler_policy.py  SchedulerPolicy: how consumers share a queue
 fairshare.py         deficit round robin, decided
 consumer.py          drain: claim, work, renew, settle
+functions.py         durable functions as jobs: submit writes them, a consumer runs them
+attempt.py           what becomes of a job whose attempt did not end well, decided
+wishes.py            RetryLater, GiveBack, Bury: what a handler may raise
 running_job.py       RunningJob: a claimed job, its handler and its settlement
 consumer_lease.py    a consumer is alive or it is not: its lease, and the claims of dead ones
 consumers.py         consumers: who works on the queues
@@ -18,14 +21,7 @@ retries.py           a dead job is made ready again
 """
 
 from harn.workers.claim import Claim
-from harn.workers.consumer import (
-    Bury,
-    Consumer,
-    GiveBack,
-    RetryLater,
-    default_consumer_id,
-    drain,
-)
+from harn.workers.consumer import Consumer, default_consumer_id, drain
 from harn.workers.consumers import ConsumerState, consumers
 from harn.workers.failures import Failure
 from harn.workers.fairshare import rank
@@ -33,6 +29,7 @@ from harn.workers.job_state import JobState
 from harn.workers.queue import WorkerQueue, summarise, worker_queue, worker_queues
 from harn.workers.records import DrainReport, EnqueueReceipt, Job, NewJob, QueueSummary
 from harn.workers.scheduler_policy import SchedulerPolicy
+from harn.workers.wishes import Bury, GiveBack, RetryLater
 
 __all__ = [
     "Bury",

@@ -64,7 +64,8 @@ class Claim:
         On its last attempt the job goes to the dead letters. Cancelling may leave it failed.
         """
         failure = failure_of(error)
-        result = await self._do(self.failing(failure, delay=delay))
+        delay_ms = None if delay is None else to_ms(delay, "delay")
+        result = await self._do(self.failing(failure, delay_ms=delay_ms))
         if result.settled == "done":
             log_failure(self.job, failure, dead=result.dead)
         return result.settled == "done"
@@ -92,7 +93,7 @@ class Claim:
         )
 
     def failing(
-        self, failure: Failure, *, delay: Duration | None = None, final: bool = False
+        self, failure: Failure, *, delay_ms: int | None = None, final: bool = False
     ) -> Settlement:
         """Return the settlement that fails with *failure*."""
         return self.asking(
@@ -101,7 +102,7 @@ class Claim:
             error_type=failure.type,
             error_message=failure.message,
             traceback=failure.traceback,
-            delay_ms=None if delay is None else to_ms(delay, "delay"),
+            delay_ms=delay_ms,
             final=final,
             handler_ms=self._handler_ms(),
         )

@@ -24,6 +24,7 @@ from harn.current import current_frame, current_runtime
 from harn.duration import Duration
 from harn.errors import HarnError
 from harn.graceful import is_stop, parked, raise_if_asked, request_stop
+from harn.retry_policy import RetryPolicy, check_policy
 from harn.runtime import Runtime
 from harn.settings import host_name
 from harn.storage.queue import Claimed, Claiming, Settlement, SettlementResult, has_work
@@ -36,10 +37,12 @@ from harn.tasks import (
     scope,
 )
 from harn.telemetry.spans import span_after, tracing
+from harn.workers.attempt import Return, after_error
 from harn.workers.claim import Claim
 from harn.workers.claim_renewal import ClaimRenewal
 from harn.workers.consumer_lease import LivingConsumers
-from harn.workers.failures import Failure, failure_of, log_failure
+from harn.workers.failures import Failure, log_failure
+from harn.workers.functions import FunctionRunner, UnknownFunctions
 from harn.workers.queue import MOST_AT_ONCE, WorkerQueue
 from harn.workers.records import DrainReport, Job, check_consumer, check_ttl
 from harn.workers.running_job import RunningJob
@@ -54,42 +57,13 @@ RETRY_AFTER = 0.5
 Handler = Callable[[Job], Any]
 
 
-class GiveBack(Exception):
-    """Raised by a handler that was not let in: the job goes back, attempt included.
-
-    *delay* is how long it waits before it can be claimed again.
-    """
-
-    def __init__(self, reason: str | None = None, delay: Duration | None = None) -> None:
-        super().__init__(reason or "given back")
-        self.reason = reason
-        self.delay = delay
-
-
-class Bury(Exception):
-    """Raised by a handler whose dispatch is over for good: the job is dead."""
-
-    def __init__(self, reason: str, failure: Failure | None = None) -> None:
-        super().__init__(reason)
-        self.failure = failure
-
-
-class RetryLater(Exception):
-    """Raised by a handler that failed and knows when to try again."""
-
-    def __init__(self, error: BaseException | str | Failure, delay: Duration) -> None:
-        super().__init__(error.text if isinstance(error, Failure) else str(error))
-        self.error = error
-        self.delay = delay
-
-
 class Consumer:
     """One consumer of one queue; `run` it once, `stop` it from anywhere on the loop."""
 
     def __init__(
         self,
         queue: WorkerQueue,
-        handler: Handler,
+        handler: Handler | None,
         *,
         consumer_id: str | None = None,
         claim_ttl: Duration = "5m",
@@ -97,6 +71,7 @@ class Consumer:
         stop_when_empty: bool = True,
         triggers: frozenset[str] | None = None,
         progress: Callable[[Consumer], None] | None = None,
+        retry: RetryPolicy | None = None,
     ) -> None:
         whole_number("concurrency", concurrency, least=1)
         self.queue = queue
@@ -109,9 +84,14 @@ class Consumer:
         self.responses: deque[dict[str, Any]] = deque(maxlen=KEPT_RESPONSES)
         self._runtime: Runtime = queue.runtime
         self._triggers = triggers
+        self._retry = check_policy(retry)
+        self._functions = FunctionRunner(queue.runtime, retry) if handler is None else None
+        self._unknown: UnknownFunctions | None = None
+        if self._functions is not None:
+            self._unknown = UnknownFunctions(queue, self._functions)
         self._progress = progress
         self._stop_when_empty = stop_when_empty
-        self._call = _bound(queue.runtime, handler)
+        self._call = self._functions or _bound(queue.runtime, handler)
         self._renewal = queue.runtime.service(ClaimRenewal)
         self._running: set[RunningJob] = set()
         self._ambients: dict[tuple[str | None, ...], Ambient] = {}
@@ -146,6 +126,7 @@ class Consumer:
                 self._task = current_frame().task
                 try:
                     with parked(self.stop):
+                        await self._look_for_unknown()
                         while not self._is_done():
                             self._ask()
                             await self._wait()
@@ -163,6 +144,7 @@ class Consumer:
         if self._error is not None:
             raise self._error
         raise_if_asked()
+        await self._look_for_unknown()
         return await self._report()
 
     def retire(self) -> None:
@@ -198,6 +180,11 @@ class Consumer:
 
     # -- claiming ----------------------------------------------------------------------------
 
+    @property
+    def _needs(self) -> frozenset[str] | None:
+        """What can be handled here: these triggers, the functions known by now, or all (None)."""
+        return self._triggers if self._functions is None else self._functions.needs
+
     def _is_done(self) -> bool:
         if self._running or self._unanswered or self._asking is not None:
             return False
@@ -218,7 +205,7 @@ class Consumer:
         if self._stopping or free < 1:
             return None
         lease = self._living.lease
-        return self.queue.claiming(self.consumer_id, free, self.ttl_ms, self._triggers, lease)
+        return self.queue.claiming(self.consumer_id, free, self.ttl_ms, self._needs, lease)
 
     def _answered(self, asked: asyncio.Future[Claimed]) -> None:
         self._asking = None
@@ -270,12 +257,15 @@ class Consumer:
         while self._is_empty:
             await store.grown(topic, self._mark, self._due_in)
             before, self._mark = self._mark, store.growth(topic)
-            if self._mark[0] != before[0] and self._triggers is None:
+            has_grown = self._mark[0] != before[0]
+            if has_grown and self._needs is None:
                 self._is_empty = False  # jobs were put in: no need to look first
                 break
-            look = partial(has_work, self.queue.name, self._triggers)
+            look = partial(has_work, self.queue.name, self._needs)
             try:
                 found, now, due = await store.run(look, write=False)
+                if has_grown and not found and self._unknown is not None:
+                    await self._unknown.look()
             except HarnError:
                 self._due_in = RETRY_AFTER
                 continue
@@ -285,6 +275,11 @@ class Consumer:
             if found:
                 self._is_empty = False
         self._wake()
+
+    async def _look_for_unknown(self) -> None:
+        """Warn of jobs whose functions this process does not know, where it runs functions."""
+        if self._unknown is not None:
+            await self._unknown.look()
 
     def _wake(self) -> None:
         if self._attention is not None:
@@ -334,25 +329,22 @@ class Consumer:
             settlement = claim.acking(outcome)
         except asyncio.CancelledError:
             raise  # `stopped` releases the job; it also sees a task that never began
-        except GiveBack as wish:
-            settlement = claim.asking(
-                "release",
-                reason=wish.reason,
-                delay_ms=None if wish.delay is None else check_ttl(wish.delay),
-            )
-        except Bury as wish:
-            running.failure = failure_of(wish.failure or wish.__cause__ or str(wish))
-            settlement = claim.failing(running.failure, final=True)
-        except RetryLater as wish:
-            running.failure = failure_of(wish.error)
-            settlement = claim.failing(running.failure, delay=wish.delay)
         except BaseException as error:
             if is_stop(running.handle.task, error):
                 raise
-            running.failure = failure_of(error)
-            settlement = claim.failing(running.failure)
+            settlement = self._after(running, error)
         self._settle(running, settlement)
         self._ask()
+
+    def _after(self, running: RunningJob, error: BaseException) -> Settlement:
+        """Return what is asked for after an attempt that ended with *error*."""
+        claim, functions = running.claim, self._functions
+        policy = self._retry if functions is None else functions.policy(claim.job)
+        what = after_error(error, claim.attempt, policy, self._runtime.ids.random.random())
+        if isinstance(what, Return):
+            return claim.asking("release", reason=what.reason, delay_ms=what.delay_ms)
+        running.failure = what.failure
+        return claim.failing(what.failure, delay_ms=what.delay_ms, final=what.final)
 
     async def _traced(self, job: Job) -> Any:
         """Run the handler inside a span of the trace that the job brought along."""
@@ -440,19 +432,25 @@ def _log(job: Job, failure: Failure, result: SettlementResult | None, error: str
 
 async def drain(
     queue_name: str,
-    handler: Handler,
+    handler: Handler | None = None,
     *,
     consumer_id: str | None = None,
     claim_ttl: Duration = "5m",
     concurrency: int = 1,
     stop_when_empty: bool = True,
+    retry: RetryPolicy | None = None,
     policy: SchedulerPolicy | None = None,
 ) -> DrainReport:
     """Handle the jobs of a queue: *handler(job)* returns the outcome, or raises.
 
-    An outcome acks the job; an error leaves it to be claimed again when the claim of *claim_ttl*
-    expires, until its attempts are used up. Claims are renewed while handlers work. With
-    *stop_when_empty* it returns when nothing is left to claim, else it waits for more.
+    Without a handler it runs the `@durable` functions that were submitted, and claims only jobs of
+    functions that this process has imported.
+
+    An outcome acks the job. An error leaves it to be claimed again after the wait that *retry* asks
+    for, or without one when the claim of *claim_ttl* expires, until its attempts are used up; a
+    durable function follows its own policy first. A handler may also raise `RetryLater`,
+    `GiveBack` or `Bury`. Claims are renewed while handlers work. With *stop_when_empty* it returns
+    when nothing is left to claim, else it waits for more.
 
     Cancelling cancels the handlers and releases their jobs.
 
@@ -471,6 +469,7 @@ async def drain(
         claim_ttl=claim_ttl,
         concurrency=concurrency,
         stop_when_empty=stop_when_empty,
+        retry=retry,
     )
     return await consumer.run()
 
@@ -481,6 +480,7 @@ def default_consumer_id(runtime: Runtime) -> str:
     return "".join(each if each.isprintable() else "?" for each in name)[-200:]
 
 
-def _bound(runtime: Runtime, handler: Handler) -> Callable[[Job], Any]:
+def _bound(runtime: Runtime, handler: Handler | None) -> Callable[[Job], Any]:
+    assert handler is not None
     check_callable(handler)
     return handler if is_async_callable(handler) else runner_for(runtime, "auto").bind(handler)

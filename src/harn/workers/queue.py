@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
 from harn.checks import whole_number
 from harn.current import current_runtime
@@ -34,6 +34,7 @@ from harn.storage.queue import (
 from harn.topics import check_queue_name, queue_topics
 from harn.workers.claim import Claim, ClaimsByHand
 from harn.workers.fairshare import chooser, first_look
+from harn.workers.functions import JobOptions, call_job
 from harn.workers.job_state import JobState, Status, job_state
 from harn.workers.queue_operations import OperationsByQueue, QueueOperations
 from harn.workers.records import (
@@ -54,6 +55,9 @@ if TYPE_CHECKING:
     from harn.runtime import Runtime
 
 logger = logging.getLogger("harn.workers")
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 MOST_AT_ONCE = 1000
 
@@ -110,6 +114,70 @@ class WorkerQueue:
             not_before=not_before,
             max_attempts=max_attempts,
             cost=cost,
+        )
+        [receipt] = await self.enqueue_many([job])
+        return receipt
+
+    @overload
+    async def submit(
+        self,
+        fn: Callable[[*Ts], Awaitable[T]],
+        /,
+        *args: *Ts,
+        **options: Unpack[JobOptions],
+    ) -> EnqueueReceipt[T]: ...
+    @overload
+    async def submit(
+        self, fn: Callable[[*Ts], T], /, *args: *Ts, **options: Unpack[JobOptions]
+    ) -> EnqueueReceipt[T]: ...
+    async def submit(  # type: ignore[misc]  # mypy does not see that the keywords are JobOptions
+        self,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        trigger_id: str | None = None,
+        priority: str = "normal",
+        tenant_id: str | None = None,
+        binding_key: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        dedupe_key: str | None = None,
+        not_before: datetime | Duration | None = None,
+        max_attempts: int = 5,
+        cost: float = 1,
+    ) -> EnqueueReceipt[Any]:
+        """Put a call of a `@durable` function into the queue, with the keywords of `enqueue`.
+
+        Any consumer that has imported *fn* runs it: `drain` without a handler, or `harn worker`.
+        Keyword arguments travel in a `functools.partial`. Arguments that do not fit *fn* are a
+        `TypeError` here, and arguments that JSON would change an `InvalidOption`. The receipt's
+        `result()` returns what the function returned, as JSON brings it back.
+
+        Cancelling before its commit began means it was not enqueued; afterwards it may be.
+
+        >>> import harn
+        >>> @harn.durable(name="docs:double")
+        ... async def double(n: int) -> int:
+        ...     return 2 * n
+        >>> async def main() -> int:
+        ...     receipt = await harn.worker_queue("triage").submit(double, 21, priority="high")
+        ...     await harn.drain("triage")
+        ...     return await receipt.result()
+        >>> harn.run(main)
+        42
+        """
+        function, payload = call_job(fn, args)
+        job = NewJob(
+            payload,
+            trigger_id=trigger_id,
+            priority=priority,
+            tenant_id=tenant_id,
+            binding_key=binding_key,
+            headers=dict(headers) if isinstance(headers, Mapping) else headers,
+            dedupe_key=dedupe_key,
+            not_before=not_before,
+            max_attempts=max_attempts,
+            cost=cost,
+            function=function,
         )
         [receipt] = await self.enqueue_many([job])
         return receipt

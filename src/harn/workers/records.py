@@ -216,7 +216,7 @@ def draft_job(queue: str, item: Any) -> JobDraft:
     job = item if isinstance(item, NewJob) else NewJob(item)
     if tracing():  # the handler continues the trace of the code that enqueued the job
         job = msgspec.structs.replace(job, headers={**trace_headers(), **(job.headers or {})})
-    for option in ("trigger_id", "tenant_id", "binding_key"):
+    for option in ("trigger_id", "tenant_id", "binding_key", "function"):
         check_name(option, getattr(job, option))
     if job.dedupe_key is not None:
         _check_dedupe(job.dedupe_key)

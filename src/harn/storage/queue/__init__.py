@@ -59,6 +59,7 @@ from harn.storage.queue.job_views import (
     list_shares,
     look_at_job,
     queue_names,
+    waiting_functions,
     wake_queue,
 )
 from harn.storage.queue.settle import end_claims_of, purge_jobs
@@ -101,6 +102,7 @@ __all__ = [
     "queue_names",
     "settle_claims",
     "shown_key",
+    "waiting_functions",
     "wake_queue",
     "work_on",
 ]

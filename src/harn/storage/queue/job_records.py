@@ -73,6 +73,11 @@ def function_need(function: str) -> str:
     return f"{_FUNCTION}{function}"
 
 
+def function_needed(need: str) -> str | None:
+    """Return the function that *need* is about; None if it is a trigger's id."""
+    return need.removeprefix(_FUNCTION) if need.startswith(_FUNCTION) else None
+
+
 class JobDraft(msgspec.Struct, frozen=True):
     """A job on its way in: its record, encoded, and what the index needs of it."""
 

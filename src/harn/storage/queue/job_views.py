@@ -9,7 +9,7 @@ import msgspec
 from harn.errors import StorageCorrupt
 from harn.storage.operations import Operation, ask
 from harn.storage.queue.job_index import AGE_BOUNDS, HANDLER_BOUNDS, open_queue, read_times
-from harn.storage.queue.job_records import READY, STATES, Share
+from harn.storage.queue.job_records import READY, STATES, Share, function_needed
 from harn.storage.queue.pauses import Pauses, read_pauses
 from harn.storage.queue.settle import NewId, settle_due
 
@@ -163,6 +163,23 @@ def in_flight_by_lease(queue: str) -> Operation[dict[str, int]]:
     if not rows:
         return {}
     return dict((yield ask("in_flight_by_lease", queue_id=rows[0][0])))
+
+
+def waiting_functions(queue: str, known: frozenset[str]) -> Operation[list[str]]:
+    """Return the functions outside *known* (`function_need`) that a ready job of *queue* names."""
+    rows = yield ask("queue_row", queue=queue)
+    if not rows:
+        return []
+    queue_id = rows[0][0]
+    needs = yield ask("foreign_triggers", queue_id=queue_id)
+    found = []
+    for (need,) in needs:
+        name = function_needed(need)
+        if name is not None and need not in known:
+            wanted = msgspec.json.encode([need]).decode()
+            if (yield ask("open_job_of", queue_id=queue_id, triggers=wanted)):
+                found.append(name)
+    return found
 
 
 def list_shares(queue_id: int, limit: int) -> Operation[list[ShareCounts]]:

@@ -1,0 +1,139 @@
+"""Durable functions as jobs: written by `submit`, run by a consumer that has no handler."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from harn.durable_calls import (
+    DurableFunction,
+    durable_function,
+    durable_function_named,
+    durable_names,
+    encode_arguments,
+    split_call,
+)
+from harn.duration import Duration
+from harn.errors import InvalidOption
+from harn.retry_policy import RetryPolicy
+from harn.storage.queue import function_need, waiting_functions
+from harn.tasks import Runner, closure_of, deadline, runner_for
+from harn.workers.records import Job
+from harn.workers.wishes import Bury, GiveBack
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harn.runtime import Runtime
+    from harn.workers.queue import WorkerQueue
+
+logger = logging.getLogger("harn.workers")
+
+UNKNOWN_AGAIN = "1m"
+"""How long a job waits whose function was known when it was claimed, and is not any more."""
+DEFAULT = RetryPolicy()
+
+
+class JobOptions(TypedDict, total=False):
+    """The keywords of `enqueue` and `submit`."""
+
+    trigger_id: str | None
+    priority: str
+    tenant_id: str | None
+    binding_key: str | None
+    headers: Mapping[str, Any] | None
+    dedupe_key: str | None
+    not_before: datetime | Duration | None
+    max_attempts: int
+    cost: float
+
+
+def call_job(fn: Callable[..., Any], args: Sequence[Any]) -> tuple[str, list[Any]]:
+    """Return the name of a durable function and its arguments as a job's payload.
+
+    Arguments that do not fit the function are a `TypeError`.
+    """
+    called, positional, keywords = split_call(closure_of(fn, args))
+    function = durable_function(called)
+    if function is None:
+        name = getattr(called, "__qualname__", None) or repr(called)
+        raise InvalidOption(
+            "fn", name, "a function with @harn.durable, which workers that import it can find"
+        )
+    if encode_arguments(positional, keywords) is None:
+        raise InvalidOption(
+            "args",
+            f"{len(positional) + len(keywords)} arguments of {function.name}",
+            "what JSON brings back the same: text, finite numbers, true, false, None, and lists "
+            "and dicts with text keys of these",
+        )
+    return function.name, [list(positional), dict(keywords)]
+
+
+class FunctionRunner:
+    """The handler of a consumer that was given none: it runs the durable functions known here."""
+
+    def __init__(self, runtime: Runtime, retry: RetryPolicy | None) -> None:
+        self._runner: Runner = runner_for(runtime, "auto")
+        self._retry = retry
+        self._names: list[str] = []
+        self._needs: frozenset[str] = frozenset()
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """How a claim says which functions are known here; imports may add to them."""
+        names = durable_names()
+        if names != self._names:
+            self._names = names
+            self._needs = frozenset(map(function_need, names))
+        return self._needs
+
+    def policy(self, job: Job) -> RetryPolicy:
+        """Return how a failed *job* is retried: as its function says, or as the drain does."""
+        function = durable_function_named(job.function or "")
+        return (function and function.retry) or self._retry or DEFAULT
+
+    async def __call__(self, job: Job) -> Any:
+        """Call the function that *job* names. Cancelling cancels it."""
+        function = durable_function_named(job.function or "")
+        if function is None:
+            raise GiveBack(UNKNOWN_AGAIN)
+        call = self._runner.bind(_closure(function, job))
+        if function.timeout is None:
+            return await call()
+        async with deadline(function.timeout):
+            return await call()
+
+
+def _closure(function: DurableFunction, job: Job) -> Callable[[], Any]:
+    match job.payload:
+        case [list() as positional, dict() as keywords]:
+            return partial(function.fn, *positional, **keywords)
+    raise Bury(f"job {job.id} names the function {function.name}, but holds no arguments for it")
+
+
+class UnknownFunctions:
+    """The functions that jobs of a queue wait for and this process does not know: each told once.
+
+    A consumer looks at its start, when it has nothing to do, and before it returns.
+    """
+
+    def __init__(self, queue: WorkerQueue, runner: FunctionRunner) -> None:
+        self._queue = queue
+        self._runner = runner
+        self._told: set[str] = set()
+
+    async def look(self) -> None:
+        """Warn of functions that are new here."""
+        look = partial(waiting_functions, self._queue.name, self._runner.needs | self._told)
+        for name in await self._queue.store.run(look, write=False):
+            self._told.add(function_need(name))
+            logger.warning(
+                "queue %r holds jobs of the function %r, which this process does not know; it "
+                "leaves them to others (import the module that has it)",
+                self._queue.name,
+                name,
+            )

@@ -1,0 +1,76 @@
+"""What a handler may raise to say what becomes of its job: again later, given back, or dead."""
+
+from __future__ import annotations
+
+from harn.duration import Duration, to_ms, to_seconds, to_text
+from harn.errors import InvalidOption
+from harn.workers.failures import Failure, failure_of, text_of
+
+
+class RetryLater(Exception):
+    """Raise it in a handler: the attempt has failed, and the job is tried again after *delay*.
+
+    The attempt counts: after the last one the job is dead. `raise RetryLater("1m") from error`
+    keeps *error* as the reason.
+
+    >>> RetryLater("90s").delay_ms
+    90000
+    """
+
+    failure: Failure | None = None
+    """What is shown of the attempt, if neither the cause nor this exception shall be."""
+
+    def __init__(self, delay: Duration) -> None:
+        self.delay_ms = to_ms(delay, "delay")
+        super().__init__(f"the handler asked for another attempt in {_text(delay)}")
+
+
+class GiveBack(Exception):
+    """Raise it in a handler: the job goes back to the queue, and the attempt does not count.
+
+    It can be claimed again after *delay*, at once if there is none.
+
+    >>> GiveBack("5s").delay_ms, GiveBack().delay_ms
+    (5000, 0)
+    """
+
+    reason: str | None = None
+    """Why, for the record of the release."""
+
+    def __init__(self, delay: Duration | None = None) -> None:
+        self.delay_ms = 0 if delay is None else to_ms(delay, "delay")
+        super().__init__("the handler gave the job back")
+
+
+class Bury(Exception):
+    """Raise it in a handler: the job is dead now, whatever attempts are left.
+
+    *reason* is the job's error. `raise Bury("no such customer") from error` keeps the traceback of
+    *error* too.
+
+    >>> str(Bury("no such customer"))
+    'no such customer'
+    """
+
+    failure: Failure | None = None
+    """What is shown of the attempt, if this exception shall not be."""
+
+    def __init__(self, reason: str) -> None:
+        if not isinstance(reason, str) or not reason.strip():
+            raise InvalidOption("reason", reason, "text that says why the job is dead")
+        super().__init__(reason)
+
+
+def failure_behind(wish: RetryLater | Bury) -> Failure:
+    """Return what is shown of an attempt that ended with *wish*."""
+    if wish.failure is not None:
+        return wish.failure
+    if isinstance(wish, Bury):
+        told = failure_of(wish)
+        return Failure(text_of(wish), told.type, told.message, told.traceback, wish)
+    context = None if wish.__suppress_context__ else wish.__context__
+    return failure_of(wish.__cause__ or context or wish)
+
+
+def _text(delay: Duration) -> str:
+    return to_text(to_seconds(delay, "delay"))
