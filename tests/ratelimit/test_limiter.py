@@ -109,7 +109,7 @@ async def test_bad_limits_are_refused(runtime: Runtime, limit: Any) -> None:
         ({"key": "k", "limit": 1, "state_path": "a?b"}, "state_path"),
         ({"buckets": []}, "at least one"),
         ({"buckets": [Bucket("k", 1)], "key": "k"}, "not both"),
-        ({"buckets": [Bucket("same", 1), Bucket("same", 2)]}, "'same' comes twice"),
+        ({"buckets": [Bucket("same", 1), Bucket("same", 2)]}, "'same' is there twice"),
         ({"buckets": [{"key": "k", "limit": 1, "window": 5}]}, "did you mean 'window_ms'"),
         ({"buckets": [{"limit": 1}]}, "key"),
         ({"buckets": {"key": "k", "limit": 1}}, "a list"),

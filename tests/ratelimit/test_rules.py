@@ -95,7 +95,7 @@ async def test_a_short_window_that_is_named_again_and_again_leaves_no_rule_behin
         await clock.advance("5s")
     line = current_runtime().service(Limiter).at(None)
 
-    assert line.use["k"][0] == 1
+    assert line.use.units["k"][0] == 1
 
 
 CHILD = """

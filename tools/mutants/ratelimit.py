@@ -6,8 +6,8 @@ MUTANTS = (
     Mutant(
         "neighbours-wait-for-each-other",
         "ratelimit/transaction.py",
-        "                return False\n        return True\n\n    def _those_ahead",
-        "                return False\n        return False\n\n    def _those_ahead",
+        "                return False\n        return True\n\n    def _room_at",
+        "                return False\n        return False\n\n    def _room_at",
         (
             "ratelimit/test_neighbours.py::"
             "test_R7_a_silent_neighbour_holds_up_nobody_while_there_is_room_for_both",
@@ -16,7 +16,7 @@ MUTANTS = (
     ),
     Mutant(
         "clock-set-back-keeps-a-dead-owner",
-        "ratelimit/transaction.py",
+        "ratelimit/ticket_lines.py",
         "        if head.until_us > self.now + LEASE_US:",
         "        if False:",
         (
@@ -27,7 +27,7 @@ MUTANTS = (
     ),
     Mutant(
         "owner-outlives-its-lease",
-        "ratelimit/transaction.py",
+        "ratelimit/ticket_lines.py",
         "head.until_us <= self.now or self.is_gone(head.owner):",
         "head.until_us < self.now - 1_000_000 or self.is_gone(head.owner):",
         (

@@ -1,13 +1,16 @@
 """Rate limits that hold across processes: reserve, run, settle.
 
-buckets.py           Bucket and RateLimitGrant: what a caller asks for, and what it is told
+buckets.py           Bucket and RateLimitGrant: a request, and the answer to it
 limiter.py           durable_rate_limit_acquire, and which store holds the rows
-reservation.py       what a grant holds in its store: corrected, or dated again
-store_limiter.py     gathers what callers want of one store, and carries it out in one operation
+reservation.py       the rows that a grant has charged: settle them, or count them from now on
+store_limiter.py     collects what callers want of one store, and carries it out in one operation
+limiter_batch.py     what callers ask for, and how a batch of it becomes one operation's work
 waiting_callers.py   the callers of this process that wait; wake_times.py, when to ask again
-transaction.py       one transaction in the store: correct, admit, queue; records.py, its records
+transaction.py       one transaction: correct, grant, queue or refuse; records.py, its records
+ticket_lines.py      the lines of tickets in which requests of all processes wait
 window.py            the arithmetic of a sliding window; stored_window.py, with rows in the store
 rules.py             several limits for one key
+bucket_use.py        how full each bucket was; removes unused ones
 process_identity.py  whether the process that owns a ticket still runs
 provider_limits.py   limits of model providers: catalogue, environment, llm_rate_limit
 llm_slot.py          llm_slot and with_rate_limit; call_slots.py bounds the calls under way

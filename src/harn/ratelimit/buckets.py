@@ -1,4 +1,4 @@
-"""What is asked of the limiter and what it answers: validated where it enters, frozen after."""
+"""Requests to the limiter and its answers: checked where they enter, frozen afterwards."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def read_buckets(
     units: int,
     window_ms: Duration,
 ) -> tuple[Bucket, ...]:
-    """Read what `durable_rate_limit_acquire` was given, one way or the other."""
+    """Return the buckets that `durable_rate_limit_acquire` was given, as a list or as one key."""
     if buckets is None:
         if key is None:
             raise InvalidOption("key", key, "a key and a limit, or buckets")
@@ -95,7 +95,7 @@ def read_buckets(
     if len({bucket.key for bucket in found}) < len(found):
         keys = [bucket.key for bucket in found]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise InvalidOption("buckets", twice, f"each key once; {twice!r} comes twice")
+        raise InvalidOption("buckets", twice, f"each key once; {twice!r} is there twice")
     return found
 
 
@@ -115,7 +115,7 @@ def _bucket(given: Bucket | Mapping[str, Any]) -> Bucket:
 
 
 class BucketGrant(Record, msgspec.Struct, frozen=True):
-    """What was asked of one bucket, and what it was charged: one full window at the most."""
+    """What was asked of one bucket, and what was charged: at most its limit."""
 
     key: str
     limit: int
@@ -125,24 +125,24 @@ class BucketGrant(Record, msgspec.Struct, frozen=True):
 
 
 class Reservation(Protocol):
-    """What a grant holds in the store."""
+    """The units of a grant in the store."""
 
     async def settle(self, actual: Mapping[str, int]) -> bool:
-        """Correct what was charged."""
+        """Correct the units that were charged."""
 
     @property
     def age(self) -> float:
-        """Seconds since it was charged."""
+        """Seconds since the units were charged."""
 
     async def renew(self) -> bool:
-        """Count from now on what was charged before."""
+        """Count the units from now on."""
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimitGrant(Record):
-    """The answer of the limiter: admitted (*ok*), or *timed_out* with when to try again.
+    """The answer of the limiter: granted (*ok*), or *timed_out* and when to try again.
 
-    *retry_after_ms* is 0 when admitted.
+    *retry_after_ms* is 0 when granted.
     """
 
     ok: bool
@@ -154,11 +154,11 @@ class RateLimitGrant(Record):
     _held: Reservation | None = field(default=None, repr=False, compare=False)
 
     async def settle(self, actual: Mapping[str, int]) -> bool:
-        """Correct what was charged to what was really used, by key.
+        """Correct the units that were charged to those that were used, by key.
 
-        Downward it frees units at once, upward it only delays what comes next. A second settle
-        replaces the first. False when nothing could be corrected any more, because the window
-        of the grant has passed. Cancelling leaves it settled or not, never half of a bucket.
+        Fewer units free the difference at once; more units only delay later requests. A second
+        settle replaces the first. False when it is too late, because the window of the grant has
+        passed. After a cancel each bucket is either settled or unchanged.
 
         >>> import asyncio
         >>> from harn import durable_rate_limit_acquire

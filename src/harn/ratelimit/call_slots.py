@@ -1,7 +1,7 @@
 """How many calls of a route may be under way in this process, first come, first served.
 
-A named semaphore has a fixed number of permits. The number of call slots may change while calls
-are under way: `llm_rate_limit` does that.
+This is not a named semaphore, because that has a fixed number of permits. `llm_rate_limit` may
+change the number of call slots while calls are under way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CallSlots:
-    """The slots of one route: *taken* of *size*, without a bound while *size* is None.
+    """The call slots of one route: *taken* of *size*; without a limit while *size* is None.
 
     Only the thread of the runtime's loop uses them, so they need no lock.
     """
@@ -27,7 +27,7 @@ class CallSlots:
         self.waiting: WaitQueue[Waiter] = WaitQueue()
 
     async def take(self, size: int) -> None:
-        """Take a slot, waiting until one of *size* is free. Cancelling takes none."""
+        """Wait until one of *size* slots is free, and take it. A cancelled wait takes none."""
         self.resize(size)
         if self.taken < size and self.waiting.first() is None:
             self.taken += 1
@@ -38,7 +38,7 @@ class CallSlots:
             await park(waiter)
         except BaseException:
             if waiter.withdraw():
-                self.release()  # the slot came at the same moment as the cancel
+                self.release()  # the slot was granted before the cancel arrived
             else:
                 self.waiting.note_left()
             raise

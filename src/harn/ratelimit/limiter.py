@@ -1,12 +1,12 @@
-"""Rate limits that hold across processes: reserve in a transaction, sleep outside it, settle.
+"""Rate limits that hold across processes: reserve in a transaction, wait outside it, settle.
 
-`durable_rate_limit_acquire` charges all its buckets or none, and waits its turn where there is no
-room. Where the rows live is decided here: in the file that was named, in the runtime's storage
-when that is PostgreSQL, else in `rate-limits.sqlite` under the state directory. Under a fake
-clock they live beside it and never in it.
+`durable_rate_limit_acquire` charges all its buckets or none, and waits in line while there is no
+room. This file decides which store holds the rows: the file that was named; else the runtime's
+storage, if that is PostgreSQL; else `rate-limits.sqlite` in the state directory. Under a fake clock
+the rows are in a second file or schema beside it, so that a test never changes real limits.
 
-Which time counts: on PostgreSQL the server's. In a file, which only processes of one machine
-share, the machine's monotonic time, because all of them read the same clock and it cannot be set.
+On PostgreSQL the server's time is used. Only processes of one machine share a file; there it is
+the machine's monotonic time, which all of them read alike and which cannot be set.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MOST_NAMES = 1000
 
 
 class Limiter:
-    """A runtime's limiter: one `StoreLimiter` for each store that its callers have named."""
+    """A runtime's limiter: a `StoreLimiter` for each store that its callers have named."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -54,7 +54,8 @@ class Limiter:
         self._own_stores: list[Store] = []
         self._shared_store: Store | None = None
         if _is_postgres(runtime.storage_url):
-            self._shared_store = runtime.service(Store)  # made before us, so it is closed after us
+            # Opened here, not later: services close in reverse order, so it outlives this one.
+            self._shared_store = runtime.service(Store)
         self.metrics = LimiterMetrics(runtime, self._by_url.values())
 
     def at(self, state_path: str | os.PathLike[str] | None, file: str = FILE) -> StoreLimiter:
@@ -74,7 +75,7 @@ class Limiter:
         return self._at_url(MEMORY, self._runtime.clock)
 
     async def aclose(self) -> None:
-        """Leave every line and close the files."""
+        """Remove this runtime's tickets from every line and close the stores that it opened."""
         for each in self._by_url.values():
             await each.aclose()
         for store in self._own_stores:
@@ -171,10 +172,11 @@ async def durable_rate_limit_acquire(
 
     Give *buckets*, or one as *key*, *limit*, *units* and *window_ms*. Callers that name the same
     key share it, in every process that uses the same store; requests that share a bucket are served
-    in the order they came. More units than the limit wait for an empty window and charge all of
-    it. After *timeout_ms* the answer has `timed_out` set and nothing was charged; 0 never waits.
+    in the order they came. A request for more units than the limit waits for an empty window and
+    charges all of it. After *timeout_ms* the answer has `timed_out` set and nothing was charged;
+    0 never waits.
 
-    Cancelling releases the place in line, and units that were charged at that very moment.
+    Cancelling releases the place in line, and units that were granted before the cancel arrived.
 
     >>> import asyncio
     >>> from harn.testing import fresh_runtime
@@ -199,9 +201,9 @@ async def acquire(
     timeout: float | None,
     gates: tuple[str, ...] = (),
 ) -> RateLimitGrant:
-    """Reserve *buckets*; the *gates* are not charged, but the request waits while one is paused.
+    """Reserve *buckets*, once none of them and none of *gates* is paused; gates are not charged.
 
-    Cancelling leaves the line, and releases units that were granted at that moment.
+    Cancelling leaves the line, and releases units that were granted before the cancel arrived.
     """
     wants = tuple(
         [

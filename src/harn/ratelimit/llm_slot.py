@@ -1,7 +1,6 @@
-"""A model call within its provider's limits: a call slot first, then quota, then settle.
+"""A model call within its provider's limits: take a call slot, reserve quota, call, settle.
 
-`llm_slot` wraps any client's call. `with_rate_limit` does so too, and tries again what may work the
-next time.
+`llm_slot` wraps a call of any client. `with_rate_limit` also retries after errors that may pass.
 """
 
 from __future__ import annotations
@@ -86,14 +85,14 @@ class LlmSlot:
             self._release_call_slots()
 
     async def sending(self) -> None:
-        """Say that the request goes out now: an old reservation counts again from this moment.
+        """Report that the request is sent now, so that an old reservation counts from now on.
 
-        Call it where your client may have waited since the block was entered, for a connection or
-        a lock; `llm_call` and `llm_stream` do. A request may be under way to its provider for
-        `HARN_LLM_RATE_LIMIT_TRAVEL_MS`: when half of it has passed, the reservation counts from
-        now on; when it no longer counts at all, this waits for a new one.
+        Call it if your client may have waited for a connection or a lock since the block was
+        entered; `llm_call` and `llm_stream` do. A request may travel to its provider for
+        `HARN_LLM_RATE_LIMIT_TRAVEL_MS`. If half of that has passed since the reservation, it is
+        counted from now on; if it no longer counts at all, this waits for a new one.
 
-        Cancelling leaves the quota used, for a window perhaps twice.
+        Cancelling leaves the quota used, possibly twice for one window.
         """
         if self._grant is None or self._runtime is None:
             raise HarnError("this slot has not been entered; use `async with llm_slot(...)`")
@@ -106,9 +105,9 @@ class LlmSlot:
     async def settle(
         self, *, input_tokens: int | None = None, output_tokens: int | None = None
     ) -> bool:
-        """Correct what was reserved to what the call has used; see `RateLimitGrant.settle`.
+        """Correct the reservation to the tokens that were used; see `RateLimitGrant.settle`.
 
-        What is not given stays as it was reserved. False when there was nothing to correct.
+        A number that is not given stays as reserved. False when there was nothing to correct.
         """
         for name, value in (("input_tokens", input_tokens), ("output_tokens", output_tokens)):
             if value is not None:
@@ -125,11 +124,11 @@ class LlmSlot:
         return await self._grant.settle({key: actual[key] for key in held})
 
     async def retry_after(self, hint: Any) -> float | None:
-        """Keep all callers from this route, in every process, for as long as *hint* says.
+        """Make all callers of this route wait, in every process, for as long as *hint* says.
 
         *hint* is a number of seconds, the text of a `Retry-After` header, a mapping of headers,
-        or a response or error that has them. Returns the seconds (an hour at the most), or None
-        when the hint says nothing. A longer wait that is already agreed on stays.
+        or a response or error that has them. Returns the seconds (at most an hour), or None if the
+        hint names no time. A longer wait that is already in force stays.
         """
         if self._store_limiter is None or self._runtime is None:
             raise HarnError("this slot has not been entered; use `async with llm_slot(...)`")
@@ -144,10 +143,10 @@ class LlmSlot:
     async def feedback(
         self, headers: Mapping[str, str] | None, *, status: int | None = None
     ) -> float | None:
-        """Learn from the *headers* of an answer; returns the seconds that all callers now wait.
+        """Read the *headers* of a response; return the seconds that all callers now wait.
 
-        Headers that only matter to refused calls (`Retry-After`) are read with a *status* that
-        says so; a count that has reached 0 is read from every answer.
+        `Retry-After` is ignored if *status* says that the call succeeded. A remaining count of 0
+        is read from every response.
         """
         if not headers:
             return None
@@ -204,7 +203,9 @@ class LlmSlot:
         try:
             await self.retry_after(error)
         except HarnError as failure:
-            logger.warning("a provider's Retry-After was not shared: %s", failure)
+            logger.warning(
+                "the Retry-After of %s did not reach other callers: %s", self.provider, failure
+            )
 
 
 def llm_slot(
@@ -212,11 +213,11 @@ def llm_slot(
 ) -> LlmSlot:
     """Wait until a call to *provider* is within its limits; use it as `async with`.
 
-    First it waits for a call slot, which bounds the calls under way in this process, then for the
-    quota of provider and model together, reserved for the tokens given. Inside, make the call with
-    any client, then `await slot.settle(input_tokens=..., output_tokens=...)` with what it has used.
-    An error with the status 429, 503 or 529 and a `Retry-After` that leaves the block makes all
-    callers wait, in every process; `slot.retry_after` says the same by hand.
+    First it waits for a call slot, which bounds the calls under way in this process. Then it waits
+    for the quota of provider and model together, and reserves the given tokens. Inside the block,
+    make the call with any client, then `await slot.settle(input_tokens=..., output_tokens=...)`
+    with the tokens that were used. An error that leaves the block with the status 429, 503 or 529
+    and a `Retry-After` makes all callers wait, in every process; so does `slot.retry_after`.
 
     Cancelling the wait releases the call slot and the quota; inside the block the quota stays used.
 
@@ -267,12 +268,12 @@ async def with_rate_limit(
     *,
     model: str | None = None,
 ) -> T:
-    """Call *fn* inside a slot of *provider*, again after an error that may pass; return its value.
+    """Call *fn* inside a slot of *provider*, retry errors that may pass, and return its value.
 
-    That is a rate limit, an overload, the network or a timeout, found by status code or by the
-    error's type, whatever the client library. At most *max_retries* more calls are made; between
-    them it waits as long as the provider asked, else *backoff_ms*, doubled each time up to 30 s.
-    The last error comes out as it is. A cancel or a deadline is never retried.
+    These are rate limits, overload, network errors and timeouts. They are recognised by status code
+    or by the error's type, with any client library. At most *max_retries* more calls are made.
+    Between them it waits as long as the provider asked, else *backoff_ms*, doubled each time up to
+    30 s. The last error is raised as it is. A cancel or a deadline is never retried.
 
     >>> import asyncio
     >>> from harn.testing import fresh_runtime
@@ -301,7 +302,9 @@ async def with_rate_limit(
         except Exception as error:
             if not left or not is_retryable(error):
                 raise
-            logger.info("%s failed (%s); %d more to try", provider, type(error).__name__, left)
+            logger.info(
+                "a call to %s failed (%s); retries left: %d", provider, type(error).__name__, left
+            )
         if not slot._told:  # otherwise the next slot waits as long as the provider asked
             clock = runtime.clock
             await sleep_until(clock, clock.monotonic() + min(pause, LONGEST_BACKOFF))

@@ -1,4 +1,4 @@
-"""What the limiter tells Prometheus: counters per bucket, for a bounded number of buckets."""
+"""The limiter's metrics for Prometheus: counters per bucket, for a bounded number of buckets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ADMITTED, WAITED, TIMED_OUT, SETTLED, WAIT_MS = range(5)
 
 
 class LimiterMetrics:
-    """How often each bucket admitted, made wait, timed out and was settled, in this runtime."""
+    """Counts of grants, waits, timeouts and settlements of each bucket, in this runtime."""
 
     def __init__(self, runtime: Runtime, store_limiters: Collection[StoreLimiter]) -> None:
         self._store_limiters = store_limiters
@@ -49,7 +49,7 @@ class LimiterMetrics:
         return found
 
     def samples(self) -> Iterable[Sample]:
-        """Yield every counter, then what counted in each bucket when we last looked."""
+        """Yield every counter, then the units in use of each bucket when it was last read."""
         for key, counts in self._counts.items():
             yield Sample("harn_ratelimit_admitted_total", counts[ADMITTED], (key,))
             yield Sample("harn_ratelimit_waited_total", counts[WAITED], (key,))
@@ -59,7 +59,7 @@ class LimiterMetrics:
         used: dict[str, int] = {}
         for each in self._store_limiters:
             now = each.clock.monotonic()
-            for key, (units, until) in each.use.items():
+            for key, (units, until) in each.use.units.items():
                 label = key if key in self._counts else OTHER
                 used[label] = used.get(label, 0) + (units if until > now else 0)
         for key, units in used.items():

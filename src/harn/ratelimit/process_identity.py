@@ -1,8 +1,8 @@
-"""Who holds a ticket: a process, named so that its neighbours can tell whether it still lives.
+"""The name of a process that owns tickets, from which others can tell whether it still runs.
 
 A process that was killed cannot release its place in line. Its lease expires after a few seconds.
-On the same machine we need not wait for that, because the kernel knows which processes run. Where
-it cannot be asked (another host, another container's processes), the lease decides.
+On the same machine no process needs to wait for that, because the kernel knows which processes run.
+For a process of another host or another container the lease decides.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ UNKNOWN = "-"
 
 
 def owner_here(unique: str) -> str:
-    """Name this process; *unique* tells apart those that it runs at once."""
+    """Return the name of this process as an owner; *unique* distinguishes several owners in it."""
     return "/".join((*_world(), str(os.getpid()), _started(os.getpid()) or UNKNOWN, unique))
 
 
@@ -34,7 +34,7 @@ def is_gone(owner: str) -> bool:
 
 @functools.cache
 def _world() -> tuple[str, str]:
-    """Return what names this boot of this machine, and the processes that we can see."""
+    """Return the ids of this boot of the machine and of our namespace of process ids."""
     if sys.platform != "linux":
         return UNKNOWN, UNKNOWN
     try:

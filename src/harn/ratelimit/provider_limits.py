@@ -1,10 +1,11 @@
-"""Limits of model providers and their models, and where they come from.
+"""Limits of model providers and their models, from three sources.
 
-    catalogue   `providers.toml` or `harn.toml`            is overridden, field by field, by
-    environment `HARN_RATE_LIMIT_<PROVIDER>[_<MODEL>]_...`  which is overridden by
+    catalogue   `providers.toml` or `harn.toml`
+    environment `HARN_RATE_LIMIT_<PROVIDER>[_<MODEL>]_...`
     runtime     `llm_rate_limit("acme", rpm=600)`
 
-A limit of a provider counts for all its models; a model may have limits of its own besides.
+A later source overrides an earlier one field by field. A limit of a provider holds for all its
+models together; a model may also have limits of its own.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ if TYPE_CHECKING:
 CATALOGUES = ("providers.toml", "harn.toml")
 MINUTE_MS = 60_000
 TRAVEL_MS = 1000
-"""How long a request may be under way to its provider, unless the settings say otherwise."""
+"""Milliseconds that a request may take to reach its provider, if no setting says otherwise."""
 
 Limits = dict[str, int | None]
-"""What one source says, by field; None clears the field."""
+"""The limits of one source, by field; None removes the limit of an earlier source."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderLimits(SparseRecord):
-    """What a provider, or one of its models, allows; None where there is no limit.
+    """The limits of a provider, or of one of its models; None where there is none.
 
-    Rates are per minute. *concurrency* counts calls under way in this process.
+    Rates are per minute. *concurrency* bounds the calls under way in this process.
 
     >>> ProviderLimits(rpm=600).as_dict()
     {'rpm': 600}
@@ -65,7 +66,7 @@ class Providers:
         self._overrides: dict[tuple[str, str | None], Limits] = {}
 
     def limits(self, provider: str, model: str | None = None) -> ProviderLimits | None:
-        """Return what is in force for *provider*, or for its *model* beside that."""
+        """Return the limits in force for *provider*, or those of its *model* alone."""
         found: Limits = dict(self._catalogue.get((provider, model), {}))
         found.update(from_environment(self._environment, provider, model))
         found.update(self._overrides.get((provider, model), {}))
@@ -73,7 +74,7 @@ class Providers:
         return ProviderLimits(**limits) if limits else None
 
     def override(self, provider: str, model: str | None, given: Mapping[str, int]) -> None:
-        """Replace what was set at run time; where all of *given* clears, nothing is limited."""
+        """Replace the limits set at run time; if no value is above 0, remove all limits."""
         if all(value <= 0 for value in given.values()):
             self._overrides[provider, model] = dict.fromkeys(FIELDS)
         else:
@@ -90,12 +91,11 @@ def llm_rate_limit(
     output_tpm: int | None = None,
     concurrency: int | None = None,
 ) -> ProviderLimits | bool | None:
-    """Set limits of *provider*, or of one *model* of it, for this runtime; or tell what they are.
+    """Set limits of *provider*, or of one *model* of it, for this runtime; or return them.
 
-    What is given replaces what was set here before and overrides catalogue and environment field
-    by field; returns True. A value of 0 or less clears that field, and if all of them do, the
-    provider is not limited at all. With nothing given, returns the `ProviderLimits` in force, or
-    None.
+    The given limits replace those of earlier calls, and override catalogue and environment field
+    by field; returns True. A value of 0 or less removes that limit; if all given values are so,
+    all limits are removed. With nothing given, returns the `ProviderLimits` in force, or None.
 
     >>> import asyncio
     >>> async def main() -> ProviderLimits | bool | None:
@@ -118,7 +118,7 @@ def llm_rate_limit(
 
 
 def check_route(provider: str, model: str | None) -> None:
-    """Refuse names that cannot be a provider's or a model's."""
+    """Raise InvalidOption for names that cannot be a provider's or a model's."""
     if len(check_key(provider, "provider")) > 200:
         raise InvalidOption("provider", provider, "at most 200 characters")
     if model is not None and len(check_key(model, "model")) > 200:
@@ -126,16 +126,17 @@ def check_route(provider: str, model: str | None) -> None:
 
 
 def prefix_of(provider: str, model: str | None) -> str:
-    """Return how the names of a route's buckets begin."""
+    """Return the prefix of the keys of a route's buckets."""
     if model is None:
         return f"llm:provider:{provider}"
     return f"{joined('llm', 'model', provider)}:{model}"
 
 
 def travel_ms(runtime: Runtime) -> int:
-    """Return how long a request may be under way: its provider counts it when it arrives.
+    """Return the milliseconds that a request may take to reach its provider.
 
-    Under a fake clock nothing travels, unless the settings say so.
+    The provider counts a request when it arrives. Under a fake clock the time is 0, unless the
+    settings say otherwise.
     """
     given = runtime.settings.llm_rate_limit_travel_ms
     if given is not None:
@@ -148,8 +149,8 @@ def buckets_of(
 ) -> list[Bucket]:
     """Return the buckets that a call charges under *limits*.
 
-    A charge is dated before the provider dates the call, by up to *travel_ms*, so it counts that
-    much longer than a minute.
+    We date a charge up to *travel_ms* before the provider does, so it counts that much longer
+    than a minute.
 
     >>> [each.key for each in buckets_of(ProviderLimits(rpm=5, tpm=9), "llm:provider:x", 1, 1)]
     ['llm:provider:x:rpm', 'llm:provider:x:tpm']
@@ -175,7 +176,7 @@ def units_of(prefix: str, input_tokens: int, output_tokens: int) -> dict[str, in
 def from_environment(
     variables: Mapping[str, int], provider: str, model: str | None = None
 ) -> Limits:
-    """Choose what *variables* say about a provider or one of its models.
+    """Return the limits of a provider, or of one of its models, among *variables*.
 
     >>> from_environment({"ACME": 60, "ACME_TPM": 9000, "ACME_BIG_2_RPM": 5}, "acme")
     {'rpm': 60, 'tpm': 9000}
@@ -202,7 +203,7 @@ def _cleared(given: Mapping[str, int]) -> Limits:
 
 
 def variable_name(name: str) -> str:
-    """Write *name* as it appears in a variable.
+    """Return *name* in the form that it has in the name of an environment variable.
 
     >>> variable_name("gpt-oss:120b")
     'GPT_OSS_120B'
@@ -251,7 +252,7 @@ def _tables(path: Path, where: str, value: object) -> list[tuple[str, dict[str, 
 
 
 def _entry(path: Path, where: str, entry: Mapping[str, Any]) -> Limits:
-    """Read `rate_limits`, with the limits beside it as fallback."""
+    """Read the table `rate_limits`, which overrides limits that stand beside it."""
     found: Limits = {
         name: _limit(path, where, name, entry[name]) for name in FIELDS if name in entry
     }

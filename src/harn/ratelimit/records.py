@@ -1,4 +1,4 @@
-"""What one transaction of the limiter is asked to do, and what it answers."""
+"""The work of one transaction of the limiter, and its results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harn.ratelimit.window import Window
 
 
 class Want(msgspec.Struct, frozen=True, gc=False):
-    """What a request wants of one bucket. A *charge* of 0 only waits for a pause to end."""
+    """What a request wants of one bucket; with a *charge* of 0 it only waits for pauses to end."""
 
     key: str
     limit: int
@@ -21,7 +21,7 @@ class Want(msgspec.Struct, frozen=True, gc=False):
 
 
 class Asking(NamedTuple):
-    """One request: what it wants, its ticket if it has one, and whether it will keep waiting."""
+    """One request: what it wants, its ticket if it has one, and whether it waits without room."""
 
     wants: tuple[Want, ...]
     ticket: int | None
@@ -29,9 +29,9 @@ class Asking(NamedTuple):
 
 
 class Correction(NamedTuple):
-    """Count *units* for a row that was charged at *at*; without a row, charge them now.
+    """Count *units* for the row *seq*, which was charged at *at*; without a row, charge them now.
 
-    Where nothing was charged at first, *at* is negative.
+    *at* is negative if nothing was charged at first, or if its time is not known.
     """
 
     want: Want
@@ -42,7 +42,7 @@ class Correction(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Admit nothing to *keys* for so many *microseconds*."""
+    """Grant nothing of *keys* for so many *microseconds*."""
 
     keys: tuple[str, ...]
     microseconds: int
@@ -56,10 +56,11 @@ class Ticket(NamedTuple):
 
 
 class Remembered(NamedTuple):
-    """Buckets in whose lines no ticket stands, as an operation left them in the store.
+    """Buckets without tickets in their lines, as an operation left them in the store.
 
-    They need not be read again while the store has this *version*: no other connection has
-    written. After another operation of our own that writes to them, they must be forgotten.
+    They need not be read again while the store has this *version*, because then no other
+    connection has written. Another operation of our own does not change the version: after it they
+    must be forgotten.
     """
 
     version: int | None
@@ -77,15 +78,15 @@ class Work(NamedTuple):
     rejoining: Sequence[Ticket] = ()
     renews: bool = False
     known: frozenset[int] | None = None
-    """Our own tickets, when the store may hold others of ours that no caller waits for."""
+    """Tickets of *owner* that callers wait with, if the store may hold others of *owner*."""
     standing: Sequence[Want] = ()
-    """Rules of our own callers that wait in these buckets' lines: they are still named."""
+    """Rules of callers of this process that wait in these buckets' lines: still in force."""
     remembered: Remembered | None = None
-    """What the last operation left. This one changes it, and it is true again once `Done`."""
+    """Buckets from the last operation. This one changes them in place and returns them."""
 
 
 class Granted(NamedTuple):
-    """All wants were charged at *at*: (bucket, row, units) for each of them that charges."""
+    """All wants were charged at *at*; *rows* has (bucket, row, units) for each that charges."""
 
     at: int
     rows: tuple[tuple[int, int, int] | None, ...]
@@ -94,8 +95,8 @@ class Granted(NamedTuple):
 class Waits(NamedTuple):
     """Nothing was charged: ask again in *wait* microseconds.
 
-    *wait* is None while an earlier ticket of the same process comes first. *behind* tells whether
-    a ticket of another process does.
+    *wait* is None while an earlier ticket of the same process is first in line. *behind* tells
+    whether any other ticket is.
     """
 
     ticket: int
@@ -114,7 +115,7 @@ Verdict = Granted | Waits | Refused
 
 @dataclass(slots=True)
 class Done:
-    """What came of a `Work`: one verdict for each request, one row or None for each correction."""
+    """The results of a `Work`: a verdict for each request, a row or None for each correction."""
 
     now: int
     verdicts: list[Verdict] = field(default_factory=list)
@@ -122,5 +123,5 @@ class Done:
     use: list[tuple[str, int, int]] = field(default_factory=list)
     """Key, units that count, and when all of them will have expired."""
     forgotten: bool = False
-    """Our owner had been taken for dead, so its tickets must join the lines again."""
+    """The lease of the owner had expired, so its tickets must join their lines again."""
     remembered: Remembered | None = None

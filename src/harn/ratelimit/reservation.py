@@ -1,4 +1,4 @@
-"""What a grant holds in a store: rows that can be corrected, or counted from a later moment."""
+"""The rows that a grant has charged: they can be corrected, or counted from a later time on."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class StoredReservation:
         self._at = got.at
         self._began = store_limiter.clock.monotonic()
         read_now = store_limiter.read_now
-        if read_now is not None and got.at >= 0:  # the answer may have been on its way for a while
+        if read_now is not None and got.at >= 0:  # the loop may have read the answer late
             self._began -= (read_now() - got.at) / 1e6
         self._wants = wants
         self._rows = got.rows
 
     async def settle(self, actual: Mapping[str, int]) -> bool:
-        """Correct what was charged; false when the window has passed."""
+        """Correct the units that were charged, by key; false when the window has passed."""
         corrections: dict[int, Correction] = {}
         for number, (want, row) in enumerate(zip(self._wants, self._rows, strict=True)):
             if want.key not in actual:
@@ -56,9 +56,9 @@ class StoredReservation:
         return any(found is not None for found in landed)
 
     async def renew(self) -> bool:
-        """Count from now on what was charged before; false when it no longer counts.
+        """Count the units from now on; false when they no longer count.
 
-        It never stops counting in between. Cancelling may leave it counted twice for a window.
+        They never stop counting in between. Cancelling may leave them counted twice for a window.
         """
         held = [(number, row) for number, row in enumerate(self._rows) if row is not None]
         if not held:
@@ -80,7 +80,7 @@ class StoredReservation:
 
     @property
     def age(self) -> float:
-        """Seconds since it was charged, as far as our clock can tell."""
+        """Seconds since the units were charged, by our clock."""
         return self._store_limiter.clock.monotonic() - self._began
 
     def _has_passed(self, want: Want) -> bool:

@@ -1,8 +1,8 @@
-"""What a provider's answer says about coming back: pure, by duck typing, for any client.
+"""How long a provider's response asks callers to wait, and which errors may pass, for any client.
 
-Known are `Retry-After` (seconds or a date), `retry-after-ms`, OpenAI's `x-ratelimit-remaining-*`
-and `x-ratelimit-reset-*`, and Anthropic's `anthropic-ratelimit-*-remaining` and `-reset`. A
-remaining count only matters when it is 0. What cannot be read is left out.
+These headers are read: `Retry-After` (seconds or a date), `retry-after-ms`, OpenAI's
+`x-ratelimit-remaining-*` and `x-ratelimit-reset-*`, Anthropic's `anthropic-ratelimit-*-remaining`
+and `-reset`. A remaining count only matters when it is 0. A value that cannot be read is ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from harn.clock import from_iso
 from harn.errors import HarnError, InvalidOption
 
 RETRYABLE = frozenset({408, 425, 429, 502, 503, 504, 529})
-"""Timeouts, too early, too many requests, a gateway in trouble, unavailable, overloaded."""
+"""Timeout, too early, too many requests, bad gateway, unavailable, gateway timeout, overloaded."""
 TRANSIENT = frozenset(
     {
         "APIConnectionError",
@@ -42,17 +42,17 @@ TRANSIENT = frozenset(
         "WriteTimeout",
     }
 )
-"""Names of client libraries' errors that mean the network or a timeout."""
+"""Names of errors of client libraries that mean a network failure or a timeout."""
 
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def wait_in(hint: object, now_ms: int) -> float | None:
-    """Return how many seconds *hint* asks to wait, or None when it says nothing of it.
+    """Return how many seconds *hint* asks to wait, or None if it names no time.
 
     A hint is a number of seconds, a timedelta, the text of a header, a mapping of headers, or
-    anything that has `headers` or a `response` with them.
+    any object that has `headers` or a `response` with them.
 
     >>> wait_in("12", 0), wait_in({"Retry-After": "2"}, 0), wait_in("6m0s", 0)
     (12.0, 2.0, 360.0)
@@ -73,7 +73,7 @@ def wait_in(hint: object, now_ms: int) -> float | None:
 
 
 def headers_of(thing: object) -> dict[str, str] | None:
-    """Return the headers of a response, an error or a mapping, in lower case; None without any."""
+    """Return the headers of a response, an error or a mapping, names in lower case, or None."""
     for found in (
         thing,
         getattr(thing, "headers", None),
@@ -86,7 +86,7 @@ def headers_of(thing: object) -> dict[str, str] | None:
 
 
 def wait_in_headers(headers: Mapping[str, str], now_ms: int) -> float | None:
-    """Return the longest wait that *headers*, in lower case, ask for."""
+    """Return the longest wait in seconds that *headers*, with names in lower case, ask for."""
     if (text := headers.get("retry-after-ms")) is not None and _is_number(text):
         return max(0.0, float(text) / 1000)
     if (text := headers.get("retry-after")) is not None:
@@ -109,7 +109,7 @@ def _exhausted(headers: Mapping[str, str], now_ms: int) -> Iterator[float | None
 
 
 def _moment(text: str, now_ms: int) -> float | None:
-    """Read seconds, a duration such as `6m0s`, or a date, as seconds from now."""
+    """Read seconds, a duration such as `6m0s`, or a date; return the seconds from now."""
     text = text.strip()
     if _is_number(text):
         return float(text)
@@ -131,7 +131,7 @@ def _is_number(text: str) -> bool:
 
 
 def status_of(error: object) -> int | None:
-    """Return the HTTP status that *error* carries, wherever its library keeps it."""
+    """Return the HTTP status of *error*, from the attributes that client libraries use."""
     for thing in (error, getattr(error, "response", None)):
         for name in ("status_code", "status", "code"):
             status: Any = getattr(thing, name, None)
@@ -141,9 +141,9 @@ def status_of(error: object) -> int | None:
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Tell whether trying again may help: rate limits, overload, the network, timeouts.
+    """Tell whether a retry may help: after rate limits, overload, network errors and timeouts.
 
-    Never a cancel or a deadline. An error of ours may, when it says so itself (`retryable`).
+    Never after a cancel or a deadline. An error of harn says so itself (`retryable`).
 
     >>> is_retryable(ConnectionResetError()), is_retryable(ValueError())
     (True, False)

@@ -1,11 +1,10 @@
-"""The rules that callers have named for one key: how long each holds, and what counts for it.
+"""The rules that callers have named for one key: how long each is in force, and which rows count.
 
-A rule is a limit and a span: at most *limit* units in any *span*. Every rule that was named holds
-for all callers. It stays in force until the longest span in force has passed since the last
-request that named it, whether that request was granted or not. A rule that another one implies
-need not be kept.
+A rule is a limit and a span: at most *limit* units in any *span*. Every rule that a request has
+named holds for all callers. It stays in force until the longest span in force has passed since the
+last request that named it, granted or not. A rule that another one implies is not kept.
 
-Nothing here awaits, reads a clock or knows a store. Times are whole microseconds.
+Nothing here awaits, reads a clock or uses a store. Times are whole microseconds.
 """
 
 from __future__ import annotations
@@ -14,17 +13,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 MOST_RULES = 32
-"""Rules that a bucket keeps; of more, the two that were named first become one, the stricter."""
+"""Rules that a bucket keeps. Beyond that, the two named longest ago become one stricter rule."""
 
 Row = tuple[int, int, int]
-"""A charged row as it is stored: its number, the instant it expires, its units."""
+"""A charged row as it is stored: its number, the time it expires, its units."""
 
 
 @dataclass(slots=True, eq=False)
 class Rule:
-    """At most *limit* units in any *span*, last named at *named*, with the rows that count for it.
+    """At most *limit* units in any *span*, last named at *named*.
 
-    *live* is the sum of those rows, *head* the oldest of them, *head_us* when it stops counting.
+    *live* is the sum of the rows that count for it, *head* the oldest of these rows, *head_us* the
+    time when that row stops counting.
     """
 
     limit: int
@@ -35,10 +35,10 @@ class Rule:
     head_us: int = 0
 
     def drop_expired(self, rows: Iterable[Row], now: int, lag: int) -> bool:
-        """Stop counting those of *rows*, which begin at the head, that have left the span.
+        """Stop counting those of *rows* that have left the span; the first of *rows* is the head.
 
-        A row leaves it *lag* before the instant it is stored with. False when all of them had
-        left, so that the following ones must be looked at too.
+        A row leaves the span *lag* before the time that it is stored with. False when all of
+        them have left, so that the following rows must be read too.
         """
         for number, expires, units in rows:
             if expires - lag > now:
@@ -49,14 +49,14 @@ class Rule:
         return False
 
     def implies(self, other: Rule) -> bool:
-        """Tell whether *other* holds by itself for as long as this rule does."""
+        """Tell whether *other* cannot be broken while this rule is in force and kept."""
         return self.limit <= other.limit and self.span >= other.span and self.named >= other.named
 
 
 def ends(rules: Sequence[Rule]) -> list[tuple[int, Rule]]:
-    """Return when each of *rules* is no longer in force, first to last, if none is named again.
+    """Return when each of *rules* ends, first to last, if none of them is named again.
 
-    A short rule holds as long as the longest one does:
+    A rule with a short span stays in force for the longest span:
 
     >>> [at for at, _ in ends([Rule(5, 1000, named=0), Rule(40, 20_000, named=100)])]
     [20000, 20100]
@@ -88,12 +88,12 @@ def without_implied(rules: Sequence[Rule], newest: Rule) -> list[Rule]:
 
 
 def read_rules(text: str, longest: Rule) -> list[Rule]:
-    """Read the rules of a bucket that has several: *longest* from its columns, others from *text*.
+    """Return the rules of a bucket that has several: *longest*, and those written in *text*.
 
-    A rule that an earlier version wrote has no sums: it begins with those of the longest.
+    A rule that an earlier version wrote has no sum: it begins with that of the longest.
     """
     first, *parts = text.split(";")
-    if "," in first:  # written by an earlier version, without sums, in the order they were granted
+    if "," in first:  # written by an earlier version: no time of *longest*, and no sums
         parts = [first, *parts]
     else:
         longest.named = int(first)
@@ -108,7 +108,7 @@ def read_rules(text: str, longest: Rule) -> list[Rule]:
 
 
 def write_rules(named: int, others: Iterable[Rule]) -> str:
-    """Write the rules beside the longest, which was last named at *named*."""
+    """Return *others* as text, after the time *named* when the longest rule was last named."""
     parts = [
         f"{rule.limit},{rule.span},{rule.named},{rule.live},{rule.head},{rule.head_us}"
         for rule in others

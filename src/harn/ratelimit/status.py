@@ -1,4 +1,4 @@
-"""What `harn ratelimit ls` shows of each bucket: use, rules, waiting callers, when units free."""
+"""The rows of `harn ratelimit ls`: use, rules, waiting callers, and when units become free."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BucketStatus(SparseRecord):
     """One bucket of one store; *frees_at* is when the oldest reservation stops counting.
 
     *rules* are all rules in force for its key, the longest window first. *limit* and *window_ms*
-    are those of the longest window, and *used* is what counts in it.
+    are those of the longest window, and *used* is the sum of the units that count in it.
     """
 
     store: str
@@ -51,7 +51,7 @@ class BucketStatus(SparseRecord):
 
     def as_dict(self) -> dict[str, Any]:
         """Return every field that has a value, JSON-ready."""
-        # Slots make a second class of the dataclass, so super() needs to be told which one.
+        # slots=True replaces the class by a second one, which a plain super() does not find.
         found = super(BucketStatus, self).as_dict()
         return {**found, "rules": [each.as_dict() for each in self.rules]}
 
@@ -97,7 +97,7 @@ def _status(shown: str, use: limits.BucketUse, now: int, wall: int) -> BucketSta
 
 
 def _rules(use: limits.BucketUse, now: int) -> tuple[RuleStatus, ...]:
-    """Return the rules in force, the longest window first; the last ones that were, if none is."""
+    """Return the rules in force, the longest window first; if none is, those that were last."""
     if not use.limit:
         return ()
     longest = Rule(use.limit, use.span_us, use.until_us - use.span_us)

@@ -1,30 +1,31 @@
-"""The limiter of one store: gathers what callers of this process want, and carries it out.
+"""The limiter of one store: collects what callers of this process want, and carries it out.
 
-Everything that is wanted between two operations goes into the next one (`transaction.py`), so
-sixty-four acquires cost one transaction. There is no task here: the end of an operation, a timer
+Everything that is asked for during one operation goes into the next one (`transaction.py`), so
+that sixty-four acquires cost one transaction. No task runs here: the end of an operation, a timer
 or a new caller begins the next operation.
 
 A caller that is alone is served at once, on the loop's own thread, if the store can do that
-without taking long (`try_now`). It asks as a caller that does not wait. If there is no room, it
-joins the others.
+quickly (`try_now`). It first asks without a ticket. If there is no room, it asks again like all
+other callers and waits in line.
 
-Of the callers that wait, only the first in every line are asked for again: at the time that the
-last answer gave, and at least every `POLL` seconds where other processes share the store, because
-one of them may have released units. Nothing in the store is locked while a caller waits.
+Only the first callers of each line are asked for again: at the time that the last answer gave,
+and at least every `POLL` seconds if other processes share the store, because one of them may have
+released units. Nothing in the store is locked while a caller waits.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from harn.batcher import Batcher, Entry, Landing
 from harn.clock import resolve
 from harn.errors import HarnError, StorageBusy
 from harn.graceful import asked, raise_if_asked
+from harn.ratelimit.bucket_use import BucketUse
+from harn.ratelimit.limiter_batch import Barrier, Corrections, Item, weight, work_of
 from harn.ratelimit.process_identity import is_gone
 from harn.ratelimit.records import (
     Asking,
@@ -42,7 +43,7 @@ from harn.ratelimit.records import (
 )
 from harn.ratelimit.transaction import carry_out
 from harn.ratelimit.waiting_callers import Caller, WaitingCallers
-from harn.ratelimit.wake_times import EPSILON, WakeTimes, pause_after
+from harn.ratelimit.wake_times import WakeTimes, pause_after
 from harn.storage import limits
 from harn.sync import CLOSED, GONE, GRANTED, TIMED_OUT, WAITING, park
 
@@ -53,41 +54,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger("harn.ratelimit")
 
 POLL = 0.25
-"""Seconds after which the first caller of a line asks again, whatever it was told."""
+"""Seconds after which the first caller of a line is asked for again at the latest."""
 RENEW = 1.0
 """Seconds between two renewals of our lease, while callers wait."""
 BATCH = 512
-"""Callers that one operation asks for at most, besides those that wait already."""
+"""New callers that one operation asks for at most."""
 FEW = 16
-"""Buckets of a request that may be served on the loop's thread."""
-SWEEP = 60.0
-"""Seconds between two sweeps of unused buckets."""
-FORGET_US = 3_600_000_000
-"""Microseconds after which an unused bucket is swept."""
+"""Buckets of a request that may be carried out on the loop's thread; more take too long."""
 NOTHING = Remembered(None, {})
-MOST_SHOWN = 1000
-"""Buckets whose use is remembered for the metrics."""
-
-
-class Corrections(NamedTuple):
-    """Corrections that are carried out together."""
-
-    corrections: Sequence[Correction]
-
-
-class Barrier(NamedTuple):
-    """Asks for nothing; its answer comes once everything asked for before has been tried."""
-
-
-Item = Caller | Corrections | Pause | Ticket | Barrier
-"""What an operation can be asked for; a ticket is one that leaves its lines."""
 
 
 class StoreLimiter:
-    """Everything that callers of this process want of one store, which is shown as *shown*.
+    """The requests of this process to one store, which grants and errors show as *shown*.
 
-    The store's own time counts unless *read_now* gives another. *is_shared* tells whether other
-    processes may use the store.
+    *read_now* returns the time in microseconds; without it the store's own time is used.
+    *is_shared* tells whether other processes may use the store.
     """
 
     def __init__(
@@ -105,25 +86,23 @@ class StoreLimiter:
         self.clock = clock
         self.owner = owner
         self.read_now = read_now
-        self.use: dict[str, tuple[int, float]] = {}
-        """Units that counted at the last look, and until when (by our clock) any will."""
+        self.use = BucketUse(store, clock.monotonic())
         self._is_shared = is_shared
         self._callers = WaitingCallers()
         loop = asyncio.get_running_loop()
         self._batcher: Batcher[Item] = Batcher(
-            loop, self._start, self._read, most=BATCH, weigh=_weigh, failed=self._failed
+            loop, self._start, self._read, most=BATCH, weigh=weight, failed=self._failed
         )
         self._times = WakeTimes(clock, self._batcher.begin)
         self._renewed = float("-inf")
         """When our lease was last renewed."""
         self._must_rejoin = False
+        """Whether our tickets may have been removed, so that they must join their lines again."""
         self._may_have_strays = False
-        """Whether an operation has failed: it may have left tickets that we do not know of."""
-        self._swept = clock.monotonic()
-        self._is_sweeping = False
+        """Whether an operation has failed: its commit may still have stored tickets."""
         self._is_closed = False
         self._remembered = NOTHING
-        """Buckets as the last operation on this thread left them; any other makes us forget."""
+        """Buckets as the last operation on this thread left them; empty after any other."""
 
     @property
     def waiting(self) -> int:
@@ -133,7 +112,7 @@ class StoreLimiter:
     async def ask(self, wants: tuple[Want, ...], timeout: float | None) -> Granted | Refused:
         """Wait until all of *wants* are charged, or for *timeout* seconds.
 
-        Cancelling leaves the line, and releases units that were granted at that moment.
+        Cancelling leaves the line, and releases units that were granted before the cancel arrived.
         """
         self._check_open()
         if asked:
@@ -148,10 +127,10 @@ class StoreLimiter:
                     return verdict  # type: ignore[return-value]
         caller = Caller(wants, deadline, timeout != 0)
         caller.wait_as("acquire", self, asyncio.get_running_loop())
-        # Ahead of the callers that came while it looked whether it is alone.
+        # `_is_alone` waited for a turn of the loop. Callers that came meanwhile are served later.
         self._batcher.waiting.insert(place, Entry(caller, None))
         if self._batcher.is_idle and not self._batcher.was_shared:
-            self._batcher.begin()  # no other caller is likely to come in this turn of the loop
+            self._batcher.begin()  # at once: no other caller is likely to come in this turn
         else:
             self._batcher.wake()
         try:
@@ -163,7 +142,7 @@ class StoreLimiter:
         return caller.verdict
 
     async def correct(self, corrections: Sequence[Correction]) -> list[tuple[int, int] | None]:
-        """Carry *corrections* out together; each returns its row, or None when it came too late.
+        """Carry out *corrections* together; return the row of each, or None if it came too late.
 
         Cancelling does not stop them.
         """
@@ -177,12 +156,12 @@ class StoreLimiter:
         return rows
 
     async def pause(self, keys: Sequence[str], microseconds: int) -> None:
-        """Admit nothing to *keys* for a while, in every process. Cancelling does not stop it."""
+        """Grant nothing of *keys* for so long, in every process. Cancelling does not stop it."""
         self._check_open()
         await self._carried_out(Pause(tuple(keys), microseconds))
 
     async def aclose(self) -> None:
-        """Leave every line; callers that still wait get an error."""
+        """Remove our tickets from every line; callers that still wait raise an error."""
         if self._is_closed:
             return
         self._is_closed = self._batcher.is_held = True
@@ -197,7 +176,10 @@ class StoreLimiter:
             try:
                 await self.store.run(lambda: limits.drop_owner(self.owner))
             except HarnError as error:
-                logger.warning("this process's tickets were not removed: %s", error)
+                logger.warning(
+                    "rate limits: tickets of this process were not removed, and expire soon: %s",
+                    error,
+                )
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -206,7 +188,7 @@ class StoreLimiter:
     async def _carried_out(self, item: Item) -> Any:
         answer = self._batcher.ask(item)
         try:
-            # Not awaited itself: a cancelled answer would take the item back.
+            # `await answer` would pass a cancel on to the answer, and that withdraws the item.
             await asyncio.wait((answer,))
         except asyncio.CancelledError:
             answer.add_done_callback(_ignore_failure)
@@ -216,9 +198,9 @@ class StoreLimiter:
     # -- alone: at once, on this thread
 
     async def _is_alone(self, buckets: int) -> bool:
-        """Tell, a turn of the loop later, whether no other caller of this process wants anything.
+        """Wait for one turn of the loop; tell whether no other caller came in it, or waits.
 
-        Callers that come in that turn are served after this one. Cancelling leaves nothing behind.
+        Callers that came in that turn are served after this one. Cancelling leaves nothing behind.
         """
         is_quick = self.store.runs_here and buckets <= FEW
         if not is_quick or not self._is_quiet():
@@ -239,19 +221,19 @@ class StoreLimiter:
     def _carry_out_here(
         self, asking: Sequence[Asking] = (), corrections: Sequence[Correction] = ()
     ) -> Done | None:
-        """Carry it out between two awaits; None, and nothing was done, if that may take long."""
+        """Carry it out without an await; None, and nothing is done, if that could take long."""
         remembered, self._remembered = self._remembered, NOTHING
         work = Work(
             self.owner,
             asking,
             corrections,
             known=self._known_tickets(),
-            remembered=None if self._is_sweeping else remembered,
+            remembered=None if self.use.is_sweeping else remembered,
         )
         done = self.store.try_now(lambda: carry_out(work, self.read_now, is_gone))
         if done is not None:
-            self._remembered = done.remembered or NOTHING
-            self._note_use(done, self.clock.monotonic())
+            begins_sweep = self.use.note(done, self.clock.monotonic())
+            self._remembered = NOTHING if begins_sweep else done.remembered or NOTHING
         return done
 
     # -- one operation after the other
@@ -266,7 +248,8 @@ class StoreLimiter:
                 resolve(entry.answer)  # type: ignore[arg-type]
             self._set_timer()
             return False
-        work = self._work(batch, now, renews, rejoins)
+        known = self._known_tickets()
+        work = work_of(batch, self.owner, self._callers, known, now, renews=renews, rejoins=rejoins)
         self._must_rejoin = False
         self._remembered = NOTHING
         if renews:
@@ -275,7 +258,7 @@ class StoreLimiter:
         return True
 
     def _choose_callers(self, batch: list[Entry[Item]]) -> None:
-        """Put the callers that are due before those in *batch*, which loses the cancelled ones."""
+        """Put the callers that are due first in *batch*, and remove cancelled callers from it."""
         self._callers.due.update(dict.fromkeys(self._times.take_due()))
         due = self._callers.take_due()
         kept = [each for each in batch if type(each.item) is not Caller or each.item.state != GONE]
@@ -285,32 +268,14 @@ class StoreLimiter:
             if type(entry.item) is Caller:
                 entry.item.is_asked = True
 
-    def _work(self, batch: list[Entry[Item]], now: float, renews: bool, rejoins: bool) -> Work:
-        items: defaultdict[type, list[Any]] = defaultdict(list)
-        for entry in batch:
-            items[type(entry.item)].append(entry.item)
-        callers: list[Caller] = items[Caller]
-        keys = {want.key for caller in callers for want in caller.wants} if self._callers else ()
-        return Work(
-            self.owner,
-            [_asking(caller, now) for caller in callers],
-            [each for together in items[Corrections] for each in together.corrections],
-            items[Pause],
-            items[Ticket],
-            self._callers.tickets if rejoins else (),
-            renews,
-            self._known_tickets(),
-            self._callers.rules_of(keys),
-        )
-
     def _known_tickets(self) -> frozenset[int] | None:
-        """Return our tickets, if the store may hold others of ours."""
+        """Return the tickets that callers wait with, if the store may hold others of ours."""
         if not self._may_have_strays:
             return None
         return frozenset(ticket.number for ticket in self._callers.tickets)
 
     def _read(self, batch: list[Entry[Item]], done: Done) -> list[Any]:
-        """Tell each caller its verdict, and return the result of everything else."""
+        """Pass each caller its verdict, and return the results of all other items."""
         now = self.clock.monotonic()
         verdicts, rows = iter(done.verdicts), iter(done.corrected)
         results: list[Any] = []
@@ -326,7 +291,7 @@ class StoreLimiter:
         for caller in callers:
             if caller.ticket is not None and caller.ask_at is None and caller.state == WAITING:
                 self._plan_if_first(caller, now)
-        self._note_use(done, now)
+        self.use.note(done, now)  # `_remembered` is empty already: see `_start`
         self._must_rejoin = done.forgotten
         if self._batcher.waiting or self._callers.due or self._must_rejoin:
             self._batcher.wake()
@@ -340,7 +305,7 @@ class StoreLimiter:
             if caller.ticket is None:
                 caller.ticket = verdict.ticket
                 self._callers.add(caller)
-                self._renewed = now  # joining has told the store that we live
+                self._renewed = now  # an operation that joins a line renews our lease
             self._callers.due.pop(caller, None)
             if caller.state == GONE:
                 self._leave(caller)
@@ -360,12 +325,12 @@ class StoreLimiter:
         self._times.plan(caller, now + pause)
 
     def _plan_if_first(self, caller: Caller, now: float) -> None:
-        """Ask soon for *caller*, if the caller that it was told to wait for has left meanwhile."""
+        """Ask soon for *caller*, if the earlier caller of this process has left the line."""
         if self._callers.is_first(caller):
             self._plan(caller, Waits(0, 0, True), now)
 
     def _failed(self, entries: list[Entry[Item]], error: BaseException) -> None:
-        """Fail the callers of an operation that failed; keep what no caller waits for."""
+        """Fail the callers of an operation that failed; try all other items again."""
         if isinstance(error, asyncio.CancelledError):
             error = HarnError("the store was closed")
         self._may_have_strays = self._must_rejoin = True
@@ -389,7 +354,7 @@ class StoreLimiter:
             self._leave(caller)
 
     def _set_timer(self) -> None:
-        """Begin the next operation when a caller is due, our lease is, or a retry is."""
+        """Begin the next operation when a caller, our lease or a retry is due."""
         if self._is_closed:
             return
         also_at = None
@@ -403,7 +368,7 @@ class StoreLimiter:
     # -- what a caller leaves behind
 
     async def _withdraw(self, caller: Caller) -> None:
-        """Undo what *caller*, whose wait was interrupted, has in the store; wait until it is done.
+        """Remove what a cancelled *caller* has in the store, and wait until that is done.
 
         A caller that no operation has asked for yet has nothing there.
         """
@@ -413,7 +378,7 @@ class StoreLimiter:
             assert isinstance(caller.verdict, Granted)
             self._release(caller, caller.verdict)
         elif caller.is_asked:
-            pass  # released, or out of the line again, when the operation ends
+            pass  # `_take_verdict` releases its units or its ticket when the operation ends
         elif caller.ticket is not None:
             self._leave(caller)
         else:
@@ -423,11 +388,11 @@ class StoreLimiter:
             try:
                 await asyncio.wait((undone,))
             except asyncio.CancelledError:
-                continue  # the cancel that brought us here is raised all the same
+                continue  # `ask` raises the first cancel again after this
         _ignore_failure(undone)
 
     def _release(self, caller: Caller, granted: Granted) -> None:
-        """Release the units that *caller*, which has been cancelled, was granted."""
+        """Release the units that were granted to *caller*, which has been cancelled."""
         corrections = [
             Correction(want, row[0], row[1], granted.at, 0)
             for want, row in zip(caller.wants, granted.rows, strict=True)
@@ -443,39 +408,8 @@ class StoreLimiter:
         self._undo(Ticket(caller.ticket, caller.wants))
 
     def _undo(self, item: Corrections | Ticket) -> None:
-        # First, so that it comes before the barrier of the caller that waits for it.
+        # At the front, so that it is carried out before the barrier that `_withdraw` waits for.
         self._batcher.waiting.appendleft(Entry(item, None))
-
-    # -- beside the callers
-
-    def _note_use(self, done: Done, now: float) -> None:
-        for key, live, tail in done.use:
-            if key in self.use or len(self.use) < MOST_SHOWN:
-                self.use[key] = (live, now + (tail - done.now) / 1e6)
-        if now - self._swept >= SWEEP:
-            self._swept = now
-            self._sweep(done.now)
-
-    def _sweep(self, store_now: int) -> None:
-        """Have buckets removed from the store that were not used for long."""
-        self._is_sweeping, self._remembered = True, NOTHING
-        swept = self.store.submit(lambda: limits.sweep(store_now - FORGET_US))
-        swept.add_done_callback(self._end_sweep)
-
-    def _end_sweep(self, swept: asyncio.Future[int]) -> None:
-        self._is_sweeping = False
-        if not swept.cancelled() and (error := swept.exception()) is not None:
-            logger.debug("old buckets were not swept: %s", error)
-
-
-def _weigh(item: Item) -> tuple[int, int]:
-    """Count callers only: what corrects, pauses or leaves is never held up by a full batch."""
-    return (1 if type(item) is Caller else 0), 0
-
-
-def _asking(caller: Caller, now: float) -> Asking:
-    stays = caller.stays and (caller.deadline is None or now + EPSILON < caller.deadline)
-    return Asking(caller.wants, caller.ticket, stays)
 
 
 def _fail(caller: Caller, error: BaseException) -> None:
@@ -490,6 +424,6 @@ def _left() -> HarnError:
 
 
 def _ignore_failure(answer: asyncio.Future[Any]) -> None:
-    """Retrieve the error of *answer*, so that asyncio does not log it: no caller waits for it."""
+    """Retrieve the error of *answer*, which no caller reads, so that asyncio does not log it."""
     if not answer.cancelled():
         answer.exception()

@@ -1,7 +1,7 @@
-"""A bucket's window together with its rows in the store: expire, correct, and look ahead.
+"""Operations on a bucket's window that need its rows in the store: expire, correct, look ahead.
 
-The arithmetic is `window.py`'s. What is here reads the rows that the arithmetic needs, a page at a
-time, and writes back the few that change.
+`window.py` has the arithmetic. The operations here read the rows that it needs, a page at a time,
+and write the few that change.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from harn.ratelimit.window import Window, time_freed
 from harn.storage import Operation, limits
 
 PAGE, LARGEST_PAGE = 16, 1024
-"""Rows that are read first, and at most, in one statement."""
+"""Rows that the first statement reads, and the most that one statement reads."""
 MOST_ROWS = 4096
-"""Rows walked to tell when there will be room; beyond, the answer is too early, never too late."""
+"""Rows read to tell when there will be room; with more, the answer is too early, never too late."""
 
 
 def bring_up_to_date(window: Window, now: int) -> Operation[None]:
-    """Drop the rules and the rows of *window* that no longer count at *now*."""
+    """Drop the rules of *window* that have ended at *now*, and the rows that have expired."""
     shift, cut = window.settle_in(now)
     yield from _shift(window, shift)
     if cut is not None and window.head < window.spilled:
@@ -29,14 +29,14 @@ def bring_up_to_date(window: Window, now: int) -> Operation[None]:
 
 
 def add_rule(window: Window, want: Want, now: int) -> Operation[None]:
-    """Put the rule of *want* in force, which *window* does not have yet."""
+    """Put the rule of *want*, which *window* does not have yet, in force."""
     shift = window.add_rule(want.limit, want.span, now)
     yield from _shift(window, shift)
     yield from _expire_others(window, now)
 
 
 def correct_row(window: Window, correction: Correction) -> Operation[tuple[int, int] | None]:
-    """Count other units for a row that was charged; None if it no longer counts."""
+    """Correct the units of a charged row; return the row, or None if it no longer counts."""
     _, bucket, seq, _, units = correction
     if seq is None or window.id != bucket or seq < window.head:
         return None
@@ -101,7 +101,7 @@ def _expire_others(window: Window, now: int) -> Operation[None]:
 
 
 def _rows(window: Window, first: int, count: int) -> Operation[list[Row]]:
-    """Read rows from number *first* on: those written out, then those in the bucket."""
+    """Read rows from number *first* on: those in rows of their own, then those in the bucket."""
     if first < window.spilled:
         rows = yield from limits.rows_from(window.id, first, count)
         if rows:

@@ -1,7 +1,7 @@
 """The callers of this process that wait for units, in the order of each bucket's line.
 
-Each of them has a ticket, which stands in the lines that the store keeps. The queues here repeat
-our part of those lines, so that only the first callers in a line need to be asked for.
+Each of them has a ticket in the lines that the store keeps. The queues here repeat the part of
+those lines that belongs to this process, so that only the first callers of a line are asked for.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from harn.ratelimit.records import Granted, Refused, Ticket, Want
 from harn.sync import WAITING, Waiter, WaitQueue
 
 TOGETHER = 64
-"""How many callers that wait in one line are asked for in one operation."""
+"""Callers of one line that are asked for in one operation."""
 
 
 class Caller(Waiter):
     """One acquire under way: what it wants until *deadline*, and its ticket once it has one.
 
     Its state is WAITING until it has a *verdict* (GRANTED or TIMED_OUT), has failed (CLOSED), or
-    was cancelled (GONE). Units that a cancelled caller is granted nevertheless are released.
+    was cancelled (GONE). If units are granted to a cancelled caller, they are released.
     """
 
     ticket: int | None = None
@@ -29,14 +29,14 @@ class Caller(Waiter):
     is_asked = False
     """Whether the operation under way asks for it."""
     ask_at: float | None = None
-    """When it is asked for again; None while an earlier caller of this process comes first."""
+    """When it is asked for again; None while an earlier caller of this process is served first."""
     backoff = 0.0
 
     def __init__(self, wants: tuple[Want, ...], deadline: float | None, stays: bool) -> None:
         self.wants = wants
         self.deadline = deadline
         self.stays = stays
-        """Whether it waits at all, rather than asking once."""
+        """Whether it waits if there is no room; otherwise it is asked for once."""
 
 
 class WaitingCallers:
@@ -48,7 +48,7 @@ class WaitingCallers:
         self._all: dict[Caller, None] = {}
         self._queues: dict[str, WaitQueue[Caller]] = {}
         self._rules: dict[str, Counter[Want]] = {}
-        """The rules that they name, each as what a request for one unit wants."""
+        """By key, the rules that they name, each written as the `Want` of one unit."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -58,7 +58,7 @@ class WaitingCallers:
 
     @property
     def lines(self) -> int:
-        """In how many buckets' lines they wait."""
+        """The number of lines in which they wait."""
         return len(self._queues)
 
     @property
@@ -67,7 +67,7 @@ class WaitingCallers:
         return [Ticket(each.ticket, each.wants) for each in self._all if each.ticket is not None]
 
     def rules_of(self, keys: Iterable[str]) -> list[Want]:
-        """Return the rules that those who wait in the lines of *keys* name."""
+        """Return the rules that the callers in the lines of *keys* name."""
         if not self._rules:
             return []
         return [rule for key in keys if key in self._rules for rule in self._rules[key]]
@@ -118,7 +118,7 @@ class WaitingCallers:
         return all(self._queues[want.key].first() is caller for want in caller.wants if want.charge)
 
     def take_due(self) -> list[Caller]:
-        """Take the callers that are due, and some that stand behind them, by ticket."""
+        """Take the callers that are due, and some that wait behind them, in order of ticket."""
         if not self.due:
             return []
         found = self.due

@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from harn.clock import Clock, Timer
 
 SOONEST, LATEST = 0.001, 0.032
-"""Seconds between two looks at a line in which another process's turn has come."""
+"""Seconds between two requests while there is room, but a ticket of another process is first."""
 EPSILON = 1e-9
-"""Seconds that a timer may come early, by the rounding of floats."""
+"""Seconds that a timer may fire early, because floats are rounded."""
 
 
 def pause_after(verdict: Waits, backoff: float, longest: float | None) -> tuple[float, float]:
     """Return the seconds until a caller is asked for again, and the backoff to remember.
 
-    There is room now but another process comes first: look again soon, then less often. No pause
-    is longer than *longest*, if there is one.
+    If there is room now but a ticket of another process is first, ask again soon, then less and
+    less often. No pause is longer than *longest*, if that is given.
 
     >>> pause_after(Waits(7, 2_000_000, behind=False), 0.0, 0.25)
     (0.25, 0.0)
@@ -40,7 +40,7 @@ def pause_after(verdict: Waits, backoff: float, longest: float | None) -> tuple[
 
 
 class WakeTimes:
-    """The times at which callers are asked for again, and the clock's one timer for the next."""
+    """The times at which callers are asked for again, and one timer for the first of them."""
 
     def __init__(self, clock: Clock, wake: Callable[[], None]) -> None:
         self._clock = clock
@@ -57,7 +57,7 @@ class WakeTimes:
             caller.ask_at = None
             return
         caller.ask_at = at
-        self._count += 1  # callers cannot be compared, so no two entries may tie before them
+        self._count += 1  # a tie-breaker: the heap would otherwise compare callers
         heapq.heappush(self._times, (at, self._count, caller))
 
     def take_due(self) -> list[Caller]:
@@ -73,7 +73,7 @@ class WakeTimes:
     def set_timer(self, also_at: float | None) -> None:
         """Wake at the first of these times, or at *also_at* if that comes first."""
         while self._times and self._times[0][2].ask_at != self._times[0][0]:
-            heapq.heappop(self._times)  # planned again, or no longer waiting
+            heapq.heappop(self._times)  # replaced by a later plan, or the caller no longer waits
         when = self._times[0][0] if self._times else None
         if also_at is not None:
             when = also_at if when is None else min(when, also_at)
@@ -86,7 +86,7 @@ class WakeTimes:
             self._timer = (when, self._clock.call_at(when, self._ring))
 
     def cancel(self) -> None:
-        """Wake no more."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer[1].cancel()
             self._timer = None

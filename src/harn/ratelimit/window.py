@@ -1,24 +1,24 @@
-"""The arithmetic of a sliding window: what is used, what still fits, and when more will.
+"""The arithmetic of a sliding window: units in use, room for more, and when there will be room.
 
-A bucket is a queue of charged rows, numbered without gaps, each with the instant at which it stops
-counting. A row that is charged later never expires earlier, so only the head of the queue can
-expire, and the sum of what counts is kept instead of recomputed: charging, expiring and refusing
+A bucket is a queue of charged rows, numbered without gaps, each with the time when it expires. A
+row that is charged later never expires earlier, so rows expire at the head of the queue only, and
+the sum of the rows that count is kept instead of computed again. Charging, expiring and refusing
 cost the same with ten rows in the window as with a hundred thousand.
 
 A request that names the key with another limit or span adds a *rule*, and every rule holds for all
-(`rules.py`). A row is kept for the longest span in force, which is the bucket's own; it leaves a
-shorter span so much earlier. Each of the other rules has its own head and its own sum. When the
-longest span changes, so does the instant with which every row is stored: by the same amount.
-Nearly all buckets have one rule.
+callers (`rules.py`). A row is kept for the longest span in force, which is the bucket's own; it
+leaves a shorter span earlier, by the difference. Each of the other rules has its own head and its
+own sum. When the longest span changes, the time with which each row is stored is shifted by the
+same amount. Nearly all buckets have one rule.
 
-The last few rows travel with the bucket itself and are written out, many at a time, when there are
-enough of them: charging a bucket changes one record, not two.
+The last few rows are stored in the bucket's own record. When there are enough of them, they are
+written out together as rows of their own. So a charge changes one record, not two.
 
-A clock that was set back leaves rows that would expire too late. No row can have to live longer
-than one span from now, so they are cut back to that: nothing is admitted too early, and no
-caller waits longer than a window.
+If the clock was set back, rows would expire too late. No row may count for longer than one span
+from now, so its time is reduced to that: nothing is granted too early, and no caller waits longer
+than a window.
 
-Nothing here awaits, reads a clock or knows a store. Times are whole microseconds.
+Nothing here awaits, reads a clock or uses a store. Times are whole microseconds.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from typing import Any
 from harn.ratelimit.rules import Row, Rule, ends, read_rules, without_implied, write_rules
 
 LONGEST_PAUSE = 3_600_000_000
-"""An hour: no provider, and no damaged store, makes callers wait longer."""
+"""An hour: no provider makes callers wait longer, and no damaged store does."""
 
 SPILL = 32
-"""Rows that a bucket holds itself."""
+"""Rows in the bucket's own record, after which they are written out."""
 
 OWN = struct.Struct("<qq")
-"""A row that a bucket holds itself: the instant it expires, its units."""
+"""A row in the bucket's own record: the time it expires, its units."""
 
 
 class Window:
-    """One bucket at one instant; `open_window` makes it, `state` is what to store again."""
+    """One bucket at one instant; `open_window` reads it, and `state` is what to store."""
 
     __slots__ = (
         "changed",
@@ -93,7 +93,7 @@ class Window:
         self.tail_us = tail_us
         """When the newest row expires."""
         self.paused_us = paused_us
-        """Nothing is admitted before this: a provider asked to wait."""
+        """Nothing is granted before this time, because a provider asked to wait."""
         self.limit = limit
         self.span = span
         """With *limit* the rule with the longest span in force; both are 0 without any."""
@@ -103,17 +103,17 @@ class Window:
         """The other rules in force, none of them with a longer span."""
         if others:
             rules = read_rules(others, self._longest())
-            self.span = 0  # the rows are as the longest of them needs them
+            self.span = 0  # so that nothing is shifted: the rows are stored for the longest span
             self._set_rules(rules)
         self.spilled = spilled
-        """The first row that the bucket holds itself."""
+        """The first row in the bucket's own record."""
         self.recent = recent
-        """The rows from *spilled* on, each as `OWN` packs it."""
+        """The rows from *spilled* on, each packed with `OWN`."""
         self.changed = False
 
     @property
     def state(self) -> tuple[Any, ...]:
-        """What to store: the id, then every column but the key, in the constructor's order."""
+        """The id, then every column but the key, in the order of the constructor."""
         return (
             self.id,
             self.live,
@@ -132,7 +132,7 @@ class Window:
         )
 
     def is_settled(self, now: int) -> bool:
-        """Tell whether no row, rule or pause has expired since the last look: the usual case."""
+        """Tell whether nothing has to be brought up to date at *now*: the usual case."""
         return (
             now - self.span < self.named <= now
             and self.tail_us <= now + self.span
@@ -142,10 +142,10 @@ class Window:
         )
 
     def settle_in(self, now: int) -> tuple[int, int | None]:
-        """Drop the rules that no longer hold; the window in which none is in force is empty.
+        """Drop the rules that have ended; without any rule the window is empty.
 
-        Returns by how much the stored rows must be shifted, then the instant that they must be
-        cut back to, if there are later ones.
+        Returns by how much the times of the stored rows must be shifted, then the latest time
+        that they may have, if some have a later one.
         """
         if self.paused_us > now + LONGEST_PAUSE:
             self.paused_us = now + LONGEST_PAUSE
@@ -184,7 +184,7 @@ class Window:
         return self._set_rules(left)
 
     def has_expired(self, now: int) -> bool:
-        """Tell whether a row that is still counted has expired; if all have, stop counting."""
+        """Tell whether some rows that are counted have expired; if all have, count none."""
         if self.head == self.next or self.head_us > now:
             return False
         if self.tail_us <= now:
@@ -193,18 +193,18 @@ class Window:
         return True
 
     def behind(self, now: int) -> Iterator[tuple[Rule, int]]:
-        """Yield the other rules that still count a row which has left their span, and their lag.
+        """Yield each other rule that counts rows which have left its span, and its lag.
 
-        The lag is by how much a row leaves that span earlier than it expires.
+        A row leaves the span of the rule that much earlier than it expires.
         """
         for rule in self.others:
             if rule.head != self.next and rule.head_us <= now:
                 yield rule, self.span - rule.span
 
     def drop_expired(self, rows: Iterable[Row], now: int) -> bool:
-        """Stop counting those of *rows*, which begin at the head, that have expired.
+        """Stop counting those of *rows* that have expired; the first of *rows* is the head.
 
-        False when all of them had, so that the following ones must be looked at too.
+        False when all of them have, so that the following rows must be read too.
         """
         self.changed = True
         for number, expires, units in rows:
@@ -226,7 +226,7 @@ class Window:
     # -- the rules
 
     def name(self, limit: int, span: int, now: int) -> bool:
-        """Say that a request names this rule now; False if it is new, and `add_rule` is due."""
+        """Record that a request names this rule now; False if it must be added first."""
         if self.limit == limit and self.span == span:
             if self.named != now:
                 self.named = now
@@ -241,9 +241,9 @@ class Window:
         return False
 
     def add_rule(self, limit: int, span: int, now: int) -> int:
-        """Put a rule in force that was not; return by how much the stored rows must be shifted.
+        """Put a new rule in force; return by how much the stored rows must be shifted.
 
-        Its sum may begin with rows that have left its span: see `has_expired`.
+        Its sum may begin with rows that have left its span: see `behind`.
         """
         self.changed = True
         rule = Rule(limit, span, now, self.live, self.head, self.head_us - self.span + span)
@@ -260,7 +260,7 @@ class Window:
         return max([self.named, *(rule.named for rule in self.others)])
 
     def _set_rules(self, rules: Sequence[Rule]) -> int:
-        """Put *rules* in force; return by how much the rows have been shifted."""
+        """Put *rules* in force; return by how much the stored rows must be shifted."""
         before = self.span
         if not rules:
             self.limit = self.span = self.named = 0
@@ -281,7 +281,7 @@ class Window:
 
     @property
     def most(self) -> int:
-        """The smallest limit in force: a request is charged no more."""
+        """The smallest limit in force, and so the most that a request is charged."""
         if not self.others:
             return self.limit
         return min([self.limit, *(rule.limit for rule in self.others)])
@@ -289,14 +289,14 @@ class Window:
     def has_room(self, charge: int) -> bool:
         """Tell whether *charge* fits now under every rule.
 
-        A charge of the smallest limit or more waits for an empty window of that rule.
+        A charge of a rule's limit or more needs an empty window of that rule.
         """
         if not self.others:
             return self.live + charge <= self.limit or not self.live
         return not self.lacking(charge)
 
     def has_room_for_all(self, charge: int) -> bool:
-        """Tell whether there is room for *charge*, which is the sum of several requests'."""
+        """Tell whether there is room for *charge*, the sum of several requests."""
         return self.live + charge <= self.limit and all(
             rule.live + charge <= rule.limit for rule in self.others
         )
@@ -304,8 +304,8 @@ class Window:
     def lacking(self, charge: int, ahead: int = 0) -> list[tuple[Rule, int, int]]:
         """Return the rules under which *charge* does not fit now.
 
-        With each: when it is no longer in force, and how many units must leave its span first.
-        What others *ahead* will charge counts as if it were charged now.
+        With each: when it ends, and how many units must leave its span first. The units *ahead*,
+        which earlier requests will charge, are added to *charge*.
         """
         charge = min(charge, self.most) + ahead
         found = []
@@ -316,7 +316,7 @@ class Window:
         return found
 
     def take(self, charge: int, now: int) -> Row:
-        """Charge a row now, at most one full window; the caller has seen that it fits."""
+        """Charge a row now, with at most a full window; the caller has checked that it fits."""
         charge = min(charge, self.most)
         expires = now + self.span
         number = self.next
@@ -333,21 +333,21 @@ class Window:
         self.changed = True
         return number, expires, charge
 
-    # -- the rows that the bucket holds itself
+    # -- the rows in the bucket's own record
 
     def own_rows(self, first: int, count: int) -> list[Row]:
-        """Return at most *count* rows that the bucket holds itself, from number *first* on."""
+        """Return at most *count* rows of the bucket's own record, from number *first* on."""
         first = max(first, self.spilled)
         rows = OWN.iter_unpack(self.recent[self._place(first) : self._place(first + count)])
         return [(number, expires, units) for number, (expires, units) in enumerate(rows, first)]
 
     def own_last(self) -> int | None:
-        """Return when the newest of these expires that still counts for something."""
+        """Return when the newest of these rows that has units expires; None without any."""
         counting = [expires for expires, units in OWN.iter_unpack(self.recent) if units]
         return counting[-1] if counting else None
 
     def set_own(self, number: int, units: int) -> None:
-        """Set what one of these was charged."""
+        """Set the units of one of these rows."""
         before, after = self._place(number), self._place(number + 1)
         expires, _ = OWN.unpack(self.recent[before:after])
         self.recent = self.recent[:before] + OWN.pack(expires, units) + self.recent[after:]
@@ -356,7 +356,7 @@ class Window:
         return (number - self.spilled) * OWN.size
 
     def spill(self) -> list[Row]:
-        """Drop own rows that have expired; return the rows to write out, if there are enough."""
+        """Drop the expired ones of these rows; take the others to write out if there are enough."""
         if self.head > self.spilled:
             self.recent = self.recent[self._place(self.head) :]
             self.spilled = self.head
@@ -367,7 +367,7 @@ class Window:
         return rows
 
     def correct(self, number: int, units: int, to: int) -> None:
-        """Count *to* units for row *number*, which was counted with *units*."""
+        """Count *to* units for row *number* instead of *units*."""
         self.live += to - units
         for rule in self.others:
             if number >= rule.head:
@@ -375,14 +375,14 @@ class Window:
         self.changed = True
 
     def pause(self, until: int) -> None:
-        """Admit nothing before *until*; an earlier and longer pause stays."""
+        """Grant nothing before *until*; a longer pause that is in force stays."""
         if until > self.paused_us:
             self.paused_us = until
             self.changed = True
 
 
 def open_window(row: Sequence[Any]) -> Window:
-    """Read a bucket as it was stored: its first fifteen columns.
+    """Return the window of a stored bucket, from its first fifteen columns.
 
     >>> window = open_window((1, "rpm", 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, "", 1, b""))
     >>> window.add_rule(limit=5, span=1000, now=0), window.take(3, now=0), window.has_room(3)
@@ -392,7 +392,7 @@ def open_window(row: Sequence[Any]) -> Window:
 
 
 def time_freed(rows: Iterable[Row], lacking: int) -> tuple[int | None, int]:
-    """Walk *rows* until *lacking* units have expired: the instant, and what is still lacking.
+    """Tell when *lacking* units of *rows* have expired, and how many units are still lacking.
 
     >>> time_freed([(1, 100, 2), (2, 150, 2)], 3)
     (150, 0)
