@@ -3,7 +3,7 @@
 A fragment stands in an SQL file beside the statements, under a line that names its parameters:
 
     -- fragment: first_turn(ready, round)
-    -- Tell the turn of a share's first ready jobs: the next round.
+    -- Return the turn of a new share: the next round, if it has ready jobs.
     CASE WHEN {ready} > 0 THEN {round} + 1 END
 
 A statement of any file uses it as `@first_turn(v.ready, v.round)`. Each argument replaces its

@@ -1,20 +1,20 @@
-"""A file of checksummed JSON lines: how a line is sealed, read, kept, appended and replaced.
+"""A file of JSON lines with checksums: seal and read lines, append to the file, replace it.
 
 The file store (topics and commit journal) and the journals of pipeline pools are such files. A
-line is one JSON object that ends in its own checksum, the CRC-32 of all that stands before it:
+line is one JSON object that ends in its own checksum, the CRC-32 of everything before it:
 
     {"id":1,"kind":"greeting","crc":"5379eead"}
 
-What every such file has in common:
+Rules for every such file:
 
 - A last line without its newline and without its checksum is *torn*: it was never acknowledged,
-  and is cut off before the next append.
+  and is removed before the next append.
 - Any other line that cannot be read is *damaged*. It is reported with the byte where it begins,
-  its bytes are kept in `<file>.damaged`, and the lines around it still count.
+  its bytes are kept in `<file>.damaged`, and the lines around it are still read.
 - A whole file is replaced by writing a new one, syncing it, renaming it and syncing the directory.
   A crash at any step leaves the old file or the new one.
 
-All of it blocks, so it runs on a thread of its owner.
+All of this blocks, so the owner of a file runs it on a thread.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ _WRITE_SIZE = 1 << 20
 
 
 def seal(body: bytes) -> bytes:
-    """Close an object (given without its brace) with its checksum and a newline."""
+    """Return *body*, an object without its last brace, closed with its checksum and a newline."""
     return b'%b,"crc":"%08x"}\n' % (body, zlib.crc32(body))
 
 
 def is_sealed(line: bytes) -> bool:
-    """Tell whether *line* is whole and says what was written."""
+    """Tell whether *line* is complete and its checksum is right."""
     return line[-TAIL:] == b',"crc":"%08x"}\n' % zlib.crc32(line[:-TAIL])
 
 
 def close_line(line: bytes) -> bytes:
-    """Return a line whose seal is whole with its newline, though that was lost or changed."""
+    """Return *line* with its newline, if only the newline after its seal is missing or wrong."""
     if is_sealed(line):
         return line
     found = SEAL.search(line, max(0, len(line) - TAIL))
@@ -69,7 +69,7 @@ def split_lines(data: bytes) -> list[bytes]:
 
 
 def intact_pieces(line: bytes) -> list[bytes]:
-    """Split *line* where damage took a newline: its sealed parts, then what follows them.
+    """Split *line* where a newline is missing or wrong: its sealed parts, then the rest.
 
     >>> first, second = seal(b'{"id":1'), seal(b'{"id":2')
     >>> intact_pieces(first[:-1] + b"?" + second) == [first[:-1] + b"?", second]
@@ -94,8 +94,8 @@ def read_lines(
 ) -> Iterator[tuple[int, bytes, bytes | None]]:
     """Yield each line: the byte where it begins, its bytes, and its JSON text.
 
-    The text is None if the line is damaged, or torn: only the last can be torn, and it has no
-    newline then. *chunks* are the bytes of the file from *start* on, cut anywhere.
+    The text is None if the line is damaged or torn; only the last line, if it has no newline, can
+    be torn. *chunks* are the bytes of the file from *start* on, in pieces of any length.
     """
     for line in _joined_lines(chunks):
         if is_sealed(line):
@@ -109,7 +109,7 @@ def read_lines(
 
 
 def _joined_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    kept: list[bytes] = []  # joined once its newline is seen: a line may span many chunks
+    kept: list[bytes] = []  # a line may span many chunks, so they are joined once, at its newline
     for chunk in chunks:
         cut = chunk.rfind(b"\n") + 1
         if cut:
@@ -133,9 +133,9 @@ class Damage:
 
 
 def set_aside(path: Path, found: Sequence[Damage], folder: int | None = None) -> None:
-    """Keep the bytes of what was *found* in *path* in a file beside it, durably.
+    """Write the damaged bytes that were *found* in *path* to a file beside it, durably.
 
-    *folder* is an open handle of the directory, where the caller has one.
+    *folder* is an open handle of the directory, if the caller has one.
     """
     aside = _in_folder(path, ".damaged", folder)
     handle = open_private(aside, os.O_WRONLY | os.O_APPEND | os.O_CREAT, dir_fd=folder)
@@ -150,7 +150,7 @@ def set_aside(path: Path, found: Sequence[Damage], folder: int | None = None) ->
 
 
 def count_aside(path: Path) -> int:
-    """Return how many pieces of *path* were set aside."""
+    """Return how many damaged pieces of *path* were set aside."""
     try:
         return path.with_name(f"{path.name}.damaged").read_bytes().count(b"\n")
     except FileNotFoundError:
@@ -161,10 +161,10 @@ def count_aside(path: Path) -> int:
 
 
 class AppendFile:
-    """An open file that grows at its end and is replaced as a whole, by one writer at a time.
+    """An open file that one writer at a time appends to or replaces as a whole.
 
     The owner opens *handle* and sets *end*. With *folder*, an open handle of the directory, the
-    file is found there even if the path leads elsewhere by now.
+    file is used there even after the directory was moved.
     """
 
     def __init__(self, path: Path) -> None:
@@ -175,12 +175,12 @@ class AppendFile:
         """The byte after the last complete line that was read or appended."""
 
     def append(self, data: bytes) -> None:
-        """Write *data* at the end; after an `OSError`, `cut_back` removes what was half written."""
+        """Write *data* at the end; after an `OSError`, `cut_back` removes what was written."""
         write_all(self.handle, data, self.end)
         self.end += len(data)
 
     def cut_back(self) -> None:
-        """Remove what follows the last complete line."""
+        """Remove the bytes after the last complete line."""
         os.ftruncate(self.handle, self.end)
 
     def sync(self) -> None:
@@ -188,10 +188,10 @@ class AppendFile:
         os.fdatasync(self.handle)
 
     def replace(self, chunks: Iterable[bytes], *, locked: bool = False) -> None:
-        """Put a new file with *chunks* in this one's place, and go on with that.
+        """Replace the file by a new one with *chunks*, and use that from now on.
 
-        With *locked*, the new file is locked before another process can find it by its name.
-        After an error before the rename, the old file is still the one in use.
+        With *locked*, the new file is locked before another process can open it by its name.
+        After an error before the rename, the old file is still in use.
         """
         self.remove_temporary()
         temporary, name = self._named(".tmp"), self._named("")
@@ -206,15 +206,15 @@ class AppendFile:
             os.close(new)
             self.remove_temporary()
             raise
-        # The new file is in use before its rename is durable: what is appended to the old one
-        # from here on is lost.
+        # The new file must be used even if the sync below fails: after the rename no reader would
+        # find what is appended to the old one.
         old, self.handle, self.end = self.handle, new, end
         if old >= 0:
             os.close(old)
         _sync_folder(self.path, self.folder)
 
     def remove_temporary(self) -> None:
-        """Remove what a replacement left behind that was not finished."""
+        """Remove the file that an unfinished replacement left behind."""
         try:
             os.unlink(self._named(".tmp"), dir_fd=self.folder)
         except FileNotFoundError:
@@ -240,7 +240,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def write_all(handle: int, data: bytes, at: int) -> None:
-    """Write *data* at byte *at*, however many system calls it takes."""
+    """Write all of *data* at byte *at*, with more system calls after a short write."""
     done = os.pwrite(handle, data, at)
     while done < len(data):
         done += os.pwrite(handle, data[done:], at + done)
@@ -249,7 +249,8 @@ def write_all(handle: int, data: bytes, at: int) -> None:
 def try_lock(handle: int) -> bool:
     """Lock the file of *handle* against other processes and handles; False if it is locked.
 
-    The lock ends with `unlock`, or with the last handle that shares it: with the process.
+    The lock ends with `unlock`, or when the last copy of the handle is closed, at the latest at
+    the end of the process.
     """
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -259,12 +260,12 @@ def try_lock(handle: int) -> bool:
 
 
 def unlock(handle: int) -> None:
-    """Release the lock of `try_lock`, also for a forked child that shares the handle."""
+    """Release the lock of `try_lock`; a forked child that shares the handle loses it too."""
     fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 def _write_chunks(handle: int, chunks: Iterable[bytes]) -> int:
-    """Write *chunks* in pieces of a megabyte or so; return how many bytes they were."""
+    """Write *chunks* in pieces of about a megabyte; return the number of bytes."""
     end, size, gathered = 0, 0, []
     for chunk in chunks:
         gathered.append(chunk)

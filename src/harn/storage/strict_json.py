@@ -1,9 +1,9 @@
-"""Which Python values are JSON, and where inside a value one is not.
+"""Which Python values are JSON, and which part of a value is not.
 
 JSON has objects with text keys, arrays, text, finite numbers, booleans and null. Dataclasses,
-msgspec Structs, pydantic models and what has an `as_dict` are written as objects. Everything else
-is refused, also what an encoder would turn into something similar without a word: bytes, sets,
-datetimes, decimals, enums, UUIDs. What comes back must be what was put in.
+msgspec Structs, pydantic models and objects with an `as_dict` are written as objects. Everything
+else is an error, also values that an encoder would silently convert: bytes, sets, datetimes,
+decimals, enums, UUIDs. A value that is read must be the value that was written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PLAIN = _SCALARS | _CONTAINERS
 _SAFE = {str, bool, NoneType}
 LONGEST_PATH = 200
 DIGITS = 4300
-"""Python writes and reads no longer number."""
+"""The longest number that Python converts to text and back."""
 LARGEST = 10**DIGITS
 
 WAYS_OUT = {
@@ -42,10 +42,10 @@ WAYS_OUT = {
 
 
 def is_plain(value: Any, *, finite: bool = False) -> bool:
-    """Tell whether *value* is made of dicts, lists, tuples and scalars alone: the usual case.
+    """Tell whether *value* consists of dicts, lists, tuples and scalars only: the usual case.
 
-    The value must have been encoded before, so that it is known to have an end. *finite* says that
-    no float is NaN or infinite: then none is looked at.
+    The value must have been encoded before, so that it cannot contain itself. With *finite*, the
+    caller knows that no float is NaN or infinite, and none is checked.
 
     >>> is_plain({"a": [1, "b", None]}), is_plain({"a": {1}}), is_plain([float("inf")])
     (True, False, False)
@@ -73,11 +73,11 @@ def is_plain(value: Any, *, finite: bool = False) -> bool:
 
 
 _Link = tuple[Any, str]
-"""Where a value was found: the link of what holds it (None for the whole), and its own part."""
+"""The path to a value: the link of its container (None for the whole), and its own part."""
 
 
 def first_fault(value: Any, path: str) -> str | None:
-    """Say what is not JSON inside *value*, and where; *path* is the name of the whole.
+    """Return which part of *value* is not JSON, and why; *path* is the name of the whole.
 
     >>> first_fault({"items": [1, {"at": b"x"}]}, "payload")
     'payload.items[1].at is a bytes; send base64 text'
@@ -93,11 +93,11 @@ def first_fault(value: Any, path: str) -> str | None:
 
 
 def _fault(item: Any) -> str | None:
-    """Say what is wrong with *item* itself, if anything is."""
+    """Return why *item* itself is not JSON; None if it is."""
     if isinstance(item, Enum):
         return f"is an enum ({type(item).__name__}); send its value"
     if isinstance(item, float) and not isfinite(item):
-        return f"is {item}; JSON knows no NaN or infinity: send null or text"
+        return f"is {item}; JSON has no NaN or infinity: send null or text"
     if isinstance(item, int) and abs(item) >= LARGEST:
         return f"is a number of more than {DIGITS:,} digits; send text"
     if isinstance(item, dict):
@@ -123,7 +123,7 @@ def _is_object(item: Any) -> bool:
 
 
 def _inside(item: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what *item* holds, each with its part of the path."""
+    """Yield the values inside *item*, each with its part of the path."""
     if isinstance(item, dict):
         for key, value in item.items():
             yield f".{key}", value

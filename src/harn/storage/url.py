@@ -1,4 +1,4 @@
-"""Where a store lives: its URL read."""
+"""The URL of a store: its engine, its path or DSN, and its options."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:\d*)?")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A storage URL, taken apart: *rest* is a path, or a DSN for PostgreSQL."""
+    """The parts of a storage URL; *rest* is a path, or for PostgreSQL a DSN."""
 
     engine: str
     rest: str = field(repr=False)  # it may hold a password
@@ -38,13 +38,13 @@ class Place:
 
     @property
     def busy_ms(self) -> int | None:
-        """How long to wait for a lock, where the URL says so."""
+        """Milliseconds to wait for a lock; None if the URL does not say."""
         found = self.options.get("busy_timeout")
         return None if found is None else to_ms(found, "busy_timeout")
 
 
 def read_url(url: str) -> Place:
-    """Take *url* apart; options of ours come after a question mark.
+    """Return the parts of *url*; options follow a question mark.
 
     >>> read_url("sqlite:///state/events.sqlite?durability=normal").options
     {'durability': 'normal'}
@@ -82,7 +82,7 @@ def _postgres_place(url: str) -> Place:
     parts = urlsplit(url)
     hosts = parts.netloc.rpartition("@")[2].split(",")
     if not all(_HOST.fullmatch(host) for host in hosts):
-        # libpq would say so too, and show the part of the password that it took for a port.
+        # libpq checks this too, but its message shows the part of a password taken for a port.
         raise InvalidOption(
             "storage", mask(url), "host:port after the '@'; percent-encode : / ? # [ ] @ before it"
         )
@@ -99,7 +99,7 @@ def _postgres_place(url: str) -> Place:
 
 
 def read_only(url: str) -> str:
-    """Return *url* so that opening it writes nothing, where the engine knows how.
+    """Return *url* with the option to open it without writing, if its engine has one.
 
     >>> read_only("file:///state?durability=normal")
     'file:///state?durability=normal&read_only=1'

@@ -1,7 +1,7 @@
-"""Being told by the kernel that another process wrote to a file (Linux's inotify).
+"""Linux's inotify as a hint that another process has written to a file.
 
-Only ever a hint: where there is no inotify, or a file lies on a network, readers find out when
-they poll. The descriptor is listed as idle, so it is no reason for a fake clock to hold still.
+Nothing depends on it: without inotify, or on a network file system, readers find the change when
+they poll. The descriptor is listed as idle, so that a fake clock does not wait for it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from harn.clock import Clock, Timer
 IN_MODIFY = 0x2
 IN_CREATE = 0x100
 LOOK_AGAIN = (0.0003, 0.0007, 0.0012, 0.002, 0.004, 0.015)
-"""Seconds after a hint at which to look once more."""
+"""Seconds after a hint at which *changed* is called again."""
 
 
 class FileWatch:
-    """Calls *changed* on the loop soon after one of the *files* was written to."""
+    """Calls *changed* on the loop soon after a write to one of *files*."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class FileWatch:
         self._again: list[Timer] = []
 
     def switch(self, wanted: bool) -> None:
-        """Begin or end watching; asking again for the same looks for new files."""
+        """Start or stop watching; a second start also watches files that are new."""
         if wanted:
             self._begin()
         else:
@@ -69,7 +69,7 @@ class FileWatch:
         self._look_again()
 
     def _look_again(self) -> None:
-        # The write that woke us may come before the commit that shows it: look again soon.
+        # inotify reports the write, but other processes see it only after the commit that follows.
         for timer in self._again:
             timer.cancel()
         clock = self._clock()

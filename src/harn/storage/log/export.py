@@ -1,11 +1,11 @@
-"""Moving a log between engines: out as JSON lines, in again with the same offsets.
+"""Export a log as JSON lines, and import it into another store with the same offsets.
 
     {"harn_export":1,"topics":{"news":2}}
     {"topic":"news","id":1,"kind":"greeting","at":1767225600000,"headers":{},"payload":"hi"}
     {"cursor":["news","reader",1]}
 
-Records come in the order they were made, over all topics, so the indexes can be folded from
-them. The export is a moment: what is appended while it runs stays out.
+Records of all topics are in the order they were appended, so the indexes can be folded from them.
+The export ends at the offsets of its start: later records are not included.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from harn.storage.store import Store
 
 VERSION = 1
 MOST_DAMAGED = 1000
-"""Records that an export leaves out, at most."""
+"""The most damaged records that an export leaves out."""
 
 T = TypeVar("T")
 Offset = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
@@ -57,9 +57,10 @@ class _Cursor(msgspec.Struct):
 
 
 async def export(store: Store, damaged: list[Damaged] | None = None) -> AsyncIterator[bytes]:
-    """Yield the lines of an export of *store*, header first.
+    """Yield the lines of an export of *store*, the header first.
 
-    A record that cannot be read stops it, unless it can be noted in *damaged* and left out.
+    A record that cannot be read raises StorageCorrupt. With *damaged*, it is added to that list
+    and left out.
     """
     heads = await store.run(list_topics, write=False)
     yield _shown(msgspec.json.encode({"harn_export": VERSION, "topics": heads}))
@@ -93,10 +94,10 @@ async def export(store: Store, damaged: list[Damaged] | None = None) -> AsyncIte
 
 
 class Importer:
-    """Takes the lines of an export into *store*, a few thousand in each transaction.
+    """Writes the lines of an export to *store*, a few thousand records in each transaction.
 
-    Topics that have records already are refused, unless *resume*: then what lies at or below
-    their newest offset is taken as here already.
+    Topics that have records already raise StorageError. With *resume*, records up to the newest
+    offset of such a topic are skipped, because an earlier import has written them.
     """
 
     def __init__(self, store: Store, *, resume: bool = False) -> None:
@@ -111,15 +112,15 @@ class Importer:
         self._there: dict[str, int] = {}
 
     async def feed(self, lines: Iterable[bytes]) -> None:
-        """Take *lines* in."""
+        """Import *lines*."""
         for line in lines:
             if line.strip():
                 await self._take(line)
 
     async def finish(self) -> None:
-        """Write what is left and give every topic its newest offset."""
+        """Write the last records, and set the newest offset of every topic."""
         if not self._begun:
-            raise StorageError("this is no export: it has no first line")
+            raise StorageError("this is not an export: it is empty")
         await self._flush()
         for topic, head in self._heads.items():
             await self._store.run(lambda t=topic, h=head: _raise(t, h))  # type: ignore[misc]
@@ -145,9 +146,9 @@ class Importer:
     async def _begin(self, line: bytes) -> None:
         first = _decoded(line, _Header)
         if first.harn_export == 0:
-            raise StorageError("this is no export: its first line does not say so")
+            raise StorageError("this is not an export: its first line has no 'harn_export'")
         if first.harn_export > VERSION:
-            raise StorageVersion("this export was written by a newer harn; upgrade")
+            raise StorageVersion("this export was written by a newer harn; upgrade harn")
         self._begun = True
         self._heads = {check_topic(name): head for name, head in first.topics.items()}
         self._there = await self._store.run(list_topics, write=False)
@@ -155,7 +156,7 @@ class Importer:
         if taken and not self._resume:
             raise StorageError(
                 f"topic {taken[0]!r} has records here already; import into an empty store, "
-                "or resume an import that was interrupted"
+                "or resume the import if it was interrupted"
             )
 
     async def _flush(self) -> None:
@@ -172,7 +173,10 @@ def _cursors() -> Operation[Rows]:
 async def _page(
     store: Store, topic: str, after: int, head: int, damaged: list[Damaged] | None
 ) -> Rows:
-    """Read the next records; around a broken page by smaller steps, if damage can be noted."""
+    """Read the next records; if that fails and *damaged* is given, in smaller and smaller pages.
+
+    A single record that cannot be read is added to *damaged* and skipped.
+    """
     limit = PAGE
     while True:
         try:
@@ -200,7 +204,7 @@ def _raise(topic: str, head: int) -> Operation[None]:
 
 
 def _restore(items: list[tuple[str, Row]]) -> Operation[None]:
-    """Write records at their own offsets, which must lie above the topics' newest ones."""
+    """Write records at their own offsets, which must be above the newest ones of their topics."""
     places: dict[str, int] = {}
     largest: dict[str, int] = {}
     for topic, row in items:
@@ -235,7 +239,7 @@ def _line(topic: str, row: Row) -> bytes:
 
 
 def _shown(line: bytes) -> bytes:
-    # People read exports on terminals, and tools split them at any line separator.
+    # Control characters would change a terminal, and some tools split lines at U+2028 or U+0085.
     if line.isascii() and b"\x7f" not in line:
         return line + b"\n"
     return in_json(line.decode()).encode() + b"\n"

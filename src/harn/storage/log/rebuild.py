@@ -1,8 +1,8 @@
-"""Folding the log again: compare the indexes with what it gives, or put that in their place.
+"""Fold the whole log again, to compare the result with the indexes or to replace them by it.
 
-The fold always happens in a private SQLite in memory, by the same statements, so the result is
-the same whatever engine keeps the log. Both operations stop writers while they work: two
-moments cannot be compared.
+The fold runs in a private SQLite in memory, with the same statements, so the result is the same
+for every engine. Both operations block writers, because the log and the indexes can be compared
+only at one instant.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ MOST_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row that the log gives and the table lacks (`missing`), or the other way round."""
+    """A row that the log gives and the table does not have (`missing`), or the reverse (`extra`).
+
+    A record that cannot be folded is `unreadable`, in the table `events`.
+    """
 
     table: str
     kind: str
@@ -42,9 +45,9 @@ class Difference:
 def compare(
     indexes: Sequence[Index] | None = None, progress: Progress | None = None
 ) -> Operation[list[Difference]]:
-    """Fold the log and compare it with the indexes; return where they differ.
+    """Fold the log and compare the result with the indexes; return the differences.
 
-    What an index remembers of settled work whose records were trimmed is no difference.
+    Rows of settled jobs whose records were trimmed are no difference.
     """
     found: list[Difference] = []
     for index in INDEXES if indexes is None else indexes:
@@ -63,16 +66,18 @@ def compare(
 def rebuild(
     indexes: Sequence[Index] | None = None, progress: Progress | None = None
 ) -> Operation[dict[str, int]]:
-    """Put what the log gives in the indexes' place; return the rows of each table.
+    """Replace the indexes by the result of folding the log; return the number of rows by table.
 
-    Of a queue whose claims were trimmed it keeps by what its keys go, and their cap.
+    A queue whose claims were trimmed keeps its dimension and cap, which the log may no longer have.
     """
     counts: dict[str, int] = {}
     for index in INDEXES if indexes is None else indexes:
         known = yield from _queues(index)
         scratch, unread = yield from _folded(index, progress, [each for each in known if each.keys])
         for topic, id, reason in unread:
-            logger.warning("%s: record %s is in no index: %s", topic, id, reason)
+            logger.warning(
+                "%s: record %s cannot be folded, so no index contains it: %s", topic, id, reason
+            )
         for table in index.tables:
             rows = scratch.execute(ask(table.dump))
             yield ask(table.clear)
@@ -85,14 +90,14 @@ def rebuild(
 
 @dataclass(frozen=True, slots=True)
 class _Queue:
-    """A queue that the index knows; its dimension and cap if the record of them may be trimmed."""
+    """A queue of the index; with its dimension and cap if their record may have been trimmed."""
 
     name: str
     keys: tuple[str, int] | None
 
 
 def _queues(index: Index) -> Operation[list[_Queue]]:
-    """Return the queues that the index knows, in the order of their numbers."""
+    """Return the queues of the index, in the order of their numbers."""
     table = next((each for each in index.tables if each.name == "queues"), None)
     if table is None:
         return []
@@ -107,9 +112,9 @@ def _queues(index: Index) -> Operation[list[_Queue]]:
 def _folded(
     index: Index, progress: Progress | None, queues: Sequence[_Queue] = ()
 ) -> Operation[tuple[Session, list[Row]]]:
-    """Fold the log, and list what cannot be folded as (topic, id, reason).
+    """Fold the log; list the records that cannot be folded as (topic, id, reason).
 
-    *queues* have their numbers first, though a trim may have left none of one.
+    *queues* are added first, so that each keeps its number even if all its records were trimmed.
     """
     connection = apsw.Connection(":memory:", statementcachesize=200)
     migrate(connection, "a fold in memory")
@@ -134,7 +139,7 @@ def _folded(
 
 
 def _fold(scratch: Session, index: Index, event: Event) -> str | None:
-    """Fold *event*; return why it cannot be, if it is JSON but not what was written."""
+    """Fold *event*; return the reason if it cannot be folded, because its JSON was changed."""
     scratch.connection.execute("SAVEPOINT one")
     try:
         scratch.drive(index.fold(event))
@@ -153,7 +158,7 @@ def _remember_keys(queue: str, dimension: str, cap: int) -> Operation[None]:
 
 
 class _Merge:
-    """Records of several topics in the order they were made, a page of each at a time."""
+    """Merges the records of several topics in the order they were appended, by pages."""
 
     def __init__(self, topics: list[str]) -> None:
         self._pages: dict[str, deque[tuple[int, Event | None]]] = {t: deque() for t in topics}
@@ -186,7 +191,7 @@ def _event(topic: str, row: Row) -> Event | None:
     try:
         return event_of(topic, *row[1:])
     except StorageCorrupt:
-        return None  # reported by every reader of the topic; it folds into nothing
+        return None  # readers of the topic report it; it has no part in an index
 
 
 def _differences(table: Table, kept: Rows, folded: Rows, trimmed: Trimmed) -> list[Difference]:

@@ -4,7 +4,7 @@ SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm,
 FROM queues WHERE name = :queue FOR UPDATE;
 
 -- name: queue_row
--- Read a queue's row for people, and the time.
+-- Read a queue's row for display, and the time.
 SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled,
     acked, purged, dead, responses, other_policy, policy_at, dropped_selected, dropped_deferred, cancelled,
     expired, retried
@@ -17,14 +17,14 @@ COPY jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, max_attempt
 FROM STDIN (FORMAT BINARY);
 
 -- name: insert_jobs_few
--- Write a few new jobs, along with other statements.
+-- Write a few new jobs, in one round trip with other statements.
 INSERT INTO jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, max_attempts, tenant_id, binding_key, trigger_id, function)
 SELECT * FROM unnest(:queue_id::bigint[], :id::bigint[], :key::text[], :priority::smallint[], :state::smallint[],
     :enqueued_at::bigint[], :wake_at::bigint[], :max_attempts::bigint[], :tenant_id::text[], :binding_key::text[], :trigger_id::text[],
     :function::text[]);
 
 -- name: note_triggers
--- Remember trigger ids seen in a queue.
+-- Record trigger ids of the jobs of a queue.
 INSERT INTO queue_triggers (queue_id, trigger_id) SELECT * FROM unnest(:queue_id::bigint[], :trigger_id::text[])
 ON CONFLICT DO NOTHING;
 
@@ -38,8 +38,8 @@ FROM unnest(:queue_id::bigint[], :key::text[], :ready::bigint[], :scheduled::big
 ON CONFLICT (queue_id, key) DO UPDATE SET @grow_share((SELECT cap FROM queues WHERE queue_id = shares.queue_id));
 
 -- name: open_shares_and_jobs
--- List the shares that can be served and whose jobs have waited longest; if these are all, also the first ready jobs of
--- those whose turn comes next.
+-- List the shares that can be served and whose jobs have waited longest. If these are all such shares, list also the
+-- first ready jobs of those that are served next.
 WITH q AS MATERIALIZED (
     SELECT queue_id, round, last_key FROM queues WHERE name = :queue
 ), few AS MATERIALIZED (
@@ -69,7 +69,7 @@ FROM lanes AS l LEFT JOIN LATERAL (
 ORDER BY l.place, j.priority, j.id;
 
 -- name: shares_in_turn_and_jobs
--- List shares that can be served in a round, in the order of their keys, within a range of them, with their first ready jobs.
+-- List shares that can be served in a round, in a range of keys and in their order, with their first ready jobs.
 WITH few AS MATERIALIZED (
     SELECT *, count(*) OVER () AS many
     FROM (SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares
@@ -95,7 +95,7 @@ FROM lanes AS l LEFT JOIN LATERAL (
 ORDER BY l.key, j.priority, j.id;
 
 -- name: ready_heads
--- List the first ready jobs of some keys, for each priority so many, with their records if they are short.
+-- List the first ready jobs of each priority of some keys, with their records if they are short.
 SELECT j.key, j.priority, j.id, j.enqueued_at, j.attempts, j.max_attempts,
     (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic)
         AND events.id = j.id AND octet_length(payload) <= 8192)
@@ -118,7 +118,7 @@ AND (:triggers::text IS NULL OR coalesce(chr(3) || function, trigger_id) IN (SEL
 ORDER BY id LIMIT :depth;
 
 -- name: queue_heads
--- List the first ready jobs of a queue, for each priority so many, with their records if they are short.
+-- List the first ready jobs of each priority of a queue, with their records if they are short.
 SELECT j.priority, j.id, j.enqueued_at, j.key, j.attempts, j.max_attempts,
     (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic)
         AND events.id = j.id AND octet_length(payload) <= 8192)
@@ -129,12 +129,12 @@ CROSS JOIN LATERAL (SELECT priority, id, enqueued_at, key, attempts, max_attempt
     ORDER BY id LIMIT :wanted) AS j;
 
 -- name: open_job_of
--- Find a ready job of these trigger ids, a JSON list, whose key can be served.
+-- Find a ready job with one of these trigger ids (a JSON list) whose key can be served.
 SELECT j.id FROM jobs j WHERE j.queue_id = :queue_id AND j.state = 0 AND coalesce(chr(3) || j.function, j.trigger_id) IN (SELECT json_array_elements_text(:triggers::json))
 AND EXISTS (SELECT 1 FROM shares s WHERE s.queue_id = j.queue_id AND s.key = j.key AND s.turn IS NOT NULL) LIMIT 1;
 
 -- name: claim_jobs
--- Give jobs to a consumer.
+-- Mark jobs as claimed by a consumer.
 UPDATE jobs SET state = 2, wake_at = v.wake_at, attempts = jobs.attempts + 1, epoch = jobs.epoch + 1, claim_id = v.claim_id, held = 1,
     consumer = v.consumer, claimed_at = v.claimed_at, claim_round = v.claim_round, lease = v.lease
 FROM unnest(:queue_id::bigint[], :id::bigint[], :claim_id::text[], :consumer::text[], :wake_at::bigint[], :claimed_at::bigint[],
@@ -148,7 +148,7 @@ CROSS JOIN LATERAL (SELECT id, payload FROM events WHERE topic_id = (SELECT topi
     AND id = v.id::bigint LIMIT 1) AS e;
 
 -- name: serve_shares
--- Write the shares that a claim has served.
+-- Update the shares that a claim has served.
 UPDATE shares SET ready = ready - v.served, in_flight = in_flight + v.served, selected = selected + v.served,
     promoted = shares.promoted + v.promoted, turn = v.turn, round = v.round, credit = v.credit, deferred_from = v.deferrals,
     oldest_at = CASE WHEN v.known = 1 THEN v.oldest_at ELSE (SELECT min(h.enqueued_at) FROM (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
@@ -160,7 +160,7 @@ FROM unnest(:queue_id::bigint[], :key::text[], :served::bigint[], :promoted::big
 WHERE shares.queue_id = v.queue_id AND shares.key = v.key COLLATE "C";
 
 -- name: shift_shares
--- Move work of shares between ready, scheduled and in flight.
+-- Move jobs of shares between ready, scheduled, parked and in flight.
 UPDATE shares SET
     @reschedule(shares.ready + v.ready, shares.in_flight + v.in_flight, v.cap, v.round, v.deferrals),
     credit = @credit_with(shares.ready + v.ready),
@@ -179,7 +179,7 @@ FROM unnest(:queue_id::bigint[], :key::text[], :ready::bigint[], :scheduled::big
 WHERE shares.queue_id = v.queue_id AND shares.key = v.key COLLATE "C";
 
 -- name: free_shares
--- Take claims off shares, or put them on; what is ready stays as it is.
+-- Change the number of claims of shares; their ready jobs stay as they are.
 UPDATE shares SET
     @reschedule(ready, shares.in_flight + v.in_flight, v.cap, v.round, v.deferrals),
     idle_at = @idle_since(ready, scheduled, shares.in_flight + v.in_flight, parked, v.now),
@@ -189,7 +189,7 @@ FROM unnest(:queue_id::bigint[], :key::text[], :in_flight::bigint[], :round::big
 WHERE shares.queue_id = v.queue_id AND shares.key = v.key COLLATE "C";
 
 -- name: refund_shares
--- Give credit back for turns of this round that came to nothing.
+-- Return the credit of claims that were released in the round in which they were made.
 UPDATE shares SET @refund_credit(v.count, v.round)
 FROM unnest(:queue_id::bigint[], :key::text[], :count::bigint[], :round::bigint[]) AS v(queue_id, key, count, round)
 WHERE shares.queue_id = v.queue_id AND shares.key = v.key COLLATE "C" AND ready > 0 AND shares.round = v.round;
@@ -201,13 +201,13 @@ CROSS JOIN LATERAL (SELECT id, key, state, wake_at, attempts, max_attempts, clai
     FROM jobs WHERE queue_id = :queue_id AND id = v.id::bigint LIMIT 1) AS j;
 
 -- name: due_by_id
--- Read some jobs the way due_jobs does.
+-- Read some jobs with the columns of due_jobs.
 SELECT j.* FROM json_array_elements_text(:ids::json) AS v(id)
 CROSS JOIN LATERAL (SELECT id, key, state, attempts, max_attempts, held, claim_id, consumer, wake_at, history, tenant_id
     FROM jobs WHERE queue_id = :queue_id AND id = v.id::bigint LIMIT 1) AS j;
 
 -- name: ack_held
--- Move claimed jobs whose claims still hold to the acked ones and take them off their shares; tell which, and when.
+-- Mark jobs as acked whose claims are still held, and update their shares; return these jobs and the time.
 WITH q AS MATERIALIZED (
     SELECT queue_id, round, cap, deferrals, :now AS now, (SELECT head FROM topics WHERE name = :responses) AS head
     FROM queues WHERE name = :queue
@@ -231,15 +231,15 @@ WITH q AS MATERIALIZED (
 SELECT id, key, now FROM acked ORDER BY response;
 
 -- name: ack_jobs
--- Move claimed jobs to the acked ones; their responses follow each other.
--- The queue's id stands in the list: seen as a constant it tempts the planner to look at the whole queue.
+-- Mark claimed jobs as acked; their responses have consecutive offsets.
+-- The queue's id is in the list because the planner, given a constant, may read the whole queue.
 UPDATE jobs SET state = 4, wake_at = NULL, held = 0, settled_at = :at, response = v.response
 FROM (SELECT :queue_id::bigint AS queue_id, v.id::bigint AS id, :response::bigint + v.place - 1 AS response
     FROM json_array_elements_text(:ids::json) WITH ORDINALITY AS v(id, place) OFFSET 0) AS v
 WHERE jobs.queue_id = v.queue_id AND jobs.id = v.id;
 
 -- name: settle_jobs
--- Move jobs to another state; a response of 0 takes the last one away.
+-- Move jobs to another state; a response of 0 removes the last one.
 UPDATE jobs SET state = v.state, wake_at = v.wake_at, held = v.held, attempts = v.attempts, settled_at = v.settled_at,
     history = v.history, response = CASE WHEN v.response = 0 THEN NULL ELSE coalesce(v.response, jobs.response) END
 FROM unnest(:queue_id::bigint[], :id::bigint[], :state::smallint[], :wake_at::bigint[], :held::smallint[], :attempts::bigint[],
@@ -256,7 +256,7 @@ FROM json_array_elements_text(:ids::json) AS v(id)
 CROSS JOIN LATERAL (SELECT * FROM jobs WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND id = v.id::bigint LIMIT 1) AS j;
 
 -- name: settled_among
--- Tell which of some jobs are settled, and which are not there.
+-- List those of some jobs that are settled or do not exist.
 SELECT v.id::bigint, j.state FROM json_array_elements_text(:ids::json) AS v(id)
 LEFT JOIN LATERAL (SELECT state FROM jobs WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND id = v.id::bigint LIMIT 1) AS j ON true
 WHERE j.state IS NULL OR j.state > 3;

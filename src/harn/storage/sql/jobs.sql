@@ -1,7 +1,7 @@
 -- fragment: reschedule(ready, in_flight, cap, round, deferrals)
 -- Set a key's turn after its share changed to these counts of ready jobs and of claims in flight. A key with nothing
--- ready, or with as many claims as the cap allows, has no turn. One that gets a turn again has it in this round if it
--- kept credit while it was held back; otherwise in the next. The claims that passed over it meanwhile are its deferrals.
+-- ready, or with as many claims as the cap allows, has no turn. A key that gets a turn again has it in this round if it
+-- still has credit, otherwise in the next round. Its deferrals are the claims that passed over it while it had none.
 turn = CASE WHEN {ready} <= 0 OR ({cap} > 0 AND {in_flight} >= {cap}) THEN NULL WHEN shares.turn IS NOT NULL THEN shares.turn
             WHEN shares.credit > 0 AND shares.ready > 0 THEN {round} ELSE {round} + 1 END,
     round = CASE WHEN shares.turn IS NULL THEN {round} ELSE shares.round END,
@@ -10,20 +10,20 @@ turn = CASE WHEN {ready} <= 0 OR ({cap} > 0 AND {in_flight} >= {cap}) THEN NULL 
     deferred_from = {deferrals}
 
 -- fragment: credit_with(ready)
--- Tell the credit of a key that now has so many ready jobs: it ends when the key runs out of them.
+-- Return the credit of a key after its count of ready jobs changed: a key without ready jobs loses its credit.
 CASE WHEN {ready} <= 0 OR shares.ready <= 0 THEN 0 ELSE shares.credit END
 
 -- fragment: idle_since(ready, scheduled, in_flight, parked, now)
--- Tell since when a share has held no job at all; null while it holds one.
+-- Return since when a share has held no job; null while it holds one.
 CASE WHEN {ready} <= 0 AND {scheduled} <= 0 AND {in_flight} <= 0 AND {parked} <= 0 THEN {now} END
 
 -- fragment: first_turn(ready, round)
--- Tell the turn of a share's first ready jobs: the next round.
+-- Return the turn of a new share: the next round, if it has ready jobs.
 CASE WHEN {ready} > 0 THEN {round} + 1 END
 
 -- fragment: grow_share(cap)
--- Add the new jobs of the row `excluded` to a share. A key that had nothing ready takes its turn in the next round, with
--- fresh credit; a key that had keeps its turn, or goes on without one because of the cap.
+-- Add the new jobs of the row `excluded` to a share. A key that had nothing ready gets a turn in the next round, with
+-- full credit, unless it is at its cap. A key that had ready jobs keeps its turn, or stays without one.
 turn = CASE WHEN shares.turn IS NOT NULL THEN shares.turn WHEN shares.ready > 0 OR excluded.ready = 0 THEN NULL
             WHEN {cap} > 0 AND shares.in_flight >= {cap} THEN NULL ELSE excluded.round + 1 END,
     round = CASE WHEN shares.turn IS NULL AND shares.ready = 0 THEN excluded.round ELSE shares.round END,
@@ -34,7 +34,8 @@ turn = CASE WHEN shares.turn IS NOT NULL THEN shares.turn WHEN shares.ready > 0 
     parked = shares.parked + excluded.parked, idle_at = NULL
 
 -- fragment: refund_credit(count, round)
--- Return the credit of claims that were released in the round of the claim; a key that has a turn has it in this round.
+-- Return the credit of claims that were released in the round in which they were made; a turn of the key is moved to
+-- this round.
 credit = shares.credit + {count}, turn = CASE WHEN shares.turn IS NULL THEN NULL ELSE {round} END
 
 -- name: shares_in_turn
@@ -61,7 +62,7 @@ SELECT key FROM shares WHERE queue_id = :queue_id AND turn IS NOT NULL LIMIT :li
 SELECT key FROM shares WHERE queue_id = :queue_id AND turn IS NULL AND ready > 0 LIMIT 1;
 
 -- name: add_deferral
--- Count a claim that found all keys at their caps.
+-- Count a claim that found every key with ready jobs at its cap.
 UPDATE queues SET deferrals = deferrals + 1 WHERE queue_id = :queue_id;
 
 -- name: queue_names
@@ -69,29 +70,29 @@ UPDATE queues SET deferrals = deferrals + 1 WHERE queue_id = :queue_id;
 SELECT name FROM queues ORDER BY name;
 
 -- name: add_queue
--- Make a queue's row.
+-- Add a queue.
 INSERT INTO queues (queue_id, name) SELECT coalesce(max(queue_id), 0) + 1, CAST(:queue AS TEXT) FROM queues WHERE true
 ON CONFLICT DO NOTHING;
 
 -- name: set_policy
--- Note the policy of the latest claimer, and the one before it.
+-- Record the policy of the latest claim, and keep the one before it.
 UPDATE queues SET other_policy = policy, policy = :policy, policy_at = :now WHERE queue_id = :queue_id;
 
 -- name: set_dimension
--- Note what the keys of a queue are made of, and start the rotation anew.
+-- Record which attribute of a job is its key, and start the rotation again.
 UPDATE queues SET dimension = :dimension, last_key = '', promoted = 0 WHERE queue_id = :queue_id;
 
 -- name: set_cap
--- Note the cap of in-flight claims per key.
+-- Record how many claims a key may have in flight.
 UPDATE queues SET cap = :cap WHERE queue_id = :queue_id;
 
 -- name: apply_cap
--- Reconsider which keys can be served under the cap.
+-- Decide again which keys can be served, after the cap has changed.
 UPDATE shares SET @reschedule(ready, in_flight, :cap, :round, :deferrals)
 WHERE queue_id = :queue_id AND (ready > 0 OR in_flight > 0);
 
 -- name: set_paused
--- Note what of a queue is paused.
+-- Record which parts of a queue are paused.
 UPDATE queues SET paused = :paused WHERE queue_id = :queue_id;
 
 -- name: page_of_key
@@ -104,7 +105,7 @@ ORDER BY id LIMIT :limit;
 SELECT id FROM jobs WHERE queue_id = :queue_id AND id > :after ORDER BY id LIMIT :limit;
 
 -- name: note_response
--- Note the response to a job, by its offset.
+-- Record the offset of the response to a job.
 UPDATE jobs SET response = :response WHERE queue_id = :queue_id AND id = :id;
 
 -- name: forget_shares
@@ -112,7 +113,7 @@ UPDATE jobs SET response = :response WHERE queue_id = :queue_id AND id = :id;
 DELETE FROM shares WHERE queue_id = :queue_id;
 
 -- name: unsettled_origins
--- List the unsettled jobs of a queue with what their keys are made of, after an id.
+-- List the unsettled jobs of a queue after an id, with the attributes that can be their key.
 SELECT id, tenant_id, binding_key, trigger_id FROM jobs
 WHERE queue_id = :queue_id AND id > :after AND state < 4 ORDER BY id LIMIT :limit;
 
@@ -133,7 +134,7 @@ SELECT id, key, state, attempts, max_attempts, held, claim_id, consumer, wake_at
 ) AS due ORDER BY wake_at LIMIT :limit;
 
 -- name: next_due
--- Tell when the next claim expires or scheduled job comes due.
+-- Tell when the next claim expires or the next scheduled job is due.
 SELECT min(at) FROM (
     SELECT * FROM (SELECT wake_at AS at FROM jobs WHERE queue_id = :queue_id AND state = 1 ORDER BY wake_at LIMIT 1) AS a
     UNION ALL
@@ -141,7 +142,7 @@ SELECT min(at) FROM (
 ) AS due;
 
 -- name: save_queue
--- Write what an operation has changed of a queue's row.
+-- Write the columns of a queue's row that an operation has changed.
 UPDATE queues SET round = :round, last_key = :last_key, promoted = :promoted, promotions = :promotions, alarm = :alarm,
     ages = :ages, acked = acked + :acked, purged = purged + :purged, dead = dead + :dead, responses = responses + :responses,
     cancelled = cancelled + :cancelled, expired = expired + :expired, retried = retried + :retried, handled = :handled
@@ -164,12 +165,12 @@ LEFT JOIN jobs j ON j.queue_id = d.queue_id AND j.id = d.job_id
 WHERE d.queue_id = :queue_id AND d.tenant_id = :tenant_id AND d.dedupe_key = :dedupe_key;
 
 -- name: bind_dedupe
--- Let a job hold a dedupe key from now on.
+-- Make a job the holder of a dedupe key.
 INSERT INTO job_dedupe (queue_id, tenant_id, dedupe_key, job_id) VALUES (:queue_id, :tenant_id, :dedupe_key, :job_id)
 ON CONFLICT (queue_id, tenant_id, dedupe_key) DO UPDATE SET job_id = excluded.job_id;
 
 -- name: foreign_triggers
--- Find a trigger id seen in a queue that is not among the given ones.
+-- List the trigger ids that jobs of a queue have had.
 SELECT trigger_id FROM queue_triggers WHERE queue_id = :queue_id ORDER BY trigger_id;
 
 -- name: ready_up_to
@@ -186,7 +187,7 @@ SELECT max(id) FROM jobs WHERE queue_id = :queue_id;
 SELECT id, enqueued_at FROM jobs WHERE queue_id = :queue_id AND state < 4 ORDER BY id LIMIT 1;
 
 -- name: oldest_deduping
--- Tell the oldest job below an id that holds a dedupe key and is not settled, or has been only since a time.
+-- Find the oldest job below an id that holds a dedupe key and is not settled, or was settled after a time.
 SELECT d.job_id FROM job_dedupe d JOIN jobs j ON j.queue_id = d.queue_id AND j.id = d.job_id
 WHERE d.queue_id = :queue_id AND d.job_id < :below AND (j.settled_at IS NULL OR j.settled_at > :since) ORDER BY d.job_id LIMIT 1;
 
@@ -205,19 +206,19 @@ SELECT coalesce(sum(ready), 0), coalesce(sum(scheduled), 0), coalesce(sum(in_fli
 FROM shares WHERE queue_id = :queue_id;
 
 -- name: share_rows
--- List a queue's shares for people, those with work first.
+-- List a queue's shares for display, those with jobs first.
 SELECT key, ready, scheduled, in_flight, turn, round, credit, oldest_at, selected, promoted, deferred, deferred_from, parked
 FROM shares WHERE queue_id = :queue_id ORDER BY (ready + in_flight + scheduled + parked > 0) DESC, key LIMIT :limit;
 
 -- name: drop_idle_shares
--- Forget the shares that have been idle longest, beyond a number of them.
+-- Delete idle shares, those that have been idle longest first, and keep a number of them.
 DELETE FROM shares WHERE queue_id = :queue_id AND key IN (
     SELECT key FROM shares WHERE queue_id = :queue_id AND idle_at IS NOT NULL
     ORDER BY idle_at DESC LIMIT 1000 OFFSET :keep)
 RETURNING selected, deferred;
 
 -- name: keep_dropped
--- Keep the counters of shares that were forgotten.
+-- Add the counters of deleted shares to their queue.
 UPDATE queues SET dropped_selected = dropped_selected + :selected, dropped_deferred = dropped_deferred + :deferred
 WHERE queue_id = :queue_id;
 
@@ -252,7 +253,7 @@ DELETE FROM job_dedupe;
 DELETE FROM queue_triggers;
 
 -- name: dump_queues
--- Read the index of queues whole.
+-- Read all of the index of queues.
 SELECT queue_id, name, dimension, cap, round, last_key, promoted, promotions,
     coalesce((SELECT 0 FROM jobs j WHERE j.queue_id = queues.queue_id AND j.state = 1 LIMIT 1),
         (SELECT 0 FROM jobs j WHERE j.queue_id = queues.queue_id AND j.state IN (2, 3) LIMIT 1)),
@@ -260,21 +261,21 @@ SELECT queue_id, name, dimension, cap, round, last_key, promoted, promotions,
 FROM queues ORDER BY name;
 
 -- name: dump_shares
--- Read the index of shares, as far as they hold work: an idle one counts only for show.
+-- Read the shares that hold jobs. Idle shares hold counters for display only, so they are not compared.
 SELECT queue_id, key, ready, scheduled, in_flight, turn, CASE WHEN ready > 0 THEN round ELSE 0 END,
     CASE WHEN ready > 0 THEN credit ELSE 0 END, oldest_at, parked
 FROM shares WHERE ready > 0 OR scheduled > 0 OR in_flight > 0 OR parked > 0 ORDER BY queue_id, key;
 
 -- name: dump_jobs
--- Read the index of jobs whole; the key of a settled one counts for nothing.
+-- Read all of the index of jobs, without the keys of settled jobs: those are not kept up to date.
 SELECT queue_id, id, CASE WHEN state < 4 THEN key ELSE '' END, priority, state, enqueued_at, wake_at, attempts, max_attempts, epoch, claim_id, held, consumer,
     claimed_at, settled_at, tenant_id, binding_key, trigger_id, history, claim_round, function, lease, response
 FROM jobs ORDER BY queue_id, id;
 
 -- name: dump_dedupe
--- Read the index of dedupe keys whole.
+-- Read all of the index of dedupe keys.
 SELECT queue_id, tenant_id, dedupe_key, job_id FROM job_dedupe ORDER BY queue_id, tenant_id, dedupe_key;
 
 -- name: dump_triggers
--- Read the index of trigger ids whole.
+-- Read all of the index of trigger ids.
 SELECT queue_id, trigger_id FROM queue_triggers ORDER BY queue_id, trigger_id;

@@ -4,7 +4,7 @@ SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm,
 FROM queues WHERE name = :queue;
 
 -- name: queue_row
--- Read a queue's row for people, and the time.
+-- Read a queue's row for display, and the time.
 SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled,
     acked, purged, dead, responses, other_policy, policy_at, dropped_selected, dropped_deferred, cancelled,
     expired, retried
@@ -16,7 +16,7 @@ INSERT INTO jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, max_
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12);
 
 -- name: note_triggers
--- Remember trigger ids seen in a queue.
+-- Record trigger ids of the jobs of a queue.
 INSERT INTO queue_triggers (queue_id, trigger_id) VALUES (?1, ?2) ON CONFLICT DO NOTHING;
 
 -- name: grow_shares
@@ -43,7 +43,7 @@ AND (:triggers IS NULL OR coalesce(char(3) || function, trigger_id) IN (SELECT v
 ORDER BY id LIMIT :depth;
 
 -- name: queue_heads
--- List the first ready jobs of a queue, for each priority so many, with their records if they are short.
+-- List the first ready jobs of each priority of a queue, with their records if they are short.
 SELECT *, (SELECT CASE WHEN length(payload) <= 8192 THEN payload END FROM events
     WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic) AND events.id = heads.id)
 FROM (
@@ -61,12 +61,12 @@ FROM (
 ) AS heads;
 
 -- name: open_job_of
--- Find a ready job of these trigger ids, a JSON list, whose key can be served.
+-- Find a ready job with one of these trigger ids (a JSON list) whose key can be served.
 SELECT j.id FROM jobs j WHERE j.queue_id = :queue_id AND j.state = 0 AND coalesce(char(3) || j.function, j.trigger_id) IN (SELECT value FROM json_each(:triggers))
 AND EXISTS (SELECT 1 FROM shares s WHERE s.queue_id = j.queue_id AND s.key = j.key AND s.turn IS NOT NULL) LIMIT 1;
 
 -- name: claim_jobs
--- Give jobs to a consumer.
+-- Mark jobs as claimed by a consumer.
 UPDATE jobs SET state = 2, wake_at = ?5, attempts = attempts + 1, epoch = epoch + 1, claim_id = ?3, held = 1,
     consumer = ?4, claimed_at = ?6, claim_round = ?7, lease = ?8
 WHERE queue_id = ?1 AND id = ?2;
@@ -77,7 +77,7 @@ SELECT e.id, e.payload FROM json_each(:ids) i
 CROSS JOIN events e ON e.topic_id = (SELECT topic_id FROM topics WHERE name = :topic) AND e.id = i.value;
 
 -- name: serve_shares
--- Write the shares that a claim has served.
+-- Update the shares that a claim has served.
 UPDATE shares SET ready = ready - ?3, in_flight = in_flight + ?3, selected = selected + ?3, promoted = promoted + ?4,
     turn = ?5, round = ?6, credit = ?7, deferred_from = ?8,
     oldest_at = CASE WHEN ?10 THEN ?9 ELSE (SELECT min(at) FROM (
@@ -87,7 +87,7 @@ UPDATE shares SET ready = ready - ?3, in_flight = in_flight + ?3, selected = sel
 WHERE queue_id = ?1 AND key = ?2;
 
 -- name: shift_shares
--- Move work of shares between ready, scheduled and in flight.
+-- Move jobs of shares between ready, scheduled, parked and in flight.
 UPDATE shares SET
     @reschedule(ready + ?3, in_flight + ?5, ?8, ?7, ?10),
     credit = @credit_with(ready + ?3),
@@ -101,7 +101,7 @@ UPDATE shares SET
 WHERE queue_id = ?1 AND key = ?2;
 
 -- name: free_shares
--- Take claims off shares, or put them on; what is ready stays as it is.
+-- Change the number of claims of shares; their ready jobs stay as they are.
 UPDATE shares SET
     @reschedule(ready, in_flight + ?3, ?5, ?4, ?7),
     idle_at = @idle_since(ready, scheduled, in_flight + ?3, parked, ?6),
@@ -109,7 +109,7 @@ UPDATE shares SET
 WHERE queue_id = ?1 AND key = ?2;
 
 -- name: refund_shares
--- Give credit back for turns of this round that came to nothing.
+-- Return the credit of claims that were released in the round in which they were made.
 UPDATE shares SET @refund_credit(?3, ?4)
 WHERE queue_id = ?1 AND key = ?2 AND ready > 0 AND round = ?4;
 
@@ -120,18 +120,18 @@ SELECT j.id, j.key, j.state, j.wake_at, j.attempts, j.max_attempts, j.claim_id, 
 FROM json_each(:ids) i CROSS JOIN jobs j ON j.queue_id = :queue_id AND j.id = i.value;
 
 -- name: due_by_id
--- Read some jobs the way due_jobs does.
+-- Read some jobs with the columns of due_jobs.
 SELECT j.id, j.key, j.state, j.attempts, j.max_attempts, j.held, j.claim_id, j.consumer, j.wake_at, j.history, j.tenant_id
 FROM json_each(:ids) i CROSS JOIN jobs j ON j.queue_id = :queue_id AND j.id = i.value;
 
 -- name: ack_jobs
--- Move claimed jobs to the acked ones; their responses follow each other.
--- The queue's id is tied to the list: seen as a constant it tempts the planner to walk the whole queue.
+-- Mark claimed jobs as acked; their responses have consecutive offsets.
+-- The queue's id depends on the list because the planner, given a constant, may read the whole queue.
 UPDATE jobs SET state = 4, wake_at = NULL, held = 0, settled_at = :at, response = :response + i.key
 FROM json_each(:ids) AS i WHERE jobs.queue_id = :queue_id + 0 * i.key AND jobs.id = i.value;
 
 -- name: settle_jobs
--- Move jobs to another state; a response of 0 takes the last one away.
+-- Move jobs to another state; a response of 0 removes the last one.
 UPDATE jobs SET state = ?3, wake_at = ?4, held = ?5, attempts = ?6, settled_at = ?7, history = ?8,
     response = CASE WHEN ?9 = 0 THEN NULL ELSE coalesce(?9, response) END
 WHERE queue_id = ?1 AND id = ?2;
@@ -146,7 +146,7 @@ FROM json_each(:ids) i CROSS JOIN jobs j
 ON j.queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND j.id = i.value;
 
 -- name: settled_among
--- Tell which of some jobs are settled, and which are not there.
+-- List those of some jobs that are settled or do not exist.
 SELECT i.value, j.state FROM json_each(:ids) i LEFT JOIN jobs j
 ON j.queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND j.id = i.value
 WHERE j.state IS NULL OR j.state > 3;

@@ -1,5 +1,5 @@
 -- name: take_lease
--- Take a lease that is free or has expired; its epoch rises.
+-- Take a lease that is free or has expired, with the next epoch.
 INSERT INTO leases (name, holder, epoch, expires_at_ms) VALUES (:lease, :holder, 1, :now + :ttl)
 ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, epoch = leases.epoch + 1,
     expires_at_ms = excluded.expires_at_ms
@@ -16,16 +16,16 @@ SELECT name, holder, epoch, expires_at_ms - :now FROM leases WHERE expires_at_ms
 ORDER BY name LIMIT :limit;
 
 -- name: renew_lease
--- Keep a lease that is still of this epoch.
+-- Renew a lease that still has this epoch.
 UPDATE leases SET expires_at_ms = :now + :ttl WHERE name = :lease AND epoch = :epoch AND expires_at_ms > 0
 RETURNING epoch;
 
 -- name: release_lease
--- Release a lease of this epoch; its epoch stays, so that the next one is higher.
+-- Release a lease that still has this epoch; the epoch stays, so that the next holder's is higher.
 UPDATE leases SET expires_at_ms = 0, holder = '' WHERE name = :lease AND epoch = :epoch RETURNING epoch;
 
 -- name: keep_consumer
--- Renew a consumer's lease, or take it for the first time; nothing comes back if its claims are being ended.
+-- Renew a consumer's lease, or take it for the first time; returns no row if its claims are being ended.
 INSERT INTO consumers (lease, consumer, host, pid, queues, started_at, seen_at, expires_at)
 VALUES (:lease, :consumer, :host, :pid, :queues, :now, :now, :now + :ttl)
 ON CONFLICT (lease) DO UPDATE SET queues = excluded.queues, seen_at = excluded.seen_at, expires_at = excluded.expires_at
@@ -33,11 +33,11 @@ WHERE consumers.is_ended = 0
 RETURNING expires_at;
 
 -- name: drop_consumer
--- Forget a consumer that has stopped in order.
+-- Delete a consumer that has stopped.
 DELETE FROM consumers WHERE lease = :lease;
 
 -- name: take_expired_consumers
--- Mark the consumers whose lease has expired: from now on it cannot be renewed, and their claims are ended.
+-- Mark the consumers whose lease has expired. After this it cannot be renewed, so their claims can be ended.
 UPDATE consumers SET is_ended = 1 WHERE is_ended = 0 AND expires_at <= :now;
 
 -- name: expired_consumers
@@ -49,11 +49,11 @@ SELECT lease, consumer, queues FROM consumers WHERE is_ended = 1 ORDER BY expire
 SELECT min(expires_at), :now FROM consumers WHERE is_ended = 0;
 
 -- name: end_consumer
--- Note that the claims of an expired consumer have been ended.
+-- Record that the claims of an expired consumer have been ended.
 UPDATE consumers SET is_ended = 2 WHERE lease = :lease;
 
 -- name: forget_consumers
--- Forget consumers whose lease expired long ago.
+-- Delete consumers whose lease expired long ago.
 DELETE FROM consumers WHERE is_ended = 2 AND expires_at < :before;
 
 -- name: list_consumers

@@ -1,7 +1,7 @@
 -- name: limit_buckets
--- Read buckets by their keys, a JSON list, and keep others from them until the commit.
--- Who waits there can only be told afterwards, with a snapshot that is younger than the lock.
--- Unless all of them exist none is locked: whoever makes the rest must not hold up whoever made some.
+-- Read buckets by their keys (a JSON list), and lock them until the commit.
+-- The tickets in their lines must be read afterwards: only a snapshot taken after the lock shows all of them.
+-- Unless all of the buckets exist, none is locked. Otherwise two transactions that add buckets could block each other.
 SELECT bucket_id, key, live, kept, head, next, head_us, tail_us, paused_us,
     rule_limit, rule_us, rule_until_us, other_rules, spilled, recent, 1
 FROM limit_buckets WHERE key IN (SELECT jsonb_array_elements_text(:keys::jsonb))
@@ -10,19 +10,19 @@ FROM limit_buckets WHERE key IN (SELECT jsonb_array_elements_text(:keys::jsonb))
 ORDER BY key FOR UPDATE;
 
 -- name: limit_bucket
--- Read one bucket by its key, and keep others from it until the commit.
+-- Read one bucket by its key, and lock it until the commit.
 SELECT bucket_id, key, live, kept, head, next, head_us, tail_us, paused_us,
     rule_limit, rule_us, rule_until_us, other_rules, spilled, recent, 1
 FROM limit_buckets WHERE key = :key FOR UPDATE;
 
 -- name: limit_make
--- Make the buckets of these keys that do not exist yet.
+-- Add the buckets of these keys that do not exist yet.
 INSERT INTO limit_buckets (key)
 SELECT wanted FROM jsonb_array_elements_text(:keys::jsonb) AS wanted ORDER BY wanted COLLATE "C"
 ON CONFLICT (key) DO NOTHING;
 
 -- name: limit_heads
--- Tell who is first in the line of each bucket, and the server's time.
+-- Read the first ticket in the line of each bucket, and the server's time.
 SELECT l.bucket_id, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, l.ticket, l.owner, o.until_us
 FROM jsonb_array_elements_text(:ids::jsonb) AS j(id)
 LEFT JOIN limit_line l ON l.bucket_id = j.id::bigint
@@ -40,18 +40,18 @@ SELECT * FROM unnest(:bucket::bigint[], :seq::bigint[], :expires::bigint[], :uni
 ON CONFLICT (bucket_id, seq) DO UPDATE SET expires_us = excluded.expires_us, units = excluded.units;
 
 -- name: limit_join
--- Stand in the lines of buckets; whoever stands there already keeps the place.
+-- Add tickets to the lines of buckets; a ticket that is in a line already stays as it is.
 INSERT INTO limit_line (bucket_id, ticket, owner, charge, lines)
 SELECT * FROM unnest(:bucket::bigint[], :ticket::bigint[], :owner::text[], :charge::bigint[], :lines::bigint[])
 ON CONFLICT DO NOTHING;
 
 -- name: limit_leave
--- Leave the lines of buckets.
+-- Delete tickets from the lines of buckets.
 DELETE FROM limit_line l USING unnest(:bucket::bigint[], :ticket::bigint[]) AS gone(bucket, ticket)
 WHERE l.bucket_id = gone.bucket AND l.ticket = gone.ticket;
 
 -- name: limit_store
--- Keep buckets as they are now.
+-- Write the columns of buckets.
 UPDATE limit_buckets b SET live = u.live, kept = u.kept, head = u.head, next = u.next, head_us = u.head_us,
     tail_us = u.tail_us, paused_us = u.paused_us, rule_limit = u.rule_limit, rule_us = u.rule_us,
     rule_until_us = u.rule_until_us, other_rules = u.other_rules,
@@ -64,7 +64,7 @@ FROM unnest(:bucket::bigint[], :live::bigint[], :kept::bigint[], :head::bigint[]
 WHERE b.bucket_id = u.bucket;
 
 -- name: limit_sweep
--- Forget a batch of buckets in which nothing has counted, and no rule held, for long and nobody waits.
+-- Delete some buckets that have been unused for long: no row, rule or pause in force, and no ticket in line.
 DELETE FROM limit_buckets WHERE bucket_id IN (
     SELECT b.bucket_id FROM limit_buckets b
     WHERE b.tail_us < :before AND b.rule_until_us < :before AND b.paused_us < :before

@@ -1,5 +1,5 @@
 -- name: take_offsets
--- Take the next offsets of a topic, making it on first use; its row stays locked until the commit.
+-- Take the next offsets of a topic, and add it on first use; its row stays locked until the commit.
 INSERT INTO topics (name, head, largest) VALUES (:topic, :count, :largest)
 ON CONFLICT (name) DO UPDATE SET head = topics.head + :count, largest = greatest(topics.largest, :largest)
 RETURNING topic_id, head, :now;
@@ -10,7 +10,7 @@ RETURNING topic_id, head, :now;
 COPY events (topic_id, id, kind, payload, headers, occurred_at_ms) FROM STDIN (FORMAT BINARY);
 
 -- name: append_events
--- Take offsets of some topics and write the records that they are for; `back` counts from a topic's new head.
+-- Take offsets of some topics and write their records; `back` is subtracted from a topic's new head.
 WITH t AS (
     INSERT INTO topics (name, head, largest) SELECT * FROM unnest(:topics::text[], :counts::bigint[], :largest::bigint[])
     ON CONFLICT (name) DO UPDATE SET head = topics.head + excluded.head, largest = greatest(topics.largest, excluded.largest)
@@ -25,7 +25,7 @@ WITH t AS (
 SELECT head, at FROM t ORDER BY name;
 
 -- name: set_limits
--- Let nothing in this session or transaction hang, and plan by the indexes, whatever is known of the tables' sizes.
+-- Set timeouts for this session or transaction, and make the planner use indexes whatever its statistics say.
 SELECT set_config('search_path', :path, :local), set_config('statement_timeout', :statement_ms, :local),
        set_config('lock_timeout', :lock_ms, :local),
        set_config('idle_in_transaction_session_timeout', :statement_ms, :local),
@@ -33,58 +33,59 @@ SELECT set_config('search_path', :path, :local), set_config('statement_timeout',
        set_config('enable_hashjoin', 'off', :local), set_config('enable_mergejoin', 'off', :local);
 
 -- name: claim_number
--- Claim the producer's next number: nothing comes back if it has landed.
+-- Record the producer's next number; returns no row if the operation with this number was committed before.
 INSERT INTO producers (producer, seq, seen_ms) VALUES (:producer, :seq, :now)
 ON CONFLICT (producer) DO UPDATE SET seq = excluded.seq, seen_ms = excluded.seen_ms
 WHERE producers.seq < excluded.seq
 RETURNING seq;
 
 -- name: begin_migration
--- Open the transaction in which one process at a time brings the tables up to date.
--- The path comes last: looked up before the lock, a schema that another process is making would stay unknown.
+-- Begin the transaction in which one process at a time migrates the tables.
+-- The path is set last: if it were resolved before the lock, a schema that another process is creating would not be found.
 BEGIN;
 SELECT set_config('lock_timeout', :lock_ms, true), set_config('statement_timeout', :statement_ms, true);
 SELECT pg_advisory_xact_lock(hashtextextended(:lock, 0));
 SELECT set_config('search_path', :path, true);
 
 -- name: has_schema
--- Tell whether our schema and its list of versions exist.
+-- Tell whether our schema and its table of schema versions exist.
 SELECT to_regnamespace(:schema) IS NOT NULL, to_regclass(:versions) IS NOT NULL;
 
 -- name: backend_pid
--- Tell which backend serves this session.
+-- Tell the process id of the server process of this session.
 SELECT pg_backend_pid();
 
 -- name: make_schema
--- Make our schema; its name, a plain one, is put in.
+-- Create our schema; its name, which was checked, is inserted as text.
 CREATE SCHEMA "{schema}";
 
 -- name: listen
--- Hear what is notified; the channel, a plain name, is put in.
+-- Receive notifications; the channel, whose name was checked, is inserted as text.
 LISTEN "{channel}";
 
 -- name: make_versions
--- Make the list of versions.
+-- Create the table of schema versions.
 CREATE TABLE IF NOT EXISTS harn_schema (concern text PRIMARY KEY, version integer NOT NULL);
 
 -- name: versions
--- Tell how far each concern's tables have come.
+-- Read the schema version of each concern's tables.
 SELECT concern, version FROM harn_schema;
 
 -- name: note_version
--- Note how far a concern's tables have come.
+-- Record the schema version of a concern's tables.
 INSERT INTO harn_schema VALUES (:concern, :version)
 ON CONFLICT (concern) DO UPDATE SET version = excluded.version;
 
 -- name: notify
--- Wake the listeners of each topic, in a transaction of its own that waits for no other: all notifications share one lock.
+-- Notify the listeners of each topic, in a transaction of its own. All notifications of a server share one lock, so
+-- this one waits for it only briefly.
 SELECT set_config('lock_timeout', '50', true), set_config('synchronous_commit', 'off', true), pg_notify(:channel, topic)
 FROM unnest(:topics::text[]) AS topic;
 
 -- name: forget_producers
--- Forget producers that have not written for a long time.
+-- Delete producers that have not written for a long time.
 DELETE FROM producers WHERE seen_ms < :before;
 
 -- name: freeze
--- Hold up every append until this transaction ends.
+-- Block every append until this transaction ends.
 LOCK TABLE topics IN EXCLUSIVE MODE;

@@ -3,7 +3,7 @@
 SELECT :now;
 
 -- name: read_events
--- Read a page of a topic after an offset; fewer rows where the topic holds large records.
+-- Read a page of a topic after an offset; fewer rows if the topic has large records.
 SELECT e.id, e.kind, e.payload, e.headers, e.occurred_at_ms
 FROM topics t JOIN events e ON e.topic_id = t.topic_id
 WHERE t.name = :topic AND e.id > :after
@@ -12,7 +12,7 @@ LIMIT coalesce((SELECT CASE WHEN :limit * (largest + 1) > :budget THEN 1 + :budg
                 FROM topics WHERE name = :topic), 0);
 
 -- name: read_records
--- Read a page as read_events does, with each record's place in the order of all topics.
+-- Read a page like read_events, with each record's number in the order of all topics.
 SELECT e.seq, e.id, e.kind, e.payload, e.headers, e.occurred_at_ms
 FROM topics t JOIN events e ON e.topic_id = t.topic_id
 WHERE t.name = :topic AND e.id > :after
@@ -29,12 +29,12 @@ SELECT head FROM topics WHERE name = :topic;
 SELECT name, head FROM topics ORDER BY name;
 
 -- name: topic_extent
--- Tell the oldest offset still kept and how many are.
+-- Tell the oldest offset that is still kept, and how many are.
 SELECT min(e.id), count(*)
 FROM topics t JOIN events e ON e.topic_id = t.topic_id WHERE t.name = :topic;
 
 -- name: first_offset
--- Tell the oldest offset still kept.
+-- Tell the oldest offset that is still kept.
 SELECT e.id FROM topics t JOIN events e ON e.topic_id = t.topic_id
 WHERE t.name = :topic ORDER BY e.id LIMIT 1;
 
@@ -44,7 +44,7 @@ SELECT e.id FROM topics t JOIN events e ON e.topic_id = t.topic_id
 WHERE t.name = :topic AND e.occurred_at_ms >= :since ORDER BY e.id LIMIT 1;
 
 -- name: trim_events
--- Remove a topic's records below an offset, at most so many at a time.
+-- Delete a topic's records below an offset, at most a number at a time.
 DELETE FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic)
 AND id < :below
 AND id < (SELECT min(id) FROM events
@@ -52,13 +52,13 @@ AND id < (SELECT min(id) FROM events
 RETURNING id;
 
 -- name: raise_head
--- Make sure that a topic exists and that its offsets go on after a given one.
+-- Add a topic if it does not exist, and make its newest offset at least a given one.
 INSERT INTO topics (name, head, largest) VALUES (:topic, :head, 0)
 ON CONFLICT (name) DO UPDATE SET head = CASE WHEN topics.head < excluded.head THEN excluded.head ELSE topics.head END
 RETURNING topic_id, head;
 
 -- name: note_size
--- Remember the largest record that a topic has held.
+-- Record the size of the largest record that a topic has held.
 UPDATE topics SET largest = :largest WHERE name = :topic AND largest < :largest;
 
 -- name: move_cursor
@@ -69,17 +69,17 @@ ON CONFLICT (topic, consumer) DO UPDATE SET position =
 RETURNING position;
 
 -- name: read_cursor
--- Tell where a consumer stands.
+-- Read a consumer's cursor.
 SELECT position FROM cursors WHERE topic = :topic AND consumer = :consumer;
 
 -- name: lowest_cursor
--- Tell where the slowest consumer of a topic stands.
+-- Read the lowest cursor of a topic.
 SELECT min(position) FROM cursors WHERE topic = :topic;
 
 -- name: drop_cursor
--- Forget a consumer of a topic.
+-- Delete a consumer's cursor.
 DELETE FROM cursors WHERE topic = :topic AND consumer = :consumer RETURNING position;
 
 -- name: list_cursors
--- List every consumer's place.
+-- List every cursor.
 SELECT topic, consumer, position FROM cursors ORDER BY topic, consumer;

@@ -1,12 +1,12 @@
 -- name: take_offsets
--- Take the next offsets of a topic, making it on first use; the last one comes back, and a time that does not go back.
+-- Take the next offsets of a topic, and add it on first use; returns the last offset, and a time that never goes back.
 INSERT INTO topics (name, head, largest, newest_ms) VALUES (?1, ?2, ?3, ?4)
 ON CONFLICT (name) DO UPDATE
 SET head = head + ?2, largest = max(largest, ?3), newest_ms = max(newest_ms, ?4)
 RETURNING topic_id, head, newest_ms;
 
 -- name: move_head
--- Take the next offsets of a topic if it is still where we left it: a third of what take_offsets costs.
+-- Take the next offsets of a topic if its row is still as we last wrote it; costs a third of take_offsets.
 UPDATE topics SET head = ?1, largest = max(largest, ?2), newest_ms = ?3
 WHERE topic_id = ?4 AND name = ?5 AND head = ?6 AND newest_ms = ?7;
 
@@ -20,25 +20,25 @@ INSERT INTO store_clock (one, ms) VALUES (1, :clock)
 ON CONFLICT (one) DO UPDATE SET ms = max(ms, :clock) RETURNING ms;
 
 -- name: read_clock
--- Tell the store's clock without moving it.
+-- Read the store's clock without moving it.
 SELECT ms FROM store_clock;
 
 -- name: has_versions
--- Tell whether the list of versions exists.
+-- Tell whether the table of schema versions exists.
 SELECT 1 FROM sqlite_schema WHERE name = 'harn_schema';
 
 -- name: make_versions
--- Make the list of versions.
+-- Create the table of schema versions.
 CREATE TABLE IF NOT EXISTS harn_schema (concern TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 
 -- name: versions
--- Tell how far each concern's tables have come.
+-- Read the schema version of each concern's tables.
 SELECT concern, version FROM harn_schema;
 
 -- name: note_version
--- Note how far a concern's tables have come.
+-- Record the schema version of a concern's tables.
 INSERT INTO harn_schema VALUES (:concern, :version) ON CONFLICT (concern) DO UPDATE SET version = excluded.version;
 
 -- name: freeze
--- Hold up every append until this transaction ends: a writing transaction is alone already.
+-- Block every append until this transaction ends. Nothing to do here: SQLite has one writing transaction at a time.
 SELECT 1;

@@ -80,7 +80,8 @@ CREATE TABLE queue_triggers (
     PRIMARY KEY (queue_id, trigger_id)
 );
 -- version: 2
--- The planner may take this one only where it is asked for by `id > 0`: it must not walk a whole queue to find a key's jobs.
+-- A statement uses this index only if it says `id > 0`. Without that condition, the planner might read a whole queue to
+-- find the jobs of one key.
 DROP INDEX jobs_ready;
 CREATE INDEX jobs_ready ON jobs (queue_id, priority, id) WHERE state = 0 AND id > 0;
 CREATE INDEX job_dedupe_by_job ON job_dedupe (queue_id, job_id);
@@ -91,7 +92,7 @@ ALTER TABLE shares ADD COLUMN parked bigint NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN function text COLLATE "C";
 ALTER TABLE jobs ADD COLUMN lease text COLLATE "C";
 ALTER TABLE jobs ADD COLUMN response bigint;
--- Claims apart from scheduled jobs: what is in flight is found among those alone.
+-- Separate indexes for claims and scheduled jobs, so that jobs in flight are found without reading scheduled ones.
 DROP INDEX jobs_to_wake;
 CREATE INDEX jobs_scheduled ON jobs (queue_id, wake_at) WHERE state = 1;
 CREATE INDEX jobs_in_flight ON jobs (queue_id, wake_at) WHERE state IN (2, 3);

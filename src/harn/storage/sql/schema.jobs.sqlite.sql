@@ -88,7 +88,7 @@ ALTER TABLE shares ADD COLUMN parked INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN function TEXT;
 ALTER TABLE jobs ADD COLUMN lease TEXT;
 ALTER TABLE jobs ADD COLUMN response INTEGER;
--- Claims apart from scheduled jobs: what is in flight is found among those alone.
+-- Separate indexes for claims and scheduled jobs, so that jobs in flight are found without reading scheduled ones.
 DROP INDEX jobs_to_wake;
 CREATE INDEX jobs_scheduled ON jobs (queue_id, wake_at) WHERE state = 1;
 CREATE INDEX jobs_in_flight ON jobs (queue_id, wake_at) WHERE state IN (2, 3);

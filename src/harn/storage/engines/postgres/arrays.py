@@ -1,7 +1,7 @@
 """Columns of values as PostgreSQL's binary arrays, for statements that `unnest` them.
 
-Written whole columns at a time: an adapter that looks at every value for itself costs more than
-the server needs to store it.
+A whole column is encoded at once. psycopg's adapters choose an encoding for each value, which takes
+longer than the server needs to store it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NULL = b"\xff\xff\xff\xff"
 
 
 class Encoded:
-    """An array, ready to be sent."""
+    """An array in PostgreSQL's binary format; *oid* is the number of its type."""
 
     __slots__ = ("data",)
     oid = 0
@@ -49,7 +49,7 @@ class _Bytes(Encoded):
 
 @functools.cache
 def array_types(text: str) -> dict[str, Callable[[Sequence[Any]], Encoded]]:
-    """Return how the arrays among a statement's parameters are encoded, by their names."""
+    """Return the encoder of each parameter of *text* that is an array, by name."""
     return {name: _ENCODERS[of] for name, of in _TYPED.findall(text) if of in _ENCODERS}
 
 
@@ -89,7 +89,7 @@ def _smallints(values: Sequence[Any]) -> Encoded:
 
 
 def encode_texts(values: Sequence[Any]) -> Encoded:
-    """Encode a column of texts; names repeat, so each is encoded once."""
+    """Encode a column of texts; equal texts, such as names, are encoded once."""
     items = {each: _NULL if each is None else _item(each.encode()) for each in set(values)}
     texts = b"".join([items[each] for each in values])
     return _Texts(_header(values, 25, None in items) + texts)

@@ -1,8 +1,8 @@
-"""PostgreSQL's NOTIFY as a wake-up hint: told in a transaction of its own, heard on a connection
-of its own.
+"""PostgreSQL's NOTIFY as a hint that topics have new records.
 
-Nothing depends on either. A notification that is lost, or a pooler that knows no LISTEN, costs a
-reader the time until it polls.
+It is sent in a transaction of its own and received on a connection of its own. Nothing depends on
+it: if a notification is lost, or a pooler does not support LISTEN, readers find the records when
+they poll.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from harn.storage.queries import load_queries
 logger = logging.getLogger("harn.storage")
 
 GAP = 0.01
-"""Seconds between two notifications of one process, at least."""
+"""Least seconds between two notifications of one process."""
 PAUSE = 0.5
-"""Seconds before a lost LISTEN connection is tried again."""
+"""Seconds before the listener connects again after an error."""
 
 
 def channel_of(schema: str) -> str:
-    """Return the channel on which a schema's topics are told."""
+    """Return the channel for notifications about the topics of *schema*."""
     return f"harn_{schema}"
 
 
 class Notifier:
-    """Tells which topics have grown, after their commit.
+    """Notifies other processes of topics that have new records, after their commit.
 
-    The first news goes out along with the commit; what comes within `GAP` seconds of it is told
-    together, by a thread, so that a busy writer does not spend its time on telling.
+    The first notification is sent in one round trip with the commit. Those of the next `GAP`
+    seconds are sent together by a thread, so that a busy writer does not wait for them.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class Notifier:
         self._quiet_until = 0.0
 
     def at_once(self, topics: set[str]) -> list[Statement]:
-        """Return what tells *topics* if it is sent behind their commit; nothing if it is too soon.
+        """Return the statement to send behind the commit; none within `GAP` of the last one.
 
-        Then `tell` them when they are committed.
+        Without a statement, call `tell` after the commit.
         """
         with self._lock:
             now = SystemClock().monotonic()
@@ -70,8 +70,8 @@ class Notifier:
         return [self._statement(topics)]
 
     def tell(self, topics: set[str]) -> None:
-        """Have *topics* told soon."""
-        with self._lock:  # several threads tell, and one is enough to serve them
+        """Notify others of *topics* soon, on the notifier's thread."""
+        with self._lock:  # several threads may call this; only one of them starts the thread
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._serve, name="harn-pg-notifier", daemon=True
@@ -80,7 +80,7 @@ class Notifier:
         self._inbox.put(topics)
 
     def stop(self) -> None:
-        """Tell what is left, then end."""
+        """Send what is left, then end the thread."""
         if self._thread is not None:
             self._stopping.set()
             self._inbox.put(None)
@@ -107,11 +107,11 @@ class Notifier:
             with self._use() as connection:
                 pipeline_of(connection).run([], [self._statement(topics)])
         except psycopg.Error as error:
-            logger.debug("no notification: %s", error)
+            logger.debug("a notification was not sent: %s", error)
 
 
 class Listener:
-    """Hears which topics have grown, in a thread of its own."""
+    """Receives notifications of topics that have new records, on a thread of its own."""
 
     def __init__(self, dsn: str, schema: str, handover: Handover) -> None:
         self._dsn = dsn
@@ -123,7 +123,7 @@ class Listener:
         self._socket: socket.socket | None = None
 
     def switch(self, wanted: bool) -> None:
-        """Begin listening; once begun it goes on until `stop`."""
+        """Start to listen if that is *wanted*; the listener then runs until `stop`."""
         if wanted and self._thread is None:
             self._thread = threading.Thread(
                 target=self._serve, name="harn-pg-listener", daemon=True
@@ -131,10 +131,11 @@ class Listener:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, cutting its connection."""
+        """End the thread and its connection."""
         self._stopped.set()
         with self._lock:
             if self._socket is not None:
+                # The thread waits inside libpq; only the end of its socket wakes it at once.
                 try:
                     self._socket.shutdown(socket.SHUT_RDWR)
                 except OSError:
@@ -148,7 +149,7 @@ class Listener:
                 with psycopg.connect(self._dsn, autocommit=True, connect_timeout=5) as connection:
                     self._hear(connection)
             except (psycopg.Error, OSError) as error:
-                logger.debug("not listening: %s", error)
+                logger.debug("the listener's connection failed: %s", error)
             self._stopped.wait(PAUSE)
 
     def _hear(self, connection: psycopg.Connection[Any]) -> None:

@@ -1,8 +1,8 @@
-"""Statements sent to PostgreSQL in bursts, close to its protocol.
+"""Several statements sent to PostgreSQL in one round trip, with libpq's pipeline mode.
 
-A cursor of psycopg's costs several times what the server needs for a small statement. Here a
-statement is prepared once on its connection, values are encoded by their types, and a burst goes
-out and comes back in one round trip. Connecting, errors and the reading of rows stay psycopg's.
+A cursor of psycopg takes several times as long as the server needs for a small statement. Here a
+statement is prepared once on its connection, values are encoded by their types, and all statements
+of a run share one round trip. psycopg still connects, makes the errors and reads the rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
 
 Statement = tuple[str, Mapping[str, Any]]
-"""A text with `%(name)s` in it, and the values by name."""
+"""An SQL text with parameters `%(name)s`, and their values by name."""
 
 _Key = tuple[str, tuple[type, ...]]
 _PARAM = re.compile(r"%\((\w+)\)s|%%")
@@ -37,11 +37,14 @@ _double = Struct(">d").pack
 
 
 class Pipeline:
-    """One connection's prepared statements, and the way to send them."""
+    """Sends statements on one connection, and knows which ones are prepared there."""
 
     def __init__(self, connection: Connection[Any], *, is_own: bool) -> None:
         self.is_own = is_own
-        """Whether the server's session is ours alone, so that statements can be kept there."""
+        """Whether the server's session is ours alone, so that prepared statements stay there.
+
+        A pooler may give each transaction another session.
+        """
         self._pgconn = connection.pgconn
         self._reader = Transformer(connection)
         self._known: dict[_Key, bytes] = {}
@@ -52,11 +55,11 @@ class Pipeline:
     def run(
         self, statements: Sequence[Statement], afterwards: Sequence[Statement] = ()
     ) -> list[PGresult]:
-        """Send *statements* and return their results; the first error ends them all.
+        """Send *statements* and return their results; raise the first error among them.
 
-        Statements to be sent *afterwards* go along; an error in one of them is ignored.
+        The statements *afterwards* are sent behind them; their results and errors are ignored.
         """
-        # All of them are encoded before the first is sent: a value that cannot be leaves no trace.
+        # All are encoded before the first is sent, so a value that cannot be encoded sends nothing.
         encoded = [_encoded(text, params) for text, params in statements]
         more = [_encoded(text, params) for text, params in afterwards]
         pgconn = self._pgconn
@@ -95,9 +98,9 @@ class Pipeline:
         *,
         once: bool = False,
     ) -> bool:
-        """Hand one statement to libpq; tell whether it had to be prepared first."""
+        """Pass one statement to libpq; tell whether it had to be prepared first."""
         formats = (Format.BINARY,) * len(data)
-        if once or not self.is_own or not data:  # a bare COMMIT is not worth it
+        if once or not self.is_own or not data:  # to prepare a plain COMMIT saves nothing
             types = [_oid(kind) for kind in key[1]]
             self._pgconn.send_query_params(command, data, types, formats, Format.BINARY)
             return False
@@ -111,7 +114,10 @@ class Pipeline:
         return is_new
 
     def _push(self) -> None:
-        """Send what libpq holds, reading meanwhile: the server may wait for that."""
+        """Send everything that libpq has buffered.
+
+        Reads meanwhile: the server stops reading while its own results are not read.
+        """
         pgconn = self._pgconn
         while pgconn.flush():
             self._poll.modify(pgconn.socket, _OUT)
@@ -121,13 +127,13 @@ class Pipeline:
             self._poll.modify(pgconn.socket, select.POLLIN)
 
     def _collect(self) -> list[PGresult]:
-        """Wait for the results: one of each statement, and one where it was prepared first."""
+        """Wait for all results: one of each statement, and one more if it was prepared first."""
         results: list[PGresult] = []
         while True:
             result = self._next()
-            if result is None:  # between two statements, or nothing will come any more
+            if result is None:  # the end of a statement's results, or of the connection
                 if self._pgconn.status != ConnStatus.OK:
-                    raise OperationalError("the connection was lost")
+                    raise OperationalError("the connection to PostgreSQL was lost")
                 continue
             if result.status == ExecStatus.PIPELINE_SYNC:
                 return results
@@ -159,7 +165,7 @@ def numbered(text: str) -> tuple[bytes, tuple[str, ...]]:
 
 
 def _encoded(text: str, params: Mapping[str, Any]) -> tuple[bytes, _Key, list[bytes | None]]:
-    """Return the command as the server takes it, what it is known by, and its values."""
+    """Return the command with numbered parameters, the key of its prepared form, and its values."""
     command, names = numbered(text)
     values = [params[name] for name in names]
     return command, (text, tuple(map(type, values))), [_value(each) for each in values]

@@ -1,4 +1,4 @@
-"""A copy of an open SQLite store: one moment of it, whatever is written meanwhile."""
+"""A consistent copy of an open SQLite store, also while it is written to."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from harn.private_files import open_private, sync_dir
 from harn.storage.queries import load_queries
 
 PAGES = 256
-"""Pages copied between two looks at whether the copy is still wanted."""
+"""Pages copied between two checks whether the copy is still wanted."""
 
 
 def copy_database(source: apsw.Connection, target: Path, wanted: Callable[[], bool]) -> None:
-    """Copy what *source* sees now to the new file *target*, 0600 and synced.
+    """Copy the present state of *source* to the new file *target*, with mode 0600, and sync it.
 
-    The copy has its name only once it is complete. One that is no longer *wanted* leaves nothing.
+    The copy gets its name only when it is complete. If it is no longer *wanted*, or fails, no file
+    remains.
     """
     if os.path.lexists(target):
         raise _exists(target)
@@ -27,7 +28,7 @@ def copy_database(source: apsw.Connection, target: Path, wanted: Callable[[], bo
     try:
         handle = open_private(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR)
     except OSError as error:
-        raise StorageError(f"no copy can be written to {target}: {error.strerror}") from error
+        raise StorageError(f"the copy {target} cannot be created: {error.strerror}") from error
     try:
         if _copy(source, draft, wanted):
             os.fsync(handle)
@@ -41,22 +42,21 @@ def copy_database(source: apsw.Connection, target: Path, wanted: Callable[[], bo
 
 
 def _copy(source: apsw.Connection, draft: Path, wanted: Callable[[], bool]) -> bool:
-    """Copy page by page inside one reading transaction; return whether it came to the end."""
+    """Copy all pages inside one read transaction; return whether the copy is complete."""
     copy = apsw.Connection(str(draft))
     try:
-        # The file has no name that is looked for yet: it needs no journal to be rolled back from.
+        # No journal and no syncs: after a crash the unfinished file is of no use anyway.
         copy.execute("PRAGMA journal_mode = OFF").fetchall()
         copy.execute("PRAGMA synchronous = OFF").fetchall()
         source.execute("BEGIN")
-        source.execute(
-            load_queries("sqlite")["has_versions"].text
-        ).fetchall()  # this moment, no other
+        # BEGIN alone takes no snapshot; the first read does.
+        source.execute(load_queries("sqlite")["has_versions"].text).fetchall()
         with copy.backup("main", source, "main") as under_way:
             while not under_way.done:
                 if not wanted():
                     return False
                 under_way.step(PAGES)
-        # A copy is one file: in WAL mode a reader would need to write beside it.
+        # In WAL mode a reader of the copy would have to create two more files beside it.
         copy.execute("PRAGMA journal_mode = DELETE").fetchall()
         return True
     finally:
@@ -70,7 +70,7 @@ def _give_name(draft: Path, target: Path) -> None:
         os.link(draft, target)
     except FileExistsError:
         raise _exists(target) from None
-    except OSError:  # a file system without links
+    except OSError:  # a file system without hard links
         if os.path.lexists(target):
             raise _exists(target) from None
         os.rename(draft, target)

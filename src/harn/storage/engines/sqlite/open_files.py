@@ -1,12 +1,12 @@
-"""The SQLite files that harn has open in this process, and who else may open them: nothing.
+"""The SQLite files that harn has open in this process; no other library may open them here.
 
-SQLite's locks are POSIX locks, and those belong to the process, not to a handle: closing any handle
-of a file drops every lock that the process holds on it. Within one library SQLite keeps account of
-that. The standard library's `sqlite3` is another library, with accounts of its own: its close
-drops our locks while we write, and another process then writes at the same time.
+SQLite's locks are POSIX locks. These belong to the process, not to a handle: closing any handle of
+a file releases every lock that the process has on it. One SQLite library takes care of that for
+its own handles. The standard library's `sqlite3` is a second one, which knows nothing of ours: when
+it closes the file, our locks are released while we write, and another process can write too.
 
-So an audit hook looks at what `sqlite3` is asked to open. A hook cannot be removed; this one is
-added when the first store opens, and does nothing while none is open.
+So an audit hook checks which files `sqlite3` opens. A hook cannot be removed; this one is added
+when the first store opens, and does nothing while none is open.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from harn.errors import StorageError
 from harn.private_files import make_private_file
 
 Identity = tuple[int, int]
-"""A file's device and number: links, other spellings and moved files are the same one."""
+"""A file's device and inode number: the same for links, other spellings and a moved file."""
 
 WAY_OUT = (
     "copy it with `await runtime.backup(path)` and open the copy, or open it from another process"
@@ -37,15 +37,15 @@ _hooked = False
 
 
 def hold(path: Path) -> Identity:
-    """Note that a connection of ours to *path* is about to open; `release` it once it is closed.
+    """Register a connection to *path* before it opens; call `release` once it is closed.
 
-    The file is made if it is missing. One that another library has open in this process already
-    is refused.
+    Creates the file if it is missing. Raises StorageError if another library has the file open in
+    this process.
     """
     global _hooked
     with _lock:
-        # Made under the lock: the handle that makes the file must be closed before another
-        # thread looks for foreign handles, and before it takes a lock that the close would drop.
+        # Under the lock: the handle that creates the file must be closed before another thread
+        # looks for handles of other libraries, and before it takes a lock that the close releases.
         make_private_file(path)
         found = os.stat(path)
         identity = found.st_dev, found.st_ino
@@ -54,15 +54,16 @@ def hold(path: Path) -> Identity:
             sys.addaudithook(_look)
         if not _held[identity] and _is_open_elsewhere(identity):
             raise StorageError(
-                f"{path} is open in this process already, as a file or in another SQLite (such as "
-                "the module sqlite3); closing that would drop our locks, so close it first"
+                f"{path} is open in this process already, as a file or in another SQLite library "
+                "(such as the module sqlite3); closing it later would release harn's locks: close "
+                "it first"
             )
         _held[identity] += 1
     return identity
 
 
 def release(identity: Identity) -> None:
-    """Note that a connection of ours is closed."""
+    """Remove a connection that has been closed."""
     with _lock:
         _held[identity] -= 1
         if _held[identity] <= 0:
@@ -70,7 +71,7 @@ def release(identity: Identity) -> None:
 
 
 def _look(event: str, args: tuple[Any, ...]) -> None:
-    # Called for every audit event of the process: leave at once.
+    # Called for every audit event of the process, so it must return at once for all others.
     if event != "sqlite3.connect" or not _held:
         return
     for path in _paths(args[0]):
@@ -80,13 +81,17 @@ def _look(event: str, args: tuple[Any, ...]) -> None:
             continue
         if (found.st_dev, found.st_ino) in _held:
             raise StorageError(
-                f"{path} is a store that harn has open in this process; when another SQLite closes "
-                f"it, our locks are dropped and the store may be damaged: {WAY_OUT}"
+                f"{path} is a store that harn has open in this process; when another SQLite "
+                "library closes it, harn's locks are released and the store may be damaged: "
+                f"{WAY_OUT}"
             )
 
 
 def _paths(database: Any) -> list[str]:
-    """Return the files that `sqlite3.connect(database)` may mean: whether as a URI is not told."""
+    """Return the files that `sqlite3.connect(database)` may open.
+
+    The audit event does not tell whether *database* is a path or a URI.
+    """
     try:
         name = os.fsdecode(database)
     except TypeError:
@@ -100,9 +105,9 @@ def _paths(database: Any) -> list[str]:
 
 
 def _is_open_elsewhere(identity: Identity) -> bool:
-    """Tell whether something in this process, other than our SQLite, has the file open.
+    """Tell whether this process has the file open, other than in our SQLite library.
 
-    Known where the system lists a process's handles.
+    False on a system that does not list a process's handles in /proc.
     """
     try:
         handles = os.listdir("/proc/self/fd")
@@ -130,7 +135,8 @@ def _is_open_in_apsw(identity: Identity) -> bool:
 
 
 def _forget_after_fork() -> None:
-    # A child has none of its parent's locks, and the parent's lock may be held by a thread.
+    # A child has none of its parent's file locks, and `_lock` may have been held by a thread that
+    # does not exist in the child.
     global _lock
     _lock = threading.Lock()
     _held.clear()
