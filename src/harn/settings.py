@@ -127,11 +127,12 @@ class Settings:
         _one_of("text", "json"),
         "How the command line writes its log to stderr: `text` or `json`, one line a record.",
     )
-    log_level: str = _variable(
+    log_level: str | None = _variable(
         "HARN_LOG_LEVEL",
-        "warning",
+        None,
         _one_of("debug", "info", "warning", "error"),
-        "The least severe records that the command line logs.",
+        "The least severe records that the command line logs. Without it: `info` for commands that "
+        "serve (`serve`, `queue drain --wait`), `warning` for others.",
     )
     a2a_allow: tuple[str, ...] = _variable(
         "HARN_A2A_ALLOW",

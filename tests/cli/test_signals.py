@@ -14,6 +14,7 @@ import pytest
 
 import harn
 from harn.cli import invoke
+from tests.orchestrator.processes import serving, until
 from tests.signalled import Ended, Program, command
 
 MANIFEST = """
@@ -45,6 +46,19 @@ async def setup():
 async def waits(event):
     begun()
     await asyncio.sleep(3600)
+
+async def goes_on(event):
+    (HERE / "begun").touch()
+    while not (HERE / "go").exists():
+        await asyncio.sleep(0.01)
+    (HERE / "done").touch()
+
+def note(event):
+    begun()
+
+def fails(event):
+    begun()
+    raise RuntimeError("boom")
 
 def thread(event):
     begun()
@@ -156,6 +170,30 @@ def test_65_serve_gives_back_the_job_of_a_thread_that_cannot_be_stopped(
     assert claimable() == 1
 
 
+@pytest.mark.parametrize("handler", ["note", "fails"])
+def test_a_drain_that_waits_for_more_logs_what_it_does(place: Path, handler: str) -> None:
+    queue_a_job(place)
+    write(place, handler)
+    said = {"note": "succeeded, attempts: 1", "fails": "RuntimeError: boom"}[handler]
+    drain = ["orchestrator", "queue", "drain", "jobs", "--shutdown-timeout", "5s", *STATE]
+    with cli(*drain, "--wait") as running:
+        running.hears("begun")
+        running.complains()
+        running.signal(signal.SIGTERM)
+        ended = running.ends()
+
+    assert ended.code == 0 and said in ended.err
+
+
+def test_a_drain_that_ends_says_only_what_failed(place: Path) -> None:
+    queue_a_job(place)
+    write(place, "note")
+    with cli("orchestrator", "queue", "drain", "jobs", *STATE) as running:
+        ended = running.ends()
+
+    assert (ended.code, ended.err) == (0, "")
+
+
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_ends_a_serve_whose_setup_hangs(place: Path, number: int) -> None:
     (place / "slow").touch()
@@ -187,6 +225,28 @@ def test_fire_that_waits_is_stopped_with_one_line_and_its_event_stays(
     assert ended.code == SAID[number][0]
     assert ended.err.endswith(SAID[number][1]) and "Traceback" not in ended.err
     assert invoke(["orchestrator", "inspect", "--json", *STATE]) == 0
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_command_that_asks_a_service_is_stopped_and_the_service_continues(
+    place: Path, number: signal.Signals
+) -> None:
+    write(place, "goes_on")
+    with serving(place, "--no-http") as service:
+        service.hears("ready")
+        with cli("orchestrator", "fire", "work", *STATE) as running:
+            until((place / "begun").exists)
+            running.signal(number)
+            running.signal(number)
+            ended = running.ends()
+        (place / "go").touch()
+        until((place / "done").exists)
+        assert service.process.poll() is None
+
+    code, said = SAID[number]
+    said = said.replace("\n", "; the service continues what it was asked for\n")
+    assert (ended.code, ended.out) == (code, "")
+    assert ended.err == f"asking the service of this directory: state/admin.sock\n{said}"
 
 
 @pytest.mark.parametrize("number", SIGNALS)

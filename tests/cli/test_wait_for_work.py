@@ -134,6 +134,17 @@ def test_55_fire_that_ends_in_the_dead_letters_says_so_in_one_line(run: Run) -> 
         assert json.loads(out)["status"] == "dlq" if more else "status: dlq" in out
 
 
+def test_fire_of_a_trigger_named_like_a_command_that_serves_says_one_line(
+    run: Run, tmp_path: Path
+) -> None:
+    write(tmp_path, serve='"handlers::boom"')
+
+    code, _, err = run("fire", "serve")
+
+    assert code == 1
+    assert err.startswith("error: serve: dead letter dlq_") and err.count("\n") == 1
+
+
 def test_fire_reaches_a_trigger_that_the_setup_registered(run: Run, tmp_path: Path) -> None:
     text = HANDLERS.replace(
         'await harn.pool_create(name="work", max_concurrent=2)',

@@ -339,7 +339,7 @@ handler = "handlers::note"
 @pytest.mark.parametrize("format", ["text", "json"])
 def test_each_request_dispatch_and_failure_is_a_line_of_the_log(place: Path, format: str) -> None:
     (place / "handlers.py").write_text("def note(event):\n    raise RuntimeError('down')\n")
-    env = {"HARN_LOG": format, "HARN_LOG_LEVEL": "info"}
+    env = {"HARN_LOG": format}
     with serving(place, env=env) as process:
         post(process.url, {"n": 1})
         until(lambda: any("dlq, attempts" in line for line in process.lines))

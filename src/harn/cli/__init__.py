@@ -9,6 +9,7 @@ target.py         which manifest and which store a command is about
 store_choice.py   which store: --storage, HARN_STORAGE or the state directory
 ask_service.py    a verb done by the running service, or else here
 stoppable.py      how a signal ends a command
+command_log.py    what a command logs
 output.py         JSON or text, and never a terminal's escapes
 orchestrator.py   `harn orchestrator`: check.py, serve.py, fire.py, queue.py with queue_jobs.py,
                   dlq.py, reload.py, metrics.py
@@ -22,15 +23,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NoReturn
 
 from harn import __version__
 
 if TYPE_CHECKING:
     import click
-
-STOPPED: dict[object, str] = {130: "interrupted", 143: "stopped by SIGTERM"}
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -54,11 +52,11 @@ def _invoke(argv: Sequence[str]) -> int:
     import click
 
     from harn.cli.commands import harn
+    from harn.cli.stoppable import STOPPED
     from harn.errors import HarnError
 
     try:
-        with _logging(argv):
-            result = harn.main(args=list(argv), prog_name="harn", standalone_mode=False)
+        result = harn.main(args=list(argv), prog_name="harn", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except click.exceptions.NoArgsIsHelpError as help_wanted:
         help_wanted.show()
@@ -68,7 +66,7 @@ def _invoke(argv: Sequence[str]) -> int:
     except click.UsageError as error:
         return _fail(_usage(error, argv), 2)
     except click.ClickException as error:
-        return _fail(error.format_message(), 1)
+        return _fail(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted", 130)
     except SystemExit as stopped:
@@ -93,22 +91,6 @@ def _invoke(argv: Sequence[str]) -> int:
         return _fail(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), 1)
     except Exception as error:
         return _unexpected(error)
-
-
-def _logging(argv: Sequence[str]) -> AbstractContextManager[None]:
-    import logging
-
-    from harn.settings import Settings
-    from harn.telemetry import logs
-
-    settings = Settings.load()
-    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
-    # A service has its log and nothing else. Other commands say in one line what failed; the
-    # tracebacks come with HARN_LOG_LEVEL=info.
-    serves = "serve" in argv or level < logging.WARNING
-    return logs.configured(
-        "json" if settings.log == "json" else "text", level, with_failed_work=serves
-    )
 
 
 def _usage(error: click.UsageError, argv: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ import msgspec
 
 from harn.cli.orchestrator import DEFAULT_CONFIG
 from harn.cli.output import DURATION, LiveLine, say
+from harn.cli.stoppable import STOPPED, stoppable_call
 from harn.cli.store_choice import usable_store
 from harn.cli.target import CommandTarget
 from harn.errors import HarnError, StorageError
@@ -119,11 +120,22 @@ def ask_service(target: CommandTarget, asked: Verb, options: Options) -> dict[st
     if connection is None:
         return None
     path = directory / SOCKET
-    with closing(_Connection(connection)) as service:
+    with stoppable_call(), closing(_Connection(connection)) as service:
         about = _answer(service, directory, verb("service"), Options())
         _check_same(target, storage, about)
         say(one_line(f"asking the service of this directory: {path}"), err=True)
-        return {**_answer(service, directory, asked, options), "via": str(path)}
+        try:
+            return {**_answer(service, directory, asked, options), "via": str(path)}
+        except SystemExit as stopped:
+            raise StoppedAsking(stopped.code) from None
+
+
+class StoppedAsking(click.ClickException):
+    """A signal ended the command, but not the work that it had asked a service for."""
+
+    def __init__(self, code: Any) -> None:
+        super().__init__(f"{STOPPED[code]}; the service continues what it was asked for")
+        self.exit_code = code  # type: ignore[misc] # click reads it from the instance
 
 
 def _check_same(target: CommandTarget, storage: str | None, about: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from harn import __version__
+from harn.cli.command_log import command_log
 from harn.errors import did_you_mean
 
 
@@ -63,5 +64,7 @@ class LazyGroup(click.Group):
     },
 )
 @click.version_option(__version__, prog_name="harn", message="%(prog)s %(version)s")
-def harn() -> None:
+@click.pass_context
+def harn(ctx: click.Context) -> None:
     """Orchestrate agents, and any work that waits."""
+    ctx.with_resource(command_log(ctx))

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from harn.cli.ask_service import CommandStop, operate
+from harn.cli.command_log import log_as_service
 from harn.cli.output import DURATION, emit, fail_line, indented, on_terminal, say, table
 from harn.cli.queue_jobs import cancel, job, jobs, pause, resume, retry
 from harn.cli.target import CommandTarget, common
@@ -130,6 +131,8 @@ def drain(
     SIGTERM claims no more, lets handlers finish within --shutdown-timeout, gives back the rest
     and exits with 0; a second signal gives them back at once.
     """
+    if wait:
+        log_as_service()
     options = Drain(
         queue=name,
         consumer_id=consumer_id,

@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from harn.cli.command_log import log_as_service
 from harn.cli.orchestrator import DEFAULT_CONFIG
 from harn.cli.output import DURATION, say
 from harn.cli.stoppable import run_stoppable
@@ -42,6 +43,7 @@ logger = logging.getLogger("harn.orchestrator")
 )
 def serve(target: CommandTarget, bind: str | None, no_http: bool, shutdown_timeout: float) -> int:
     """Run a manifest: its triggers, its worker queues, its webhooks."""
+    log_as_service()
     run = _Serving(target.config or DEFAULT_CONFIG, bind, no_http, shutdown_timeout)
     return run.main(lambda: runtime_for(target.storage, target.state_dir))
 

@@ -1,18 +1,24 @@
 """How a signal ends a command: it is cancelled, everything is closed, and one line says so.
 
 Exit codes are 130 for Ctrl-C and 143 for SIGTERM. `serve`, `queue drain` and `top` are made to be
-stopped: they end in order at a signal, with exit code 0.
+stopped: they end in order at a signal, with exit code 0. A call that blocks, outside any event
+loop, is ended by `stoppable_call`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar
 
 from harn.stopping import Stopping
 
 T = TypeVar("T")
 
+STOPPED: dict[object, str] = {130: "interrupted", 143: "stopped by SIGTERM"}
+"""What is said of a command that a signal stopped, by its exit code."""
 STOP_WITHIN = 5.0
 """Seconds that a command without a `--shutdown-timeout` of its own may take to end."""
 
@@ -25,3 +31,32 @@ def run_stoppable(
         return (stopping or Stopping(STOP_WITHIN, ends_process=True)).run(main)
     except KeyboardInterrupt:
         raise SystemExit(130) from None  # click would print an empty line for the other
+
+
+@contextmanager
+def stoppable_call() -> Iterator[None]:
+    """Let a signal end the block, which blocks: `SystemExit` with 130 or 143 is raised in it.
+
+    Off the main thread there are no signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    is_over = False
+
+    def stop(number: int, frame: object) -> NoReturn:
+        nonlocal is_over
+        is_over = True
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)  # one more must not change the exit code
+        raise SystemExit(128 + number)
+
+    before: dict[int, Any] = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before[number] = signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        if not is_over:
+            for each, handler in before.items():
+                signal.signal(each, handler)

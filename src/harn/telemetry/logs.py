@@ -78,6 +78,22 @@ def is_not_failed_work(record: logging.LogRecord) -> bool:
     return not getattr(record, "failed_work", False)
 
 
+class Log:
+    """The records of harn on a stream."""
+
+    def __init__(self, stream: TextIO, format: LogFormat) -> None:
+        self.handler = logging.StreamHandler(stream)
+        self.handler.setFormatter(JsonLine() if format == "json" else OneLine())
+        self.handler.addFilter(WhoIsRunning())
+
+    def show(self, level: int, *, with_failed_work: bool) -> None:
+        """Write the records from *level* on, with those of failed work or without."""
+        logging.getLogger("harn").setLevel(level)
+        self.handler.removeFilter(is_not_failed_work)
+        if not with_failed_work:
+            self.handler.addFilter(is_not_failed_work)
+
+
 @contextlib.contextmanager
 def configured(
     format: LogFormat = "text",
@@ -85,24 +101,20 @@ def configured(
     stream: TextIO | None = None,
     *,
     with_failed_work: bool = True,
-) -> Iterator[None]:
+) -> Iterator[Log]:
     """Send the records of harn to *stream* (stderr unless given) while the block runs.
 
     A command that reports failed work itself leaves out the records of it.
     """
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonLine() if format == "json" else OneLine())
-    handler.addFilter(WhoIsRunning())
-    if not with_failed_work:
-        handler.addFilter(is_not_failed_work)
+    log = Log(stream or sys.stderr, format)
     ours = logging.getLogger("harn")
     before = ours.level
-    ours.addHandler(handler)
-    ours.setLevel(level)
+    ours.addHandler(log.handler)
+    log.show(level, with_failed_work=with_failed_work)
     try:
-        yield
+        yield log
     finally:
-        ours.removeHandler(handler)
+        ours.removeHandler(log.handler)
         ours.setLevel(before)
 
 

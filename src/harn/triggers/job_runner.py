@@ -9,6 +9,7 @@ a worker waiting long. Only a debounce is waited out: it would begin again with 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -30,6 +31,8 @@ from harn.workers import Bury, Failure, GiveBack, Job, RetryLater
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
+
+logger = logging.getLogger("harn.triggers")
 
 GATE_PATIENCE = 5.0
 """Seconds that a job may wait at its gates before it is released."""
@@ -151,6 +154,7 @@ class JobRunner:
                 raise _bury(failure) from None
             raise _retry_later(failure, binding.retry.before(job.attempts + 1)) from None
         await circuits.note_success(binding.destination)
+        logger.info("%s: event %s succeeded, attempts: %d", binding.key, event.id, job.attempts)
         return result
 
     async def _run(self, binding: Binding, call: Call, job: Job) -> Any:
