@@ -385,3 +385,20 @@ def test_the_demo_keeps_its_promises() -> None:
     assert act["taken_over"] >= 1
     for share in act["shares"]:
         assert abs(share["promised"] - share["served"]) <= 0.05
+
+
+def test_a_dead_job_from_code_is_replayed_without_a_manifest(tmp_path: Path) -> None:
+    async def main() -> None:
+        await worker_queue("q").enqueue({"n": 1}, max_attempts=1)
+        await harn.drain("q", lambda job: 1 / 0)
+
+    harn.run(main, state_dir=tmp_path / "state")
+    dlq = ("dlq", "--state-dir", "state", "--json")
+    [letter] = json.loads(harn_command(tmp_path, *dlq).stdout)["entries"]
+
+    done = json.loads(harn_command(tmp_path, *dlq, "--replay", letter["id"]).stdout)
+
+    [handle] = done["handles"]
+    assert handle["result"] == {"queue": "q", "job_id": 1, "status": "ready"}
+    again = harn_command(tmp_path, *dlq, "--replay", letter["id"], check=False)
+    assert (again.returncode, again.stderr.count("\n")) == (1, 1)

@@ -34,13 +34,15 @@ def dlq(
     """List the dead letters, replay one, or discard one.
 
     A letter is resolved when its work has ended well: the dispatch, and the pool tasks that it
-    causes, within --shutdown-timeout.
+    causes, within --shutdown-timeout. A job that code enqueued is made ready again.
     """
     if sum((list_, replay_id is not None, discard_id is not None)) > 1:
         raise click.UsageError("--list, --replay and --discard exclude each other")
     if replay_id is not None:
         letter = ReplayLetter(letter=replay_id, work_within=shutdown_timeout)
-        return _replay(target, "replay letter", letter)
+        # A job that code enqueued is made ready again: where there is no manifest, none is needed.
+        has_manifest = target.config is not None or DEFAULT_CONFIG.exists()
+        return _replay(target, "replay letter", letter, needs_manifest=has_manifest)
 
     if discard_id is not None:
         return _discard(target, discard_id)
@@ -102,8 +104,14 @@ def replay(
     return _replay(target, "replay", options)
 
 
-def _replay(target: CommandTarget, name: str, options: Replay | ReplayLetter) -> int:
-    document = operate(target, name, options, may_make=False)
+def _replay(
+    target: CommandTarget,
+    name: str,
+    options: Replay | ReplayLetter,
+    *,
+    needs_manifest: bool = True,
+) -> int:
+    document = operate(target, name, options, may_make=False, needs_manifest=needs_manifest)
     works = (f"work: {work_text(each)}" for each in document["work"])
     mappings = (_mapping_line(each["mapping"]) for each in document["handles"] if "mapping" in each)
     shown = [*map(_handle_line, document["handles"]), *mappings, *works]

@@ -1,8 +1,8 @@
 """Dead letters: look at them, dispatch one again, or set it aside; and replay any event.
 
 A letter's state is in the latest record of its id on `trigger.dlq`: `pending`, then `resolved` by a
-replay that succeeded, or `discarded`. A letter of a worker queue's job can be listed and discarded
-here, and replayed where its trigger is known.
+replay that succeeded, or `discarded`. A letter of a worker queue's job is replayed where its
+trigger is known; a job that holds no event, because code enqueued it, is made ready again instead.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from harn.tasks import sleep
 from harn.triggers.dispatch_state import Dispatch, DispatchHandle
 from harn.triggers.event import TriggerEvent, event_at, event_from
 from harn.triggers.registry import NotFound, Triggers
+from harn.workers import WorkerQueue
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -81,20 +82,32 @@ class DeadLetters:
         """Dispatch the letter *id* once more; it is resolved when its work has ended well.
 
         Its work is the dispatch and the pool tasks that this caused, for which *finish* waits
-        (by default for 30 seconds). If they do not complete the handle says `failed`. Cancelling
-        stops waiting; the dispatch goes on, and the letter stays pending.
+        (by default for 30 seconds). If they do not complete the handle says `failed`. A job that
+        code enqueued is made ready again, as `queue.retry` does, and its letter is resolved.
+        Cancelling stops waiting; the dispatch goes on, and the letter stays pending.
         """
         letter = await self.get(id)
         if letter["state"] != "pending":
             raise TriggerError(
                 f"dead letter {id} is {letter['state']}; only a pending one is replayed"
             )
+        if _is_of_a_plain_job(letter):
+            return await self._retry_job(letter)
         event = _event(letter.get("event"), f"dead letter {id}")
         binding_id = str(letter.get("binding_id") or "")
         handle = await self._again(event, binding_id, finish)
         if handle.status == "dispatched":
             await self._close(id, "resolved", "replay_succeeded")
         return handle
+
+    async def _retry_job(self, letter: dict[str, Any]) -> DispatchHandle:
+        queue, job_id = letter["queue"], letter["job_event_id"]
+        if not await WorkerQueue(self._runtime, queue, None).retry(job_id):
+            raise TriggerError(f"job {job_id} of queue {queue!r} is not dead any more")
+        ready = {"queue": queue, "job_id": job_id, "status": "ready"}
+        return DispatchHandle(
+            letter.get("event_id") or "", f"worker://{queue}", 0, "dispatched", ready
+        )
 
     async def replay_event(
         self, event_id: str, binding_id: str | None = None, finish: Finish | None = None
@@ -204,6 +217,19 @@ class DeadLetters:
     async def _record(self, entry: int) -> dict[str, Any]:
         found = await self._log.read(topics.TRIGGER_DLQ, entry - 1, 1)
         return dict(found[0].payload) if found else {}
+
+
+def _is_of_a_plain_job(letter: dict[str, Any]) -> bool:
+    """Tell whether the letter is of a queue's job that no trigger could handle."""
+    if not letter.get("queue"):
+        return False
+    if not letter.get("binding_id"):
+        return True
+    try:
+        event_from(letter["event"])
+    except (ValueError, TypeError):
+        return True
+    return False
 
 
 def _event(record: Any, what: str) -> TriggerEvent:
