@@ -36,6 +36,8 @@ logger = logging.getLogger("harn.workers")
 
 RETRIES = 4
 """Attempts in the time between two renewals, while the store does not answer."""
+PATIENCE = 10.0
+"""Seconds that the store has for an answer: opening a connection to it may take some."""
 Lost = Callable[[str], None]
 
 LATE = 0.05
@@ -97,12 +99,12 @@ class LivingConsumer:
     async def _renew(self) -> float | None:
         """Renew the lease; called on the heartbeat's thread."""
         now = self._heartbeat.clock.monotonic()
-        by = now + self._every
+        by = now + PATIENCE
         try:
             is_alive = await self._beat.run(self._keeping(), by=by, durability="normal")
             if is_alive:
                 await self._claims.lose_cancelled(by)
-                return by
+                return now + self._every
         except HarnError as error:
             logger.warning("consumer %r could not renew its lease: %s", self.consumer_id, error)
             return now + self._every / RETRIES
@@ -155,18 +157,17 @@ class LivingConsumers:
     async def _end_dead_ones(self) -> float | None:
         """End the claims of consumers that have died; called on the heartbeat's thread."""
         clock = self._heartbeat.clock
-        within = self._runtime.settings.lease_renew_ms / 1000
-        looked = await self._look.run(take_expired_consumers, by=clock.monotonic() + within)
+        looked = await self._look.run(take_expired_consumers, by=clock.monotonic() + PATIENCE)
         for dead in looked.expired:
             logger.warning(
                 "consumer %r has not renewed its lease; its claims are ended", dead.consumer_id
             )
             for queue in dead.queues:
                 ending = partial(end_claims_of, queue, dead.lease, self._runtime.ids.new)
-                while await self._ending.run(ending, by=clock.monotonic() + within):
+                while await self._ending.run(ending, by=clock.monotonic() + PATIENCE):
                     pass
             ended = partial(end_consumer, dead.lease)
-            await self._look.run(ended, by=clock.monotonic() + within)
+            await self._look.run(ended, by=clock.monotonic() + PATIENCE)
         if looked.next_expiry_in_ms is None:
             return None
         return clock.monotonic() + max(0, looked.next_expiry_in_ms) / 1000 + LATE

@@ -36,10 +36,6 @@ RETURNING expires_at;
 -- Delete a consumer that has stopped.
 DELETE FROM consumers WHERE lease = :lease;
 
--- name: take_expired_consumers
--- Mark the consumers whose lease has expired. After this it cannot be renewed, so their claims can be ended.
-UPDATE consumers SET is_ended = 1 WHERE is_ended = 0 AND expires_at <= :now;
-
 -- name: expired_consumers
 -- List consumers whose lease has expired and whose claims may not have been ended.
 SELECT lease, consumer, queues FROM consumers WHERE is_ended = 1 ORDER BY expires_at LIMIT :limit;
