@@ -55,7 +55,7 @@ def test_a_lambda_in_a_pipeline_pool_is_warned_about_once(
 
     harn.run(main, state_dir=tmp_path)
 
-    assert caplog.text.count("no durable call") == 1
+    assert caplog.text.count("is not a durable call") == 1
     assert "@harn.durable" in caplog.text
 
 

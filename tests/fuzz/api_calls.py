@@ -42,7 +42,8 @@ METHODS = {
     "EventLog": "emit flush head read stream subscribe trim",
 }
 """What people call on what a verb made; the other methods are for our own rooms."""
-ALLOWED = (harn.HarnError, TypeError, ValueError, asyncio.CancelledError)
+ALLOWED = (harn.HarnError, TypeError, ValueError, asyncio.CancelledError, RecursionError)
+"""A function of the caller may raise the last one, when it is given a value nested deeply."""
 PATIENCE = 0.005
 """Seconds that a call may wait before it is cancelled."""
 TOO_LONG = 10.0

@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
-from harn.checks import whole_number
+from harn.checks import is_whole, whole_number
 from harn.current import current_runtime
 from harn.duration import Duration
 from harn.errors import InvalidOption, did_you_mean
@@ -480,7 +480,7 @@ async def worker_queues() -> list[QueueSummary]:
 
 def _job_id(id: object) -> int | None:
     """Return *id* if a job could have it."""
-    if isinstance(id, bool) or not isinstance(id, int):
+    if not is_whole(id):
         raise InvalidOption("job_id", id, "a job's id, a whole number")
     return id if 0 < id < 1 << 63 else None
 

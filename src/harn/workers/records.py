@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from harn.checks import whole_number
+from harn.checks import is_number, whole_number
 from harn.current import current_runtime
 from harn.duration import Duration, to_ms, to_seconds, to_text
 from harn.errors import DeadlineExceeded, InvalidOption, did_you_mean
@@ -329,8 +329,7 @@ def _check_dedupe(key: object) -> None:
 
 
 def _check_cost(cost: object) -> None:
-    number = isinstance(cost, int | float) and not isinstance(cost, bool)
-    if not number or not 0 <= cost < float("inf"):  # type: ignore[operator]
+    if not is_number(cost) or not 0 <= cost < float("inf"):
         raise InvalidOption("cost", cost, "a finite number, 0 or more")
 
 
