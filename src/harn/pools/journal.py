@@ -1,19 +1,20 @@
-"""A pipeline pool's journal: one thread, and many submits to an fsync.
+"""A pipeline pool's journal: one thread writes it, and many submits share an fsync.
 
-Lines arrive on the loop and are handed to the journal's own thread, which writes all that have
-gathered with one write and one sync, then tells the loop. So a burst of submits shares the wait
-for the disk, and each is acknowledged only when it is safe.
+Lines are appended on the loop and passed to the journal's own thread. It writes all lines that have
+collected with one write and one sync, then informs the loop. So the submits of a burst share the
+wait for the disk, and each is acknowledged only when its line is on the disk.
 
-A failed write is cut off again and fails the submits that were in it; what has happened already
-(a task that ended) is *owed*, and goes first in the next write. After a failed sync it is not known
-what reached the disk, so the journal takes no more lines until it is opened again.
+A failed write is removed from the file and fails the submits in it. A line about something that has
+happened already (a task that ended) is *owed*: it is kept and goes first in the next write. After a
+failed sync it is not known what reached the disk, so the journal accepts no more lines until it is
+opened again.
 
-It does not stand on `harn/batcher.py`: that one awaits an operation on the loop, for callers that
-wait for it. Here most lines have no caller that waits, lines that are owed outlive a failed write,
-and the thread takes what has gathered without going through the loop again.
+The journal does not use `harn/batcher.py`, which runs an operation for callers that wait for it.
+Here most lines have no waiting caller, owed lines stay after a failed write, and the thread takes
+the next lines without a turn of the loop in between.
 
-Compaction runs beside the writer: another thread folds the file as it stands, then the writer
-adds what has arrived since and swaps the files.
+Compaction runs beside the writer: another thread folds the file as it is, then the writer adds the
+lines that were written since and replaces the file.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ from harn.pools.journal_records import Ledger, PoolRecord
 logger = logging.getLogger("harn.pools")
 
 COMPACT_LEAST = 100
-"""Tasks that must have ended since the last compaction before another one is worth it."""
+"""Tasks that must have ended since the last compaction before the next one begins."""
 
 RETRY_AFTER = 1.0
-"""Seconds between two attempts to write what is owed, while nothing new arrives."""
+"""Seconds between two attempts to write owed lines, while no new line arrives."""
 
 _numbers = itertools.count(1)
 _open: weakref.WeakSet[Journal] = weakref.WeakSet()
 
 
 class _Line:
-    """A line on its way to the disk, and how many tasks it ends."""
+    """A line that is not yet on the disk, and how many tasks it ends."""
 
     __slots__ = ("data", "ends", "owed", "ticket")
 
@@ -59,7 +60,7 @@ class _Line:
 
 
 class Journal:
-    """An open journal. *keep* says what retention keeps: how many, and since when (ms)."""
+    """An open journal. *keep* returns the retention: how many ended tasks, and since when (ms)."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Journal:
     ) -> None:
         self.path = path
         self.ledger = Ledger()
-        """What was found in the file, until the pool has taken it over."""
+        """The state that was read from the file, until the pool has restored it."""
         self._header = header
         self._loop = loop
         self._activity = activity
@@ -80,7 +81,7 @@ class Journal:
         self._lines: queue.SimpleQueue[list[_Line] | Callable[[], None] | None]
         self._lines = queue.SimpleQueue()
         self._gathered: list[_Line] = []
-        """Lines of this turn of the loop, handed over together at its end."""
+        """Lines of this turn of the loop; they go to the thread together at its end."""
         self._unwritten: set[int] = set()
         self._waiters: dict[int, list[asyncio.Future[None]]] = {}
         self._ticket = 0
@@ -92,16 +93,16 @@ class Journal:
         self._thread = threading.Thread(
             target=self._serve, name=f"harn-journal-{next(_numbers)}", daemon=True
         )
-        # The thread's own:
+        # Used by the journal's thread only:
         self._file = JournalFile(path)
         self._owed: list[_Line] = []
         self._ends = 0
         self._folding: threading.Thread | None = None
 
     async def open(self) -> None:
-        """Lock the file and read it; `ledger` holds what was there.
+        """Lock the file and read it into `ledger`.
 
-        Cancelling closes it again before the cancel comes out.
+        If it is cancelled, the file is closed before the cancel is raised.
         """
         self._activity.store_began()
         _open.add(self)
@@ -118,9 +119,9 @@ class Journal:
         self._opened.result()
 
     def append(self, line: bytes, *, owed: bool = False, ends: int = 0) -> int:
-        """Hand *line* over and return its ticket. *ends* counts the tasks that it ends.
+        """Pass *line* to the writer and return its ticket; *ends* counts the tasks that it ends.
 
-        A line that is *owed* tells of something that has happened already.
+        A line that is *owed* records something that has happened already.
         """
         self._ticket += 1
         if self._broken is None:
@@ -143,19 +144,19 @@ class Journal:
         return self._ticket
 
     def forget_ledger(self) -> None:
-        """Drop what was read: the pool has it now."""
+        """Release the memory of `ledger`, which the pool has restored."""
         self.ledger = Ledger()
 
     async def synced(self, ticket: int) -> None:
-        """Wait until the line of *ticket* is on the disk; `StorageError` if it cannot be.
+        """Wait until the line of *ticket* is on the disk; raise `StorageError` if that fails.
 
-        Cancelling leaves the line on its way.
+        Cancelling does not stop the write.
         """
         if (written := self.written(ticket)) is not None:
             await written
 
     def written(self, ticket: int) -> asyncio.Future[None] | None:
-        """Return what to await until the line of *ticket* is on the disk; None if it is."""
+        """Return a future of the line's write; None if the line of *ticket* is on the disk."""
         if ticket not in self._unwritten:
             if self._lost_from is not None and ticket >= self._lost_from:
                 raise StorageError(self._broken)
@@ -169,10 +170,7 @@ class Journal:
         return waiter
 
     async def aclose(self) -> None:
-        """Write what has been handed over, then close the file.
-
-        A cancel is raised once that is done.
-        """
+        """Write all lines, then close the file. A cancel is raised after that."""
         self._stop()
         cancelled = None
         while not self._ended.done():
@@ -185,7 +183,7 @@ class Journal:
             raise cancelled
 
     def abandon(self) -> None:
-        """Close the file as a process that dies would; blocks for a moment."""
+        """Close the file of a pool that is dropped, without the loop; blocks briefly."""
         self._stop()
         self._thread.join()
 
@@ -223,14 +221,16 @@ class Journal:
             while self._write_what_gathered():
                 pass
             if self._owed:
-                self._break(self._owed, f"cannot write to {self.path}; the last outcomes are lost")
+                self._break(
+                    self._owed, f"cannot write to {self.path}; the last outcomes were not recorded"
+                )
             if self._folding is not None:
                 self._folding.join()
             self._file.close()
         self._tell(resolve, self._ended)
 
     def _write_what_gathered(self) -> bool:
-        """Commit all that waits, as one; false when it is time to stop."""
+        """Write all lines that wait with one sync; false when the journal is being closed."""
         batch: list[list[_Line] | Callable[[], None] | None] = []
         try:
             batch.append(self._lines.get(timeout=RETRY_AFTER if self._owed else None))
@@ -317,7 +317,7 @@ class Journal:
             pass
 
     def _forked(self) -> None:
-        """In a forked child: this copy neither holds the lock nor writes."""
+        """In a forked child: close this copy, which must not write."""
         self._broken = f"the journal {self.path} belongs to the parent process"
         self._file.close(forked=True)
 

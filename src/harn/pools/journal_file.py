@@ -1,11 +1,11 @@
-"""The file of a pool's journal: locked, read, appended to, compacted. All of it blocks.
+"""The file of a pool's journal: lock, read, append, compact. All of it blocks.
 
-It is a file of checksummed lines (see `storage/jsonl.py`). No two pools share a file name, nothing
-follows a symbolic link, directories are 0700 and files 0600. The file is locked for as long as it
-is open; the lock ends with the process.
+It is a file of checksummed lines (see `storage/jsonl.py`). No two pools have the same file name,
+symbolic links are not followed, directories have mode 0700 and files 0600. The file is locked while
+it is open; the lock ends with the process.
 
-A torn last line is cut off before the first append. Damaged lines are kept in `<journal>.damaged`.
-A file of another pool, or of a newer harn, is refused and left as it is.
+A torn last line is removed before the first append. Damaged lines are kept in `<journal>.damaged`.
+A file of another pool, or of a newer harn, raises an error and is not changed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from harn.storage import jsonl
 logger = logging.getLogger("harn.pools")
 
 SLACK = 100
-"""Lines of history that a journal may hold beyond twice its tasks before it is rewritten."""
+"""Lines that a journal may have, beyond two for each task, before it is compacted."""
 
 _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-")
 _PART = 100
@@ -55,10 +55,10 @@ class JournalFile(jsonl.AppendFile):
     """An open, locked journal file."""
 
     def open(self, header: PoolRecord, keep: tuple[int, int]) -> Ledger:
-        """Lock the file, read it, mend it, and return what it holds.
+        """Lock the file, read it, repair its end, and return its state.
 
-        *header* is the first line of a new file. *keep* is the retention: how many finished tasks,
-        and since when.
+        *header* is the first line of a new file. *keep* is the retention: how many ended tasks,
+        and since when (ms).
         """
         try:
             self.folder = _open_directory(self.path.parent)
@@ -79,7 +79,7 @@ class JournalFile(jsonl.AppendFile):
         return ledger
 
     def fold_prefix(self, size: int, keep: tuple[int, int]) -> Ledger:
-        """Read the first *size* bytes again, for compaction. May run beside the appends."""
+        """Read the first *size* bytes again, for compaction. Appends may go on meanwhile."""
         ledger, _ = self._folded(size)
         if ledger.damage or ledger.pool is None:
             raise StorageCorrupt(f"{self.path} was damaged while it was open")
@@ -87,14 +87,14 @@ class JournalFile(jsonl.AppendFile):
         return ledger
 
     def compact(self, ledger: Ledger, size: int) -> None:
-        """Put *ledger*, and what follows byte *size* of the file, in the file's place."""
+        """Replace the file by *ledger* and the lines after byte *size*."""
         self.replace(chain(ledger.as_lines(), self._chunks(size, self.end)), locked=True)
 
     def close(self, forked: bool = False) -> None:
-        """Close the file and release its lock; a *forked* copy leaves the parent's lock alone.
+        """Close the file and release its lock; a *forked* copy does not release the parent's lock.
 
-        The lock is undone by name: a child that was forked a moment ago still has it open, and
-        closing our side alone would leave it held until the child has closed its own.
+        The lock is released explicitly: a child process that was just forked still has the file
+        open, and closing our handle alone would keep the lock until the child closes its own.
         """
         if self.handle >= 0 and not forked:
             jsonl.unlock(self.handle)
@@ -107,7 +107,7 @@ class JournalFile(jsonl.AppendFile):
         try:
             return fold(self._chunks(0, size))
         except StorageVersion as error:
-            raise StorageVersion(f"{self.path} {error}; it has not been touched") from None
+            raise StorageVersion(f"{self.path} {error}; it was not changed") from None
 
     def _chunks(self, start: int, end: int) -> Iterator[bytes]:
         while start < end and (chunk := os.pread(self.handle, min(_CHUNK, end - start), start)):
@@ -119,11 +119,11 @@ class JournalFile(jsonl.AppendFile):
             self.cut_back()
             os.fsync(self.handle)
         if self.end and os.pread(self.handle, 1, self.end - 1) != b"\n":
-            self.append(b"\n")  # whole but for its newline: the next line must not join it
+            self.append(b"\n")  # the last line is complete but for its newline
             os.fsync(self.handle)
 
     def _tidy(self, ledger: Ledger, header: PoolRecord, keep: tuple[int, int]) -> None:
-        """Give a new file its first line; set damage aside; rewrite what is mostly history."""
+        """Write the first line of a new file; set damage aside; compact a long file."""
         headless = ledger.pool is None
         if ledger.pool is None:
             ledger.pool = header
@@ -151,12 +151,12 @@ def _open_directory(path: Path) -> int:
     except OSError as error:
         raise StorageError(
             f"cannot keep journals in {path}: {error.strerror}; choose another directory with "
-            "state_dir or HARN_STATE_DIR, or let this user write there"
+            "state_dir or HARN_STATE_DIR, or let this user write to it"
         ) from error
 
 
 def _open_locked(folder: int, path: Path) -> int:
-    """Open and lock the journal, and make sure that it still has that name once it is locked."""
+    """Open and lock the journal; open it again if it was replaced before it was locked."""
     while True:
         fd = open_private(path.name, os.O_RDWR | os.O_NONBLOCK | os.O_CREAT, dir_fd=folder)
         try:
@@ -171,7 +171,7 @@ def _open_locked(folder: int, path: Path) -> int:
             if os.path.samestat(os.fstat(fd), there):
                 return fd
         except FileNotFoundError:
-            pass  # replaced by its owner's compaction meanwhile: look again
+            pass  # its owner has just replaced it by compaction: open it again
         except BaseException:
             os.close(fd)
             raise
@@ -182,5 +182,5 @@ def _check_owner(pool: PoolRecord | None, header: PoolRecord, path: Path) -> Non
     if pool is not None and pool.id != header.id:
         raise StorageCorrupt(
             f"{path} belongs to pool {pool.name!r} ({pool.id}), "
-            f"not to {header.name!r} ({header.id}); move it away"
+            f"not to {header.name!r} ({header.id}); move the file to another directory"
         )

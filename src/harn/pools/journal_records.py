@@ -1,9 +1,9 @@
-"""The lines of a pipeline pool's journal, and the state they add up to.
+"""The lines of a pipeline pool's journal, and the state that they add up to.
 
 A line is one JSON object that ends in its own checksum: `{"kind": ..., "v": 1, ..., "crc": "..."}`.
-The first is the `pool`; then come `task` (a submit, or after compaction a task as it stood),
-`start`, `end`, and `withdraw` for a submit that was cancelled before it was acknowledged.
-`fold` reads lines into a `Ledger`; nothing here touches a disk.
+The first line is the `pool`. Then there are `task` (a submit, or the state of a task at the last
+compaction), `start`, `end`, and `withdraw` for a submit that was cancelled before it was
+acknowledged. `fold` reads lines into a `Ledger`; nothing here uses a disk.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VERSION = 1
 
 
 class PoolRecord(msgspec.Struct, tag_field="kind", tag="pool", omit_defaults=True):
-    """Whose journal this is, how far its numbers have come, and what retention has dropped."""
+    """The pool of the journal, its last task number, and counts of tasks that were dropped."""
 
     v: int
     id: str
@@ -35,7 +35,7 @@ class PoolRecord(msgspec.Struct, tag_field="kind", tag="pool", omit_defaults=Tru
 
 
 class TaskRecord(msgspec.Struct, tag_field="kind", tag="task", omit_defaults=True):
-    """A task: as submitted, or as it stood when the journal was compacted."""
+    """A task as it was submitted, or as it was when the journal was compacted."""
 
     v: int
     seq: int
@@ -49,7 +49,7 @@ class TaskRecord(msgspec.Struct, tag_field="kind", tag="task", omit_defaults=Tru
     idempotency_key: str | None = None
     tenant_id: str | None = None
     call: str | None = None
-    """The name of a durable function; with *args*, all that is needed to run it."""
+    """The name of a durable function, which can be run again with *args*."""
     args: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     started_at: int | None = None
     finished_at: int | None = None
@@ -89,7 +89,7 @@ class EndRecord(msgspec.Struct, tag_field="kind", tag="end", omit_defaults=True)
 
 
 class WithdrawRecord(msgspec.Struct, tag_field="kind", tag="withdraw"):
-    """The submit was called off before anyone was told of it."""
+    """The submit was cancelled before it was acknowledged."""
 
     v: int
     seq: int
@@ -109,14 +109,14 @@ _version_decoder = msgspec.json.Decoder(_Versioned)
 
 
 def encode(record: Record) -> bytes:
-    """Write *record* as a line, its checksum last."""
+    """Return *record* as a line, with its checksum at the end."""
     return jsonl.seal(_encoder.encode(record)[:-1])
 
 
 def decode(text: bytes) -> Record:
-    """Read a line whose checksum is right; `StorageCorrupt` if it is not one of ours.
+    """Read a line whose checksum is right; raise `StorageCorrupt` if it is not a record.
 
-    A line of another version is `StorageVersion`.
+    A line of another version raises `StorageVersion`.
     """
     try:
         record: Record = _decoder.decode(text)
@@ -139,18 +139,18 @@ def _refuse_newer(line: bytes) -> None:
 
 @dataclass(slots=True)
 class Ledger:
-    """What a journal adds up to: its pool, the tasks it holds, and its damaged lines."""
+    """The state of a journal: its pool, its tasks, and its damaged lines."""
 
     pool: PoolRecord | None = None
     tasks: dict[int, TaskRecord] = field(default_factory=dict)
     ended: dict[int, None] = field(default_factory=dict)
-    """The finished ones, in the order in which they finished."""
+    """The numbers of ended tasks, in the order of their end."""
     damage: list[jsonl.Damage] = field(default_factory=list)
     last_seq: int = 0
     lines: int = 0
 
     def apply(self, record: Record) -> None:
-        """Take *record* into account; one that names an unknown task is `StorageCorrupt`."""
+        """Apply *record*; raise `StorageCorrupt` if it names an unknown task."""
         if type(record) is TaskRecord:
             self.tasks[record.seq] = record
             if record.seq > self.last_seq:
@@ -172,7 +172,7 @@ class Ledger:
     def _task(self, seq: int) -> TaskRecord:
         task = self.tasks.get(seq)
         if task is None:
-            raise StorageCorrupt(f"task {seq} is unknown here")
+            raise StorageCorrupt(f"it names task {seq}, which the journal does not have")
         return task
 
     def _end(self, task: TaskRecord, end: EndRecord) -> None:
@@ -188,7 +188,7 @@ class Ledger:
         self.ended[task.seq] = None
 
     def drop_old(self, count: int, before_ms: int) -> None:
-        """Forget finished tasks beyond the newest *count*, and those that ended too long ago."""
+        """Drop ended tasks beyond the newest *count*, and those that ended before *before_ms*."""
         assert self.pool is not None
         spare = len(self.ended) - count
         dropped = dict(self.pool.dropped)
@@ -202,11 +202,11 @@ class Ledger:
         self.pool.dropped = dropped
 
     def as_lines(self) -> Iterator[bytes]:
-        """Write the same state with as few lines as it takes."""
+        """Yield the fewest lines that have this state."""
         assert self.pool is not None
         self.pool.submit_counter = self.last_seq
         yield encode(self.pool)
-        for seq in self.ended:  # in the order of their end: retention goes by it
+        for seq in self.ended:  # in the order of their end, by which retention drops them
             yield encode(self.tasks[seq])
         for seq, task in self.tasks.items():
             if seq not in self.ended:
@@ -214,11 +214,10 @@ class Ledger:
 
 
 def fold(chunks: Iterable[bytes], start: int = 0) -> tuple[Ledger, int]:
-    """Read a journal from offset *start*; return the state and where it ends.
+    """Read a journal from byte *start*; return its state and the end of its last complete line.
 
-    *chunks* are its bytes, cut anywhere. A damaged line is kept in `damage` and the rest is read.
-    The end lies after the last whole line: what follows is torn, the beginning of a line that was
-    never acknowledged.
+    *chunks* are its bytes, in pieces of any length. A damaged line is added to `damage`, and the
+    rest is read. Bytes after the end are torn: part of a line that was never acknowledged.
     """
     ledger, end = Ledger(), start
     apply, damage = ledger.apply, ledger.damage

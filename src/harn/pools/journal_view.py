@@ -1,4 +1,4 @@
-"""Looking at the journals of pipeline pools from outside, without their locks. Reading only."""
+"""Read the journals of pipeline pools for display, without their locks and without writing."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from harn.pools.journal_records import Ledger, fold
 from harn.records import Record
 
 LARGEST = 32 * 1024 * 1024
-"""Bytes of a journal that are worth reading for a glance at it."""
+"""The size in bytes of the largest journal that is read for display."""
 CHUNK = 1 << 20
 MOST_FAILURES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class JournalView(Record):
-    """What a journal adds up to; *note* says why there are no counts, if there are none."""
+    """A summary of a journal; *note* says why there are no counts, if there are none."""
 
     pool: str
     pipeline_id: str
@@ -31,7 +31,7 @@ class JournalView(Record):
 
 
 def look_at_journals(directory: Path) -> list[JournalView]:
-    """Read the journals in *directory*; blocks. Their owners may keep writing meanwhile."""
+    """Read the journals in *directory*; blocks. Their owners may write meanwhile."""
     if not directory.is_dir():
         return []
     return [_look(path) for path in sorted(directory.glob("*.jsonl"))]
@@ -41,7 +41,7 @@ def _look(path: Path) -> JournalView:
     try:
         size = path.stat().st_size
         if size > LARGEST:
-            return _unread(path, f"{size // 2**20} MiB, too large for a glance")
+            return _unread(path, f"{size // 2**20} MiB, too large to read for display")
         with open(path, "rb") as file:
             ledger, _ = fold(iter(partial(file.read, CHUNK), b""))
     except (OSError, StorageError) as error:

@@ -1,4 +1,4 @@
-"""What a pool and a submit may be told; checked once, at the door, into frozen records."""
+"""The options of a pool and of a submit, checked once into frozen records."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ SUBMIT_OPTIONS = ("priority", "key", "idempotency_key")
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How many finished tasks a pool remembers, and for how long.
+    """How many ended tasks a pool keeps, and for how long.
 
-    Their snapshots and idempotency keys go together; after that a key is free again.
+    A task's snapshot and idempotency key are dropped together; the key can then be used again.
 
     >>> Retention(count=1000, age="1h").age_ms
     3600000
@@ -44,7 +44,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class PoolOptions:
-    """A pool as it was asked for; every value is checked."""
+    """The checked options of a pool."""
 
     name: str
     max_concurrent: int
@@ -58,11 +58,11 @@ class PoolOptions:
 
     @property
     def field(self) -> str | None:
-        """The label that the fair queue partitions by; None when `key` is."""
+        """The label by which the fair queue partitions; None if it partitions by `key`."""
         return self.queue.key if self.queue.key != "key" else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what was configured, JSON-ready."""
+        """Return the options, JSON-ready."""
         shown: dict[str, Any] = {
             "name": self.name,
             "max_concurrent": self.max_concurrent,
@@ -91,7 +91,7 @@ def read_options(
     isolation: str,
     retention: Retention,
 ) -> PoolOptions:
-    """Check every option of `pool_create`; the first wrong one is an `InvalidOption`."""
+    """Check every option of `pool_create`; raise `InvalidOption` for the first wrong one."""
     checked = _scope(scope)
     if isolation not in ISOLATIONS:
         near = did_you_mean(isolation, ISOLATIONS) if isinstance(isolation, str) else ""
@@ -150,7 +150,7 @@ def _scope_id(scope: Scope, pipeline_id: str | None) -> str | None:
 
 
 def exact(option: str, value: object, *, most: int | None = None) -> str:
-    """Return *value* if it is any string that UTF-8 can write, of at most *most* characters."""
+    """Return *value* if it is a string that UTF-8 can encode, of at most *most* characters."""
     if not isinstance(value, str):
         raise InvalidOption(option, value, "a string")
     if not value.isascii():
@@ -164,7 +164,7 @@ def exact(option: str, value: object, *, most: int | None = None) -> str:
 
 
 def check_labels(labels: dict[str, Any], field: str | None) -> dict[str, Any]:
-    """Check the labels of a submit; one that looks like a misspelt option is refused."""
+    """Check the labels of a submit; raise `InvalidOption` for one like a misspelt option."""
     for name, value in labels.items():
         if name != field and (near := did_you_mean(name, _known(field))):
             raise InvalidOption(name, value, f"no such option{near}")

@@ -1,4 +1,4 @@
-"""The pools of a runtime by name and by id, and the verbs over them."""
+"""The pools of a runtime by name and by id, and the public functions on them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from harn.unsettled import PendingPoolTask, UnsettledSources
 P = ParamSpec("P")
 
 MOST_LABELS = 200
-"""Pools that have metrics under their own name; the rest are added up as `other`."""
+"""Pools whose metrics have their own label; all others are summed up as `other`."""
 
 DEFAULT_RETENTION = Retention()
 
@@ -38,12 +38,13 @@ class PoolRegistry:
         self.by_hand = False
         """Whether this process soon ends, as a command does: what its pools' journals hold is
         left to the next process that opens them."""
-        runtime.event_log  # noqa: B018 - made before us, so that it is closed after us
+        # Services close in reverse order of their start, so the log outlives the pools.
+        runtime.event_log  # noqa: B018
         runtime.service(Metrics).add(self._samples)
         runtime.service(UnsettledSources).add("pool_pending_tasks", self._pending_tasks)
 
     async def create(self, options: PoolOptions) -> Pool:
-        """Open the pool that *options* describe. Cancelling leaves no pool and no name taken."""
+        """Open the pool that *options* describe. After a cancel there is no pool of this name."""
         name = options.name
         if name in self._by_name or name in self._opening:
             known = self._by_name.get(name)
@@ -69,11 +70,11 @@ class PoolRegistry:
         return pool
 
     def get(self, name_or_id: str) -> Pool | None:
-        """Return the pool of this name, else the one with this id."""
+        """Return the pool with this name, else the one with this id."""
         return self._by_name.get(name_or_id) or self._by_id.get(name_or_id)
 
     def by_id(self, id: str) -> Pool | None:
-        """Return the pool with this id, whatever the others are called."""
+        """Return the pool with this id; a pool whose name looks like it is not found."""
         return self._by_id.get(id)
 
     def __iter__(self) -> Iterator[Pool]:
@@ -86,12 +87,12 @@ class PoolRegistry:
             del self._by_name[pool.name]
 
     def abandon(self) -> None:
-        """Drop every pool as a dying process would."""
+        """Drop every pool as if the process had died."""
         for pool in list(self):
             pool._slots.drop()
 
     async def aclose(self) -> None:
-        """Close every pool, cancelling what still runs; the runtime is being left."""
+        """Close every pool and cancel its running tasks, when the runtime is left."""
         for pool in list(self):
             await pool.close(cancel=True)
 
@@ -143,7 +144,7 @@ def _measured(pool: Pool) -> Iterator[tuple[Any, ...]]:
 def _with_keywords(
     create: Callable[P, Coroutine[Any, Any, Pool]],
 ) -> Callable[P, Coroutine[Any, Any, Pool]]:
-    """Let *create* say that its options are keywords, if it is called with something else."""
+    """Make *create* explain that its options are keywords, if it is called with positional ones."""
 
     @functools.wraps(create)
     async def checked(*args: P.args, **options: P.kwargs) -> Pool:
@@ -172,11 +173,11 @@ async def pool_create(
 ) -> Pool:
     """Create a pool and register it under *name*, which must be free in this runtime.
 
-    *queue* is a strategy (the default is `priority()`), *backpressure* a policy (the default
-    keeps an unbounded queue). A pool of scope `"pipeline"` lives in a journal on disk and takes
-    up what an earlier process left there. *stale_after_ms* is recorded and shown, no more: a
-    journal has one owner, so an unfinished task of an earlier one is stale at once. Cancelling
-    leaves no pool behind.
+    *queue* is a strategy (the default is `priority()`), *backpressure* a policy (by default the
+    queue is unbounded). A pool of scope `"pipeline"` is kept in a journal on disk and restores the
+    tasks that an earlier process left there. *stale_after_ms* is only recorded and shown: a journal
+    has one owner, so an unfinished task of an earlier process is stale at once. After a cancel
+    there is no pool.
 
     >>> import harn
     >>> async def main() -> str:
@@ -242,8 +243,8 @@ async def pool_wait(tasks: Sequence[Waitable]) -> list[TaskSnapshot]: ...
 async def pool_wait(tasks: Any) -> Any:
     """Wait for a task, or for every task of a list, and return the final snapshot of each.
 
-    A snapshot (or its dict) stands for its task. Results come in the order of the list.
-    Cancelling leaves the tasks alone.
+    A snapshot, or its dict, can be given instead of its task. Results are in the order of the
+    list. Cancelling does not cancel the tasks.
 
     >>> import harn
     >>> async def main() -> list[str]:
@@ -258,7 +259,7 @@ async def pool_wait(tasks: Any) -> Any:
     if isinstance(tasks, str) or not isinstance(tasks, Iterable):
         raise InvalidOption("tasks", tasks, "a pool task, or a list of them")
     given = [each if type(each) is PoolTask else _task(each) for each in tasks]
-    # Most of a long list has ended by the time its first task has: those need no waiting.
+    # When the first task of a long list has ended, most others have too: no wait for those.
     return [
         task.snapshot()
         if task._finished_ms is not None and task._slots.journal is None
@@ -281,15 +282,17 @@ def _task(given: object) -> PoolTask:
         raise PoolNotFound(f"pool not found: {pool_id}")
     task = pool._found().find(task_id)
     if task is None:
-        raise PoolNotFound(f"pool {pool.name!r} does not know task {task_id} (any more)")
+        raise PoolNotFound(
+            f"pool {pool.name!r} has no task {task_id}; retention may have dropped it"
+        )
     return task
 
 
 def pool_simulate_restart() -> None:
-    """Forget every pool of this runtime as if the process had died, for tests.
+    """Drop every pool of this runtime as if the process had died, for tests.
 
-    Disks are not touched: a pipeline pool that is created again finds its journal as a crash
-    would have left it. Running closures continue, detached; queued tasks never run.
+    Nothing on disk is changed: a pipeline pool that is created again finds its journal as a crash
+    would have left it. Running closures continue without their pool; queued tasks never run.
 
     >>> import harn
     >>> async def main() -> object:

@@ -1,7 +1,7 @@
-"""A submitted task: its handle, and the record that the pool keeps of it, in one object.
+"""A submitted task: the caller's handle and the pool's record of it, in one object.
 
-What is not always needed is made when it is first asked for: the id, the times as text, the
-futures of waiters. A million queued tasks are ordinary, so a task has only a few fields.
+A pool may have a million queued tasks, so a task has few fields. Its id, its times as text and the
+futures of its waiters are made when they are first needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from harn.pools.task_ids import iso_text
 
 @dataclass(slots=True, eq=False)
 class Extras:
-    """What only some tasks have. Ten more fields would cost memory in every task."""
+    """Fields that only some tasks need, kept apart to save memory in all others."""
 
     labels: dict[str, str] | None = None
     values: Any = None
@@ -32,7 +32,7 @@ class Extras:
     fingerprint: int | None = None
     conflicts: int = 0
     shared: bool = False
-    """Another submit with its idempotency key has returned this task."""
+    """Whether another submit with the same idempotency key has returned this task."""
     span: Any = None
     call: Any = None
     ticket: int = 0
@@ -61,31 +61,31 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
     """
 
     _slots: Any
-    """The `Slots` of its pool. (`inspect` must be able to read this type, so it is not named.)"""
+    """The `Slots` of its pool; typed Any because `inspect` cannot resolve a deferred import."""
     _submitted: Submitted
     _body: Any
-    """The closure; once it has ended, what it returned or why it failed."""
+    """The closure; after its end the value that it returned, or the error."""
     priority: int
     partition: str | None
     _place: Any
-    """The contextvars of its submit while it is queued, its worker while it runs."""
+    """The contextvars context of its submit while it is queued; its worker while it runs."""
     next: Any = None
-    """The link of the queue that holds it."""
+    """The next task in the queue's linked list."""
     _started_ms: int | None = None
     _finished_ms: int | None = None
     _end: TaskStatus | None = None
-    """Its final status, once it has reached it."""
+    """The final status, once it is reached."""
     _waiters: Any = None
     _stopping: bool = False
     _extras: Extras = NO_EXTRAS
 
     @property
     def _worker(self) -> Any:
-        """The worker that runs it, if one does."""
+        """The worker that runs the task, if it runs."""
         return self._place if self._started_ms is not None else None
 
     def _own_extras(self) -> Extras:
-        """Return the extras of this task alone, to be changed."""
+        """Return extras that belong to this task alone and may be changed."""
         if self._extras is NO_EXTRAS:
             self._extras = Extras()
         return self._extras
@@ -127,7 +127,7 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
 
     @property
     def conflicts(self) -> int:
-        """How often the idempotency key came with another function or other arguments."""
+        """How often a submit had this idempotency key with another function or other arguments."""
         return self._extras.conflicts
 
     @property
@@ -137,7 +137,7 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
 
     @property
     def submitted_by(self) -> str:
-        """Who submitted it: a workflow, agent session or worker, or `"user"`."""
+        """The submitter: a workflow, agent session or worker, or `"user"`."""
         return self._submitted.by
 
     @property
@@ -173,7 +173,7 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
         return self._finished_ms is not None
 
     def snapshot(self) -> TaskSnapshot:
-        """Return the task as it stands."""
+        """Return the present state of the task."""
         extras, outcome, status = self._extras, self._body, self._end or self.status
         seen = TaskSnapshot(
             self._submitted,
@@ -200,9 +200,9 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
     async def wait(self) -> TaskSnapshot:
         """Wait until the task has reached its final status and return that snapshot.
 
-        In a pipeline pool that is when its outcome is safe on the disk. Called by a task of the
-        same pool when every slot is held by such waits, it raises `DeadlockError`. Cancelling
-        does not cancel the task.
+        In a pipeline pool this also waits until the outcome is on the disk. If all slots of the
+        pool are held by tasks that wait like this, a task of the pool that calls it gets a
+        `DeadlockError`. Cancelling the wait does not cancel the task.
         """
         if self._finished_ms is None:
             await self._until_finished()
@@ -235,8 +235,9 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
     def cancel(self) -> bool:
         """Ask the task to end as `cancelled`; false if it has ended already.
 
-        A queued task never runs. A running closure is interrupted at its await; on a thread
-        `is_cancelled()` turns true and its end is awaited. May be called from any thread.
+        A queued task never runs. A running coroutine is cancelled at its await. For a closure on a
+        thread `is_cancelled()` becomes true, and the task ends when the closure returns. May be
+        called from any thread.
         """
         if self._finished_ms is not None:
             return False
@@ -271,7 +272,7 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
         raise failed from (cause if isinstance(cause, BaseException) else None)
 
     def _wake(self) -> None:
-        """Wake the waiters. From now on they wait for the loop only, not for the pool."""
+        """Wake the waiters, which no longer count as waiting for the pool."""
         waiters, self._waiters = self._waiters, None
         if waiters:
             for waiter in waiters:
@@ -284,7 +285,7 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
 
 
 class Reloaded:
-    """A result that was read from a journal: JSON, parsed on demand, or a text about it."""
+    """A result that was read from a journal: JSON, decoded when it is read, or a text about it."""
 
     __slots__ = ("omitted", "raw", "text")
 
@@ -294,7 +295,7 @@ class Reloaded:
         self.omitted = text is not None
 
     def value(self) -> Any:
-        """Return the value, parsed again each time: no caller can change the recorded one."""
+        """Return the value, decoded each time, so that no caller can change the recorded one."""
         if self.omitted or not isinstance(self.raw, msgspec.Raw):
             return self.text
         return from_exact_json(bytes(self.raw))

@@ -1,15 +1,15 @@
-"""The workers of a pool: each one asyncio task that runs closure after closure.
+"""The workers of a pool: each is one asyncio task that runs closures one after the other.
 
-Starting an asyncio task for every closure would cost more than all the rest of a pool, so a
-worker drives the closures' coroutines itself: it steps each one inside the contextvars context
-that was captured at its submit, and passes the futures it waits for up to the loop. For the
-closure nothing is different. `asyncio.current_task()` is the worker's task, so timeouts, task
-groups and cancellation work as they do anywhere.
+Starting an asyncio task for every closure would cost more than everything else in a pool. So a
+worker drives the closures' coroutines itself: it steps each one inside the contextvars context of
+its submit, and passes the futures that it waits for to the loop. The closure sees no difference:
+`asyncio.current_task()` is the worker's task, so timeouts, task groups and cancellation work as
+usual.
 
-A worker that was cancelled while it ran a closure is not used again. What asyncio still knows of
-that cancel (a count, a cancel not yet delivered) ends with the worker and cannot hit the next
-closure. A worker without work stays for two turns of the loop, long enough for a caller that was
-just woken to submit again, and then ends: an idle pool has no asyncio tasks.
+A worker that was cancelled while it ran a closure is not used again. asyncio still counts that
+cancel, or has not delivered it yet; this ends with the worker and cannot reach the next closure.
+A worker without a task waits for two turns of the loop, so that a caller that was just woken can
+submit again, and then ends: an idle pool has no asyncio tasks.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from harn.pools.task import PoolTask
 
 LINGER = 2
-"""Turns of the loop that a worker without work waits for more."""
+"""Turns of the loop that a worker without a task waits for one."""
 STREAK = 64
-"""Closures that a worker runs without a pause before it lets the loop turn."""
+"""Closures that a worker runs at most before it lets the loop turn."""
 
 _ASYNC = inspect.CO_COROUTINE
 
 
 class Worker:
-    """One slot's worker, for as long as there is work."""
+    """The worker of one slot, which ends when the pool has no task for it."""
 
     __slots__ = (
         "_slots",
@@ -59,14 +59,14 @@ class Worker:
         self.context: Any = None
         """The contextvars of its submit."""
         self.begun: PoolTask | None = None
-        """The same task, once it has begun: a cancel of our asyncio task is a cancel of it."""
+        """The same task, once it has begun: from then on a cancel of *aio* is a cancel of it."""
         self.frame: ClosureFrame | None = None
-        """The frame of the closure that runs."""
+        """The frame of the running closure."""
         self.interrupted: PoolTask | None = None
-        """The task whose closure last had something thrown into it, such as a cancel."""
+        """The task into whose closure an exception was last thrown, such as a cancel."""
         self.result: Any = None
         self.error: BaseException | None = None
-        """How the latest closure ended."""
+        """The error of the last closure; *result* is its value if there is none."""
         self.take(task)
         self.aio: asyncio.Task[None] = slots.runtime.loop.create_task(
             self._live(), context=slots.worker_context
@@ -74,7 +74,7 @@ class Worker:
         self.aio.add_done_callback(self._ended)
 
     def take(self, task: PoolTask) -> None:
-        """Take *task*; it begins on the next turn of the loop."""
+        """Hold a slot for *task*; it begins on the next turn of the loop."""
         self.task = task
         self.context = task._place
         task._place = self
@@ -93,25 +93,21 @@ class Worker:
         await self._serve()
 
     def _ended(self, aio: asyncio.Task[None]) -> None:
-        """Leave the pool; a task that we never began goes to another worker."""
+        """Leave the pool; a task that was not begun goes to another worker."""
         if self.task is not None:
             self.task._place = self.context
         self._slots.worker_ended(self, self.task, None if aio.cancelled() else aio.exception())
 
     @types.coroutine
     def _serve(self) -> Generator[Any, None, None]:
-        """Run tasks until there are none, or until a cancel has touched this worker."""
+        """Run tasks until there are none, or until this worker was cancelled."""
         slots, aio, streak = self._slots, self.aio, 0
         is_durable, default = slots.is_durable, slots.runtime.frame
         closures = self._closures()
         step = closures.__next__
         step()
-        while True:
-            task = self.begun = self.task
-            if task is None:
-                if not (yield from self._linger()):
-                    return
-                continue
+        while (task := self.task or (yield from self._linger())) is not None:
+            self.begun = task
             if (is_durable or task._stopping) and not (yield from self._may_begin(task)):
                 self._release_slot()
             else:
@@ -148,10 +144,10 @@ class Worker:
 
     @types.coroutine
     def _closures(self) -> Generator[Any, None, None]:
-        """Run closure after closure; `_serve` steps us inside the context of the one that runs.
+        """Run one closure after the other; `_serve` steps this inside the closure's context.
 
-        One generator runs all of them. A coroutine of its own for each would raise `StopIteration`
-        at its end, which costs more than everything else done here.
+        One generator runs all of them. With a coroutine for each, every end would raise
+        `StopIteration`, which costs more than everything else here.
         """
         slots, on_loop = self._slots, self._slots.on_loop
         while True:
@@ -173,7 +169,7 @@ class Worker:
                 self.error = yield from unwind(frame, self.error)
 
     def _may_begin(self, task: PoolTask) -> Generator[Any, None, bool]:
-        """Do what has to come before *task* begins; false if it has ended on the way."""
+        """Record the start of *task* if the pool is durable; false if it must not begin."""
         if self._slots.is_durable:
             yield from self._slots.before_start(task).__await__()
         if task._stopping and task._finished_ms is None:
@@ -185,7 +181,8 @@ class Worker:
         result, error = self.result, self.error
         self.result = self.error = None
         if error is None and task._stopping and self.interrupted is task:
-            self._slots.finish(task, "cancelled")  # it swallowed the cancel; its value is dropped
+            # The closure suppressed the cancel; its value is dropped.
+            self._slots.finish(task, "cancelled")
         elif error is None:
             self._slots.finish(task, "completed", result)
         else:
@@ -193,7 +190,7 @@ class Worker:
         self._release_slot()
 
     def _release_slot(self) -> None:
-        """Release the slot to the next task; that task may be ours, unless a cancel hit us."""
+        """Give the slot to the next task, on this worker unless it was cancelled."""
         slots = self._slots
         self.task = self.begun = None
         if self.aio.cancelling():
@@ -204,18 +201,20 @@ class Worker:
         if self.task is None:
             slots.idle.remove(self)
 
-    def _linger(self) -> Generator[Any, None, bool]:
+    def _linger(self) -> Generator[Any, None, PoolTask | None]:
+        """Wait a little for the next task."""
+        self.begun = None
         idle = self._slots.idle
         idle.append(self)
         try:
             for _ in range(LINGER):
                 yield
                 if self.task is not None:
-                    return True
+                    return self.task
         finally:
             if self in idle:
                 idle.remove(self)
-        return False
+        return None
 
 
 _ENDED = object()
@@ -230,7 +229,7 @@ def _finish_with(slots: Slots, task: PoolTask, error: BaseException) -> None:
     if isinstance(error, asyncio.CancelledError):
         slots.finish(task, "cancelled")
         return
-    # Our own frames come off the traceback: it begins in the closure, and keeps no worker alive.
+    # Without our own frames the traceback begins in the closure, and keeps no worker alive.
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
