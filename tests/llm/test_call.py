@@ -146,7 +146,7 @@ async def test_a_bad_structured_answer_is_sent_back_once_to_be_mended() -> None:
 
 async def test_a_structured_answer_that_stays_bad_is_an_error() -> None:
     async with at_work(lambda body: Say("no json here")) as (models, _):
-        with pytest.raises(ModelError, match="twice"):
+        with pytest.raises(ModelError, match="two answers did not fit"):
             await llm_call("where?", schema={"type": "object"})
 
     assert len(models.received) == 2

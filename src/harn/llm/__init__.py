@@ -1,9 +1,9 @@
-"""Model calls inside the budget.
+"""Model calls within the limits of their providers.
 
-messages.py    requests, replies and messages, in no provider's own format
-provider.py    the seam to a model: complete, stream, count_tokens
-openai.py      one wire format; anthropic.py, the other; http.py, the client under both
-registry.py    the providers of a runtime, and which of them a call reaches
+messages.py    requests, replies and messages, in the format of no provider
+provider.py    what a provider must implement: complete, stream, count_tokens
+openai.py      one wire format; anthropic.py, the other; http.py, the HTTP client of both
+registry.py    the providers of a runtime, and which of them a call uses
 call.py        llm_call: reserve, call, settle; llm_stream.py, llm_stream
 schemas.py     structured answers, checked
 tools.py       functions as tools; agent.py, agent_loop

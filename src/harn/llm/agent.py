@@ -1,4 +1,4 @@
-"""The agent loop: call the model, run the tools it asks for, call it with their results."""
+"""The agent loop: call the model, run the tools that it asks for, call it with the results."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from harn.unsettled import OpenAgent, UnsettledSources
 MOST_TOOLS_AT_ONCE = 8
 
 OPTIONS = frozenset(inspect.signature(llm_call).parameters) - {"prompt", "system", "tools"}
-"""What `agent_loop` passes on to each call of the model."""
+"""The options that `agent_loop` passes to each call of the model."""
 
 Stop = Literal["done", "max_iterations"]
 
 
 @dataclass(frozen=True, slots=True)
 class AgentResult:
-    """How an agent ended: its last text, and the whole conversation."""
+    """The outcome of an agent loop: its last text, and the whole conversation."""
 
     text: str
     stop: Stop
@@ -41,7 +41,7 @@ class AgentResult:
 
     @property
     def done(self) -> bool:
-        """Whether the model finished by itself, rather than by running out of turns."""
+        """Whether the model gave a final answer before *max_iterations* was reached."""
         return self.stop == "done"
 
     def as_dict(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class AgentResult:
 
 @dataclass(slots=True, eq=False)
 class _Conversation:
-    """What has been said so far, and what it has cost."""
+    """The messages so far, and the tokens that they have used."""
 
     messages: list[Message]
     usage: Usage = field(default_factory=Usage)
@@ -114,11 +114,12 @@ async def agent_loop(
 ) -> AgentResult:
     """Let a model work on *task* with *tools* until it answers without calling one.
 
-    Tools are typed functions, async or plain; those that the model asks for together run
-    together, at most *max_concurrent_tools* at once. A tool that fails, or is called wrongly,
-    returns its error to the model, which may try something else. *options* are those of `llm_call`.
+    Tools are typed functions, async or plain. Tools that the model asks for together run
+    concurrently, at most *max_concurrent_tools* at once. The error of a tool that fails, or is
+    called with wrong arguments, goes to the model, which may try something else. *options* are
+    those of `llm_call`.
 
-    Cancelling stops the call or the tools under way and waits for them; nothing is left running.
+    Cancelling cancels the call or the tools under way and waits until they have ended.
     """
     whole_number("max_iterations", max_iterations, least=1)
     for name in options:
@@ -157,7 +158,7 @@ async def _run_tool(known: Mapping[str, Tool], call: ToolCall) -> Message:
 async def _outcome(known: Mapping[str, Tool], call: ToolCall) -> tuple[str, bool]:
     tool = known.get(call.name)
     if tool is None:
-        return f"there is no tool {call.name!r}; there are: {', '.join(known) or 'none'}", True
+        return f"there is no tool {call.name!r}; the tools are: {', '.join(known) or 'none'}", True
     try:
         arguments = tool.arguments(call.arguments)
     except ValueError as error:
@@ -181,7 +182,7 @@ def _ended(stop: Stop, text: str, talk: _Conversation) -> AgentResult:
 
 
 def _record(kind: str, payload: dict[str, Any]) -> None:
-    """Write to the event log what happened, never what was said."""
+    """Write an event to the log; it never has the text of a message."""
     task = current_frame().task
     current_runtime().event_log.record(
         topics.AGENTS, kind, {"task_id": task.id, "tenant_id": task.ambient.tenant_id, **payload}

@@ -1,4 +1,4 @@
-"""Anthropic messages."""
+"""The wire format of Anthropic's messages API."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from harn.llm.provider import estimate_tokens
 PATH = "v1/messages"
 VERSION = "2023-06-01"
 STRUCTURED = "answer"
-"""The tool through which a structured answer is asked for."""
+"""The name of the tool that the model must call to give a structured answer."""
 
 
 class AnthropicMessages:
-    """A provider that speaks Anthropic's messages at *base_url*."""
+    """A provider with Anthropic's messages API at *base_url*."""
 
     def __init__(self, name: str, base_url: str, key: Secret, *, timeout: float = 120.0) -> None:
         headers = {"x-api-key": key.reveal(), "anthropic-version": VERSION}
@@ -33,7 +33,7 @@ class AnthropicMessages:
             text = "".join(each["text"] for each in blocks if each["type"] == "text")
             usage = _usage(answer.get("usage") or {})
         except (KeyError, TypeError, AttributeError) as error:
-            raise self._wire.error(f"an answer without {error}", retryable=True) from None
+            raise self._wire.unreadable(error) from None
         if request.schema is not None:
             structured = [call.arguments for call in calls if call.name == STRUCTURED]
             text = structured[0] if structured else text
@@ -76,7 +76,7 @@ class AnthropicMessages:
                 raise self._wire.error(
                     f"the stream failed: {problem.get('message', problem)}", retryable=True
                 )
-        raise self._wire.error("the stream ended before its end mark", retryable=True)
+        raise self._wire.error("the stream ended without 'message_stop'", retryable=True)
 
     def count_tokens(self, request: ModelRequest) -> int:
         """Estimate the input tokens from the length of the text."""
@@ -120,7 +120,7 @@ class AnthropicMessages:
 
 
 def _turns(messages: tuple[Message, ...]) -> list[dict[str, Any]]:
-    """Write messages as alternating turns: tool results that follow each other are one turn."""
+    """Return messages as alternating turns: consecutive tool results become one turn."""
     turns: list[dict[str, Any]] = []
     for message in messages:
         role = "assistant" if message.role == "assistant" else "user"

@@ -1,9 +1,9 @@
-"""Call a model inside its budget: reserve, call, settle.
+"""Call a model within its limits: reserve, call, settle.
 
-Before a call its tokens are reserved by estimate, against the limits of the provider and of the
-model, which all processes share. Afterwards the reservation is corrected to what the provider
-counted. What a provider says about its own limits (`Retry-After`, rate-limit headers) moves the
-shared limit for every process.
+Before a call, an estimate of its tokens is reserved under the limits of provider and model, which
+all processes share. Afterwards the reservation is corrected to the tokens that the provider
+counted. If a provider's response asks to wait (`Retry-After`, rate-limit headers), the callers of
+every process wait.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Prompt = str | Sequence[Message]
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """How to call: validated once, at the door."""
+    """The checked options for retries."""
 
     max_retries: int
     backoff_ms: int
@@ -52,13 +52,13 @@ async def llm_call(
     backoff_ms: int = 1000,
     extra: Mapping[str, Any] | None = None,
 ) -> LlmResult:
-    """Ask a model and return its answer, within the limits in force.
+    """Call a model within the limits in force, and return its answer.
 
-    *schema* (a JSON Schema, a msgspec type, a pydantic model) asks for a structured answer: it is
-    checked, a bad one is sent back once to be mended, and `result.value` holds it. What may
-    succeed later (429, 5xx, a lost connection) is tried again, *max_retries* times.
+    *schema* (a JSON Schema, a msgspec type, a pydantic model) asks for a structured answer, which
+    is checked; `result.value` is the value. If it does not fit, the model is asked once more. A
+    call that may succeed later (429, 5xx, a lost connection) is retried, *max_retries* times.
 
-    Cancelling closes the connection and leaves the reservation as it was.
+    Cancelling closes the connection; the reservation stays as it was made.
     """
     shape = None if schema is None else shape_of(schema)
     route = current_runtime().service(Models).route(provider, model)
@@ -90,7 +90,7 @@ async def _mend(
     shape: Shape,
     problem: str,
 ) -> LlmResult:
-    """Show the model what is wrong with its answer and take the next one, or give up."""
+    """Tell the model what is wrong with its answer; raise ModelError if the next is wrong too."""
     again = (
         Message("assistant", reply.text or "(nothing)"),
         Message("user", f"That answer does not fit: {problem}. Answer again, only with the JSON."),
@@ -100,20 +100,20 @@ async def _mend(
         return _result(route, mended, reply.usage + mended.usage, shape.read(mended.text))
     except Unacceptable as still:
         raise ModelError(
-            f"{route.provider}: the answer does not fit the schema, twice: {still}",
+            f"{route.provider}: two answers did not fit the schema; the second: {still}",
             provider=route.provider,
         ) from None
 
 
 async def _complete(route: Route, request: ModelRequest, options: CallOptions) -> ModelReply:
-    """Call until it succeeds, cannot succeed, or has been tried often enough."""
+    """Call until it succeeds, fails for good, or has been retried *max_retries* times."""
     for attempt in range(options.max_retries + 1):
         try:
             return await _attempt(route, request)
         except ModelError as error:
             if not error.retryable or attempt == options.max_retries:
                 raise
-            logger.info("%s; trying again (%d)", error, attempt + 1)
+            logger.info("%s; retry %d of %d", error, attempt + 1, options.max_retries)
         await _back_off(options.backoff_ms, attempt)
     raise AssertionError("unreachable")
 
@@ -129,7 +129,8 @@ async def _attempt(route: Route, request: ModelRequest) -> ModelReply:
             except ModelError as error:
                 await slot.feedback(error.headers, status=error.status_code)
                 if error.status_code is not None:
-                    await slot.settle(input_tokens=0, output_tokens=0)  # refused: nothing was used
+                    # The provider refused the call, so it has used no tokens.
+                    await slot.settle(input_tokens=0, output_tokens=0)
                 raise
             seen.ended(reply.usage, reply.model, reply.finish)
         await slot.settle(
@@ -156,7 +157,7 @@ def make_request(
     shape: Shape | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> ModelRequest:
-    """Check what is to be said and put it into a request."""
+    """Check the parts of a request and return it."""
     whole_number("max_tokens", max_tokens, least=1)
     if isinstance(prompt, str):
         messages: tuple[Message, ...] = (Message("user", prompt),)

@@ -1,4 +1,4 @@
-"""One HTTP client per provider: it posts JSON, reads event streams and makes the errors."""
+"""The HTTP client of a provider: posts JSON, reads event streams, makes the errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from harn.errors import HarnError, ModelError
 
 RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-"""Status codes after which the same call may succeed."""
+"""Status codes after which a retry of the same call may succeed."""
 Sending = Callable[[], Awaitable[None]]
 LARGEST_BODY = 64 * 1024 * 1024
 
@@ -25,7 +25,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """Return the key itself, for the one header that needs it."""
+        """Return the key itself, for the header that needs it."""
         return self._value
 
     def hide_in(self, text: str) -> str:
@@ -37,7 +37,7 @@ class Secret:
 
 
 class Wire:
-    """An HTTP connection to one provider."""
+    """The HTTP connections to one provider."""
 
     def __init__(
         self, provider: str, base_url: str, headers: Mapping[str, str], key: Secret, timeout: float
@@ -60,7 +60,7 @@ class Wire:
     ) -> tuple[Any, dict[str, str]]:
         """Post *body* and return the decoded answer with its headers.
 
-        *sending* is awaited once there is a connection, just before the request goes out.
+        *sending* is awaited when there is a connection, just before the request is sent.
         Cancelling closes the connection.
         """
         with self._failures():
@@ -75,7 +75,7 @@ class Wire:
     ) -> AsyncIterator[tuple[dict[str, str], str]]:
         """Post *body* and yield the data of each server-sent event, with the headers.
 
-        *sending* is awaited once there is a connection, just before the request goes out.
+        *sending* is awaited when there is a connection, just before the request is sent.
         Closing the iterator closes the connection.
         """
         import httpx2
@@ -110,7 +110,7 @@ class Wire:
         retryable: bool = False,
         headers: Mapping[str, str] | None = None,
     ) -> ModelError:
-        """Make the error for a failed call; the key is not in it."""
+        """Return the error of a failed call, without the key in its message."""
         return ModelError(
             self._key.hide_in(f"{self.provider}: {message}"),
             provider=self.provider,
@@ -118,6 +118,11 @@ class Wire:
             retryable=retryable,
             headers=headers,
         )
+
+    def unreadable(self, error: Exception) -> ModelError:
+        """Return the error for an answer that lacks a part, or has it in another form."""
+        reason = f"{type(error).__name__}: {error}"
+        return self.error(f"the answer has an unexpected form ({reason})", retryable=True)
 
     @contextlib.contextmanager
     def _failures(self) -> Any:
@@ -144,7 +149,9 @@ class Wire:
 
     def _decoded(self, content: bytes) -> Any:
         if len(content) > LARGEST_BODY:
-            raise self.error(f"an answer of {len(content)} bytes is too large")
+            raise self.error(
+                f"the answer has {len(content):,} bytes; at most {LARGEST_BODY:,} are read"
+            )
         try:
             return msgspec.json.decode(content)
         except (msgspec.DecodeError, RecursionError) as error:
@@ -155,7 +162,7 @@ _JSON = {"content-type": "application/json"}
 
 
 def _before_sending(sending: Sending | None) -> dict[str, Any] | None:
-    """Make the extension that awaits *sending* when a request has its connection."""
+    """Return the httpx extension that awaits *sending* when a request has its connection."""
     if sending is None:
         return None
 
@@ -171,7 +178,7 @@ def _encode(body: Mapping[str, Any]) -> bytes:
 
 
 def _message(content: bytes) -> str:
-    """Return what the provider said went wrong, shortened."""
+    """Return the provider's error message, shortened."""
     try:
         found = msgspec.json.decode(content)
         inner = found.get("error", found) if isinstance(found, dict) else found

@@ -1,4 +1,4 @@
-"""A model's answer as a channel of pieces; leaving early closes the connection."""
+"""A model's answer as a channel of pieces; closing the channel closes the connection."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from harn.sync import Channel
 from harn.tasks import spawn
 
 BUFFERED = 64
-"""Pieces that may wait for the reader before the connection is held back."""
+"""Pieces that are buffered for the reader; beyond that, the connection is not read."""
 
 
 class LlmStream(Channel[str]):
-    """The channel that `llm_stream` returns: a failure comes out after the pieces before it."""
+    """The channel that `llm_stream` returns; an error of the call is raised after its pieces."""
 
     __slots__ = ("failure",)
 
@@ -32,9 +32,9 @@ class LlmStream(Channel[str]):
         self.failure: BaseException | None = None
 
     async def receive(self) -> str:
-        """Take the next piece; `ChannelClosed` at the end, or the call's own error.
+        """Take the next piece; at the end raise `ChannelClosed`, or the error of the call.
 
-        Cancelling loses nothing.
+        A cancelled receive takes no piece.
         """
         try:
             return await super().receive()
@@ -48,7 +48,7 @@ class LlmStream(Channel[str]):
 
 
 class _Pieces:
-    """One loop over a stream; leaving the loop closes the stream."""
+    """The iterator of one loop over a stream; the end of the loop closes the stream."""
 
     def __init__(self, stream: LlmStream) -> None:
         self._stream = stream
@@ -63,7 +63,7 @@ class _Pieces:
             raise StopAsyncIteration from None
 
     def __del__(self) -> None:
-        # `break` drops the iterator, and calls nothing else.
+        # `break` calls no method of the iterator; it only drops the last reference to it.
         self._stream.close()
 
 
@@ -77,11 +77,10 @@ def llm_stream(
     temperature: float | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> LlmStream:
-    """Ask a model and return a channel of the pieces of its answer, as they come.
+    """Call a model and return a channel of the pieces of its answer.
 
-    Leaving the loop over it, or `close()`, closes the connection and settles what was used so
-    far. A failure comes out of the channel after the pieces that arrived before it; a stream is not
-    tried again.
+    Leaving the loop over it, or `close()`, closes the connection and settles the tokens used so
+    far. An error is raised after the pieces that arrived before it. A stream is not retried.
     """
     route = current_runtime().service(Models).route(provider, model)
     request = make_request(
@@ -122,7 +121,7 @@ async def _fill(route: Route, request: ModelRequest, pieces: LlmStream) -> None:
                             try:
                                 await pieces.send(delta.text)
                             except ChannelClosed:
-                                break  # the reader has left: close the connection
+                                break  # the reader has closed the channel
                 spent = _spent(used, given, made)
                 seen.ended(spent, route.model, None)
         finally:
@@ -131,7 +130,7 @@ async def _fill(route: Route, request: ModelRequest, pieces: LlmStream) -> None:
 
 
 def _spent(counted: Usage | None, given: int, made: int) -> Usage:
-    """Return what was used, by the provider's count if it gave one, else by our estimate."""
+    """Return the tokens used: the provider's count if there is one, else our estimate."""
     if counted is None:
         return Usage(given, made)
     return Usage(counted.input_tokens, max(counted.output_tokens, 0) or made)

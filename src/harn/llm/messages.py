@@ -1,4 +1,4 @@
-"""Requests to a model and its replies, in no provider's own format."""
+"""Requests to a model and its replies, in the format of no provider."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Usage(Record):
 
     @property
     def total_tokens(self) -> int:
-        """Both sides together."""
+        """Input and output tokens together."""
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: Usage) -> Usage:
@@ -40,7 +40,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn: a user's, a model's (perhaps with tool calls), or a tool's result."""
+    """One message: of the user, of the model (possibly with tool calls), or a tool's result."""
 
     role: Role
     text: str = ""
@@ -51,7 +51,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool as a model sees it: *parameters* is a JSON Schema of an object."""
+    """The description of a tool for a model; *parameters* is a JSON Schema of an object."""
 
     name: str
     description: str
@@ -70,14 +70,14 @@ class ModelRequest:
     tools: tuple[ToolSpec, ...] = ()
     schema: Mapping[str, Any] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Fields passed on to the provider as they are."""
+    """More fields of the provider's request, sent unchanged."""
     sending: Callable[[], Awaitable[None]] | None = field(default=None, repr=False, compare=False)
-    """Awaited by the provider just before the request goes out; see `LlmSlot.sending`."""
+    """Awaited by the provider just before the request is sent; see `LlmSlot.sending`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """What came back from a whole call."""
+    """The complete reply to a call."""
 
     text: str
     usage: Usage
@@ -90,7 +90,7 @@ class ModelReply:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A piece of a stream: some *text*, or the *usage* once the provider sends it."""
+    """A piece of a stream: *text*, or the *usage* when the provider sends it."""
 
     text: str = ""
     usage: Usage | None = None
@@ -99,7 +99,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class LlmResult:
-    """The answer to `llm_call`: *value* is the checked object when a schema was asked for."""
+    """The result of `llm_call`; *value* is the checked value if there was a schema."""
 
     text: str
     usage: Usage

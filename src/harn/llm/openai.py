@@ -1,4 +1,4 @@
-"""OpenAI-compatible chat completions, which most local and hosted servers speak."""
+"""The wire format of OpenAI's chat completions, which most local and hosted servers use."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ PATH = "chat/completions"
 
 
 class OpenAICompatible:
-    """A provider that speaks chat completions at *base_url*."""
+    """A provider with a chat completions API at *base_url*."""
 
     def __init__(self, name: str, base_url: str, key: Secret, *, timeout: float = 120.0) -> None:
         headers = {"authorization": f"Bearer {key.reveal()}"} if key.reveal() else {}
         self._wire = Wire(name, base_url, headers, key, timeout)
-        # OpenAI's own newer models refuse the older name; most other servers know only that.
+        # OpenAI's newer models do not accept the older name; most other servers know only that.
         own = "api.openai.com" in base_url
         self._limit_field = "max_completion_tokens" if own else "max_tokens"
 
@@ -38,7 +38,7 @@ class OpenAICompatible:
                 raw=answer,
             )
         except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise self._wire.error(f"an answer without {error}", retryable=True) from None
+            raise self._wire.unreadable(error) from None
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
         """Yield the answer piece by piece; closing the iterator closes the connection."""
@@ -58,7 +58,7 @@ class OpenAICompatible:
                     yield Delta(text=text)
             if usage := _usage(chunk.get("usage")):
                 yield Delta(usage=usage)
-        raise self._wire.error("the stream ended before its end mark", retryable=True)
+        raise self._wire.error("the stream ended without '[DONE]'", retryable=True)
 
     def count_tokens(self, request: ModelRequest) -> int:
         """Estimate the input tokens from the length of the text."""

@@ -1,7 +1,7 @@
-"""The seam to a model: three methods. Anything that has them is a provider.
+"""What a provider must implement: three methods. Any object that has them is a provider.
 
-Two wire formats come with harn, OpenAI-compatible chat completions and Anthropic messages; any
-SDK can be wrapped in twenty lines (see `docs/concepts/models.md`).
+harn has two wire formats, OpenAI-compatible chat completions and Anthropic messages. Any other SDK
+can be wrapped in twenty lines (see `docs/concepts/models.md`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from harn.llm.messages import Delta, ModelReply, ModelRequest
 
 BYTES_PER_TOKEN = 4
 MARGIN = 1.15
-"""How much more than the rule of thumb is reserved: a correction downward costs nothing."""
+"""The factor by which an estimate is raised: a reservation that was too large costs little."""
 
 
 @runtime_checkable
@@ -22,7 +22,7 @@ class Provider(Protocol):
     """A model that can be called."""
 
     async def complete(self, request: ModelRequest) -> ModelReply:
-        """Call the model and return its whole answer; `ModelError` if it fails.
+        """Call the model and return its whole answer; raise `ModelError` if it fails.
 
         Cancelling closes the connection.
         """
@@ -41,7 +41,7 @@ class Provider(Protocol):
 
 
 def estimate_tokens(request: ModelRequest) -> int:
-    """Estimate input tokens from the length of what is said, a little on the high side.
+    """Estimate the input tokens from the length of the text, rather too high than too low.
 
     >>> from harn.llm.messages import Message
     >>> estimate_tokens(ModelRequest("m", (Message("user", "x" * 400),)))

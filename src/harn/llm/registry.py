@@ -1,4 +1,4 @@
-"""Which model a call reaches: the providers of a runtime, and what `providers.toml` says of them.
+"""The providers of a runtime, their configuration in `providers.toml`, and the choice of one.
 
     [providers.local]
     kind = "openai"                        # or "anthropic"
@@ -11,8 +11,8 @@
     input_usd_per_million = 0.1
     output_usd_per_million = 0.4
 
-The file is looked for in the working directory (or where `HARN_PROVIDERS` says); a `[providers]`
-table in `harn.toml` does as well. `openai` and `anthropic` are known without any file.
+The file is `providers.toml` in the working directory, or the one that `HARN_PROVIDERS` names; the
+`[providers]` tables may also be in `harn.toml`. `openai` and `anthropic` need no file.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PRICES = ("input_usd_per_million", "output_usd_per_million")
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a model costs, in dollars per million tokens."""
+    """The price of a model in dollars per million tokens."""
 
     input: float = 0.0
     output: float = 0.0
@@ -58,7 +58,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A provider as configured."""
+    """The configuration of a provider."""
 
     name: str
     kind: str
@@ -77,7 +77,7 @@ BUILT_IN = {
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where one call goes."""
+    """The provider, model and client of one call."""
 
     provider: str
     model: str
@@ -85,12 +85,12 @@ class Route:
     price: Price = field(default_factory=Price)
 
     def cost_usd(self, usage: Usage) -> float:
-        """Return what *usage* costs here; 0 where no price is known."""
+        """Return the dollars that *usage* costs; 0 if the price is not known."""
         return self.price.of(usage)
 
 
 class Models:
-    """The providers of a runtime: those registered, then those configured."""
+    """The providers of a runtime: registered ones first, then configured ones."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._catalogue = runtime.settings.providers
@@ -99,12 +99,12 @@ class Models:
         self._registered: dict[str, str | None] = {}
 
     def register(self, name: str, client: Provider, default_model: str | None) -> None:
-        """Answer to *name* with *client* from now on."""
+        """Use *client* for calls to *name* from now on."""
         self._clients[name] = client
         self._registered[name] = default_model
 
     def route(self, provider: str | None, model: str | None) -> Route:
-        """Find the client for *provider* and *model*, or those that are the default."""
+        """Return the route for *provider* and *model*, or for the default ones."""
         name = provider or self._default()
         entry = self.entries.get(name)
         if name not in self._registered and entry is None:
@@ -127,7 +127,7 @@ class Models:
         return self._entries
 
     async def aclose(self) -> None:
-        """Close the connections of the clients that we made."""
+        """Close the clients that were made from the configuration."""
         for name, client in self._clients.items():
             if name not in self._registered and hasattr(client, "aclose"):
                 await client.aclose()
@@ -141,7 +141,7 @@ class Models:
         raise InvalidOption(
             "provider",
             None,
-            "a name: there is not exactly one provider to choose from; "
+            "a name, because there is not exactly one provider; "
             "register yours with llm_provider(name, client)",
         )
 
@@ -155,9 +155,9 @@ class Models:
 
 
 def llm_provider(name: str, client: Provider, *, default_model: str | None = None) -> None:
-    """Let the calls of this runtime reach *client* under *name*.
+    """Register *client* as the provider *name* of this runtime.
 
-    Anything with the three methods of `Provider` will do.
+    A client is any object with the three methods of `Provider`.
     """
     if not isinstance(name, str) or not name:
         raise InvalidOption("name", name, "a non-empty string")
@@ -167,7 +167,7 @@ def llm_provider(name: str, client: Provider, *, default_model: str | None = Non
 
 
 def load_entries(given: Path | None) -> dict[str, Entry]:
-    """Read the providers from *given*, else from the first catalogue here that has any."""
+    """Read the providers from *given*, else from the first catalogue that has any."""
     if given is not None:
         return _entries(given)
     for name in CATALOGUES:

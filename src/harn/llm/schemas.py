@@ -1,8 +1,8 @@
-"""Structured answers: a JSON Schema or a Python type in, a checked value out.
+"""Structured answers: check an answer against a JSON Schema or a Python type.
 
-A msgspec type, a dataclass or any type msgspec knows is decoded by msgspec; a pydantic model by
-itself; a plain JSON Schema is checked here. The keywords that model providers accept are
-understood, others are passed on to the provider and not checked.
+msgspec decodes its own types, dataclasses and every other type that it knows; a pydantic model
+decodes itself; a plain JSON Schema is checked here. Only the keywords that model providers accept
+are checked; all others are sent to the provider and ignored here.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ DEEPEST = 64
 
 
 class Unacceptable(Exception):
-    """The answer does not fit; the message says where, for the model to mend it."""
+    """The answer does not fit; the message tells the model where."""
 
 
 class Shape:
-    """What an answer must look like: its *schema*, and `read` to check and build the value."""
+    """The form of an answer: its *schema*, and *read* to check a text and return the value."""
 
     def __init__(self, schema: dict[str, Any], read: Callable[[str], Any]) -> None:
         self.schema = schema
@@ -32,7 +32,7 @@ class Shape:
 
 
 def shape_of(wanted: Any) -> Shape:
-    """Make a `Shape` of a JSON Schema or a type.
+    """Return the `Shape` of a JSON Schema or a type.
 
     >>> shape_of({"type": "object", "required": ["a"]}).read('{"a": 1}')
     {'a': 1}
@@ -52,7 +52,7 @@ def shape_of(wanted: Any) -> Shape:
 
 
 def inline(schema: dict[str, Any]) -> dict[str, Any]:
-    """Put the definition that a whole schema refers to at its top, where providers want it."""
+    """Return a schema that is only a `$ref` with its definition at the top, as providers need."""
     reference = schema.get("$ref")
     if not isinstance(reference, str):
         return schema
@@ -63,7 +63,7 @@ def inline(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def strip_fence(text: str) -> str:
-    """Return the JSON inside a Markdown fence, as models like to wrap it, or *text* itself."""
+    """Return the JSON inside a Markdown fence, which models often add, or *text* itself."""
     match = re.fullmatch(r"\s*```(?:json)?\s*\n(.*)\n```\s*", text, re.DOTALL)
     return match[1] if match else text
 

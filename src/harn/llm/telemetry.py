@@ -1,6 +1,6 @@
-"""What a model call shows of itself: a span by the GenAI conventions, and token counters.
+"""Telemetry of model calls: a span by the GenAI conventions, and token counters.
 
-Nothing that was said is in either; only counts, names and how it ended.
+Neither has the text of a message: only counts, names and outcomes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from harn.llm.registry import Route
 
 MOST_LABELS = 200
-"""Routes that are labels of their own; the rest are counted as `other`."""
+"""Routes that have their own label; all others are counted as `other`."""
 
 
 class ModelCounters:
@@ -88,7 +88,7 @@ class _Seen:
         )
 
     def ended(self, usage: Usage, model: str, finish: str | None) -> None:
-        """Note what was used."""
+        """Record the tokens used, the model that answered and why it stopped."""
         self.usage = usage
         if self._span is not None:
             self._span.set_attribute("gen_ai.usage.input_tokens", usage.input_tokens)
@@ -100,7 +100,7 @@ class _Seen:
 
 @contextlib.contextmanager
 def observed(route: Route, request: ModelRequest) -> Iterator[_Seen]:
-    """Count the call in the block, and put a span around it if there is a tracer provider."""
+    """Count the call in the block, with a span around it if there is a tracer provider."""
     task = current_frame().task
     counters = task.runtime.service(ModelCounters)
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Python functions as tools: their schema from the signature, their calls checked against it."""
+"""Python functions as tools: a schema from the signature, and calls checked against it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Tool:
         self.spec = ToolSpec(self.name, _description(fn), schema)
 
     def arguments(self, text: str) -> dict[str, Any]:
-        """Read the JSON *text* of a call; `ValueError` says what does not fit."""
+        """Return the arguments in the JSON *text*; raise `ValueError` if they do not fit."""
         found = msgspec.json.decode(text or "{}", type=self._struct)
         return {
             each: getattr(found, each)
@@ -36,7 +36,7 @@ class Tool:
 
 
 def tools_of(functions: Iterable[Callable[..., Any] | Tool]) -> dict[str, Tool]:
-    """Make tools of *functions*, by name.
+    """Return *functions* as tools, by name.
 
     >>> def add(a: int, b: int = 1) -> int:
     ...     "Add two numbers."
@@ -77,7 +77,7 @@ def _parameters(fn: Callable[..., Any], name: str) -> type[msgspec.Struct]:
         if parameter.default is parameter.empty:
             fields.append((parameter.name, hint, msgspec.NODEFAULT))
         else:
-            # Left unset, Python's own default applies, whatever it is.
+            # A field that the model leaves out is not passed, so Python's default applies.
             fields.append((parameter.name, hint | msgspec.UnsetType, msgspec.UNSET))
     required = [(each, hint) for each, hint, default in fields if default is msgspec.NODEFAULT]
     optional = [each for each in fields if each[2] is not msgspec.NODEFAULT]
@@ -92,7 +92,7 @@ def _parameters(fn: Callable[..., Any], name: str) -> type[msgspec.Struct]:
 
 
 def _described(hint: Any) -> Any:
-    """Turn `Annotated[int, "how many"]` into what msgspec writes as a description."""
+    """Return `Annotated[int, "how many"]` with the text as msgspec's description."""
     if get_origin(hint) is not Annotated:
         return hint
     kind, *notes = get_args(hint)
@@ -106,7 +106,7 @@ def _described(hint: Any) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """Write a tool's result for the model: text as it is, everything else as JSON."""
+    """Return a tool's result as text for the model: text unchanged, other values as JSON."""
     if isinstance(value, str):
         return value
     try:
