@@ -30,7 +30,8 @@ async def ignores(job):
 
 async def blocks(job):
     begin()
-    time.sleep(3600)
+    while True:  # in steps: a signal just before a long sleep would not end it
+        time.sleep(0.05)
 
 def thread(job):
     begin()
