@@ -51,6 +51,8 @@ async def emit(event):
 def boom(event):
     raise RuntimeError("boom")
 """
+UNWELL = [('"fail"', "60s", "RuntimeError: boom"), ('"hang"', "200ms", "had not ended in time")]
+"""Work that does not end well: its payload, how long it is waited for, and what is said."""
 POOL = '{ pool = "work", task_factory = "handlers::work" }'
 
 Run = Callable[..., tuple[int, str, str]]
@@ -106,16 +108,13 @@ def test_fire_tells_its_work_in_its_one_document(run: Run) -> None:
     assert json.loads(out)["work"] == {"completed": 1, "failed": 0, "unfinished": 0}
 
 
-@pytest.mark.parametrize(
-    ("payload", "said"),
-    [('"fail"', "RuntimeError: boom"), ('"hang"', "had not ended in time")],
-)
+@pytest.mark.parametrize(("payload", "within", "said"), UNWELL)
 def test_fire_whose_pool_work_does_not_end_well_is_exit_1_with_one_line(
-    run: Run, payload: str, said: str
+    run: Run, payload: str, within: str, said: str
 ) -> None:
     for more in ([], ["--json"]):
         code, out, err = run(
-            "fire", "pooled", "--payload", payload, "--shutdown-timeout", "200ms", *more
+            "fire", "pooled", "--payload", payload, "--shutdown-timeout", within, *more
         )
 
         assert code == 1
@@ -166,7 +165,7 @@ def test_fire_reaches_a_trigger_that_the_setup_registered(run: Run, tmp_path: Pa
 def drain(run: Run, place: Path, handler: str, *more: str) -> tuple[int, dict[str, Any], str]:
     """Drain the queue with a manifest that handles its jobs here."""
     write(place, queued=handler)
-    code, out, err = run("queue", "drain", "triage", "--claim-ttl", "50ms", "--json", *more)
+    code, out, err = run("queue", "drain", "triage", "--json", *more)
     write(place)
     return code, json.loads(out), err
 
@@ -183,19 +182,16 @@ def test_drain_acks_a_job_when_the_pool_work_that_it_caused_completed(
 
 
 @pytest.mark.parametrize("handler", [POOL, '"handlers::submit"'])
-@pytest.mark.parametrize(
-    ("payload", "said"),
-    [('"fail"', "RuntimeError: boom"), ('"hang"', "had not ended in time")],
-)
+@pytest.mark.parametrize(("payload", "within", "said"), UNWELL)
 def test_drain_does_not_ack_a_job_whose_pool_work_did_not_end_well(
-    run: Run, tmp_path: Path, handler: str, payload: str, said: str
+    run: Run, tmp_path: Path, handler: str, payload: str, within: str, said: str
 ) -> None:
     (tmp_path / "harn.toml").write_text(
         (tmp_path / "harn.toml").read_text().replace("max = 1", "max = 3")
     )
     run("fire", "queued", "--payload", payload)
 
-    code, report, err = drain(run, tmp_path, handler, "--shutdown-timeout", "200ms")
+    code, report, err = drain(run, tmp_path, handler, "--shutdown-timeout", within)
 
     assert (code, report["acked"]) == (1, 0)
     assert err.startswith("error: job 1 of triage is not acked: ")
