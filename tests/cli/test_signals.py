@@ -60,6 +60,10 @@ def fails(event):
     begun()
     raise RuntimeError("boom")
 
+async def sleeps(event):
+    begun()
+    await harn.sleep("1h")
+
 def thread(event):
     begun()
     time.sleep(3600)
@@ -111,7 +115,7 @@ def claimable() -> int | None:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("handler", ["waits", "thread"])
+@pytest.mark.parametrize("handler", ["waits", "sleeps", "thread"])
 def test_65_a_drain_gives_its_job_back_within_its_timeout(
     place: Path, handler: str, number: int
 ) -> None:
@@ -152,6 +156,21 @@ def test_a_drain_whose_setup_hangs_is_stopped_too(place: Path, number: signal.Si
         ended = running.ends()
 
     assert (ended.code, ended.err) == SAID[number]
+
+
+def test_64_serve_tells_the_handler_of_a_job_in_its_wait_and_gives_the_job_back(
+    place: Path,
+) -> None:
+    queue_a_job(place)
+    write(place, "sleeps")
+    with cli("orchestrator", "serve", "--no-http", "--shutdown-timeout", "1h", *STATE) as running:
+        running.hears("begun")
+        running.signal(signal.SIGTERM)
+        ended = running.ends()
+
+    assert (ended.code, last(ended)) == (0, {"status": "stopped", "finished": True})
+    assert "failed" not in ended.err
+    assert claimable() == 1
 
 
 @pytest.mark.parametrize("number", SIGNALS)

@@ -188,6 +188,31 @@ def test_a_queue_is_drained_by_the_service(place: Path, run: Run) -> None:
     assert sorted(ledger(place)) == [f"{pid} {n}" for n in range(3)]
 
 
+def test_a_job_in_a_session_pool_survives_the_service(place: Path, run: Run) -> None:
+    (place / "harn.toml").write_text(manifest(pooled='"worker://triage"'))
+    assert run("fire", "pooled", "--payload", '"wait"')[0] == 0
+    (place / "harn.toml").write_text(manifest(HEAD.replace("[]", '["triage"]')))
+    env = {"HARN_LEASE_MS": "1000", "HARN_LEASE_RENEW_MS": "200"}
+    begun = []
+
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        with serving(place, env=env) as service:
+            begun.append(f"{service.process.pid} begun wait")
+            until(lambda: ledger(place) == begun)
+            service.signal(number)
+            service.ends()
+    (place / "go").touch()
+    with serving(place, env=env) as service:
+        until(lambda: len(ledger(place)) == 4)
+        until(lambda: run("queue", "ls")[1]["worker_queues"][0]["acked"])
+
+    assert ledger(place) == [
+        *begun,
+        f"{service.process.pid} begun wait",
+        f"{service.process.pid} done wait",
+    ]
+
+
 def test_reload_asks_the_service_and_needs_one(place: Path, run: Run) -> None:
     assert run("reload")[0] == 1
     with serving(place) as service:

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harn import Runtime, TriggerEvent, channel_emit, event_log_read, topics, trigger_register
+from harn import (
+    Runtime,
+    SpawnToPool,
+    TriggerEvent,
+    channel_emit,
+    durable,
+    event_log_read,
+    pool_create,
+    topics,
+    trigger_register,
+)
 from harn.storage import Store, ask
 from harn.testing import FakeClock
 from harn.triggers import DeadLetters, JobRunner, check_binding
@@ -61,6 +72,45 @@ async def test_an_event_survives_its_way_through_a_queue(storage_url: str) -> No
     assert report.responses[0]["outcome"] == "done"
     assert seen[0].id == handle.event_id
     assert seen[0].get("provider_payload.payload.n") == 1
+
+
+@pytest.mark.parametrize("ends", ["well", "badly"])
+async def test_a_job_is_acked_when_the_closure_that_it_submitted_has_ended(
+    storage_url: str, ends: str
+) -> None:
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        await end.wait()
+        if ends == "badly":
+            raise RuntimeError("the pool tells this")
+
+    async with Runtime(storage=storage_url) as runtime:
+        await pool_create(name="work")
+        await produce(1)
+        consuming = asyncio.ensure_future(consume(runtime, SpawnToPool("work", lambda event: work)))
+        await begun.wait()
+        meanwhile = await worker_queue("triage").summary()
+        end.set()
+        report = await consuming
+
+    assert (meanwhile.in_flight, meanwhile.acked) == (1, 0)
+    assert report.acked == 1
+
+
+async def test_a_job_does_not_wait_for_a_durable_call_that_a_journal_keeps(tmp_path: Path) -> None:
+    async with Runtime(state_dir=tmp_path, pipeline_id="nightly") as runtime:
+        await pool_create(name="work", scope="pipeline")
+        await produce(1)
+        report = await consume(runtime, SpawnToPool("work", lambda event: never_ends))
+
+    assert report.acked == 1
+
+
+@durable(name="tests:never_ends")
+async def never_ends() -> None:
+    await asyncio.Event().wait()
 
 
 async def test_a_jobs_record_tells_its_binding_and_what_it_replays(runtime: Runtime) -> None:

@@ -7,7 +7,7 @@ and pool tasks inherit the context, so that nothing has to be handed on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -109,10 +109,17 @@ class Caused:
             tuple(each for each in seen if each.finished_at is None),
         )
 
-    async def _all_ended(self) -> None:
+    async def wait_for_closures(self) -> None:
+        """Wait until every task has ended that a crash of this process would lose.
+
+        Durable calls in a journal survive it. Cancelling leaves the tasks alone.
+        """
+        await self._all_ended(lambda task: task._extras.call is None)
+
+    async def _all_ended(self, counts: Callable[[PoolTask], bool] = lambda task: True) -> None:
         waited: set[PoolTask] = set()
         while new := [task for task in self._tasks if task not in waited]:
-            for task in new:
+            for task in filter(counts, new):
                 await task.wait()  # also for one that has ended: its journal may be behind
             waited.update(new)
 

@@ -16,8 +16,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from harn.clock import resolve
+from harn.current import current_frame
 from harn.duration import Duration
 from harn.errors import TriggerError
+from harn.graceful import is_stop
 from harn.pools import causing
 from harn.triggers.binding import Binding
 from harn.triggers.circuit import OPEN_MS
@@ -44,8 +46,9 @@ Find = Callable[[str], Binding]
 class JobRunner:
     """A handler for a queue's consumer: finds the trigger of a job and runs it.
 
-    With *work_within* a job has succeeded only when the pool tasks that it caused have completed
-    within so many seconds: a process that is about to end would take them with it.
+    A job is done when the pool tasks that it caused have ended, however they ended, or are durable
+    calls in a journal: a crash before that would lose them. With *work_within* it has succeeded
+    only when all of them have completed within so many seconds, for a process that is about to end.
     """
 
     def __init__(
@@ -146,6 +149,8 @@ class JobRunner:
             failure = failure_of(error, self._secrets)
             raise _bury(failure) from None
         except Exception as error:
+            if is_stop(current_frame().task, error):
+                raise  # the consumer releases the job
             await circuits.note_failure(binding.destination)
             failure = failure_of(error, self._secrets)
             if not binding.retry_given:
@@ -158,11 +163,12 @@ class JobRunner:
         return result
 
     async def _run(self, binding: Binding, call: Call, job: Job) -> Any:
-        """Deliver, and wait for the pool tasks that this caused, where we were asked to."""
-        if self._work_within is None:
-            return await binding.target.deliver(call)
+        """Deliver, and wait for the pool tasks that this caused."""
         with causing() as caused:
             result = await binding.target.deliver(call)
+            if self._work_within is None:
+                await caused.wait_for_closures()
+                return result
             work = await caused.wait(self._work_within)
         self.unwell.pop(job.id, None)
         if not work.is_well:
