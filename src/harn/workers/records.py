@@ -191,8 +191,8 @@ class DrainReport(Record, msgspec.Struct, frozen=True):
         return {**fields_of(self), "summary": self.summary.as_dict()}
 
 
-class _Record(msgspec.Struct):
-    """A `trigger_dispatch` record; what is not always there follows in `_Extras`."""
+class _Record(msgspec.Struct, omit_defaults=True):
+    """A `trigger_dispatch` record; a function and a cost are written where there are any."""
 
     queue: str
     trigger_id: str | None

@@ -225,12 +225,15 @@ def add_jobs(state: QueueState, jobs: Sequence[tuple[int, int, JobDraft]]) -> Op
     first_at: dict[str, int] = {}
     soonest: int | None = None
     queue_id, dimension = state.queue_id, state.dimension
+    is_paused = state.paused is not None
     for id, at, job in jobs:
         key = share_key(dimension, job.tenant_id, job.binding_key, job.trigger_id)
         wakes = job.wakes_at(at)
         if wakes is not None and wakes <= at:
             wakes = None
-        state_now = state.ready_for(job.tenant_id) if wakes is None else SCHEDULED
+        state_now = READY if wakes is None else SCHEDULED
+        if is_paused and wakes is None:
+            state_now = state.ready_for(job.tenant_id)
         if wakes is not None:
             scheduled[key] += 1
             soonest = wakes if soonest is None else min(soonest, wakes)
