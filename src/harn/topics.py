@@ -54,6 +54,7 @@ TOPICS: tuple[Topic, ...] = (
             "job_purged",
             "jobs_woken",
             "keys_changed",
+            "tickets_bound",
         ),
         "What became of a queue's jobs, and what its fairness keys are made of.",
     ),

@@ -83,7 +83,7 @@ MUTANTS = (
     ),
     Mutant(
         "dedupe-window-ends-late",
-        "storage/queue/claim.py",
+        "storage/queue/enter.py",
         "settled_at + dedupe_ms > state.now",
         "settled_at + dedupe_ms >= state.now",
         (

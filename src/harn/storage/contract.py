@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
@@ -123,6 +123,17 @@ class Driver(Protocol):
 
     async def aclose(self) -> None:
         """Finish what was handed over, then close files, threads and connections."""
+
+
+@runtime_checkable
+class OutboxDriver(Protocol):
+    """An engine that can enqueue in a transaction of the caller's own."""
+
+    async def put_in_outbox(self, connection: object, job: Mapping[str, Any]) -> str:
+        """Put the columns of a job into the outbox on the caller's *connection*; return its ticket.
+
+        Cancelling leaves the caller's transaction as its driver does.
+        """
 
 
 @runtime_checkable

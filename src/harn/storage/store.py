@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from harn.clock import Clock, resolve
 from harn.errors import InvalidOption, StorageError
 from harn.graceful import parked
 from harn.private_files import check_private
-from harn.storage.contract import CopyingDriver, Driver, Durability, Hooks
+from harn.storage.contract import CopyingDriver, Driver, Durability, Hooks, OutboxDriver
 from harn.storage.engines import MemoryDriver, open_driver
-from harn.storage.operations import Recipe
+from harn.storage.operations import Operation, Recipe, ask
 from harn.storage.url import Place, read_url
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class Store:
         self.awaited: dict[str, list[asyncio.Future[None]]] = {}
         """The topics that callers wait for to grow, with their futures; always the same dict."""
         self._watched = 0
+        self._outbox_id: str | None = None
+        """What tells this store from a copy of its schema elsewhere."""
 
     @property
     def durability(self) -> Durability:
@@ -141,6 +144,21 @@ class Store:
             )
         await self.driver.backup(target)
 
+    @property
+    def has_outbox(self) -> bool:
+        """Whether jobs can be enqueued in a transaction of the caller's own."""
+        return isinstance(self.driver, OutboxDriver)
+
+    async def put_in_outbox(self, connection: object, job: Mapping[str, Any]) -> str:
+        """Put a job into the outbox on the caller's own *connection*; return its ticket.
+
+        Cancelling leaves the caller's transaction as its driver does.
+        """
+        assert isinstance(self.driver, OutboxDriver)
+        if self._outbox_id is None:
+            self._outbox_id = await self.run(_outbox_id, write=False)
+        return await self.driver.put_in_outbox(connection, {"store": self._outbox_id, **job})
+
     async def aclose(self) -> None:
         """Finish what was handed over and close everything."""
         await self.driver.aclose()
@@ -163,6 +181,11 @@ class Store:
         for futures in waiting.values():
             for woken in futures:
                 resolve(woken)
+
+
+def _outbox_id() -> Operation[str]:
+    [(id,)] = yield ask("outbox_store")
+    return str(id)
 
 
 class ReopenedStore:

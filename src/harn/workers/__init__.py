@@ -1,6 +1,7 @@
 """Worker queues: durable hand-off between processes, with a fair turn for every key.
 
 queue.py             WorkerQueue: enqueue, claim, list, cancel, retry, pause, purge
+enqueue_on.py        enqueue in a PostgreSQL transaction of the caller's own
 claim.py             Claim: renew, ack, fail, release
 queue_operations.py  enqueues, settlements and claims that meet share one transaction
 scheduler_policy.py  SchedulerPolicy: how consumers share a queue

@@ -49,6 +49,7 @@ class JobOptions(TypedDict, total=False):
     not_before: datetime | Duration | None
     max_attempts: int
     cost: float
+    connection: object | None
 
 
 def call_job(fn: Callable[..., Any], args: Sequence[Any]) -> tuple[str, list[Any]]:

@@ -136,9 +136,14 @@ def outcome_of(job: JobState) -> Any:
     raise JobError(f"{name} is not settled, it is {job.status}")
 
 
-def unknown(queue: str, id: int) -> JobError:
-    """Return the error for a job that is not in the store."""
+def unknown(queue: str, key: int | str) -> JobError:
+    """Return the error for a job that is not in the store, by its id or ticket."""
+    if isinstance(key, str):
+        return JobError(
+            f"queue {queue!r} has no job of {key}: its transaction is not committed or was rolled "
+            "back, or the job was settled and its record trimmed (HARN_KEEP_SETTLED)"
+        )
     return JobError(
-        f"queue {queue!r} has no job {id}: it was never enqueued here, or it was settled and its "
+        f"queue {queue!r} has no job {key}: it was never enqueued here, or it was settled and its "
         "record trimmed (HARN_KEEP_SETTLED)"
     )

@@ -33,6 +33,7 @@ from harn.storage.queue import (
 )
 from harn.topics import check_queue_name, queue_topics
 from harn.workers.claim import Claim, ClaimsByHand
+from harn.workers.enqueue_on import enqueue_on
 from harn.workers.fairshare import chooser, first_look
 from harn.workers.functions import JobOptions, call_job
 from harn.workers.job_state import JobState, Status, job_state
@@ -60,6 +61,8 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 MOST_AT_ONCE = 1000
+TICKET = "ticket_"
+"""How a ticket begins."""
 
 
 class WorkerQueue:
@@ -91,8 +94,14 @@ class WorkerQueue:
         not_before: datetime | Duration | None = None,
         max_attempts: int = 5,
         cost: float = 1,
+        connection: object | None = None,
     ) -> EnqueueReceipt[Any]:
         """Put a job into the queue; the receipt says how durable it is.
+
+        With *connection* the job is put in by the caller's own PostgreSQL transaction: it is in
+        the queue when that commits, and never if it is rolled back. It is a psycopg
+        `AsyncConnection`, or a SQLAlchemy `AsyncConnection` or `AsyncSession` over psycopg, to
+        the runtime's database. The receipt has a ticket then, and no job id yet.
 
         Cancelling before its commit began means it was not enqueued; afterwards it may be.
 
@@ -115,8 +124,7 @@ class WorkerQueue:
             max_attempts=max_attempts,
             cost=cost,
         )
-        [receipt] = await self.enqueue_many([job])
-        return receipt
+        return await self._enqueue(job, connection)
 
     @overload
     async def submit(
@@ -144,6 +152,7 @@ class WorkerQueue:
         not_before: datetime | Duration | None = None,
         max_attempts: int = 5,
         cost: float = 1,
+        connection: object | None = None,
     ) -> EnqueueReceipt[Any]:
         """Put a call of a `@durable` function into the queue, with the keywords of `enqueue`.
 
@@ -179,6 +188,11 @@ class WorkerQueue:
             cost=cost,
             function=function,
         )
+        return await self._enqueue(job, connection)
+
+    async def _enqueue(self, job: NewJob, connection: object | None) -> EnqueueReceipt[Any]:
+        if connection is not None:
+            return await enqueue_on(self, connection, draft_job(self.name, job))
         [receipt] = await self.enqueue_many([job])
         return receipt
 
@@ -286,10 +300,10 @@ class WorkerQueue:
             return None
         return Claim(self, job, one, consumer_id, ttl_ms)
 
-    async def job(self, job_id: int) -> JobState | None:
-        """Return what is known of a job; None if the queue has none of that id.
+    async def job(self, job_id: int | str) -> JobState | None:
+        """Return what is known of a job, by its id or its ticket; None if the queue has none.
 
-        Cancelling leaves nothing behind.
+        A ticket is unknown before its transaction commits. Cancelling leaves nothing behind.
 
         >>> import harn
         >>> async def main() -> str:
@@ -299,9 +313,10 @@ class WorkerQueue:
         >>> harn.run(main)
         'ready'
         """
-        id = _job_id(job_id)
+        is_ticket = isinstance(job_id, str) and job_id.startswith(TICKET)
+        key = job_id if is_ticket else _job_id(job_id)
         self.runtime.check_here()
-        return None if id is None else await self.runtime.service(JobResults).state(self.name, id)
+        return None if key is None else await self.runtime.service(JobResults).state(self.name, key)
 
     async def jobs(
         self,

@@ -76,14 +76,17 @@ class EnqueueReceipt(msgspec.Struct, Generic[T], frozen=True):
     """Proof that a job is in its queue, and how safely; its result can be awaited.
 
     The three methods use the current runtime's store, so that a receipt works in any process that
-    opens the same one.
+    opens the same one. A job that was enqueued in the caller's own transaction has a *ticket* and
+    no *job_id*: it has none before the commit.
     """
 
     queue: str
-    job_id: int
+    job_id: int | Any
+    """None with a ticket; `Any`, so that other callers need not rule that out."""
     response_topic: str
     durability: Durability
     duplicate: bool
+    ticket: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return every field, JSON-ready; the job's id also as the log names it.
@@ -91,7 +94,7 @@ class EnqueueReceipt(msgspec.Struct, Generic[T], frozen=True):
         >>> EnqueueReceipt("q", 7, "worker.q.responses", "full", False).as_dict()["job_event_id"]
         7
         """
-        return {
+        fields = {
             "queue": self.queue,
             "job_id": self.job_id,
             "job_event_id": self.job_id,
@@ -99,13 +102,15 @@ class EnqueueReceipt(msgspec.Struct, Generic[T], frozen=True):
             "durability": self.durability,
             "duplicate": self.duplicate,
         }
+        return fields if self.ticket is None else {**fields, "ticket": self.ticket}
 
     async def result(self, timeout: Duration | None = None) -> T:
         """Wait until the job is settled, and return its outcome.
 
         A dead job is `JobFailed`, a cancelled or purged one `JobCancelled`, a job whose record was
         trimmed `JobError`; when *timeout* has passed it is `DeadlineExceeded`, and the job goes on.
-        Cancelling leaves nothing behind.
+        With a ticket it first waits for the transaction to commit. Cancelling leaves nothing
+        behind.
 
         >>> import harn
         >>> async def main() -> int:
@@ -115,7 +120,7 @@ class EnqueueReceipt(msgspec.Struct, Generic[T], frozen=True):
         >>> harn.run(main)
         21
         """
-        settled = current_runtime().service(JobResults).settled(self.queue, self.job_id)
+        settled = current_runtime().service(JobResults).settled(self.queue, self._key)
         if timeout is None:
             job = await settled
         else:
@@ -124,18 +129,18 @@ class EnqueueReceipt(msgspec.Struct, Generic[T], frozen=True):
                     job = await settled
             except DeadlineExceeded as error:
                 raise DeadlineExceeded(
-                    f"job {self.job_id} of queue {self.queue!r} was not settled within "
+                    f"job {self._key} of queue {self.queue!r} was not settled within "
                     f"{to_text(to_seconds(timeout))}"
                 ) from error
         if job is None:
-            raise unknown(self.queue, self.job_id)
+            raise unknown(self.queue, self._key)
         return outcome_of(job)  # type: ignore[no-any-return]
 
     async def state(self) -> JobState:
         """Return what is known of the job now. Cancelling leaves nothing behind."""
-        job = await current_runtime().service(JobResults).state(self.queue, self.job_id)
+        job = await current_runtime().service(JobResults).state(self.queue, self._key)
         if job is None:
-            raise unknown(self.queue, self.job_id)
+            raise unknown(self.queue, self._key)
         return job
 
     async def cancel(self, reason: str | None = None) -> bool:
@@ -143,7 +148,13 @@ class EnqueueReceipt(msgspec.Struct, Generic[T], frozen=True):
 
         A handler that works on it is cancelled. Cancelling this call may leave the job cancelled.
         """
-        return await cancel(current_runtime(), self.queue, self.job_id, reason)
+        return await cancel(current_runtime(), self.queue, self._key, reason)
+
+    @property
+    def _key(self) -> int | str:
+        key = self.job_id if self.ticket is None else self.ticket
+        assert key is not None
+        return key
 
 
 class QueueSummary(Record, msgspec.Struct, frozen=True):

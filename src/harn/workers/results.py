@@ -16,7 +16,7 @@ from harn.clock import resolve
 from harn.errors import HarnError, InvalidOption
 from harn.graceful import parked
 from harn.storage import Store
-from harn.storage.queue import job_control, job_states
+from harn.storage.queue import Work, job_control, job_states, work_on
 from harn.topics import queue_topics
 from harn.workers.claim_renewal import ClaimRenewal
 from harn.workers.job_state import JobState, job_state
@@ -37,19 +37,42 @@ class JobResults:
         self._awaited: dict[str, dict[int, list[asyncio.Future[None]]]] = {}
         self._watchers: dict[str, asyncio.Task[None]] = {}
 
-    async def settled(self, queue: str, id: int) -> JobState | None:
+    async def settled(self, queue: str, key: int | str) -> JobState | None:
         """Wait until a job is settled and return its state; None if there is no such job.
 
-        Cancelling and a graceful stop leave nothing behind.
+        *key* is its id, or a ticket, whose commit is waited for. Cancelling and a graceful stop
+        leave nothing behind.
         """
+        topic = queue_topics(queue).jobs
+        mark = self._store.growth(topic)
+        while (id := await self.id_of(queue, key)) is None:
+            await self._store.grown(topic, mark, AGAIN)
+            mark = self._store.growth(topic)
         while True:
             job = await self.state(queue, id)
             if job is None or job.is_settled:
                 return job
             await self._wait(queue, id)
 
-    async def state(self, queue: str, id: int) -> JobState | None:
-        """Return the state of a job now; None if there is no such job."""
+    async def id_of(self, queue: str, key: int | str) -> int | None:
+        """Return the id of a job; None if *key* is a ticket that is not committed here.
+
+        A job that waits in the outbox is moved into its queue.
+        """
+        if isinstance(key, int):
+            return key
+        while True:
+            found = await self._store.run(partial(job_states.find_ticket, queue, key), write=False)
+            if found.job_id is not None or not found.is_waiting:
+                return found.job_id
+            work = Work(dedupe_ms=self._runtime.settings.dedupe_window_ms)
+            await self._store.run(partial(work_on, queue, work, self._runtime.ids.new))
+
+    async def state(self, queue: str, key: int | str) -> JobState | None:
+        """Return the state of a job, by its id or ticket, now; None if there is no such job."""
+        id = await self.id_of(queue, key)
+        if id is None:
+            return None
         found = await self._store.run(partial(job_states.read_jobs, queue, [id]), write=False)
         return job_state(queue, found[0]) if found else None
 
@@ -104,12 +127,15 @@ class JobResults:
             await self._store.grown(topic, mark, AGAIN)
 
 
-async def cancel(runtime: Runtime, queue: str, id: int, reason: str | None) -> bool:
+async def cancel(runtime: Runtime, queue: str, key: int | str, reason: str | None) -> bool:
     """Settle a job as cancelled; False if there is none, or it is settled already."""
     if reason is not None and not isinstance(reason, str):
         raise InvalidOption("reason", reason, "text, or None")
     who = runtime.ambient.submitted_by
     runtime.check_here()
+    id = await runtime.service(JobResults).id_of(queue, key)
+    if id is None:
+        return False
     is_cancelled = await runtime.service(Store).run(
         lambda: job_control.cancel_job(queue, id, who, reason, runtime.ids.new)
     )

@@ -1,6 +1,8 @@
 """Worker queues: jobs are records of the log, their state is an index beside it.
 
-claim.py           enqueue and claim
+claim.py           enqueue, settle and claim, in one transaction
+enter.py           how jobs enter a queue
+outbox.py          jobs of a caller's own PostgreSQL transaction, on their way in
 settle.py          what ends a claim or a job
 job_control.py     cancel, retry, pause and resume
 pauses.py          what of a queue is paused

@@ -15,16 +15,14 @@ from typing import Any
 import msgspec
 
 from harn.storage.contract import APPEND, Draft
-from harn.storage.log import append
-from harn.storage.operations import Ask, Operation, ask, ask_ahead
+from harn.storage.operations import Ask, Operation, ask, ask_ahead, ask_together
+from harn.storage.queue.enter import enter_jobs, job_drafts
 from harn.storage.queue.job_index import (
     QueueState,
     Shifts,
     ack_held,
-    add_jobs,
     change_cap,
     change_keys,
-    dedupe_tenant,
     hold_jobs,
     look_by,
     open_queue,
@@ -41,6 +39,7 @@ from harn.storage.queue.job_records import (
     shown_key,
 )
 from harn.storage.queue.notes import note, queue_headers
+from harn.storage.queue.outbox import outbox_waits, take_in
 from harn.storage.queue.parking import carry_on
 from harn.storage.queue.pauses import read_pauses
 from harn.storage.queue.settle import (
@@ -50,7 +49,7 @@ from harn.storage.queue.settle import (
     settle_all,
     write_back,
 )
-from harn.topics import WORKER_QUEUES, queue_topics
+from harn.topics import queue_topics
 
 _encode = msgspec.json.encode
 
@@ -92,7 +91,8 @@ class Work(msgspec.Struct, frozen=True):
     jobs: Sequence[JobDraft] = ()
     settlements: Sequence[Settlement] = ()
     claims: Sequence[Claiming] = ()
-    dedupe_ms: int = 0
+    dedupe_ms: int | None = None
+    """How long dedupe keys count; without it the outbox is left alone."""
 
 
 class WorkDone(msgspec.Struct, frozen=True):
@@ -107,18 +107,24 @@ class WorkDone(msgspec.Struct, frozen=True):
 
 def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
     """Enqueue, settle and claim in one transaction, with one look at the queue's row."""
-    drafts = _job_drafts(queue, work.jobs)
+    drafts = job_drafts(queue, work.jobs)
     ahead = _ahead(queue, work, drafts)
     state = yield from open_queue(queue, create=bool(work.jobs), ahead=ahead)
+    if state is None and work.dedupe_ms is not None:
+        waiting: Any = yield outbox_waits(queue)
+        if waiting is not None:  # again in any case: another process may just have moved them
+            state = yield from open_queue(queue, create=bool(waiting), ahead=ahead)
     if state is None:
         gone = [SettlementResult("lost", note="the queue is gone") for _ in work.settlements]
         return WorkDone([], gone, [Claimed([]) for _ in work.claims], changed_nothing=True)
     state.responded = _head(state.ahead.pop(HEAD, None))
+    if work.dedupe_ms is not None and _must_take_in(state, ahead):
+        yield from take_in(state, work.dedupe_ms)
     entered: list[tuple[int, bool]] = []
     settled: list[SettlementResult] = []
     claimed: list[Claimed] = []
     if work.jobs:
-        entered = yield from _enqueue(state, work, drafts)
+        entered = yield from enter_jobs(state, work.jobs, drafts, work.dedupe_ms or 0)
     if work.settlements:
         settled = yield from settle_all(state, work.settlements, new_id)
     for claiming in work.claims:
@@ -144,12 +150,22 @@ def _ahead(queue: str, work: Work, drafts: Sequence[Draft]) -> list[Ask]:
     asked: list[Ask] = [head] if work.settlements else []
     if work.jobs:
         deduping = any(job.dedupe_key is not None for job in work.jobs)
-        return asked if deduping else [*asked, ask_ahead(APPEND, drafts=drafts, places=True)]
+        if deduping:
+            return asked
+        return [*asked, ask_ahead(APPEND, drafts=drafts, places=True, unless_waiting=queue)]
     if held := _acks(work.settlements):
         asked.append(ack_held(queue, held))
     if len(held) == len(work.settlements) and len(work.claims) == 1:
         asked.append(work.claims[0].look)
     return asked
+
+
+def _must_take_in(state: QueueState, ahead: Sequence[Ask]) -> bool:
+    """Tell whether jobs wait in the outbox, as the queue's row says, or an append that refused."""
+    if state.outbox is None:
+        return False
+    is_refused = APPEND not in state.ahead and any(each.name == APPEND for each in ahead)
+    return state.outbox or is_refused
 
 
 def _head(rows: Any) -> int:
@@ -180,84 +196,6 @@ def enqueue_jobs(
     return (yield from work_on(queue, Work(jobs=jobs, dedupe_ms=dedupe_ms), _no_ids)).entered
 
 
-def _enqueue(
-    state: QueueState, work: Work, drafts: Sequence[Draft]
-) -> Operation[list[tuple[int, bool]]]:
-    if all(job.dedupe_key is None for job in work.jobs):
-        ids = yield from _append_jobs(state, work.jobs, drafts)
-        return [(id, False) for id in ids]
-    places, fresh = yield from _without_duplicates(state, work.jobs, work.dedupe_ms)
-    ids = []
-    if fresh:
-        ids = yield from _append_jobs(state, fresh, _job_drafts(state.name, fresh))
-    return [(ids[-place - 1] if place < 0 else place, again) for place, again in places]
-
-
-def _append_jobs(
-    state: QueueState, jobs: Sequence[JobDraft], drafts: Sequence[Draft]
-) -> Operation[list[int]]:
-    if state.is_new:
-        seen = Draft(WORKER_QUEUES, "queue_seen", queue_headers(state.name), b"{}")
-        state.drafts.append(seen)
-    landed = state.ahead.pop(APPEND, None)
-    if landed is None:
-        landed = yield from append(drafts)
-    entered = [(id, at, job) for (id, at), job in zip(landed, jobs, strict=True)]
-    yield from add_jobs(state, entered)
-    for id, _, job in entered:
-        if job.dedupe_key is not None:
-            yield ask(
-                "bind_dedupe",
-                queue_id=state.queue_id,
-                tenant_id=dedupe_tenant(job.tenant_id),
-                dedupe_key=job.dedupe_key,
-                job_id=id,
-            )
-    return [id for id, _, _ in entered]
-
-
-def _job_drafts(queue: str, jobs: Sequence[JobDraft]) -> list[Draft]:
-    topic = queue_topics(queue).jobs
-    return [Draft(topic, "trigger_dispatch", job.payload, job.headers) for job in jobs]
-
-
-def _without_duplicates(
-    state: QueueState, jobs: Sequence[JobDraft], dedupe_ms: int
-) -> Operation[tuple[list[tuple[int, bool]], list[JobDraft]]]:
-    """Find the jobs that are not there yet; a place below zero counts among them."""
-    places: list[tuple[int, bool]] = []
-    fresh: list[JobDraft] = []
-    met: dict[tuple[str, str], int] = {}
-    for job in jobs:
-        found: int | None = None
-        if job.dedupe_key is not None:
-            name = (dedupe_tenant(job.tenant_id), job.dedupe_key)
-            found = met.get(name)
-            if found is None:
-                found = yield from _deduped(state, *name, dedupe_ms)
-            if found is None:
-                met[name] = -len(fresh) - 1
-        if found is not None:
-            places.append((found, True))
-        else:
-            fresh.append(job)
-            places.append((-len(fresh), False))
-    return places, fresh
-
-
-def _deduped(
-    state: QueueState, tenant_id: str, dedupe_key: str, dedupe_ms: int
-) -> Operation[int | None]:
-    rows = yield ask(
-        "find_dedupe", queue_id=state.queue_id, tenant_id=tenant_id, dedupe_key=dedupe_key
-    )
-    if not rows:
-        return None
-    job_id, settled_at, known = rows[0]
-    fresh = settled_at is None or settled_at + dedupe_ms > state.now
-    return int(job_id) if known and fresh else None
-
-
 # -- claim ---------------------------------------------------------------------------------------
 
 
@@ -268,13 +206,14 @@ def has_work(
 
     With *triggers* only jobs of these trigger ids count.
     """
-    rows = yield ask("queue_row", queue=queue)
+    found: Any = yield ask_together([ask("queue_row", queue=queue), outbox_waits(queue)])
+    rows, waiting = found
     if not rows:
-        return False, 0, None
+        return bool(waiting), 0, None
     queue_id, now, alarm, paused = rows[0][0], rows[0][1], rows[0][8], rows[0][12]
     if paused is not None and read_pauses(paused).queue is not None:
         return False, now, None
-    if alarm is not None and alarm <= now:
+    if waiting or (alarm is not None and alarm <= now):
         return True, now, alarm
     found = bool((yield ask("open_keys", queue_id=queue_id, limit=1)))
     if found and (ours := (yield from _foreign(queue_id, triggers))) is not None:

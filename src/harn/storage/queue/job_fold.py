@@ -18,6 +18,7 @@ from harn.storage.queue.job_index import (
     QueueState,
     Shifts,
     add_jobs,
+    bind_tickets,
     buried,
     cancelled,
     change_cap,
@@ -49,7 +50,7 @@ from harn.topics import WORKER_QUEUES, queue_topics
 
 
 class JobIndex:
-    """The fold of the worker topics: queues, shares, jobs, dedupe keys and trigger ids."""
+    """The fold of the worker topics: queues, shares, jobs, dedupe keys, trigger ids, tickets."""
 
     name = "jobs"
     tables: tuple[Table, ...] = (
@@ -90,6 +91,11 @@ class JobIndex:
             ("queue_id", "trigger_id"),
             *("dump_triggers", "clear_triggers", "restore_triggers"),
         ),
+        Table(
+            "job_tickets",
+            ("queue_id", "ticket", "job_id"),
+            *("dump_tickets", "clear_tickets", "restore_tickets"),
+        ),
     )
 
     def wants(self, topic: str) -> bool:
@@ -117,6 +123,7 @@ class JobIndex:
             "queue_resumed": _fold_resumption,
             "jobs_parked": _fold_parked,
             "jobs_unparked": _fold_unparked,
+            "tickets_bound": _fold_tickets,
         }
         if not isinstance(queue, str) or event.kind not in folds:
             return
@@ -156,6 +163,7 @@ class JobIndex:
             return
         [(queue_id, *_)] = yield ask("open_queue", queue=queue)
         yield ask("forget_dedupe", queue_id=queue_id, below=below)
+        yield ask("forget_tickets", queue_id=queue_id, below=below)
         yield ask("forget_jobs", queue_id=queue_id, below=below)
 
 
@@ -194,12 +202,14 @@ def job_draft(record: dict[str, Any]) -> JobDraft:
         record.get("not_before_ms"),
         record.get("delay_ms"),
         record.get("function"),
+        record.get("ticket"),
     )
 
 
 def _fold_job(state: QueueState, event: Event) -> Operation[None]:
     job = job_draft(event.payload)
     yield from add_jobs(state, [(event.id, event.occurred_at_ms, job)])
+    yield from bind_tickets(state, [(job.ticket, event.id)])
     if job.dedupe_key is not None:
         yield ask(
             "bind_dedupe",
@@ -306,6 +316,12 @@ def _fold_woken(state: QueueState, event: Event) -> Operation[None]:
 def _fold_keys(state: QueueState, event: Event) -> Operation[None]:
     yield from change_keys(state, event.payload["fairness_key"])
     yield from change_cap(state, event.payload["cap"])
+
+
+def _fold_tickets(state: QueueState, event: Event) -> Operation[None]:
+    for ticket, id in event.payload["tickets"].items():
+        if (yield ask("one_job", queue_id=state.queue_id, id=id)):
+            yield from bind_tickets(state, [(ticket, id)])
 
 
 def _fold_pause(state: QueueState, event: Event) -> Operation[None]:

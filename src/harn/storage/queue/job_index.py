@@ -104,6 +104,8 @@ class QueueState(msgspec.Struct):
     """What is paused, as it is stored; `pauses` reads it."""
     handled: str = ""
     """The histogram of how long handlers worked, as it is stored."""
+    outbox: bool | None = None
+    """Whether jobs wait in the outbox; None where the engine has none."""
     is_new: bool = False
     is_changed: bool = False
     is_touched: bool = False
@@ -408,6 +410,13 @@ def read_times(stored: str, bounds: Sequence[float]) -> list[int]:
 def is_expiry(attempts: Sequence[Mapping[str, Any]]) -> bool:
     """Tell whether the last of a dead job's *attempts* ended because its claim expired."""
     return bool(attempts) and attempts[-1].get("status") == "expired"
+
+
+def bind_tickets(state: QueueState, tickets: Iterable[tuple[str | None, int]]) -> Operation[None]:
+    """Let tickets stand for jobs, given as (ticket, job's id); a job without one is left out."""
+    rows: list[Row] = [(state.queue_id, each, id) for each, id in tickets if each is not None]
+    if rows:
+        yield ask_many("bind_tickets", ("queue_id", "ticket", "job_id"), rows)
 
 
 def dedupe_tenant(tenant_id: str | None) -> str:

@@ -92,6 +92,8 @@ class JobDraft(msgspec.Struct, frozen=True):
     not_before_ms: int | None = None
     delay_ms: int | None = None
     function: str | None = None
+    ticket: str | None = None
+    """What it is known by to the transaction that enqueued it."""
 
     @property
     def need(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from harn.storage.operations import Operation, ask
+from harn.storage.operations import Operation, ask, ask_ahead, ask_together
 from harn.storage.queue.job_records import (
     ACKED,
     CANCELLED,
@@ -76,6 +76,25 @@ def read_jobs(queue: str, ids: Sequence[int]) -> Operation[list[StoredJob]]:
         fields: list[Any] = [*row[:-2], bytes(record), answered]
         found.append(StoredJob(*fields))
     return found
+
+
+class Ticket(msgspec.Struct, frozen=True):
+    """What became of a ticket: its job's id, or whether the job waits to be moved."""
+
+    job_id: int | None
+    is_waiting: bool
+
+
+def find_ticket(queue: str, ticket: str) -> Operation[Ticket]:
+    """Look for the job of *ticket*, reading only."""
+    found: Any = yield ask_together(
+        [
+            ask("find_ticket", queue=queue, ticket=ticket),
+            ask_ahead("ticket_waits", queue=queue, ticket=ticket),
+        ]
+    )
+    rows, waiting = found
+    return Ticket(int(rows[0][0]) if rows else None, bool(waiting))
 
 
 class SettledJobs(msgspec.Struct, frozen=True):

@@ -1,6 +1,7 @@
 -- name: open_queue
--- Read a queue's row, and the time; the row stays locked until the commit.
-SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled
+-- Read a queue's row, the time, and whether jobs wait in the outbox; the row stays locked until the commit.
+SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled,
+    EXISTS (SELECT 1 FROM outbox WHERE queue = :queue)
 FROM queues WHERE name = :queue FOR UPDATE;
 
 -- name: queue_row
@@ -208,9 +209,10 @@ CROSS JOIN LATERAL (SELECT id, key, state, attempts, max_attempts, held, claim_i
 
 -- name: ack_held
 -- Mark jobs as acked whose claims are still held, and update their shares; return these jobs and the time.
+-- Nothing happens while jobs wait in the outbox: they enter first.
 WITH q AS MATERIALIZED (
     SELECT queue_id, round, cap, deferrals, :now AS now, (SELECT head FROM topics WHERE name = :responses) AS head
-    FROM queues WHERE name = :queue
+    FROM queues WHERE name = :queue AND NOT EXISTS (SELECT 1 FROM outbox WHERE queue = :queue)
 ), held AS MATERIALIZED (
     SELECT q.queue_id, q.now, j.id, coalesce(q.head, 0) + row_number() OVER (ORDER BY h.place) AS response
     FROM q, unnest(:ids::bigint[], :claim_ids::text[]) WITH ORDINALITY AS h(id, claim_id, place)

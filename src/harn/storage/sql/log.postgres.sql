@@ -11,8 +11,10 @@ COPY events (topic_id, id, kind, payload, headers, occurred_at_ms) FROM STDIN (F
 
 -- name: append_events
 -- Take offsets of some topics and write their records; `back` is subtracted from a topic's new head.
+-- Nothing happens while jobs of a queue wait in the outbox, where its name is given.
 WITH t AS (
     INSERT INTO topics (name, head, largest) SELECT * FROM unnest(:topics::text[], :counts::bigint[], :largest::bigint[])
+    WHERE NOT EXISTS (SELECT 1 FROM outbox WHERE queue = :unless_waiting::text)
     ON CONFLICT (name) DO UPDATE SET head = topics.head + excluded.head, largest = greatest(topics.largest, excluded.largest)
     RETURNING topic_id, name, head, :now AS at
 ), e AS (

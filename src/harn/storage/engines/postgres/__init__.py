@@ -5,6 +5,7 @@ lane.py            one thread's way to carry an operation out, attempts and all
 connections.py     connections, the schema, and errors in our words
 pipeline.py        bursts of statements, close to the protocol
 arrays.py          columns of values as PostgreSQL arrays
+outbox_call.py     enqueueing on a connection of the caller's own
 notify.py          LISTEN and NOTIFY as a hint that another process wrote
 """
 

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 MOST_IN_ONE = 1000
 """Rows that go into one statement, at most; more are sent in a stream."""
+UNLESS = "unless_waiting"
+"""What an append names a queue by that must have nothing in the outbox."""
 _NOT_PREPARED = ("26000", "42P05")
 """A prepared statement is missing, or is there already: a pooler shares the connection."""
 PAUSE = 0.05
@@ -177,7 +179,7 @@ class Lane:
         answers = self._together(connection, [asked])
         return None if answers is None else answers[0]
 
-    def _queue(self, asked: Ask) -> Callable[[Rows], Rows]:
+    def _queue(self, asked: Ask) -> Callable[[Rows], Any]:
         """Have *asked* sent with the next ones; return what makes its answer of its rows."""
         query = self._queries[asked.name]
         if asked.name != APPEND:
@@ -186,7 +188,8 @@ class Lane:
         drafts: Sequence[Draft] = asked.params["drafts"]
         topics = topics_of(drafts)
         self._touched.update([topic for topic, _, _ in topics])
-        self._queue_statement(query, Ask(APPEND, _appending(drafts, topics)))
+        params = {**_appending(drafts, topics), UNLESS: asked.params.get(UNLESS)}
+        self._queue_statement(query, Ask(APPEND, params))
         return functools.partial(_placed, drafts, topics)
 
     def _queue_statement(self, query: Query, asked: Ask) -> None:
@@ -269,8 +272,13 @@ def _placed(
     drafts: Sequence[Draft],
     topics: Sequence[tuple[str, int, int]],
     heads: Rows,
-) -> list[Row]:
-    """Return (id, time) of each of *drafts*, given (head, time) of each of *topics* afterwards."""
+) -> list[Row] | None:
+    """Return (id, time) of each of *drafts*, given (head, time) of each of *topics* afterwards.
+
+    None means that nothing was appended: jobs wait in the outbox and must enter first.
+    """
+    if not heads:
+        return None
     taken = {
         topic: (iter(range(head - count + 1, head + 1)), now)
         for (topic, count, _), (head, now) in zip(topics, heads, strict=True)

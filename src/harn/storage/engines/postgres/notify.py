@@ -162,7 +162,10 @@ class Listener:
             self._handover.hint()  # topics may have grown before LISTEN began
             while not self._stopped.is_set():
                 for heard in connection.notifies(timeout=30, stop_after=1):
-                    self._handover.grown(heard.payload)
+                    if heard.payload:
+                        self._handover.grown(heard.payload)
+                    else:  # the outbox of a queue whose topic SQL does not know
+                        self._handover.hint()
         finally:
             with self._lock:
                 self._socket.close()

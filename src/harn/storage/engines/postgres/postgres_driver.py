@@ -13,13 +13,14 @@ import queue
 import threading
 import uuid
 import weakref
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from harn.clock import Clock
 from harn.errors import StorageError
 from harn.masking import mask
 from harn.storage.contract import Durability, Hooks
+from harn.storage.engines.postgres import outbox_call
 from harn.storage.engines.postgres.connections import Server
 from harn.storage.engines.postgres.lane import Lane
 from harn.storage.engines.postgres.notify import Listener, Notifier
@@ -85,6 +86,10 @@ class PostgresDriver:
     def watch(self, wanted: bool) -> None:
         """Listen on a connection of its own; where that is impossible, polling has to do."""
         self._listener.switch(wanted)
+
+    async def put_in_outbox(self, connection: object, job: Mapping[str, Any]) -> str:
+        """Call our SQL function on the caller's connection."""
+        return await outbox_call.put(connection, self.schema, job)
 
     async def check(self) -> list[str]:
         """Find nothing: the server looks after its pages."""

@@ -1,0 +1,95 @@
+"""Entering jobs into a queue: their records, their rows, their dedupe keys and tickets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harn.storage.contract import APPEND, Draft
+from harn.storage.log import append
+from harn.storage.operations import Operation, ask
+from harn.storage.queue.job_index import QueueState, add_jobs, bind_tickets, dedupe_tenant
+from harn.storage.queue.job_records import JobDraft
+from harn.storage.queue.notes import queue_headers
+from harn.topics import WORKER_QUEUES, queue_topics
+
+
+def enter_jobs(
+    state: QueueState, jobs: Sequence[JobDraft], drafts: Sequence[Draft], dedupe_ms: int
+) -> Operation[list[tuple[int, bool]]]:
+    """Enter *jobs*, whose records are *drafts*; return ids, and whether each was there already."""
+    if all(job.dedupe_key is None for job in jobs):
+        ids = yield from _append_jobs(state, jobs, drafts)
+        return [(id, False) for id in ids]
+    places, fresh = yield from _without_duplicates(state, jobs, dedupe_ms)
+    ids = []
+    if fresh:
+        ids = yield from _append_jobs(state, fresh, job_drafts(state.name, fresh))
+    return [(ids[-place - 1] if place < 0 else place, again) for place, again in places]
+
+
+def _append_jobs(
+    state: QueueState, jobs: Sequence[JobDraft], drafts: Sequence[Draft]
+) -> Operation[list[int]]:
+    if state.is_new:
+        seen = Draft(WORKER_QUEUES, "queue_seen", queue_headers(state.name), b"{}")
+        state.drafts.append(seen)
+        state.is_new = False
+    landed = state.ahead.pop(APPEND, None)
+    if landed is None:
+        landed = yield from append(drafts)
+    entered = [(id, at, job) for (id, at), job in zip(landed, jobs, strict=True)]
+    yield from add_jobs(state, entered)
+    yield from bind_tickets(state, [(job.ticket, id) for id, _, job in entered])
+    for id, _, job in entered:
+        if job.dedupe_key is not None:
+            yield ask(
+                "bind_dedupe",
+                queue_id=state.queue_id,
+                tenant_id=dedupe_tenant(job.tenant_id),
+                dedupe_key=job.dedupe_key,
+                job_id=id,
+            )
+    return [id for id, _, _ in entered]
+
+
+def job_drafts(queue: str, jobs: Sequence[JobDraft]) -> list[Draft]:
+    """Return the records of *jobs*."""
+    topic = queue_topics(queue).jobs
+    return [Draft(topic, "trigger_dispatch", job.payload, job.headers) for job in jobs]
+
+
+def _without_duplicates(
+    state: QueueState, jobs: Sequence[JobDraft], dedupe_ms: int
+) -> Operation[tuple[list[tuple[int, bool]], list[JobDraft]]]:
+    """Find the jobs that are not there yet; a place below zero counts among them."""
+    places: list[tuple[int, bool]] = []
+    fresh: list[JobDraft] = []
+    met: dict[tuple[str, str], int] = {}
+    for job in jobs:
+        found: int | None = None
+        if job.dedupe_key is not None:
+            name = (dedupe_tenant(job.tenant_id), job.dedupe_key)
+            found = met.get(name)
+            if found is None:
+                found = yield from _deduped(state, *name, dedupe_ms)
+            if found is None:
+                met[name] = -len(fresh) - 1
+        if found is not None:
+            places.append((found, True))
+        else:
+            fresh.append(job)
+            places.append((-len(fresh), False))
+    return places, fresh
+
+
+def _deduped(
+    state: QueueState, tenant_id: str, dedupe_key: str, dedupe_ms: int
+) -> Operation[int | None]:
+    rows = yield ask(
+        "find_dedupe", queue_id=state.queue_id, tenant_id=tenant_id, dedupe_key=dedupe_key
+    )
+    if not rows:
+        return None
+    job_id, settled_at, known = rows[0]
+    fresh = settled_at is None or settled_at + dedupe_ms > state.now
+    return int(job_id) if known and fresh else None

@@ -1,0 +1,65 @@
+"""The outbox of a PostgreSQL store: jobs that were enqueued in a transaction of the caller's own.
+
+The SQL function `enqueue` writes a row there, in the caller's transaction. The next operation on
+the queue moves the rows that are committed into it, in the order of their commits, as if they were
+enqueued now. `docs/design/outbox.md` says how that order is known without a lock.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harn.storage.contract import APPEND
+from harn.storage.operations import Ask, Operation, Row, ask, ask_ahead
+from harn.storage.queue.enter import enter_jobs, job_drafts
+from harn.storage.queue.job_index import ACK_HELD, QueueState, bind_tickets
+from harn.storage.queue.job_records import JobDraft
+from harn.storage.queue.notes import note
+
+AT_ONCE = 1000
+"""Jobs that one operation moves, at most."""
+AT_ONCE_BYTES = 32 * 1024 * 1024
+"""Roughly what they may weigh; one always fits."""
+
+
+def outbox_waits(queue: str) -> Ask:
+    """Ask whether jobs wait for *queue*; None comes back where there is no outbox."""
+    return ask_ahead("outbox_waits", queue=queue)
+
+
+def take_in(state: QueueState, dedupe_ms: int) -> Operation[None]:
+    """Move jobs of committed transactions into the queue, the first so many of them.
+
+    Where the operation has done something ahead, which is first in the log then, they wait for the
+    next one.
+    """
+    if state.ahead.get(APPEND) or state.ahead.get(ACK_HELD):
+        return
+    limits = {"limit": AT_ONCE, "budget": AT_ONCE_BYTES}
+    rows = yield ask("read_outbox", queue=state.name, **limits)
+    if not rows:
+        return
+    jobs = [_draft(row) for row in rows]
+    entered = yield from enter_jobs(state, jobs, job_drafts(state.name, jobs), dedupe_ms)
+    again = {
+        str(job.ticket): id for job, (id, is_known) in zip(jobs, entered, strict=True) if is_known
+    }
+    if again:  # the record of a job that was there already cannot hold their tickets
+        yield from bind_tickets(state, again.items())
+        note(state, "tickets_bound", {"tickets": again})
+    yield ask(
+        "clear_outbox",
+        queue=state.name,
+        xacts=[row[0] for row in rows],
+        seqs=[row[1] for row in rows],
+    )
+    yield ask("clear_commits", queue=state.name, xacts=sorted({row[0] for row in rows}))
+    state.ahead.clear()  # what was seen there has changed
+    state.is_touched = True
+
+
+def _draft(row: Row) -> JobDraft:
+    _, _, ticket, body, headers, *rest = row
+    record = f'{body[:-1]},"ticket":"{ticket}"}}'
+    fields: list[Any] = [record.encode(), headers.encode(), *rest, ticket]
+    return JobDraft(*fields)
