@@ -170,7 +170,7 @@ retry = { max = 1000, backoff = "svx" }
         "harn.toml:17: triggers[1].throtle: no such key; did you mean 'throttle'?",
         "harn.toml:13: triggers[1].kind: 'webhok': one of channel.emit, cron, webhook, a2a-push, stream; did you mean 'webhook'?",  # noqa: E501
         "harn.toml:15: triggers[1].match.event: ['push']: no such key; did you mean 'events'?",
-        "harn.toml:18: triggers[1].debounce.period: '0s': a duration longer than nothing",
+        "harn.toml:18: triggers[1].debounce.period: '0s': a duration greater than zero",
         'harn.toml:19: triggers[1].retry.backoff: \'svx\': "immediate", "svix", "linear" or "exponential"; did you mean \'svix\'?',  # noqa: E501
         "harn.toml:19: triggers[1].retry.max: 1000: a whole number from 0 to 100",
         "harn.toml:16: triggers[1].handler: [exports] has no 'handler'; did you mean 'handlers'?",

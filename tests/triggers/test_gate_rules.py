@@ -52,7 +52,7 @@ def test_every_gate_is_read() -> None:
 
 def test_a_batch_stands_alone() -> None:
     assert check_flow({"batch": {"size": 3, "timeout": "5s"}}).batch == Batch(3, 5000)
-    with pytest.raises(InvalidOption, match="no other gate beside it"):
+    with pytest.raises(InvalidOption, match="no other gate beside batch"):
         check_flow({"batch": {"size": 3, "timeout": "5s"}, "singleton": True})
 
 
@@ -80,7 +80,7 @@ def test_a_bad_gate_is_named(options: Any, named: str) -> None:
 
 
 def test_an_order_needs_slots_to_wait_for() -> None:
-    with pytest.raises(InvalidOption, match="beside concurrency"):
+    with pytest.raises(InvalidOption, match="with concurrency"):
         check_flow({}, order={"key": "kind", "order": ["a"]})
 
 

@@ -18,13 +18,13 @@ dispatcher.py      a dispatch from its envelope to its outcome
 attempts.py        the calls of its handler, and the waits between them
 handler_failure.py what a handler raised, without secrets
 outcomes.py        the records that a dispatch ends with
-recovery.py        signs of life, and events that dead processes left behind
-replay_mapping.py  whether a replay went to the same place in a pool as before
+recovery.py        this process's lease, and the events of processes that died
+replay_mapping.py  whether a replay has the same pool, key and priority as before
 dead_letters.py    list, replay and discard what failed; replay any event
 cron.py            schedules
-sources.py         events that come by themselves: schedules and topics
-job_runner.py      an event that comes back out of a worker queue
-signatures.py      who signed a webhook
+sources.py         what makes events without a caller: schedules and topics
+job_runner.py      runs the job of a worker queue that holds an event
+signatures.py      whether a webhook's signature is valid
 secrets.py         values and headers that are never shown
 
 The functions below are the public verbs: they use the current runtime.
@@ -137,9 +137,9 @@ async def trigger_register(
     *kind* is `channel.emit`, `cron`, `webhook`, `a2a-push` or `stream`. *handler* is a callable
     that takes the event, a `SpawnToPool`, `"worker://queue"`, `"channel://name"` or
     `"a2a://host/path"`. *flow* may
-    hold `concurrency`, `throttle`, `rate_limit`, `debounce`, `batch`, `singleton`, `priority`,
-    `retry` and `dedupe_key`. Registering an id again makes a new version; what is under way ends
-    on the old one. Cancelling registers nothing.
+    contain `concurrency`, `throttle`, `rate_limit`, `debounce`, `batch`, `singleton`, `priority`,
+    `retry` and `dedupe_key`. Registering an id again makes a new version; dispatches under way
+    finish on the old one. Cancelling registers nothing.
 
     >>> import harn
     >>> async def main() -> list[str]:
@@ -166,7 +166,7 @@ async def trigger_register(
 
 
 def trigger_unregister(id: str) -> bool:
-    """Take the trigger *id* out of force; false if there is none. What is under way ends.
+    """Remove the trigger *id*; false if there is none. Dispatches under way finish.
 
     >>> import harn
     >>> async def main() -> bool:
@@ -178,7 +178,7 @@ def trigger_unregister(id: str) -> bool:
 
 
 def trigger_list() -> list[TriggerBinding]:
-    """Return every trigger of this runtime, by id, versions that still drain included.
+    """Return every trigger of this runtime by id, including old versions that still drain.
 
     >>> import harn
     >>> async def main() -> int:
@@ -190,10 +190,10 @@ def trigger_list() -> list[TriggerBinding]:
 
 
 async def trigger_fire(id: str, payload: Any = None, **fields: Any) -> DispatchHandle:
-    """Fire the trigger *id* by hand and wait until it is done, retries included.
+    """Fire the trigger *id* by hand and wait for the end of the dispatch, including its retries.
 
-    *payload* is at `provider_payload["payload"]` of the event; *fields* are others of its fields,
-    such as `tenant_id`. Cancelling stops waiting; the dispatch still runs.
+    The event has *payload* at `provider_payload["payload"]`; *fields* sets other fields of the
+    event, such as `tenant_id`. Cancelling stops waiting; the dispatch still runs.
 
     >>> import harn
     >>> async def main() -> str:
@@ -213,8 +213,8 @@ async def channel_emit(name: str, payload: Any, *, id: str | None = None) -> Emi
 
     The event is durable on return. Handlers have ended by then, unless they wait at a gate, for
     a retry, or take longer than a second; their handles then say `waiting` and can be awaited
-    with `wait()`. The same *id* again, within a week, dispatches nothing. Cancelling before the
-    event was written means that nothing happened; afterwards its dispatches run.
+    with `wait()`. A second emit with the same *id* within a week dispatches nothing. Cancelling
+    before the event is written means that nothing happened; afterwards its dispatches run.
 
     >>> import harn
     >>> async def main() -> list[bool]:

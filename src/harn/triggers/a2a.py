@@ -1,10 +1,10 @@
-"""`a2a://host/path`: an event goes to a remote agent as an A2A message; its answer comes back.
+"""`a2a://host/path`: send an event to a remote agent as an A2A message, and read its answer.
 
 The call is JSON-RPC `SendMessage` of the protocol's version 1.0, with the event as a data part. It
-goes out over HTTPS; `a2a+http://` is for hosts that the operator lists with that scheme.
+uses HTTPS; `a2a+http://` is for hosts that the operator lists with that scheme.
 
-What may be called, and with which token, is asked at every call: a retry of an event that came in
-before a reload goes out with the rights that hold after it.
+The allowed hosts and the token are looked up at every call. So a retry after a reload of the
+manifest uses the rights of the new manifest, also for an event that was accepted before it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _AGAIN = frozenset((408, 425, 429))
 _FOR_GOOD = frozenset(
     (-32700, *range(-32602, -32599), *range(-32005, -32000), *range(-32009, -32006))
 )
-"""Errors of JSON-RPC and of A2A that the same message would get again."""
+"""Error codes of JSON-RPC and A2A that a retry of the same message would get again."""
 _ENDS = {"failed": TriggerError, "rejected": NotRetryable, "canceled": NotRetryable}
-"""States in which a task has ended without its work done; a retry may mend the first."""
+"""Final states of a task that did not do its work; only a `failed` one is worth a retry."""
 
 
 class A2aRights:
-    """What a manifest lets `a2a://` do, as it is in force: `runtime.service(A2aRights)`."""
+    """The hosts and tokens that the current manifest allows: `runtime.service(A2aRights)`."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._always = runtime.settings.a2a_allow
@@ -43,19 +43,19 @@ class A2aRights:
         self.allowed = check_allowed(self._always)
 
     def replace(self, allow: Sequence[str], tokens: Mapping[tuple[str, str], str]) -> None:
-        """Put another list in force, and other *tokens*, by trigger id and URI."""
+        """Replace the list of hosts and the *tokens*, which are by trigger id and URI."""
         self.allowed = check_allowed((*allow, *self._always))
         self._tokens = tokens
 
     def token(self, trigger_id: str, uri: str) -> str | None:
-        """Return the token that *trigger_id* shows to *uri*, never one meant for another."""
+        """Return the token of *trigger_id* for *uri*; a token for another pair is never used."""
         return self._tokens.get((trigger_id, uri))
 
 
 class A2aTarget:
     """A remote agent; *token* is sent as a bearer token and never shown.
 
-    What is not given here is asked of `A2aRights` at each call.
+    Without *allow* or *token*, each call asks `A2aRights` for them.
     """
 
     kind = "a2a"
@@ -151,7 +151,7 @@ def _check_task(uri: str, result: Any) -> None:
 
 
 def _said(message: Any) -> str:
-    """Return the text of a task's last message, to stand behind its state."""
+    """Return the text of a task's last message, to append to its state."""
     parts = message.get("parts") if isinstance(message, dict) else None
     texts = [
         part["text"]

@@ -1,9 +1,9 @@
-"""Where may we connect to? The rules for addresses that came from a manifest or a message.
+"""Which addresses may be called: the rules for addresses from a manifest or a message.
 
-A name is resolved once, every address it has must be public, and the connection goes to an
-address that was checked: a name that changes its answer in between gains nothing. Hosts that the
-operator lists by name or network are let through. Clear text goes only to what is listed with its
-scheme, `a2a+http://10.0.0.0/8`, public or not: a token must not travel in clear by accident.
+A name is resolved once, all of its addresses must be public, and the connection goes to an
+address that was checked: a DNS server that gives another answer later changes nothing. Hosts that
+the operator lists by name or network are allowed. Clear text is only allowed to hosts listed with
+its scheme, `a2a+http://10.0.0.0/8`, public or not: a token must not travel in clear by accident.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 CLEAR = "a2a+http://"
-"""What an entry of a list begins with when clear text is meant."""
+"""The prefix of an entry that allows clear text."""
 
 _HOST = re.compile(
     r"(?=.{1,253}\Z)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
@@ -81,13 +81,13 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What the operator lets through: by TLS although it is not public, and in clear text."""
+    """What the operator allows: addresses that are not public, by TLS, and addresses in clear."""
 
     tls: Listed = Listed()
     clear: Listed = Listed()
 
     def check(self, url: Url, address: Address) -> None:
-        """Refuse to call *address*, one that the host of *url* resolved to."""
+        """Raise `TriggerError` unless *address*, which *url*'s host resolved to, may be called."""
         listed_in_clear = self.clear.has(url.host, address)
         if url.scheme == "http" and not listed_in_clear:
             raise TriggerError(
@@ -141,7 +141,7 @@ def _listed(entries: Sequence[str | Network]) -> Listed:
 
 
 def read_url(text: str, option: str = "url") -> Url:
-    """Read a web address, refusing what is not plainly one.
+    """Read a web address; an ambiguous one is refused.
 
     >>> read_url("https://agents.example/a2a?x=1").target
     '/a2a?x=1'
@@ -170,8 +170,8 @@ def read_url(text: str, option: str = "url") -> Url:
 def is_host(host: str) -> bool:
     """Tell whether *host* is a name, or an address in its one full spelling.
 
-    `127.1`, `0x7f000001`, `2130706433` and `0177.0.0.1` are spellings that libraries read
-    differently: they are refused, whatever they mean.
+    Libraries read spellings such as `127.1`, `0x7f000001`, `2130706433` and `0177.0.0.1`
+    differently, so all of them are refused.
     """
     if ":" in host or _NUMERIC_HOST.fullmatch(host):
         try:
@@ -182,7 +182,7 @@ def is_host(host: str) -> bool:
 
 
 def is_public(address: Address) -> bool:
-    """Tell whether *address* is out on the internet, and nothing else.
+    """Tell whether *address* belongs to the public internet and has no special use.
 
     >>> is_public(ipaddress.ip_address("93.184.216.34"))
     True
@@ -205,9 +205,10 @@ def is_public(address: Address) -> bool:
 
 
 def choose_address(url: Url, found: Sequence[str], allowed: Allowed) -> str:
-    """Return the address to connect to; one address that is not allowed condemns them all.
+    """Return the address to connect to; raise if one of *found* is not allowed.
 
-    *found* is what the name resolved to, or the address itself.
+    *found* is what the name resolved to, or the address itself. All of them are checked, because
+    an attacker who controls the name could hide a private address behind a public one.
     """
     if not found:
         raise TriggerError(f"{url.host} has no address")

@@ -1,4 +1,4 @@
-"""The attempts of a dispatch: call the handler, note what came of it, wait, and call it again."""
+"""The attempts of a dispatch: call the handler, record the result, wait, and call it again."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("harn.triggers")
 
 OPENED = "destination circuit opened: {n} failures in a row, the last: {error}"
-IS_OPEN = "destination circuit is open: the handler failed again and again; it is tried in a minute"
+IS_OPEN = "destination circuit is open after repeated failures; it is tried again in a minute"
 
 
 class Stopped(Exception):
-    """The handler let a graceful stop pass: the attempt does not count."""
+    """The handler ended because of a graceful stop: the attempt does not count."""
 
 
 class Attempts:
@@ -50,7 +50,7 @@ class Attempts:
         self._log = runtime.event_log
 
     async def run(self, dispatch: Dispatch, entrant: Entrant, passage: Passage) -> Outcome:
-        """Try until one attempt succeeds or no other is left; `Stopped` if the process stops.
+        """Call the handler until it succeeds or no attempt is left; raise `Stopped` on a stop.
 
         The slot that *passage* holds is released while a retry waits.
         """
@@ -73,16 +73,16 @@ class Attempts:
                 return self.dead(dispatch, attempt, opened, history, failure)
             if attempt < retry.max:
                 await self._back_off(dispatch, entrant, passage, attempt + 1, failure.text)
-        assert failure is not None  # there was one attempt at least, and none succeeded
+        assert failure is not None  # the loop runs at least once, and a success returns from it
         return self.dead(dispatch, retry.max, failure.text, history, failure)
 
     async def _deliver(
         self, dispatch: Dispatch, attempt: int
     ) -> tuple[Any, Exception | SystemExit | None]:
         """Call the handler once; return its result, or what it raised."""
-        dispatch.go_on()
+        dispatch.unpark()
         if dispatch.task is not None and dispatch.task.cancel_requested:
-            raise Stopped  # no attempt begins after the stop
+            raise Stopped  # no attempt begins after a stop
         try:
             return await dispatch.binding.target.deliver(self._call(dispatch, attempt)), None
         except (Exception, SystemExit) as raised:

@@ -1,4 +1,4 @@
-"""A trigger: what it wants, what handles it, and which version of it this is."""
+"""A trigger: the events it matches, its handler, its options and its version."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROVIDERS: dict[Kind, tuple[str, ...]] = {
     "stream": ("stream",),
 }
 OPTIONS = (*GATES, "retry", "dedupe_key", "priority", "schedule", "timezone", "catchup_mode")
-"""What may be said beside id, kind, provider, match and handler."""
+"""The options beside id, kind, provider, match and handler."""
 DEFAULT_EVENT = {
     "channel.emit": "channel.emit",
     "cron": "tick",
@@ -46,7 +46,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class TriggerBinding(Record):
-    """A registered trigger as it is shown: its id, version and state, and where events go."""
+    """A registered trigger as it is shown: its id, version, state and target."""
 
     id: str
     key: str
@@ -74,33 +74,33 @@ class Binding:
     schedule: Schedule | None = None
     version: int = 1
     retry_given: bool = False
-    """Whether the definition asks for retries itself, which also holds for drained jobs."""
+    """Whether the definition sets `retry`; then it also applies to jobs of a worker queue."""
 
     @property
     def key(self) -> str:
-        """The name of this very version."""
+        """The name of this version."""
         return f"{self.id}@v{self.version}"
 
     def is_same(self, other: Binding) -> bool:
-        """Tell whether *other* says the same in every field; the version does not count."""
+        """Tell whether *other* equals this in every field except the version."""
         return self.at_version(other.version) == other and self._exactly() == other._exactly()
 
     def _exactly(self) -> bytes:
-        # Python finds `true` and 1 equal; a filter does not.
+        # In Python `True == 1`; in a filter they differ, so compare the JSON text too.
         return msgspec.json.encode((self.match, self.flow), order="sorted")
 
     @property
     def is_local(self) -> bool:
-        """Whether its handler runs in this process, rather than being handed on."""
+        """Whether its handler runs in this process."""
         return self.target.kind not in ("worker", "a2a")
 
     @property
     def destination(self) -> str:
-        """What a circuit is kept for."""
+        """The name of its target's circuit."""
         return f"{self.target.kind}:{self.target.uri}"
 
     def first_event(self) -> str:
-        """Return the kind of event that a fire by hand stands for."""
+        """Return the kind of the event that `trigger_fire` makes."""
         plain = [name for name in self.match.events if not name.startswith("channel:")]
         return plain[0] if plain else DEFAULT_EVENT[self.kind]
 
@@ -159,7 +159,7 @@ def check_binding(
 
 
 def _check_no_loop(match: Match, target: Target) -> None:
-    """Refuse a trigger that would emit on the channel that it matches, without end."""
+    """Refuse a trigger that emits on the channel that it matches: it would never end."""
     if target.kind == "channel" and f"channel:{target.uri.partition('://')[2]}" in match.events:
         raise InvalidOption("handler", target.uri, "another channel than the one it matches")
 
@@ -185,7 +185,7 @@ def check_kind(kind: Any) -> Kind:
 
 
 def check_provider(kind: Kind, provider: Any) -> str:
-    """Return *provider* if it can bring events of *kind*."""
+    """Return *provider* if it makes events of *kind*."""
     if isinstance(provider, str) and provider in PROVIDERS[kind]:
         return provider
     known = PROVIDERS[kind]
@@ -194,7 +194,7 @@ def check_provider(kind: Kind, provider: Any) -> str:
 
 
 def check_priority(priority: Any) -> QueuePriority:
-    """Return *priority* if a queue knows it; none is normal."""
+    """Return *priority* if a queue knows it; None is `normal`."""
     if priority is None:
         return "normal"
     for known in get_args(QueuePriority):

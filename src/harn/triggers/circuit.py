@@ -1,8 +1,8 @@
-"""A destination that keeps failing is left alone for a while: the decisions, pure.
+"""Circuit breaker: when a destination that keeps failing is not called. Pure decisions.
 
-A destination is `<handler kind>:<target>`. Five retryable failures in a row, whatever the events,
-open its circuit for a minute; dispatches then go straight to the dead letters. Afterwards one
-dispatch may try: its success closes the circuit, its failure opens it again.
+A destination is `<handler kind>:<target>`. Five retryable failures in a row, of any events, open
+its circuit for a minute; a dispatch then becomes a dead letter without a call. Afterwards one
+dispatch, the probe, may call it: a success closes the circuit, a failure opens it again.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ State = Literal["closed", "open", "half_open"]
 
 @dataclass(frozen=True, slots=True)
 class Circuit:
-    """What is known of a destination: failures in a row, and until when it is left alone."""
+    """The state of a destination: failures in a row, and until when it is not called."""
 
     failures: int = 0
     open_until_ms: int = 0
     probing_until_ms: int = 0
-    """While a dispatch tries the destination out; a probe that vanished is forgotten after it."""
+    """Until when a probe counts as under way; one whose process died is ignored after it."""
 
     def state(self, now_ms: int) -> State:
-        """Tell how the circuit stands at *now_ms*."""
+        """Return the state of the circuit at *now_ms*."""
         if self.failures < THRESHOLD:
             return "closed"
         return "open" if now_ms < self.open_until_ms else "half_open"
@@ -36,7 +36,7 @@ CLOSED = Circuit()
 
 
 def circuit_state(failures: int, open_until_ms: int, now_ms: int) -> State:
-    """Tell how a circuit stands, from what is stored of it.
+    """Return the state of a circuit, from its stored values.
 
     >>> circuit_state(5, 60_000, 0)
     'open'
@@ -45,7 +45,7 @@ def circuit_state(failures: int, open_until_ms: int, now_ms: int) -> State:
 
 
 def admit(circuit: Circuit, now_ms: int) -> tuple[bool, Circuit]:
-    """Decide whether a dispatch may try the destination; a half-open one takes one at a time.
+    """Decide whether a dispatch may call the destination; half open admits one at a time.
 
     >>> admit(Circuit(failures=5, open_until_ms=60_000), 59_999)[0]
     False
@@ -64,7 +64,7 @@ def after_success(circuit: Circuit) -> Circuit:
 
 
 def after_failure(circuit: Circuit, now_ms: int) -> Circuit:
-    """Count a retryable failure; the fifth in a row opens the circuit, and so does a probe's."""
+    """Count a retryable failure; the fifth in a row, or a failed probe, opens the circuit."""
     failures = min(circuit.failures + 1, THRESHOLD)
     if failures < THRESHOLD:
         return replace(circuit, failures=failures)

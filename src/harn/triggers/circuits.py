@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from harn.runtime import Runtime
 
 TRUSTED = 1.0
-"""Seconds for which a destination without failures is not looked up again."""
+"""Seconds for which a destination without failures is not read from the store again."""
 
 
 class Circuits:
     """Which destinations may be called.
 
-    Most destinations never fail, so a dispatch does not read the store each time: what another
-    process learns is seen within `TRUSTED` seconds, and a failure of this process at once.
+    Most destinations never fail, so a dispatch does not read the store each time. A failure that
+    another process records is seen within `TRUSTED` seconds; one of this process at once.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         self._clock = runtime.clock
         self._store = runtime.service(Store)
         self._trusted: dict[str, float] = {}
-        """Until when a destination counts as working without a look at the store."""
+        """Until when a destination counts as working without a read of the store."""
 
     async def admits(self, destination: str) -> bool:
         """Tell whether a dispatch may call *destination* now."""
@@ -59,7 +59,7 @@ class Circuits:
         return bool(await self._store.run(lambda: at_circuit(destination, decide)))
 
     async def _is_working(self, destination: str) -> bool:
-        """Tell whether no failure of *destination* is known, now or a moment ago."""
+        """Tell whether *destination* has no failures, as of `TRUSTED` seconds ago or later."""
         now = self._clock.monotonic()
         if self._trusted.get(destination, 0.0) > now:
             return True

@@ -1,9 +1,9 @@
-"""Schedules: when a cron trigger is due, and what to do about instants that were missed. Pure.
+"""Schedules: when a cron trigger is due, and which missed instants it fires. Pure.
 
-Expressions have five fields, or six with seconds in front. A named zone follows its wall clock:
-a job at a fixed time runs once when the clock goes back over it, and right after the gap when the
-clock jumps over it. What counts as missed is decided against the last instant that fired, which
-the store remembers for all processes.
+Expressions have five fields, or six with seconds in front. A named zone follows its wall clock: a
+schedule with a fixed time fires once when the clock is set back over that time, and right after
+the gap when the clock is set forward over it. An instant is missed if it is later than the last
+one that fired; the store keeps that one for all processes.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from harn.errors import InvalidOption, did_you_mean
 Catchup = Literal["skip", "latest", "all"]
 
 LATE_MS = 60_000
-"""An instant this late has been missed; and so far `latest` and `all` look back at first."""
+"""An instant this late counts as missed. Without an earlier instant, `latest` and `all` look back
+this far."""
 MOST_AT_ONCE = 1000
-"""Missed instants handed out in one go; `all` comes back for the rest."""
+"""Missed instants that one `due` returns; `all` asks again for the rest."""
 
 _NO_ZONES = ("posix", "right", "localtime", "Factory")
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When a trigger is due: an expression in a zone, and what missed instants are worth."""
+    """When a trigger is due: an expression in a zone, and what happens to missed instants."""
 
     expression: str
     timezone: str = "UTC"
@@ -56,7 +57,7 @@ class Schedule:
         return next(self.after(ms), None)
 
     def date(self, ms: int) -> str:
-        """Return the date of an instant where the schedule lives.
+        """Return the date of an instant in the schedule's zone.
 
         >>> Schedule("0 2 * * *", "Asia/Tokyo").date(1767225600000 - 3_600_000)
         '2026-01-01'
@@ -68,20 +69,20 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What to fire now, oldest first, and where to look on from."""
+    """What to fire now, oldest first, and from where to continue."""
 
     fire: tuple[int, ...]
     seen_ms: int
-    """Everything up to here has been fired or given up."""
+    """Every instant up to here has been fired or skipped."""
     more: bool = False
-    """Whether there is more to catch up on at once."""
+    """Whether more missed instants are to be fired at once."""
 
 
 def due(schedule: Schedule, last_ms: int | None, now_ms: int) -> Due:
     """Decide which instants after *last_ms* and up to *now_ms* fire.
 
-    *last_ms* is the last one that fired or was given up; None means that nothing is known, and
-    then a minute back is looked at, for `latest` and `all` only.
+    *last_ms* is the last one that was fired or skipped. With None, `latest` and `all` look one
+    minute back, and `skip` does not look back.
     """
     if last_ms is None:
         last_ms = now_ms if schedule.catchup == "skip" else now_ms - LATE_MS
@@ -99,7 +100,7 @@ def _between(schedule: Schedule, after_ms: int, until_ms: int) -> Iterator[int]:
 
 
 def _latest(schedule: Schedule, last_ms: int, now_ms: int) -> tuple[int, ...]:
-    # Look back over growing stretches: years of missed minutes are not worth counting.
+    # Look back over growing periods, so that years of missed minutes are not enumerated.
     stretch = 3_600_000
     while True:
         since = max(last_ms, now_ms - stretch)
@@ -114,7 +115,7 @@ def _latest(schedule: Schedule, last_ms: int, now_ms: int) -> tuple[int, ...]:
 def check_schedule(
     expression: Any, timezone: Any = None, catchup: Any = None, option: str = "match"
 ) -> Schedule:
-    """Read a schedule; a bad part is an `InvalidOption` that names it.
+    """Read a schedule; raise `InvalidOption` that names the wrong part.
 
     >>> check_schedule("0 2 * * *", "Europe/Berlin").timezone
     'Europe/Berlin'
@@ -127,7 +128,7 @@ def check_schedule(
 
 
 def check_catchup(catchup: Any, option: str) -> Catchup:
-    """Return *catchup* if it says what missed instants are worth."""
+    """Return *catchup* if it is a known mode for missed instants."""
     for known in get_args(Catchup):
         if catchup == known:
             return known  # type: ignore[no-any-return]
@@ -136,7 +137,7 @@ def check_catchup(catchup: Any, option: str) -> Catchup:
 
 
 def _without_seconds(expression: str) -> tuple[str, int]:
-    """Split plain seconds off: only five fields are treated right when clocks change."""
+    """Split off a fixed second: the library handles a clock change only with five fields."""
     fields = expression.split()
     if len(fields) == 6 and fields[0].isdigit():
         return " ".join(fields[1:]), int(fields[0])
@@ -144,7 +145,7 @@ def _without_seconds(expression: str) -> tuple[str, int]:
 
 
 def check_expression(expression: Any, option: str) -> str:
-    """Return *expression*, with single blanks, if it names times that come at all."""
+    """Return *expression* with single spaces, if it is valid and has an instant at all."""
     accepted = 'five cron fields such as "0 2 * * *", or six with seconds in front'
     if not isinstance(expression, str) or len(expression) > 200 or not expression.isascii():
         raise InvalidOption(option, expression, accepted)
@@ -152,11 +153,11 @@ def check_expression(expression: Any, option: str) -> str:
         raise InvalidOption(option, expression, accepted)
     try:
         CronSim(expression, datetime(2026, 1, 1, tzinfo=UTC))
-    except Exception as error:  # the parser's own, and what odd input makes it trip over
+    except Exception as error:  # the parser's own error, and others that odd input causes
         raise InvalidOption(option, expression, f"{accepted} ({error})") from None
     plain = " ".join(expression.split())
     if Schedule(plain).next(0) is None:
-        raise InvalidOption(option, expression, "a time that comes at all")
+        raise InvalidOption(option, expression, "a time that exists, within 50 years")
     return plain
 
 
@@ -167,7 +168,7 @@ def check_zone(name: Any, option: str) -> str:
         raise InvalidOption(option, name, accepted)
     try:
         _zone(name)
-    except Exception:  # unknown, a path, a directory: the library raises half a dozen kinds
+    except Exception:  # unknown name, path, directory: the library raises several kinds
         raise InvalidOption(option, name, accepted) from None
     return name
 

@@ -1,8 +1,8 @@
-"""Dead letters: look at them, dispatch one again, or set it aside; and replay any event.
+"""Dead letters: list them, replay or discard one; and replay any event.
 
 A letter's state is in the latest record of its id on `trigger.dlq`: `pending`, then `resolved` by a
-replay that succeeded, or `discarded`. A letter of a worker queue's job is replayed where its
-trigger is known; a job that holds no event, because code enqueued it, is made ready again instead.
+replay that succeeded, or `discarded`. The letter of a worker queue's job is replayed if its trigger
+is registered. A job without an event, because code enqueued it, is made ready again instead.
 """
 
 from __future__ import annotations
@@ -30,16 +30,18 @@ LOOKED_BACK = 100_000
 """Envelopes searched, newest first, for an event to replay."""
 _PAGE = 500
 WORK_WITHIN = 30.0
+"""Seconds to wait for the pool tasks that a replay caused."""
 LOOKED_AT = 1000
-"""Unsettled envelopes, oldest first, among which an unfinished replay is looked for."""
+"""Unsettled envelopes, oldest first, that are searched for an unfinished replay."""
 WAIT = 0.5
+"""Seconds between two checks of a replay by a process that may be dead."""
 WAITS = 90
-"""Looks, each *WAIT* seconds after the last, at a replay of a process that may be dead."""
+"""How often such a replay is checked before `replay` raises."""
 
 
 @dataclass(frozen=True, slots=True)
 class Letters:
-    """A page of dead letters that are pending, and how many there are."""
+    """A page of pending dead letters, and how many there are in all."""
 
     depth: int
     entries: list[dict[str, Any]]
@@ -75,21 +77,21 @@ class DeadLetters:
         return await self._record(found.entry)
 
     async def discard(self, id: str, reason: str | None = None) -> dict[str, Any]:
-        """Set the letter *id* aside for good."""
+        """Mark the letter *id* as discarded; it is not replayed again."""
         return await self._close(id, "discarded", reason or "discarded by hand")
 
     async def replay(self, id: str, finish: Finish | None = None) -> DispatchHandle:
-        """Dispatch the letter *id* once more; it is resolved when its work has ended well.
+        """Dispatch the letter *id* again; it is resolved if its work succeeds.
 
-        Its work is the dispatch and the pool tasks that this caused, for which *finish* waits
-        (by default for 30 seconds). If they do not complete the handle says `failed`. A job that
-        code enqueued is made ready again, as `queue.retry` does, and its letter is resolved.
-        Cancelling stops waiting; the dispatch goes on, and the letter stays pending.
+        Its work is the dispatch and the pool tasks that the dispatch caused. *finish* waits for
+        those, by default for 30 seconds. If they do not complete, the handle says `failed`. A job
+        that code enqueued is made ready again, as by `queue.retry`, and its letter is resolved.
+        Cancelling stops waiting; the dispatch continues, and the letter stays pending.
         """
         letter = await self.get(id)
         if letter["state"] != "pending":
             raise TriggerError(
-                f"dead letter {id} is {letter['state']}; only a pending one is replayed"
+                f"dead letter {id} is {letter['state']}; only a pending one can be replayed"
             )
         if _is_of_a_plain_job(letter):
             return await self._retry_job(letter)
@@ -112,9 +114,9 @@ class DeadLetters:
     async def replay_event(
         self, event_id: str, binding_id: str | None = None, finish: Finish | None = None
     ) -> list[DispatchHandle]:
-        """Dispatch an event that was taken in before once more, to the triggers it went to.
+        """Dispatch an earlier event again, to the triggers that it reached then.
 
-        *finish* is that of `replay`. Cancelling stops waiting; the dispatches go on.
+        *finish* is as in `replay`. Cancelling stops waiting; the dispatches continue.
         """
         found = [item async for item in self._envelopes(event_id)]
         if not found:
@@ -143,9 +145,9 @@ class DeadLetters:
     async def _unfinished(self, event_id: str, binding_id: str) -> Dispatch | DispatchHandle | None:
         """Find a replay of the event that has not ended, and take it over if its process died.
 
-        Otherwise a replay after a crash would run beside the one that the crash interrupted, once
-        another process takes that over. A process counts as dead half a minute after its last
-        sign of life; until then this waits, and returns what became of the replay if it ends.
+        Otherwise the event could be replayed twice: by this call, and by the process that takes
+        over a replay that a crash interrupted. A process counts as dead half a minute after its
+        last renewal; until then this waits, and returns the outcome of the replay if it ends.
         """
         triggers = self._runtime.service(Triggers)
         before = None
@@ -160,24 +162,24 @@ class DeadLetters:
                 return dispatch
             await sleep(WAIT)
         raise TriggerError(
-            f"another process is replaying event {event_id} to {binding_id}; wait for its end"
+            f"another process is replaying event {event_id} to {binding_id}; wait until it ends"
         )
 
     async def _ended(self, envelope: int) -> DispatchHandle | None:
-        """Return how the dispatch of an envelope ended, which another process wrote just now."""
+        """Return how the dispatch of an envelope ended, as another process has just written."""
         head = await self._log.head(topics.TRIGGER_OUTBOX)
         for record in await self._log.read(topics.TRIGGER_OUTBOX, max(0, head - _PAGE), _PAGE):
-            told = record.payload
-            if told.get("envelope") == envelope:
-                is_done = told["status"] in ("succeeded", "skipped")
+            outcome = record.payload
+            if outcome.get("envelope") == envelope:
+                is_done = outcome["status"] in ("succeeded", "skipped")
                 return DispatchHandle(
-                    told["event_id"],
-                    told["trigger_id"],
-                    self._runtime.service(Triggers).get(told["trigger_id"]).version,
-                    "dispatched" if is_done else told["status"],
-                    told.get("result"),
-                    told.get("error"),
-                    replay_of_event_id=told.get("replay_of_event_id"),
+                    outcome["event_id"],
+                    outcome["trigger_id"],
+                    self._runtime.service(Triggers).get(outcome["trigger_id"]).version,
+                    "dispatched" if is_done else outcome["status"],
+                    outcome.get("result"),
+                    outcome.get("error"),
+                    replay_of_event_id=outcome.get("replay_of_event_id"),
                 )
         return None
 

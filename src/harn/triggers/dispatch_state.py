@@ -1,4 +1,4 @@
-"""One event on its way to one binding: how far it is, and how it ended."""
+"""The state of one event's dispatch to one binding, and its outcome."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Shown = Literal["dispatched", "failed", "dlq", "waiting", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class DispatchHandle(SparseRecord):
-    """What became of a dispatch, or how far it is.
+    """The outcome of a dispatch, or its state so far.
 
     *status* is `dispatched` (the handler succeeded, or a gate skipped the event: see *result*),
-    `dlq`, `failed`, `cancelled`, or `waiting` while a gate, a retry or a slow handler takes time;
-    then `wait()` gives the handle at the end.
+    `dlq`, `failed` or `cancelled`. It is `waiting` while the event waits at a gate or for a retry,
+    or while its handler runs; then `wait()` returns the final handle.
     """
 
     event_id: str
@@ -61,7 +61,7 @@ class Outcome:
 
 
 class Dispatch:
-    """One event on its way to one binding."""
+    """The dispatch of one event to one binding."""
 
     def __init__(
         self,
@@ -88,34 +88,34 @@ class Dispatch:
         self.came_with = came_with or {}
         """The headers of its envelope, which name the trace it is part of."""
         self.caused_by = current_caused()
-        """The work that emitted its event, where something waits for that work."""
+        """The work that emitted its event, if a caller waits for that work."""
         self.outcome: Outcome | None = None
         if known:
             self.outcome = Outcome("skipped", skip="duplicate")
         self.is_parked = False
         self.task: Task | None = None
-        """The task that carries it out, once it has begun."""
+        """The task that runs it, once it has begun."""
         self._watchers: list[asyncio.Future[None]] = []
         self._loop = asyncio._get_running_loop()
 
     @property
     def delivery(self) -> str:
-        """The same for every attempt, and after a crash; another one for a replay."""
+        """The delivery's name: the same for every attempt, also after a crash; new for a replay."""
         return delivery_key(self.binding.id, self.replay_of or self.event.id, self.replay)
 
     def park(self) -> None:
-        """Note that the dispatch waits for time, or for others."""
+        """Note that the dispatch waits at a gate or for a retry."""
         self.is_parked = True
-        self._tell()
+        self._wake_watchers()
 
-    def go_on(self) -> None:
-        """Note that it waits no more."""
+    def unpark(self) -> None:
+        """Note that its handler is called: it no longer waits."""
         self.is_parked = False
 
     def end(self, outcome: Outcome) -> None:
         """Note how it ended, and wake its waiters."""
         self.outcome = outcome
-        self._tell()
+        self._wake_watchers()
 
     async def wait(self) -> DispatchHandle:
         """Wait for the end. Cancelling leaves the dispatch alone."""
@@ -124,12 +124,12 @@ class Dispatch:
         return self.handle()
 
     async def wait_or_park(self) -> None:
-        """Wait until it has ended, or waits for time itself. Cancelling leaves it alone."""
+        """Wait until it has ended or is parked. Cancelling leaves it alone."""
         while self.outcome is None and not self.is_parked:
             await self.next_change()
 
     def handle(self) -> DispatchHandle:
-        """Return how far it is."""
+        """Return its state now."""
         outcome = self.outcome
         shown: Shown = "waiting"
         if outcome is not None:
@@ -148,7 +148,7 @@ class Dispatch:
         )
 
     async def next_change(self) -> None:
-        """Wait until it ends, or begins to wait. Cancelling leaves it alone."""
+        """Wait until it ends or is parked. Cancelling leaves it alone."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             raise HarnError(
@@ -159,7 +159,7 @@ class Dispatch:
         self._watchers.append(change)
         await change
 
-    def _tell(self) -> None:
+    def _wake_watchers(self) -> None:
         watchers, self._watchers = self._watchers, []
         for watcher in watchers:
             resolve(watcher)

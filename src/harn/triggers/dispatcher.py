@@ -1,8 +1,8 @@
-"""A dispatch from its envelope to its outcome: gates, attempts, and the records of the end.
+"""A dispatch from its envelope to its outcome: gates, attempts, and the final records.
 
 A dispatch begins when its envelope is in the store and ends with an outbox record that settles the
-envelope, in one transaction with the dead letter if there is one. A process that dies in between
-leaves the envelope to another: handlers may see an event twice, never not at all.
+envelope, in one transaction with the dead letter if there is one. If a process dies in between,
+another one takes the envelope over: a handler may see an event twice, but sees it at least once.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ from harn.errors import StorageError
 from harn.graceful import request_stop
 from harn.storage import Store
 from harn.storage.log import read
-from harn.storage.triggers import (
-    settle_envelope,
-)
+from harn.storage.triggers import settle_envelope
 from harn.tasks import launch
 from harn.telemetry.spans import fail_span, span, span_after, tracing
 from harn.triggers.attempts import Attempts, Stopped
@@ -43,21 +41,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger("harn.triggers")
 
 MOST_TAKEN = 5
-"""Processes that may die over one event before it is set aside; those that stop in order do not
-count."""
+"""Processes that may die while they dispatch one event, before it becomes a dead letter. Those that
+stop in order do not count."""
 SETTLE_ATTEMPTS = 5
 WORN_OUT = "its handler has ended {n} processes before this one"
 
 
 class Dispatcher:
-    """Carries dispatches out; one for each runtime."""
+    """Runs dispatches; each runtime has one."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.owner = runtime.ids.new("owner")
         self.store = runtime.service(Store)
         self.running: dict[int, Dispatch] = {}
-        """Dispatches under way, by envelope."""
+        """Dispatches that have not ended, by envelope."""
         self.counts = {"succeeded": 0, "failed": 0, "dlq": 0, "skipped": 0, "cancelled": 0}
         self.gates = Gates(runtime, self.owner)
         self.circuits = Circuits(runtime)
@@ -69,7 +67,7 @@ class Dispatcher:
         unsettled.add("partial_handoffs", self._handoffs)
 
     def start(self, dispatch: Dispatch) -> None:
-        """Begin; the dispatch runs as a task of the runtime."""
+        """Start *dispatch* as a task of the runtime."""
         binding, event, root = dispatch.binding, dispatch.event, self.runtime.root
         ambient = replace(
             root.ambient,
@@ -85,23 +83,23 @@ class Dispatcher:
         launch(task, self._carry_out, (dispatch,))
 
     def request_stop(self) -> None:
-        """Ask the handlers to stop: each is told in a wait of this library, once.
+        """Ask the handlers to stop: each gets `TaskCancelled` once, in a wait of this library.
 
-        The event of a handler that lets the stop pass stays in the inbox, as after a cancel.
+        If the handler does not catch it, its event stays in the inbox, as after a cancel.
         """
         for dispatch in list(self.running.values()):
             if dispatch.task is not None:
                 request_stop(dispatch.task)
 
     async def idle(self) -> None:
-        """Wait until nothing is under way. Cancelling leaves everything alone."""
+        """Wait until no dispatch runs. Cancelling changes nothing."""
         while self.running:
             woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle.append(woken)
             await woken
 
     async def changed(self) -> None:
-        """Wait until a dispatch under way ends or begins to wait. Cancelling changes nothing."""
+        """Wait until a running dispatch ends or is parked. Cancelling changes nothing."""
         waits = [asyncio.ensure_future(each.next_change()) for each in self.running.values()]
         try:
             if waits:
@@ -111,7 +109,7 @@ class Dispatcher:
                 wait.cancel()
 
     def is_running(self, binding_key: str) -> bool:
-        """Tell whether a version of a trigger still has work under way."""
+        """Tell whether a version of a trigger still has a running dispatch."""
         return any(each.binding.key == binding_key for each in self.running.values())
 
     def _queued(self) -> list[QueuedTrigger]:
@@ -158,7 +156,7 @@ class Dispatcher:
         except Stopped:
             pass  # the envelope stays in the inbox, and the next process dispatches it
         except Exception as error:
-            # The store failed: the envelope stays, and the process that takes it over tries again.
+            # The store failed. The envelope is not settled, so a process takes it over later.
             failure = failure_of(error, self._secrets)
             outcome = Outcome("failed", error=failure.text)
             logger.error(
@@ -213,10 +211,10 @@ class Dispatcher:
         except (ValueError, KeyError, TypeError):
             return None
 
-    # -- the end -------------------------------------------------------------------------------
+    # -- outcome -------------------------------------------------------------------------------
 
     async def _settle(self, dispatch: Dispatch, outcome: Outcome) -> Outcome:
-        """Write the outcome down; a store that is away is asked again for a while."""
+        """Write the outcome; retry a few times while the store cannot be reached."""
         clock = self.runtime.clock
         drafts = outcome_records(dispatch, outcome, event_at(clock.now_ms()))
         for attempt in range(1, SETTLE_ATTEMPTS + 1):
@@ -236,7 +234,7 @@ class Dispatcher:
 
 
 def traced(name: str, attributes: Mapping[str, Any]) -> AbstractContextManager[object]:
-    """Open a span around the block, if spans are exported; payloads are no part of it."""
+    """Open a span around the block, if spans are exported; it holds no payload."""
     return span(name, attributes) if tracing() else nullcontext()
 
 

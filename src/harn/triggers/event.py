@@ -1,8 +1,8 @@
-"""The event that a trigger hands on, and dotted paths into it.
+"""The event that a handler gets, and dotted paths into it.
 
 A path is keys and list positions joined by dots: `provider_payload.payload.items.0.name`. There
-are no brackets; an empty path or segment leads nowhere. What a path finds may have to become a
-priority or a key: those coercions live here too, because a sender decides what is found.
+are no brackets; an empty path or segment finds nothing. A found value may be used as a priority or
+a key. The functions that convert it are here too, because the sender chooses the value.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from harn.naming import check_data
 from harn.records import SparseRecord
 
 MISSING: Final = object()
-"""What a path that leads nowhere finds."""
+"""The result of a path that finds nothing."""
 
 MOST_PRIORITY = 1_000_000
-"""Priorities that come out of an event stay within plus and minus this."""
+"""A priority read from an event is at most this, and at least minus this."""
 
 MOST_KEY = 500
-"""Characters of an event's id, dedupe key or trace."""
+"""The most characters of an event's id, dedupe key or trace id."""
 
 SignatureState = Literal["verified", "unsigned"]
 
@@ -38,8 +38,8 @@ class TriggerEvent(SparseRecord, msgspec.Struct, frozen=True, kw_only=True, omit
     """One thing that happened, as handlers see it.
 
     A payload given to `channel_emit`, `trigger_fire` or `fire --payload`, and a webhook's parsed
-    body, are at `provider_payload["payload"]`. *headers* came with it and are only what the sender
-    says. *batch* holds every member of a batch, this one included.
+    body, are at `provider_payload["payload"]`. *headers* are the sender's claims and prove
+    nothing. *batch* holds every member of a batch, including this event.
 
     >>> event = TriggerEvent(
     ...     id="e1", provider="channel", kind="channel.emit", received_at="2026-01-01T00:00:00Z",
@@ -67,12 +67,12 @@ class TriggerEvent(SparseRecord, msgspec.Struct, frozen=True, kw_only=True, omit
             msgspec.structs.force_setattr(self, "occurred_at_date", self.occurred_at[:10])
 
     def get(self, path: str, default: Any = None) -> Any:
-        """Return what *path* leads to, or *default* if it leads nowhere."""
+        """Return the value at *path*, or *default* if there is none."""
         found = find(self, path)
         return default if found is MISSING else found
 
     def as_dict(self) -> dict[str, Any]:
-        """Return every field, JSON-ready, without those that are absent."""
+        """Return every field that is set, JSON-ready."""
         shown = SparseRecord.as_dict(self)
         if self.batch is not None:
             shown["batch"] = [member.as_dict() for member in self.batch]
@@ -83,7 +83,7 @@ _FIELDS = frozenset(TriggerEvent.__struct_fields__)
 
 
 def event_from(record: Mapping[str, Any]) -> TriggerEvent:
-    """Read an event back from what `as_dict` wrote; a bad one is a `ValueError`."""
+    """Read an event that `as_dict` wrote; raise `ValueError` if *record* is not one."""
     try:
         return msgspec.convert(record, TriggerEvent)
     except msgspec.ValidationError as error:
@@ -91,7 +91,7 @@ def event_from(record: Mapping[str, Any]) -> TriggerEvent:
 
 
 def find(value: Any, path: str) -> Any:
-    """Follow *path* into *value*; `MISSING` where it leads nowhere.
+    """Return the value at *path* in *value*, or `MISSING` if there is none.
 
     >>> find({"a": [{"b": 7}]}, "a.0.b"), find({"a": 1}, "a..b") is MISSING
     (7, True)
@@ -120,7 +120,7 @@ def _step(value: Any, segment: str) -> Any:
 
 
 def as_priority(value: Any) -> int | None:
-    """Read *value* as a priority, or None if it is no number (the caller warns and takes 0).
+    """Read *value* as a priority, or None if it is not a number (the caller warns and uses 0).
 
     >>> as_priority(7.9), as_priority("7"), as_priority(True), as_priority("high")
     (7, 7, 1, None)
@@ -137,7 +137,7 @@ def as_priority(value: Any) -> int | None:
 
 
 def as_key(value: Any) -> str | None:
-    """Read *value* as a key: scalars become text, anything else is no key.
+    """Return *value* as a key: a scalar becomes text, anything else None.
 
     >>> as_key("acme"), as_key(7), as_key(True), as_key(None), as_key([1])
     ('acme', '7', 'true', None, None)
@@ -152,7 +152,7 @@ def as_key(value: Any) -> str | None:
 
 
 def as_gate_key(value: Any) -> str:
-    """Read *value* as the key of a gate: anything becomes text, and nothing is `null`.
+    """Return *value* as the key of a gate: every value becomes text, a missing one `null`.
 
     >>> as_gate_key(MISSING), as_gate_key({"b": 1, "a": 2})
     ('null', '{"a":2,"b":1}')
@@ -173,12 +173,12 @@ def check_path(option: str, path: str | None) -> str | None:
 
 _TYPES = {field.name: field.type for field in msgspec.structs.fields(TriggerEvent)}
 _KEYS = frozenset(("id", "dedupe_key", "trace_id"))
-"""Fields that name something: each store must keep them exactly as they are."""
+"""Fields that identify something: every store must be able to keep them unchanged."""
 SETTABLE = _FIELDS - {"provider_payload", "received_at", "provider"}
 
 
 def check_field(name: str, value: Any) -> None:
-    """Refuse what cannot be the field *name* of an event: no retry would make it right.
+    """Raise `InvalidOption` if *value* cannot be the field *name* of an event.
 
     >>> check_field("tenant_id", "acme")
     """
@@ -197,13 +197,13 @@ def check_field(name: str, value: Any) -> None:
 
 
 def check_tenant(value: Any) -> None:
-    """Refuse a tenant's name that a worker queue would refuse."""
+    """Raise `InvalidOption` for a tenant's name that a worker queue would refuse."""
     if not (isinstance(value, str) and 0 < len(value) <= 256 and value.isprintable()):
         raise InvalidOption("tenant_id", value, "1 to 256 printable characters")
 
 
 def event_at(ms: int) -> str:
-    """Write the time of an event: ISO-8601 UTC, without milliseconds when there are none.
+    """Return the time of an event as text: ISO-8601 UTC, without milliseconds if they are zero.
 
     >>> event_at(1767225600000)
     '2026-01-01T00:00:00Z'

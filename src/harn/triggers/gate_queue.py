@@ -1,8 +1,8 @@
-"""The dispatches of this process that wait at one gate; the first one asks, the others follow.
+"""The dispatches of this process that wait at one gate; only the first of them asks the store.
 
 This is not the wait queue of `harn.sync`, which grants to its waiters in the order of arrival.
-Here nothing is granted: the state is in the store, for all processes, and a waiter looks there
-itself. The order is by place (a rank, then a ticket of the store), so a later arrival may be the
+Here nothing is granted: the state is in the store, for all processes, and the first waiter reads
+it there. The order is by place (a rank, then a ticket of the store), so a later arrival may be
 first.
 """
 
@@ -44,15 +44,15 @@ class GateQueue:
         return self._number
 
     def wake(self) -> None:
-        """Let the first waiter look again."""
+        """Let the first waiter ask the store again."""
         if self._waiting:
             resolve(self._waiting[min(self._waiting)])
 
     async def wait(self, mine: Place, attempt: Attempt, parked: Parked) -> None:
-        """Wait until *attempt* says True; it is asked only while no waiter here is ahead.
+        """Wait until *attempt* returns True; it is called only while *mine* is the first place.
 
-        A number from it is the time to ask again; *parked* is told when there is a wait.
-        Cancelling leaves the queue.
+        If it returns a number, that is the time to call it again. *parked* is called before each
+        wait. Cancelling leaves the queue.
         """
         loop = asyncio.get_running_loop()
         self._waiting[mine] = loop.create_future()
@@ -64,7 +64,7 @@ class GateQueue:
                     if answer is True:
                         return
                     until_ms = answer if isinstance(answer, int) and answer is not False else None
-                    if self._waiting[mine].done():  # woken while we asked
+                    if self._waiting[mine].done():  # woken during the call: its answer is old
                         self._waiting[mine] = loop.create_future()
                         continue
                 parked()

@@ -1,9 +1,9 @@
-"""Gates in front of a handler: what was asked for, and the decisions, pure.
+"""Gates before a handler: their options, and their decisions. Pure.
 
 They apply in this order: batch, debounce, rate_limit, throttle, singleton, concurrency. A batch
-stands alone; the others combine. Each gate may have a key, a path into the event: every value of
-it is then a gate of its own. `gates.py` carries the decisions out on the store, so that they hold
-across processes.
+excludes the others; the others combine. Each gate may have a key, a path into the event: then each
+value at that path has its own gate. `gates.py` applies the decisions in the store, so that they
+hold for all processes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """At most *max* in any *period_ms*: `rate_limit` skips the rest, `throttle` lets it wait."""
+    """At most *max* in any *period_ms*: `rate_limit` skips the others, `throttle` delays them."""
 
     max: int
     period_ms: int
@@ -32,7 +32,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Debounce:
-    """Only the newest event proceeds, once *period_ms* have passed without another."""
+    """Only the newest event passes, when *period_ms* have passed without another event."""
 
     period_ms: int
     key: str | None = None
@@ -40,7 +40,7 @@ class Debounce:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Events are gathered until there are *size*, or *timeout_ms* after the first."""
+    """Events are collected until there are *size*, or until *timeout_ms* after the first."""
 
     size: int
     timeout_ms: int
@@ -49,7 +49,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Singleton:
-    """While one is in flight the others are skipped."""
+    """While one event is dispatched, the others are skipped."""
 
     key: str | None = None
 
@@ -64,13 +64,16 @@ class Concurrency:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The order of waiters for a slot: by the place in *order* of what *key* finds, or last."""
+    """The order of waiters for a slot: by the position in *order* of the value at *key*.
+
+    A value that is not in *order* comes last.
+    """
 
     key: str
     order: tuple[str, ...]
 
     def rank(self, event: TriggerEvent) -> int:
-        """Return the place of *event*, 0 for the first."""
+        """Return the position of *event*'s value, 0 for the first."""
         value = as_gate_key(find(event, self.key))
         return self.order.index(value) if value in self.order else len(self.order)
 
@@ -88,7 +91,7 @@ class Flow:
     order: Order | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what was asked for, JSON-ready."""
+        """Return the gates that are set, JSON-ready."""
         return {item.name: _shown(gate) for item in fields(self) if (gate := self._of(item.name))}
 
     def _of(self, name: str) -> Any:
@@ -125,14 +128,14 @@ def within_window(window: Window, admitted: Sequence[int], now_ms: int) -> Wait 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """A place in the queue for a slot: better rank first, then the order of arrival."""
+    """A place in the queue for a slot: lower rank first, then the order of arrival."""
 
     rank: int
     ticket: int
 
 
 def has_turn(mine: Place, waiting: Sequence[Place], held: int, most: int) -> bool:
-    """Decide whether *mine* gets a slot now: there is one, and no waiter is ahead."""
+    """Decide whether *mine* gets a slot now: one is free, and no waiter is ahead."""
     return held < most and all(mine <= other for other in waiting)
 
 
@@ -142,9 +145,9 @@ def batch_is_full(batch: Batch, members: int, opened_ms: int, now_ms: int) -> bo
 
 
 def gate_key(binding_id: str, gate: str, key: str | None, event: TriggerEvent) -> str:
-    """Name the gate that *event* stands before: the binding's own, or one for the key's value.
+    """Return the name of *event*'s gate: the binding's one, or the one for the key's value.
 
-    Values are a tenant's own: the same value in another tenant is another gate.
+    The same value in another tenant has another gate.
     """
     if key is None:
         return f"{gate}\x1f{binding_id}"
@@ -156,7 +159,7 @@ def gate_key(binding_id: str, gate: str, key: str | None, event: TriggerEvent) -
 
 
 def check_flow(options: Mapping[str, Any], order: Any = None, option: str = "") -> Flow:
-    """Read the gates of a binding; every mistake is named, with *option* in front."""
+    """Read the gates of a binding; an error names the wrong option, after the prefix *option*."""
     read: dict[str, Callable[[Any, str], Any]] = {
         "batch": _batch,
         "debounce": _debounce,
@@ -178,11 +181,11 @@ def check_flow(options: Mapping[str, Any], order: Any = None, option: str = "") 
     if "batch" in found and len(found) > 1:
         others = ", ".join(sorted(set(found) - {"batch"}))
         raise InvalidOption(
-            f"{option}batch", options["batch"], f"no other gate beside it ({others})"
+            f"{option}batch", options["batch"], f"no other gate beside batch ({others})"
         )
     if order is not None:
         if "concurrency" not in found:
-            raise InvalidOption(f"{option}priority", order, "an order only beside concurrency")
+            raise InvalidOption(f"{option}priority", order, "an order only with concurrency")
         found["order"] = _order(order, f"{option}priority")
     return Flow(**found)
 
@@ -258,7 +261,7 @@ def _count(value: Any, option: str, most: int = MOST) -> int:
 def _period(value: Any, option: str) -> int:
     ms = to_ms(value, option)
     if ms < 1:
-        raise InvalidOption(option, value, "a duration longer than nothing")
+        raise InvalidOption(option, value, "a duration greater than zero")
     return ms
 
 

@@ -1,9 +1,9 @@
-"""The gates, carried out: each decision of `gate_rules.py` in a transaction of its own.
+"""The gates: each decision of `gate_rules.py` is applied in its own transaction.
 
-State is in the store, so a gate is one for all processes that share it. A dispatch
-that waits for a slot or for room in a window stands in a queue of this process; only the first one
-asks the store, and the others follow. What is held is released on every way out; what a killed
-process held is free once it has been silent for half a minute.
+State is in the store, so all processes that share a store share its gates. A dispatch
+that waits for a slot or for room in a window is in a queue of this process; only the first of the
+queue asks the store. What a dispatch holds is released however it ends. What a killed process
+held is free half a minute after its last renewal.
 """
 
 from __future__ import annotations
@@ -37,25 +37,26 @@ if TYPE_CHECKING:
     from harn.runtime import Runtime
 
 POLL = 0.5
-"""Seconds after which the first waiter looks again, whatever happens."""
-NEVER = 1 << 62
-"""A ticket behind every other."""
+"""Seconds after which the first waiter asks the store again, if nothing woke it: a slot may have
+been released by another process."""
+LAST_TICKET = 1 << 62
+"""A ticket after every other."""
 
 
 @dataclass(slots=True)
 class Passage:
-    """An event's way through the gates of its binding: what it holds, or why it was skipped."""
+    """An event's result at the gates of its binding: what it holds, or why it was skipped."""
 
     skipped: SkipReason | None = None
     members: tuple[int, ...] = ()
-    """The envelopes of a batch that goes with this event, its own included."""
+    """The envelopes of the batch that is dispatched with this event, including its own."""
     holds: list[tuple[str, str, tuple[int, ...]]] = field(default_factory=list)
     """What to release: the record's kind, the gate and the tickets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """An event before the gates of its binding."""
+    """An event at the gates of its binding."""
 
     binding_id: str
     event: TriggerEvent
@@ -63,10 +64,10 @@ class Entrant:
     flow: Flow
     parked: Parked
     told_until: Callable[[str, int], None] | None = None
-    """Receives the gate and the time until which it is shut, where that is known."""
+    """Receives the gate and the time until which it is closed, where that is known."""
 
     def gate(self, name: str, key: str | None) -> str:
-        """Name the gate that this event stands before."""
+        """Return the name of this event's gate."""
         return gate_key(self.binding_id, name, key, self.event)
 
 
@@ -79,12 +80,12 @@ class Gates:
         self._owner = owner
         self._queues: dict[str, GateQueue] = {}
         self._followers: dict[str, list[asyncio.Future[None]]] = {}
-        """Members of batches that fire, by gate: woken when a batch is done."""
+        """Waiters whose event is in another member's batch, by gate: woken when it has ended."""
 
     async def enter(self, entrant: Entrant) -> Passage:
-        """Pass every gate in order, waiting where one says so, or be skipped.
+        """Pass every gate in order, waiting where a gate requires it, or be skipped.
 
-        Cancelling releases what was held by then.
+        Cancelling releases what was held so far.
         """
         passage = Passage()
         try:
@@ -146,12 +147,12 @@ class Gates:
             await self._at(gate, entrant, partial(_lead, batch, ticket, state))
             if state.members is None and not state.merged:
                 entrant.parked()
-            return state.until_ms if state.is_gathering else True
+            return state.until_ms if state.is_collecting else True
 
         await self._queue(gate).wait(Place(0, ticket), look, entrant.parked)
         while state.members is None and not state.merged:
-            # Another member fires the batch with this event in it. If that member vanishes, the
-            # batch gathers again.
+            # Another member dispatches the batch that this event is in. If that member's process
+            # dies, the batch collects events again.
             await self._after_batch(gate)
             if await look() is not True:
                 await self._queue(gate).wait(Place(0, ticket), look, entrant.parked)
@@ -216,7 +217,7 @@ class Gates:
     async def _in_window(
         self, gate: str, entrant: Entrant, window: Window, admits: str, blocks: str | None
     ) -> bool | int:
-        """Ask for room in a window: True, or the time to ask again (False if it may not wait)."""
+        """Ask for room in a window: True, or the time to ask again (False for `rate_limit`)."""
         answer: list[bool | int] = []
 
         def decide(marks: list[Mark], now: int) -> Sequence[Change]:
@@ -262,7 +263,7 @@ class Gates:
         entered: list[bool] = []
 
         def join(marks: list[Mark], now: int) -> Sequence[Change]:
-            at_once = _has_slot(slots, marks, Place(rank, NEVER))
+            at_once = _has_slot(slots, marks, Place(rank, LAST_TICKET))
             entered[:] = [at_once]
             kind = "concurrency_acquired" if at_once else "concurrency_waiting"
             return [Change(kind, "add", rank=rank, held=at_once)]
@@ -300,13 +301,13 @@ class Gates:
             queue.wake()
 
     async def _after_batch(self, gate: str) -> None:
-        """Wait until a batch of *gate* is done here, or for half a second."""
+        """Wait until a batch of *gate* has ended in this process, or for half a second."""
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._followers.setdefault(gate, []).append(woken)
         await self.rest(woken, None)
 
     async def rest(self, woken: asyncio.Future[None], until_ms: int | None) -> None:
-        """Wait until *woken*, until *until_ms*, or for half a second: then look again."""
+        """Wait until *woken* is done, until *until_ms*, or for `POLL` seconds."""
         clock = self._runtime.clock
         timers = [clock.call_at(clock.monotonic() + POLL, partial(resolve, woken), background=True)]
         if until_ms is not None:
@@ -321,40 +322,40 @@ class Gates:
 
 @dataclass(slots=True)
 class BatchState:
-    """What a member of a batch learned when it looked."""
+    """What a member of a batch read from the store."""
 
     members: list[Mark] | None = None
     merged: bool = False
     until_ms: int = 0
 
     @property
-    def is_gathering(self) -> bool:
-        """Whether the batch that this member is in still waits to fire."""
+    def is_collecting(self) -> bool:
+        """Whether this member's batch still collects events."""
         return self.members is None and self.until_ms > 0
 
 
 def _lead(
     batch: Batch, ticket: int, state: BatchState, marks: list[Mark], now: int
 ) -> Sequence[Change]:
-    """Look where a batch stands; its first member fires it when it is full or its time is up.
+    """Read the state of a batch; its first member dispatches it when it is full or too old.
 
-    Members of a batch that fires are held, with its leader's ticket as their rank. If the leader
-    is gone they gather again: no handler has seen them yet.
+    The members of a dispatched batch are held, with their leader's ticket as their rank. If the
+    leader is gone, they collect events again: no handler has seen them yet.
     """
     state.members, state.merged, state.until_ms = None, False, 0
     there = {mark.ticket for mark in marks}
     if ticket not in there:
         state.merged = True
         return []
-    gathering = [mark for mark in marks if not mark.held or mark.rank not in there]
-    if not gathering or all(mark.ticket != ticket for mark in gathering):
+    collected = [mark for mark in marks if not mark.held or mark.rank not in there]
+    if not collected or all(mark.ticket != ticket for mark in collected):
         return []
-    first = gathering[0]
+    first = collected[0]
     state.until_ms = first.at_ms + batch.timeout_ms
-    if first.ticket != ticket or not batch_is_full(batch, len(gathering), first.at_ms, now):
+    if first.ticket != ticket or not batch_is_full(batch, len(collected), first.at_ms, now):
         return []
     state.until_ms = 0
-    members = state.members = gathering[: batch.size]
+    members = state.members = collected[: batch.size]
     tickets = tuple(mark.ticket for mark in members)
     details = {"members": len(members)}
     return [Change("batch_dispatched", "hold", tickets, rank=ticket, details=details)]

@@ -8,7 +8,7 @@ from harn.triggers.secrets import Secrets
 from harn.workers import Failure
 
 MOST_ERROR = 4000
-"""Characters of an error that are kept."""
+"""The most characters of an error that are kept."""
 NOT_SHOWN = "(its text cannot be shown)"
 
 

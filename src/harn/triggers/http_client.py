@@ -1,8 +1,9 @@
-"""One HTTP request to somewhere we have checked, and nothing more.
+"""One HTTP request to an address that was checked.
 
-The address is resolved once and connected to as checked (see `guard.py`); TLS still verifies the
-host's name. Redirects are answers, not followed. No proxies, no cookies, no reuse: a request has
-one connection, one deadline and a cap on what it reads.
+The name is resolved once, and the connection goes to an address that `allowed_hosts.py` checked;
+TLS still verifies the host's name. A redirect is returned as the answer and not followed. There
+are no proxies, no cookies and no reuse of connections: a request has one connection, one deadline
+and a limit on what it reads.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: [^\r\n]*)?")
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer: its status, its headers in lower case, its body."""
+    """An answer: its status, its headers with names in lower case, its body."""
 
     status: int
     headers: Mapping[str, str]
@@ -67,7 +68,9 @@ async def post(
             await writer.drain()
             return await _read(reader)
         except (OSError, EOFError, asyncio.LimitOverrunError) as error:
-            raise TriggerError(f"{url.origin} broke off: {type(error).__name__}") from error
+            raise TriggerError(
+                f"{url.origin} ended the connection too early: {type(error).__name__}"
+            ) from error
         finally:
             writer.transport.abort()
 
@@ -95,7 +98,7 @@ def _head(url: Url, body: bytes, headers: Mapping[str, str]) -> bytes:
     }
     lines = [f"POST {url.target} HTTP/1.1", *(f"{name}: {value}" for name, value in sent.items())]
     if any("\r" in line or "\n" in line for line in lines):
-        raise TriggerError("a header or path with a line break was not sent")
+        raise TriggerError("a header or path contains a line break; the request was not sent")
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
 
 
@@ -117,12 +120,12 @@ async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -
     coding = headers.get("transfer-encoding")
     if coding is not None:
         if coding.lower() != "chunked" or length is not None:
-            raise TriggerError("the answer's Transfer-Encoding is not chunked alone")
+            raise TriggerError("the answer's Transfer-Encoding is not just chunked")
         return await _read_chunks(reader)
     if length is None:
         return await _read_up_to(reader, None)
     if not _LENGTH.fullmatch(length):
-        raise TriggerError(f"the answer's Content-Length is no number: {length[:40]!r}")
+        raise TriggerError(f"the answer's Content-Length is not a number: {length[:40]!r}")
     return await _read_up_to(reader, int(length))
 
 
@@ -145,7 +148,7 @@ async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
     while True:
         line = _CHUNK.fullmatch(await reader.readuntil(b"\r\n"))
         if line is None:
-            raise TriggerError("the answer's chunks are garbled")
+            raise TriggerError("the answer has an invalid chunk")
         size = int(line[1], 16)
         if len(found) + size > MOST_BODY:
             raise TriggerError(f"the answer is longer than {MOST_BODY:,} bytes")

@@ -1,9 +1,10 @@
-"""An event that comes back out of a worker queue, dispatched to its local handler.
+"""Runs the job of a worker queue that holds an event: calls the local handler of its trigger.
 
-The queue is what retries here: a job is tried once for each claim. Where its trigger asks for
-retries, a failure waits as long as that says and the last one ends the job. A gate that does not
-let a job in releases it to the queue, attempt included, until the gate may open; it does not keep
-a worker waiting long. Only a debounce is waited out: it would begin again with each claim.
+The queue makes the retries: the handler is called once for each claim. If the trigger sets
+`retry`, a failed job waits for the delay of that policy, and its last attempt ends the job. If a
+gate is closed, the job is released until the gate may open, and the claim does not count as an
+attempt, so that no consumer waits long. Only a debounce is waited for to its end, because it
+would begin again with each claim.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ Find = Callable[[str], Binding]
 class JobRunner:
     """A handler for a queue's consumer: finds the trigger of a job and runs it.
 
-    A job is done when the pool tasks that it caused have ended, however they ended, or are durable
-    calls in a journal: a crash before that would lose them. With *work_within* it has succeeded
-    only when all of them have completed within so many seconds, for a process that is about to end.
+    A job is done when the pool tasks that it caused have ended, in any status, or are durable calls
+    in a journal: a crash before that would lose them. With *work_within*, it succeeds only if all
+    of them complete within that many seconds. A process that ends soon needs this.
     """
 
     def __init__(
@@ -59,10 +60,10 @@ class JobRunner:
         self._secrets = runtime.service(Secrets)
         self._find = find or self._triggers.get
         self.unwell: dict[int, str] = {}
-        """Why the pool tasks that a job caused did not end well, by the job's id."""
+        """Why the pool tasks that a job caused did not complete, by the job's id."""
         self._work_within = work_within
-        self._shut: dict[str, int] = {}
-        """Until when a gate is shut, by gate."""
+        self._closed_until: dict[str, int] = {}
+        """Until when a gate is closed, in milliseconds, by gate."""
 
     async def __call__(self, job: Job) -> Any:
         """Dispatch *job* once and return the handler's result.
@@ -70,7 +71,7 @@ class JobRunner:
         Cancelling releases what was held at the gates, and the consumer releases the job.
         """
         binding, event = self._read(job)
-        # Members of a batch have envelopes; a job has none. It goes alone.
+        # The members of a batch are envelopes, and a job has none: it is dispatched alone.
         flow = replace(binding.flow, batch=None)
         enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entrant = Entrant(
@@ -115,18 +116,18 @@ class JobRunner:
         return entering.result()
 
     def _note(self, gate: str, until_ms: int, enough: asyncio.Future[None]) -> None:
-        """Remember that *gate* is shut, and release the job at once if that takes long."""
+        """Remember that *gate* is closed, and release the job at once if that lasts long."""
         now = self._runtime.clock.now_ms()
-        self._shut = {each: ms for each, ms in self._shut.items() if ms > now}
-        self._shut[gate] = until_ms
+        self._closed_until = {each: ms for each, ms in self._closed_until.items() if ms > now}
+        self._closed_until[gate] = until_ms
         if until_ms - now > GATE_PATIENCE * 1000:
             resolve(enough)
 
     def _opens_in(self, entrant: Entrant) -> float:
-        """Return in how many seconds to ask again, where nothing is known in one."""
+        """Return the seconds until the gate opens; one second if that is not known."""
         throttle = entrant.flow.throttle
         gate = entrant.gate("throttle", throttle.key) if throttle else ""
-        left = (self._shut.get(gate, 0) - self._runtime.clock.now_ms()) / 1000
+        left = (self._closed_until.get(gate, 0) - self._runtime.clock.now_ms()) / 1000
         return max(COME_BACK, left)
 
     async def _deliver(self, binding: Binding, event: TriggerEvent, job: Job) -> Any:
@@ -196,7 +197,7 @@ def _retry_later(failure: Failure, delay: Duration) -> RetryLater:
 
 
 class _Failed(TriggerError):
-    """A handler that failed; its exception itself may hold secrets, *failure* does not."""
+    """A handler that failed. Its exception may contain secrets, *failure* does not."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.text)

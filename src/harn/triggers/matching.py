@@ -1,8 +1,8 @@
-"""Which bindings an event reaches, and in which order: pure.
+"""Which bindings an event reaches, and in which order. Pure.
 
-A binding names the events it wants (`match.events`) and may narrow them with a filter, a mapping
-of paths to the values they must have. Filter paths start inside the payload (`repo`); one that is
-not found there is looked for from the event's root (`provider_payload.payload.repo`).
+A binding names the events it matches (`match.events`) and may restrict them with a filter, a
+mapping of paths to required values. Filter paths start inside the payload (`repo`); a path that is
+not found there starts at the event's root (`provider_payload.payload.repo`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from harn.naming import check_name
 from harn.triggers.event import MISSING, TriggerEvent, check_path, find
 
 CHANNEL = "channel:"
-"""What a selector for an emitted channel event starts with."""
+"""The prefix of a selector for events of a channel."""
 
 MATCH_KEYS = (
     "events",
@@ -32,7 +32,7 @@ MOST_EVENTS = 100
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a binding wants to see; the last four are for the kinds that need them."""
+    """Which events a binding matches; the last five fields are for the kinds that need them."""
 
     events: tuple[str, ...] = ()
     filter: Mapping[str, Any] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Match:
 
 
 class Routed(Protocol):
-    """What matching needs to know of a binding."""
+    """The fields of a binding that matching reads."""
 
     @property
     def id(self) -> str: ...
@@ -67,27 +67,27 @@ R = TypeVar("R", bound=Routed)
 
 
 def route(bindings: Iterable[R], event: TriggerEvent) -> list[R]:
-    """Choose the bindings that *event* reaches: by id, then version."""
+    """Return the bindings that *event* reaches, ordered by id, then version."""
     reached = [binding for binding in bindings if is_wanted(binding, event)]
     return sorted(reached, key=lambda binding: (binding.id, binding.version))
 
 
 def is_wanted(binding: Routed, event: TriggerEvent) -> bool:
-    """Tell whether *binding* wants *event*."""
+    """Tell whether *binding* matches *event*."""
     if binding.provider != event.provider:
         return False
     return names(binding.match, event) and passes(binding.match.filter, event)
 
 
 def names(match: Match, event: TriggerEvent) -> bool:
-    """Tell whether *match* names the kind of *event*, or wants every kind."""
+    """Tell whether *match* names the kind of *event*, or names none and so matches all."""
     if not match.events:
         return True
     return any(selector in match.events for selector in selectors(event))
 
 
 def selectors(event: TriggerEvent) -> tuple[str, ...]:
-    """Return the words by which *event* may be asked for.
+    """Return the names that select *event* in `match.events`.
 
     A channel event answers to `channel:<name>`; another one to its kind, and a dotted kind such as
     `pull_request.opened` to its first part too.
@@ -110,7 +110,7 @@ def _filtered(payload: Any, event: TriggerEvent, path: str) -> Any:
 
 
 def _equal(found: Any, wanted: Any) -> bool:
-    """Compare as JSON does: true is not 1, but 1 is 1.0."""
+    """Compare as JSON values: true is not 1, but 1 equals 1.0."""
     if isinstance(found, bool) or isinstance(wanted, bool):
         return found is wanted
     if isinstance(wanted, Mapping):
@@ -136,7 +136,7 @@ def check_channel(name: Any) -> str:
 
 
 def check_match(match: Any, option: str = "match") -> Match:
-    """Read what the user gave as *match*; every mistake is named."""
+    """Read *match* as the user gave it; raise `InvalidOption` that names the wrong key."""
     if isinstance(match, Match):
         return match
     if match is None:

@@ -1,4 +1,4 @@
-"""What is written at the end of a dispatch: the outbox record, the receipt, the dead letter."""
+"""The records that a dispatch ends with: the outbox record, the receipt, the dead letter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_RESULT = 256 * 1024
 
 
 def outcome_records(dispatch: Dispatch, outcome: Outcome, at: str) -> list[Draft]:
-    """Make every record of an outcome; they are written in one transaction."""
+    """Return every record of an outcome; they are written in one transaction."""
     kinds = {"succeeded": "succeeded", "skipped": "skipped"}
     kind = f"dispatch_{kinds.get(outcome.status, 'failed')}"
     payload = _outcome_payload(dispatch, outcome)
@@ -46,7 +46,7 @@ def _outcome_payload(dispatch: Dispatch, outcome: Outcome) -> dict[str, Any]:
 
 
 def _receipt(dispatch: Dispatch, outcome: Outcome, at: str) -> Draft:
-    """Make the match receipt of a channel event: what an equal replay must give again."""
+    """Return the match receipt of a channel event, with which a replay can be compared."""
     result = outcome.result if isinstance(outcome.result, dict) else {}
     shown = {name: result[name] for name in ("id", "job_id", "status", "queue") if name in result}
     payload = {
@@ -64,7 +64,7 @@ def _receipt(dispatch: Dispatch, outcome: Outcome, at: str) -> Draft:
 
 
 def _dead_letter(dispatch: Dispatch, outcome: Outcome) -> list[Draft]:
-    """Make the records of a dead letter: that it was moved, and the entry that lives on."""
+    """Return the two records of a dead letter: the move, and the entry that holds its state."""
     event, binding = dispatch.event, dispatch.binding
     same = {
         "error_class": error_class(outcome.error or ""),
@@ -117,7 +117,7 @@ def headers_of(dispatch: Dispatch) -> dict[str, str]:
 
 
 def plain(result: Any) -> Any:
-    """Return *result* as JSON would keep it, or a word in its place."""
+    """Return *result* if it can be stored as JSON, or a note that it was left out."""
     try:
         item = draft("x", "x", result)
     except HarnError:

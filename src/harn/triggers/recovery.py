@@ -1,8 +1,8 @@
-"""Signs of life, and events that dead processes left behind.
+"""This process's lease on its events, and the events of processes that died.
 
-A process that dispatches writes a sign of life every ten seconds, on the heartbeat's thread: a
-handler that blocks the loop does not make the process look dead. A process that finds events of its
-own triggers whose owner is gone takes them over where their dispatch stood.
+A process that dispatches renews its lease every ten seconds on the heartbeat's thread, so that a
+handler that blocks the loop does not make the process look dead. A process takes over the events
+of its triggers whose owner is gone, and continues their dispatches at the recorded attempt.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("harn.triggers")
 
 EVERY = 10.0
-"""Seconds between two signs of life."""
+"""Seconds between two renewals of the lease."""
 AGAIN_AFTER = 1.0
-"""Seconds after which what failed is tried again."""
+"""Seconds before a failed renewal or takeover is tried again."""
 MOST_IN_MEMORY = 20_000
-"""Records kept of each of our topics when the log is in memory."""
+"""Records kept of each trigger topic when the log is in memory."""
 
 
 class Recovery:
-    """Looks after the inbox for a runtime's triggers; a store in memory needs none of it."""
+    """Renews the lease and takes events over; a store in memory needs neither."""
 
     def __init__(self, runtime: Runtime, triggers: Triggers) -> None:
         self._runtime = runtime
@@ -43,50 +43,50 @@ class Recovery:
         self._store = runtime.service(Store)
         self._log = runtime.event_log
         self._heartbeat = runtime.service(Heartbeat)
-        self._signs = self._heartbeat.beat("the triggers", self._store, self._give_sign)
-        self._is_silent = True
-        """Whether no sign of life is due: nothing has been taken in since the last one."""
-        self._sign_at = 0.0
+        self._renewals = self._heartbeat.beat("the triggers", self._store, self._renew)
+        self._is_idle = True
+        """Whether no renewal is due: no event was accepted since the last one."""
+        self._renew_at = 0.0
         self._seen = 0
         self._running: asyncio.Task[None] | None = None
         self.recovered = 0
 
     def begin(self) -> None:
-        """See to it that signs of life are given and orphans are found."""
+        """Start renewing the lease and looking for events to take over, if not yet started."""
         if self._store.is_memory or self._runtime.closing:
             return
-        if self._is_silent and self._has_news():
-            self._is_silent = False
-            # Taking an event in was a sign of life too.
-            self._sign_at = self._heartbeat.clock.monotonic() + EVERY
-            self._signs.wake()
+        if self._is_idle and self._has_work():
+            self._is_idle = False
+            # Accepting an event has just written the lease too.
+            self._renew_at = self._heartbeat.clock.monotonic() + EVERY
+            self._renewals.wake()
         if self._running is None:
             self._running = asyncio.ensure_future(self._keep_recovering())
             self._runtime.own(self._running)
 
-    def _has_news(self) -> bool:
-        """Tell whether this process dispatches, or has done so since its last sign of life."""
+    def _has_work(self) -> bool:
+        """Tell whether this process dispatches, or has accepted events since its last renewal."""
         return bool(self._triggers.dispatcher.running) or self._triggers.taken_in != self._seen
 
-    async def _give_sign(self) -> float | None:
-        """Say that this process lives, while it dispatches. (On the heartbeat's thread.)"""
+    async def _renew(self) -> float | None:
+        """Renew the lease while this process dispatches. (On the heartbeat's thread.)"""
         now, owner = self._heartbeat.clock.monotonic(), self._triggers.dispatcher.owner
-        if now < self._sign_at:
-            return self._sign_at
-        # Set before we look: an event that is taken in after that wakes us.
-        self._is_silent = True
-        if not self._has_news():
+        if now < self._renew_at:
+            return self._renew_at
+        # Set before the check: an event that is accepted after the check wakes this again.
+        self._is_idle = True
+        if not self._has_work():
             return None
-        self._is_silent = False
+        self._is_idle = False
         self._seen = self._triggers.taken_in
-        self._sign_at = now + AGAIN_AFTER
+        self._renew_at = now + AGAIN_AFTER
         try:
-            await self._signs.run(partial(keep_alive, owner), by=now + EVERY)
+            await self._renewals.run(partial(keep_alive, owner), by=now + EVERY)
         except HarnError as error:
-            logger.warning("no sign of life could be given: %s", error)
+            logger.warning("the lease of the triggers could not be renewed: %s", error)
         else:
-            self._sign_at = now + EVERY
-        return self._sign_at
+            self._renew_at = now + EVERY
+        return self._renew_at
 
     async def _keep_recovering(self) -> None:
         clock = self._runtime.clock
@@ -108,7 +108,7 @@ class Recovery:
                 timer.cancel()
 
     async def recover(self) -> int:
-        """Take over what processes that are gone left behind; return how many events."""
+        """Take over the unfinished events of processes that are gone; return how many."""
         bindings = frozenset(binding.id for binding in self._triggers.active())
         if not bindings:
             return 0
@@ -122,7 +122,7 @@ class Recovery:
         return len(found)
 
     async def take(self, envelope: int, binding_id: str) -> Dispatch | None:
-        """Take one envelope over and start its dispatch; None if its owner is not gone."""
+        """Take one envelope over and start its dispatch; None if its owner still lives."""
         owner, bindings = self._triggers.dispatcher.owner, frozenset((binding_id,))
         found = await self._store.run(partial(take_over, owner, bindings, only=envelope))
         self.recovered += len(found)
@@ -138,13 +138,13 @@ class Recovery:
         binding = self._triggers.find(str(found[0].payload["trigger_id"]))
         if binding is None:
             return None
-        told = found[0].payload
+        payload = found[0].payload
         dispatch = Dispatch(
             binding,
             event,
             orphan.envelope,
-            replay_of=told.get("replay_of_event_id"),
-            replay=told.get("replay", 0),
+            replay_of=payload.get("replay_of_event_id"),
+            replay=payload.get("replay", 0),
             attempt=orphan.attempt,
             due_ms=orphan.due_ms,
             taken=orphan.taken,
@@ -154,7 +154,7 @@ class Recovery:
         return dispatch
 
     async def bound_memory(self) -> None:
-        """Keep our topics and what is known in memory within their bounds."""
+        """Trim the trigger topics of a store in memory, and remove what has expired."""
         await self._store.run(partial(keep_alive, self._triggers.dispatcher.owner))
         for topic in (
             topics.TRIGGER_ENVELOPES,
@@ -167,7 +167,7 @@ class Recovery:
             await self._log.trim(topic, keep=MOST_IN_MEMORY)
 
     async def leave(self) -> None:
-        """Say that this process no longer dispatches: the rest may be taken over at once."""
-        self._signs.stop()
+        """End the lease, so that other processes can take the unfinished events over at once."""
+        self._renewals.stop()
         if not self._store.is_memory:
             await self._store.run(partial(leave, self._triggers.dispatcher.owner))

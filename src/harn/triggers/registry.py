@@ -1,8 +1,8 @@
-"""The triggers of a runtime: registered, versioned, fed with events, fired by hand.
+"""The triggers of a runtime: register them, accept events for them, fire them by hand.
 
-An event is written down, with an envelope for each binding that it reaches, before any handler
-sees it. Bindings of one event start in the order of their ids and versions and then run side by
-side: one that waits for a full pool does not hold up the others.
+An event is written to the store, with an envelope for each binding that it reaches, before any
+handler sees it. The dispatches of one event start in the order of binding id and version and then
+run concurrently: one that waits for a full pool does not delay the others.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ if TYPE_CHECKING:
 
 DAY_MS = 86_400_000
 EMIT_KEEP_MS = 7 * DAY_MS
-"""How long an emit's id, and a delivery's, is known."""
-PATIENCE = 1.0
-"""Real seconds that an emit waits for handlers before it leaves them to themselves."""
+"""How long the id of an emit or of a delivery is remembered."""
+EMIT_WAIT = 1.0
+"""The longest time, in real seconds, that an emit waits for its handlers."""
 _REAL = SystemClock()
 
 
 @dataclass(frozen=True, slots=True)
 class EmitReceipt(Record):
-    """What became of an emit: its event, and a handle for each trigger that it reached.
+    """The result of an emit: its event, and a handle for each trigger that it reached.
 
-    *duplicate* says that the id was known: nothing was dispatched, *event_id* is the first one's.
+    *duplicate* says that the id was known: then nothing was dispatched, and *event_id* names the
+    first event with that id.
     """
 
     event_id: str
@@ -65,7 +66,7 @@ class EmitReceipt(Record):
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What became of an event that was handed in."""
+    """The result of `Triggers.accept`."""
 
     event: TriggerEvent
     dispatches: tuple[Dispatch, ...] = ()
@@ -75,7 +76,7 @@ class Accepted:
 
 
 class NotFound(TriggerError):
-    """No trigger, event or dead letter has this name; it may be asked for later."""
+    """No trigger, event or dead letter has this name now."""
 
 
 class Triggers:
@@ -87,8 +88,8 @@ class Triggers:
         self.sources = Sources(runtime, self)
         self.recovery = Recovery(runtime, self)
         self.by_hand = False
-        """Whether events come from callers alone, as in a command that soon ends: no schedule or
-        topic is followed, and what other processes left behind is left alone."""
+        """Whether events come only from callers, as in a command that ends soon: no schedule or
+        topic is followed, and no events of other processes are taken over."""
         self.taken_in = 0
         self.duplicates = 0
         self._active: dict[str, Binding] = {}
@@ -101,7 +102,7 @@ class Triggers:
     # -- registration --------------------------------------------------------------------------
 
     def register(self, binding: Binding) -> TriggerBinding:
-        """Put *binding* in force; another definition under its id becomes its next version."""
+        """Register *binding*; a different definition of the same id is its next version."""
         self.runtime.warn_if_nothing_is_kept("trigger_register")
         before = self._active.get(binding.id)
         if before is not None and before.is_same(binding):
@@ -119,7 +120,7 @@ class Triggers:
         return binding.shown("active")
 
     def unregister(self, id: str) -> bool:
-        """Take a trigger out of force; what is under way ends on its own."""
+        """Remove a trigger; dispatches under way finish."""
         binding = self._active.pop(id, None)
         if binding is None:
             return False
@@ -128,7 +129,7 @@ class Triggers:
         return True
 
     def listed(self) -> list[TriggerBinding]:
-        """Return every trigger in force and every version that still drains, by id and version."""
+        """Return every registered trigger and every draining version, by id and version."""
         self._forget_drained()
         shown = [(binding, "active") for binding in self._active.values()]
         shown += [(binding, "draining") for binding in self._draining.values()]
@@ -143,11 +144,11 @@ class Triggers:
         return found
 
     def find(self, id: str) -> Binding | None:
-        """Return the trigger *id* if it is in force."""
+        """Return the trigger *id* if it is registered."""
         return self._active.get(id)
 
     def active(self) -> list[Binding]:
-        """Return the triggers in force."""
+        """Return the registered triggers."""
         return list(self._active.values())
 
     def _retire(self, binding: Binding) -> None:
@@ -175,7 +176,7 @@ class Triggers:
         tenant_id: str | None = None,
         **fields: Any,
     ) -> TriggerEvent:
-        """Make an event that is received now."""
+        """Return a new event, received now."""
         now = self.runtime.clock.now_ms()
         tenant = tenant_id or current_frame().task.ambient.tenant_id
         if tenant is not None:
@@ -194,7 +195,7 @@ class Triggers:
         )
 
     def reached(self, event: TriggerEvent) -> list[Binding]:
-        """Choose the triggers in force that *event* reaches, in the order of dispatch."""
+        """Return the registered triggers that *event* reaches, in the order of dispatch."""
         return route(self._active.values(), event)
 
     async def accept(
@@ -207,15 +208,15 @@ class Triggers:
         beside: Sequence[Draft] = (),
         replay_of: str | None = None,
     ) -> Accepted:
-        """Write *event* down for *bindings* and start its dispatches, unless it is known.
+        """Write *event* for *bindings* and start its dispatches, unless the event is known.
 
-        When this returns the event is durable. Cancelling before it was written means that
-        nothing happened; afterwards its dispatches run.
+        The event is durable on return. Cancelling before it is written means that nothing
+        happened; afterwards its dispatches run.
         """
         self.runtime.warn_if_nothing_is_kept("a trigger's event")
         event = self._without_credentials(event)
-        # The span's own ids go with the envelope: a dispatch is part of this trace, also one
-        # that another process carries out later.
+        # The envelope's headers hold the span's ids: a dispatch belongs to this trace even if
+        # another process runs it later.
         with traced("trigger.accept", {"event_id": event.id, "reached": len(bindings)}):
             new = NewEvent(
                 id=event.id,
@@ -233,21 +234,19 @@ class Triggers:
                     **trace_headers(),
                 },
             )
-            # Its own task: a cancel must not come between the commit and the start.
-            landing = asyncio.ensure_future(self._land(new, event, bindings))
-            self.runtime.own(landing)
-            return await asyncio.shield(landing)
+            # In its own task: a cancel between the commit and the start would leave the event
+            # undispatched until another process took it over.
+            accepting = asyncio.ensure_future(self._write_and_start(new, event, bindings))
+            self.runtime.own(accepting)
+            return await asyncio.shield(accepting)
 
     def _without_credentials(self, event: TriggerEvent) -> TriggerEvent:
-        """Leave out headers that may carry a secret, also of an event that is replayed."""
+        """Remove headers that may contain a secret, also from an event that is replayed."""
         kept = without_credentials(event.headers, self.runtime.settings.credential_headers)
         return event if kept == event.headers else msgspec.structs.replace(event, headers=kept)
 
-    async def _land(
-        self,
-        new: NewEvent,
-        event: TriggerEvent,
-        bindings: Sequence[Binding],
+    async def _write_and_start(
+        self, new: NewEvent, event: TriggerEvent, bindings: Sequence[Binding]
     ) -> Accepted:
         taken: TakenIn = await self._store.run(partial(take_in, new))
         self.taken_in += 1
@@ -307,18 +306,18 @@ class Triggers:
         )
         if accepted.known_as is not None:
             return EmitReceipt(accepted.known_as, name, True)
-        await self.patiently(accepted.dispatches)
+        await self.wait_briefly(accepted.dispatches)
         return EmitReceipt(event.id, name, False, tuple(d.handle() for d in accepted.dispatches))
 
-    async def patiently(self, dispatches: Sequence[Dispatch]) -> None:
-        """Wait until every dispatch has ended or waits for something, a second at most."""
+    async def wait_briefly(self, dispatches: Sequence[Dispatch]) -> None:
+        """Wait until every dispatch has ended or is parked, for `EMIT_WAIT` seconds at most."""
         if all(each.outcome is not None for each in dispatches):
             return
-        for _ in range(3):  # most handlers are quick: spare them the timer
+        for _ in range(3):  # many handlers end within a few turns of the loop
             await asyncio.sleep(0)
         waiting = asyncio.gather(*(each.wait_or_park() for each in dispatches))
         enough = asyncio.get_running_loop().create_future()
-        timer = _REAL.call_at(_REAL.monotonic() + PATIENCE, partial(resolve, enough))
+        timer = _REAL.call_at(_REAL.monotonic() + EMIT_WAIT, partial(resolve, enough))
         try:
             await asyncio.wait((waiting, enough), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -326,7 +325,7 @@ class Triggers:
             waiting.cancel()
 
     async def replay(self, event: TriggerEvent, binding_id: str) -> Dispatch:
-        """Dispatch *event* once more to one trigger, as a new event that names the old one."""
+        """Dispatch *event* again to one trigger, as a new event that names the old one."""
         fields = {name: getattr(event, name) for name in event.__struct_fields__}
         fields["id"] = self.runtime.ids.new("trigger_evt")
         fields["received_at"] = event_at(self.runtime.clock.now_ms())
@@ -336,11 +335,11 @@ class Triggers:
         return accepted.dispatches[0]
 
     async def recover(self) -> int:
-        """Take over what processes that are gone left behind; return how many events."""
+        """Take over the unfinished events of processes that are gone; return how many."""
         return await self.recovery.recover()
 
     async def aclose(self) -> None:
-        """Say that this process no longer dispatches: what is left may be taken over at once."""
+        """End this process's lease, so that its unfinished events can be taken over at once."""
         if self.taken_in or self.recovery.recovered:
             await self.recovery.leave()
 
@@ -364,12 +363,13 @@ def _delivery(binding: Binding, event: TriggerEvent, replay_of: str | None) -> D
             raise InvalidOption("dedupe_key", key, "text without control characters")
         claim = DedupeClaim(scope, _at_most_500(key), "", keep_ms)
         if key == "null":
-            claim = None  # nothing there to know it by
+            claim = None  # the event has no such value, so it cannot be a duplicate
     return Delivery(binding.id, binding.version, claim)
 
 
 def _at_most_500(key: str) -> str:
-    # A long key is cut and ends in its digest; at 512 characters it equals no key that fits.
+    # A long key is cut and ends in its digest. The result is longer than 500 characters, so it
+    # never equals a key that was not cut.
     return key if len(key) <= 500 else f"{key[:480]}{digest(key)}"
 
 

@@ -1,7 +1,7 @@
-"""Whether a replay mapped its event to the same place in a pool as before.
+"""Whether a replay mapped its event to the same pool, key and priority as before.
 
-A `SpawnToPool` chooses the pool, and reads key and priority out of the event. A replay is a task of
-its own (`<trigger>:<event>#<number>`), so its id differs; pool, key and priority must not.
+A `SpawnToPool` names the pool, and reads key and priority from the event. A replay is another task
+(`<trigger>:<event>#<number>`), so its id differs; pool, key and priority must be equal.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ COMPARED = ("pool", "key", "priority")
 
 
 async def compare_mapping(runtime: Runtime, handle: DispatchHandle) -> dict[str, Any] | None:
-    """Compare the pool task of a replay with the one before; None if it made none.
+    """Compare the pool task of a replay with the earlier one; None if the replay made no task.
 
-    The one before is the task of the event's own dispatch, or else of its newest other replay.
-    `same` is None where there was none.
+    The earlier task is that of the event's own dispatch, or else of its newest other replay.
+    `same` is None if there is no earlier task.
     """
     now = task_in(handle.result)
     if now is None:
@@ -35,7 +35,7 @@ async def compare_mapping(runtime: Runtime, handle: DispatchHandle) -> dict[str,
 
 
 def compared(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> dict[str, Any]:
-    """Say in what two places differ.
+    """Return in which of pool, key and priority two tasks differ.
 
     >>> task = {"task": "t1", "pool": "p", "key": "a", "priority": 0}
     >>> compared(task, {**task, "task": "t2", "key": "b"})["differs"]
@@ -48,7 +48,7 @@ def compared(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> dict[s
 
 
 def task_in(result: Any) -> dict[str, Any] | None:
-    """Return where a receipt says that an event went; None if not to a pool."""
+    """Return the pool task that a receipt names; None if it names none."""
     if not isinstance(result, Mapping) or result.get("_type") != "pool_task":
         return None
     place = {name: result.get(name) for name in COMPARED}
@@ -56,19 +56,19 @@ def task_in(result: Any) -> dict[str, Any] | None:
 
 
 async def _before(runtime: Runtime, handle: DispatchHandle) -> dict[str, Any] | None:
-    """Search the outbox backwards for the task that the event was mapped to before."""
+    """Search the outbox backwards for the earlier task of the event."""
     log, original = runtime.event_log, handle.replay_of_event_id
     head = end = await log.head(topics.TRIGGER_OUTBOX)
     replayed: dict[str, Any] | None = None
     while end > 0 and end > head - LOOKED_BACK:
         start = max(0, end - PAGE)
         for record in reversed(await log.read(topics.TRIGGER_OUTBOX, start, end - start)):
-            told = record.payload
-            if told.get("trigger_id") != handle.binding_id:
+            found = record.payload
+            if found.get("trigger_id") != handle.binding_id:
                 continue
-            if told.get("event_id") == original:
-                return task_in(told.get("result")) or replayed
-            if told.get("replay_of_event_id") == original and told["event_id"] != handle.event_id:
-                replayed = replayed or task_in(told.get("result"))
+            if found.get("event_id") == original:
+                return task_in(found.get("result")) or replayed
+            if found.get("replay_of_event_id") == original and found["event_id"] != handle.event_id:
+                replayed = replayed or task_in(found.get("result"))
         end = start
     return replayed

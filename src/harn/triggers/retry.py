@@ -1,4 +1,4 @@
-"""How often and when a failed dispatch is tried again, and what its error is called: pure."""
+"""How often and when a failed dispatch is tried again, and the class of its error. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SVIX = (0.0, 5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0)
 DEFAULT_ATTEMPTS = 7
 MOST_ATTEMPTS = 100
 LONGEST = 36_000.0
-"""No growing delay is longer than this."""
+"""The longest delay, in seconds, of `linear` and `exponential`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """*max* attempts in all, each after the delay that *backoff* asks for.
+    """At most *max* attempts, each after the delay that *backoff* defines.
 
-    `linear` waits *delay* before each further attempt, `exponential` twice as long every time.
+    `linear` waits *delay* before each further attempt; `exponential` doubles it each time.
     """
 
     max: int = DEFAULT_ATTEMPTS
@@ -45,11 +45,11 @@ class Retry:
             return SVIX[min(attempt, len(SVIX)) - 1]
         if self.backoff == "linear":
             return min(self.delay, LONGEST)
-        # An exponent beyond 60 is past any cap, and would overflow a float further on.
+        # An exponent of 60 exceeds any cap already; a much larger one would overflow a float.
         return float(min(self.delay * 2.0 ** min(attempt - 2, 60), LONGEST))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what was asked for, JSON-ready."""
+        """Return the policy, JSON-ready."""
         shown: dict[str, Any] = {"max": self.max, "backoff": self.backoff}
         if self.backoff in ("linear", "exponential"):
             shown["delay"] = to_text(self.delay)
@@ -58,13 +58,13 @@ class Retry:
 
 
 BY_HAND = Retry(backoff="svix")
-"""What `trigger_register` does unless told otherwise."""
+"""The default of `trigger_register`."""
 FROM_MANIFEST = Retry(backoff="immediate")
-"""What a manifest's trigger does unless told otherwise."""
+"""The default of a manifest's trigger."""
 
 
 def check_retry(value: Any, default: Retry, option: str = "retry") -> Retry:
-    """Read what the user gave as *value*; `None` is *default*, a zero `max` its own."""
+    """Read *value* as the user gave it; None means *default*, and a `max` of 0 the default max."""
     if value is None:
         return default
     if isinstance(value, Retry):
@@ -116,7 +116,7 @@ _LOOKED_AT = 2000
 
 
 def error_class(message: str) -> ErrorClass:
-    """Sort an error into the few classes that operators filter by.
+    """Return the class of an error; operators filter by it.
 
     >>> error_class("a2a://peer answered 503"), error_class("handler raised KeyError: 'x'")
     ('provider_5xx', 'handler_panic')

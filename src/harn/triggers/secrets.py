@@ -1,4 +1,4 @@
-"""Secrets of a runtime: known by value, so that no error, log or audit repeats them."""
+"""Secrets of a runtime: kept by value, so that errors, logs and audit records can mask them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ CREDENTIAL_WORDS = (
     *("auth", "baggage", "cookie", "credential", "key", "passwd", "password"),
     *("secret", "session", "signature", "token"),
 )
-"""A header whose name holds one of these is never kept with an event."""
+"""A header whose name contains one of these is never kept with an event."""
 
 
 def is_credential(name: str, more: Sequence[str] = ()) -> bool:
-    """Tell whether a header called *name* may carry a secret; *more* are words of the operator's.
+    """Tell whether a header called *name* may contain a secret; *more* are the operator's words.
 
     >>> is_credential("X-Session-Id"), is_credential("X-GitHub-Event")
     (True, False)
@@ -29,7 +29,7 @@ def is_credential(name: str, more: Sequence[str] = ()) -> bool:
 
 
 def without_credentials(headers: Mapping[str, str], more: Sequence[str] = ()) -> dict[str, str]:
-    """Return *headers* without those that may carry a secret."""
+    """Return *headers* without those that may contain a secret."""
     return {name: value for name, value in headers.items() if not is_credential(name, more)}
 
 
@@ -40,12 +40,13 @@ class Secrets:
         self._values: set[str] = set()
 
     def register(self, value: str) -> None:
-        """Mask *value* from now on, wherever `mask` is asked."""
+        """Make `mask` hide *value* from now on; one of under four characters is ignored."""
         if len(value.strip()) >= _SHORTEST:
             self._values.add(value.strip())
 
     def mask(self, text: str) -> str:
-        """Return *text* without any secret that is known."""
+        """Return *text* with every registered secret replaced."""
+        # The longest first: a secret may be part of another one.
         for value in sorted(self._values, key=len, reverse=True):
             text = text.replace(value, MASK)
         return text

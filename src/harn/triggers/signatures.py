@@ -1,13 +1,13 @@
-"""Is this webhook really from whom it says? Four schemes, on bytes, before anything is parsed.
+"""Verify a webhook's signature: four schemes, on the raw bytes, before anything is parsed.
 
     github      X-Hub-Signature-256: sha256=<hex>                       signs the body only
     stripe      Stripe-Signature: t=<s>,v1=<hex>[,v1=<hex>]             signs `t.body`
     slack       X-Slack-Signature: v0=<hex>, X-Slack-Request-Timestamp  signs `v0:t:body`
     standard    webhook-id, -timestamp, -signature: v1,<base64> ...     signs `id.t.body`
 
-All active keys are compared, in constant time, so that keys can be changed without a gap. Where a
-time is signed it may be five minutes off, either way. What a scheme does not sign proves nothing:
-for GitHub a delivery is known by its body's digest, because its delivery id is only a header.
+All active keys are compared, in constant time, so that keys can be replaced without a gap. A
+signed time may differ from ours by five minutes either way. What a scheme does not sign proves
+nothing: a GitHub delivery is identified by its body's digest, because its id is only a header.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ TOLERANCE_S = 300
 SHORTEST_SECRET = 8
 """Bytes; a shorter one could be guessed."""
 MOST_SIGNATURES = 16
-"""Signatures looked at in one request."""
+"""The most signatures compared in one request."""
 
 _SECONDS = re.compile(r"[0-9]{1,12}", re.ASCII)
 _HEX = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _ID = re.compile(r"[A-Za-z0-9_-]{1,256}", re.ASCII)
-"""No dot: `id.t.body` must have one reading, or a captured signature fits another id and body."""
+"""No dot: otherwise one signed text `id.t.body` could be read as another id and body."""
 
 
 @dataclass(frozen=True, slots=True)
 class Genuine:
     """A request that one of our keys signed.
 
-    *delivery* names it: the same one again is a repetition. *digest* is the body's: one name with
-    two bodies is not a repetition but a lie.
+    *delivery* identifies it: a second request with the same one is a repetition. *digest* is the
+    body's: the same *delivery* with another *digest* is a conflict, not a repetition.
     """
 
     delivery: str
@@ -162,7 +162,7 @@ SCHEMES = tuple(_SCHEMES)
 
 
 def _made_by(secrets: Sequence[bytes], signed: bytes, marks: Sequence[str]) -> bool:
-    """Compare every mark with what every key makes: never stop early, never compare text."""
+    """Compare every mark with the signature by every key; never stop early, for constant time."""
     genuine = False
     candidates = [mark.encode() for mark in marks[:MOST_SIGNATURES] if _HEX.fullmatch(mark)]
     for secret in secrets:
@@ -173,13 +173,13 @@ def _made_by(secrets: Sequence[bytes], signed: bytes, marks: Sequence[str]) -> b
 
 
 def _only(headers: Headers, name: str) -> str | None:
-    """Return the one value of *name*: a header sent twice says nothing."""
+    """Return the only value of *name*; None if the header is missing or was sent twice."""
     values = headers.get(name, ())
     return values[0] if len(values) == 1 and values[0].isascii() else None
 
 
 def _off(time: str, now_s: float) -> str | None:
-    """Tell what is wrong with a signed *time*, or None."""
+    """Return what is wrong with a signed *time*, or None."""
     if not _SECONDS.fullmatch(time):
         return "a time that is not whole seconds"
     return "a time too far off" if abs(now_s - int(time)) > TOLERANCE_S else None
@@ -190,7 +190,7 @@ def _hex_of_base64(mark: str) -> str | None:
         made = base64.b64decode(mark, validate=True)
     except (binascii.Error, ValueError):
         return None
-    # Decoding forgives: only the one spelling that encodes back to itself counts.
+    # The decoder accepts several spellings; only the one that encodes back to itself is valid.
     return made.hex() if base64.b64encode(made).decode() == mark else None
 
 
@@ -199,10 +199,10 @@ def _digest(body: bytes) -> str:
 
 
 def signing_key(scheme: Scheme, secret: str, name: str) -> bytes:
-    """Turn a secret's text into the key that signs; *name* stands for it in the error.
+    """Return the signing key for a secret's text; an error shows *name* instead of the secret.
 
-    Standard Webhooks writes keys as `whsec_<base64>`; a plain text is taken as it is. An empty or
-    very short one is refused.
+    Standard Webhooks writes keys as `whsec_<base64>`; plain text is used as it is. A secret of
+    under eight bytes is refused.
     """
     text = secret.strip()
     key = text.encode()

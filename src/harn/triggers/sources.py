@@ -1,7 +1,7 @@
-"""Events that come by themselves: schedules, and topics of the event log.
+"""What makes events without a caller: schedules, and topics of the event log.
 
-Each source remembers how far it has come in the store, and moves on in the transaction that takes
-the event in: of several processes with the same trigger, one takes an instant or a record.
+Each source keeps its position in the store and advances it in the transaction that accepts the
+event: of several processes with the same trigger, exactly one accepts an instant or a record.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("harn.triggers")
 
 LONGEST_SLEEP = 30.0
-"""Real seconds after which a schedule looks at the wall clock again: it may have been set."""
+"""Real seconds after which a schedule reads the wall clock again: it may have been changed."""
 AGAIN_AFTER = 1.0
 """Seconds after which a source that failed is tried again."""
 MOST_RUNNING = 1000
-"""Dispatches under way at which a source waits."""
+"""Running dispatches at which a source waits."""
 
 
 class Sources:
@@ -43,7 +43,7 @@ class Sources:
         self._running: dict[str, asyncio.Task[None]] = {}
 
     def begin(self, binding: Binding) -> None:
-        """Start the source of *binding*, if it has one, in place of the one before."""
+        """Start the source of *binding*, if it has one; it replaces that of the old version."""
         self.end(binding.id)
         if binding.kind == "cron":
             run = self._keep_time(binding)
@@ -82,7 +82,7 @@ class Sources:
             await self._sleep_until_next(binding.schedule, seen)
 
     async def _fire_due(self, binding: Binding, schedule: Schedule, seen: int | None) -> int:
-        """Fire what is due; return up to where everything has been fired or given up."""
+        """Fire what is due; return the instant up to which all have been fired or skipped."""
         clock = self._runtime.clock
         while True:
             step = due(schedule, seen, clock.now_ms())
@@ -90,7 +90,7 @@ class Sources:
                 await self._room()
                 await self._tick(binding, schedule, instant)
             if seen is None:
-                # From now on a restart knows since when instants count as missed.
+                # After a restart, instants later than this one count as missed.
                 await self._triggers.dispatcher.store.run(
                     partial(give_up, f"cron:{binding.id}", step.seen_ms)
                 )
@@ -155,8 +155,8 @@ class Sources:
             reached = [binding] if is_wanted(binding, event) else []
             await self._triggers.accept(event, reached, instant=(name, record.id))
         except InvalidOption as error:
-            # No retry would make it right, and the records behind it must not wait for it.
-            logger.warning("%s: record %d is passed over: %s", binding.key, record.id, error)
+            # A retry would fail again, and the records after it must not wait.
+            logger.warning("%s: record %d is skipped: %s", binding.key, record.id, error)
             await self._triggers.dispatcher.store.run(partial(give_up, name, record.id))
 
     # -- both ----------------------------------------------------------------------------------

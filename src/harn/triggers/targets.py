@@ -1,7 +1,7 @@
-"""Where an event goes: a function or pool here, a worker queue, a channel, a remote agent.
+"""The targets of events: a function or pool of this process, a worker queue, a channel, an agent.
 
-A target delivers one event once and returns something JSON-ready, the receipt. What it raises is
-a failed attempt; whether there is another one is the dispatcher's business.
+A target delivers one event once and returns a JSON-ready receipt. If it raises, the attempt has
+failed; the dispatcher decides whether there is another one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RECEIPT = (
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One delivery: the event, for which trigger, and a name that a repetition shares."""
+    """One delivery of an event to a trigger; a repetition has the same `delivery`."""
 
     runtime: Runtime
     event: TriggerEvent
@@ -47,16 +47,16 @@ class Call:
     attempt: int
     replay_of: str | None = None
     replay: int = 0
-    """Which replay of *replay_of* this is, from 1; 0 for none."""
+    """The number of this replay of *replay_of*, from 1; 0 if it is no replay."""
 
     @property
     def delivery(self) -> str:
-        """The same for every attempt and after a crash; another one for each replay."""
+        """The delivery's name: the same for every attempt, also after a crash; new for a replay."""
         return delivery_key(self.binding_id, self.replay_of or self.event.id, self.replay)
 
 
 def delivery_key(trigger_id: str, event_id: str, replay: int = 0) -> str:
-    """Name the delivery of an event to a trigger; a replay's name ends in its number.
+    """Return the name of an event's delivery to a trigger; a replay's ends in its number.
 
     Different parts give different keys.
 
@@ -68,7 +68,7 @@ def delivery_key(trigger_id: str, event_id: str, replay: int = 0) -> str:
 
 
 class Target(Protocol):
-    """A destination of events; a trigger whose target is not equal to the one before is new."""
+    """A destination of events. A trigger whose target changes gets a new version."""
 
     @property
     def kind(self) -> str: ...
@@ -79,7 +79,7 @@ class Target(Protocol):
 
 
 class NotRetryable(TriggerError):
-    """An attempt that failed for good: trying again could not help."""
+    """An attempt that failed, and would fail again: it is not retried."""
 
 
 class LocalTarget:
@@ -107,9 +107,9 @@ class SpawnToPool:
     """A handler that submits one closure to a pool for each event.
 
     *task_factory* takes the event and returns the closure. It runs on the event loop, so the work
-    belongs in the closure. *priority_from* and *key_from* are
-    dotted paths into the event. A pool that does not exist puts the event among the dead letters
-    at once; one that is full fails the attempt, and a drop policy's refusal is a result.
+    belongs in the closure. *priority_from* and *key_from* are dotted paths into the event. If the
+    pool does not exist, the event becomes a dead letter at once. If the pool is full, the attempt
+    fails; a task that a drop policy rejects is a result.
 
     >>> import harn
     >>> from harn.pools import pool_create, pool_wait
@@ -142,7 +142,7 @@ class SpawnToPool:
 
     @property
     def uri(self) -> str:
-        """The pool, as a target."""
+        """The pool's URI."""
         return f"pool://{self.pool}"
 
     async def deliver(self, call: Call) -> Any:
@@ -150,7 +150,8 @@ class SpawnToPool:
         pool = pool_get(self.pool)
         if pool is None:
             raise NotRetryable(f"pool {self.pool!r} does not exist; create it before its triggers")
-        closure = self.task_factory(call.event)  # here: a thread for one line costs more than it
+        # On the loop: a factory is usually one line, and a thread would cost more than it.
+        closure = self.task_factory(call.event)
         if inspect.isawaitable(closure):
             closure = await closure
         if not callable(closure):
@@ -172,7 +173,7 @@ class SpawnToPool:
         priority = as_priority(found)
         if priority is None:
             logger.warning(
-                "event %s: %s is no number; its priority is 0", event.id, self.priority_from
+                "event %s: %s is not a number; its priority is 0", event.id, self.priority_from
             )
         return priority or 0
 
@@ -185,7 +186,7 @@ def receipt_of(task: PoolTask) -> dict[str, Any]:
 
 
 class WorkerTarget:
-    """A worker queue: the event becomes a job that some consumer claims later."""
+    """A worker queue: the event becomes a job that a consumer claims later."""
 
     kind = "worker"
 
@@ -223,7 +224,7 @@ class WorkerTarget:
 class ChannelTarget:
     """A channel: the event's payload is emitted on it, with the event's id.
 
-    An event that is delivered again, after a crash, is known by that id and emitted once. A batch
+    An event that is delivered again after a crash has the same id, so it is emitted once. A batch
     is emitted as the list of its members' payloads.
     """
 
@@ -257,14 +258,14 @@ class ChannelTarget:
 
 
 def replay_headers(call: Call) -> dict[str, Any]:
-    """Return what a job carries of the replay that it came from; nothing if from none."""
+    """Return the headers that a job keeps of its replay; empty if it is no replay."""
     if not call.replay:
         return {}
     return {"replay_of_event_id": call.replay_of, "replay": call.replay}
 
 
 def replay_in(headers: Mapping[str, Any]) -> tuple[str | None, int]:
-    """Read what `replay_headers` wrote: the event that is replayed, and which time."""
+    """Read what `replay_headers` wrote: the event that is replayed, and the replay's number."""
     of, number = headers.get("replay_of_event_id"), headers.get("replay")
     if isinstance(of, str) and type(number) is int and number > 0:
         return of, number
@@ -300,7 +301,7 @@ def _from_uri(uri: str) -> Target:
         return A2aTarget(uri)
     near = did_you_mean(scheme, SCHEMES) if separator else ""
     known = '"worker://queue", "channel://name" or "a2a://host/path"'
-    accepted = f"{known}; a function is given as itself{near}"
+    accepted = f"{known}; give a function itself, not its name{near}"
     raise InvalidOption("handler", uri, accepted)
 
 
