@@ -68,7 +68,7 @@ def _open_socket(loop: asyncio.AbstractEventLoop, activity: Activity) -> str | N
     inner: Any = loop
     selector = getattr(inner, "_selector", None)
     if selector is None:
-        return "an event loop that cannot be looked into"
+        return "an event loop that cannot be inspected"
     own = getattr(inner, "_ssock", None)
     own_fd = own.fileno() if own is not None else -1
     for key in list((selector.get_map() or {}).values()):

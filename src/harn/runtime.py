@@ -251,7 +251,7 @@ class Runtime:
         found: T | None = self._services.get(kind)
         if found is None:
             if self._closing:
-                raise HarnError("this Runtime has been left; open a new one")
+                raise HarnError("this Runtime has been closed; open a new one")
             found = self._on_loop(functools.partial(self._make, kind))
         return found
 

@@ -87,7 +87,7 @@ def test_an_empty_store_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize(
     ("argv", "said"),
-    [(["top", "--json"], "--once"), (["top"], "no terminal")],
+    [(["top", "--json"], "--once"), (["top"], "not a terminal")],
 )
 def test_what_cannot_be_shown_is_wrong_usage(
     argv: list[str], said: str, capsys: pytest.CaptureFixture[str]

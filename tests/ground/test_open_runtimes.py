@@ -121,7 +121,7 @@ async def test_a_runtime_that_is_being_left_is_found_until_it_is_closed() -> Non
 
         runtime.at_exit.append(last_words)
 
-    assert "has been left" in seen[0]
+    assert "has been closed" in seen[0]
 
 
 async def test_a_runtime_whose_loop_was_closed_under_it_is_not_open() -> None:

@@ -82,7 +82,7 @@ async def test_services_are_made_once_and_closed_last_made_first() -> None:
         runtime.service(Second)
 
     assert closed == ["Second", "First"]
-    with pytest.raises(HarnError, match="has been left"):
+    with pytest.raises(HarnError, match="has been closed"):
         runtime.service(Second)
 
 

@@ -585,7 +585,7 @@ async def a_task_at_a_waitpoint(ch: Channel[Any]) -> Callable[[], Any]:
 
     spawn(waiting)
     service = current_runtime().service(Waitpoints)
-    return lambda: service.settle_here("w", Waitpoint("completed"))
+    return lambda: service.end_here("w", Waitpoint("completed"))
 
 
 async def a_store_operation(ch: Channel[Any]) -> Callable[[], Any]:
@@ -660,7 +660,7 @@ def run_near_miss(arrange: Arrange, monkeypatch: pytest.MonkeyPatch, times: int)
 
 @pytest.mark.parametrize("arrange", NEAR_MISSES, ids=lambda arrange: arrange.__name__)
 def test_H6_a_near_miss_never_raises(arrange: Arrange, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadlock, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(deadlock, "CHECK_EVERY", 0.01)
     run_near_miss(arrange, monkeypatch, times=5)
 
 
@@ -811,7 +811,7 @@ def test_no_timer_is_left_when_nobody_is_blocked() -> None:
         await sender
         detector = current_runtime().service(deadlock.Detector)
         assert detector.timer is not None
-        await sleep(deadlock.LOOK_EVERY * 3)
+        await sleep(deadlock.CHECK_EVERY * 3)
         assert detector.timer is None
 
     run_virtual(main)
@@ -824,7 +824,7 @@ def test_a_loop_that_cannot_be_looked_into_never_raises() -> None:
         async with Runtime():
             ch = channel("c")
             looked = asyncio.get_running_loop().create_future()
-            assert "cannot be looked into" in str(possible_waker(current_runtime()))
+            assert "cannot be inspected" in str(possible_waker(current_runtime()))
             looked.set_result(None)
             asyncio.get_running_loop().call_later(0.7, ch.try_send, "later")
             return str(await ch.receive())

@@ -71,7 +71,7 @@ async def test_Y4_a_grant_that_came_before_the_timeout_stays_a_grant(clock: Fake
     await asyncio.sleep(0)
 
     with guard:
-        one.settle(GRANTED)
+        one.wake(GRANTED)
     one.expire()
     await parked
 
@@ -96,7 +96,7 @@ async def test_a_thread_wakes_a_waiter_through_the_loop() -> None:
 
     def grant() -> None:
         with guard:
-            one.settle(GRANTED)
+            one.wake(GRANTED)
 
     await asyncio.to_thread(grant)
     await park(one)
@@ -113,6 +113,6 @@ def test_waking_somebody_whose_loop_is_closed_is_harmless() -> None:
     left_over = asyncio.run(main())
 
     with guard:
-        left_over.settle(GRANTED)
+        left_over.wake(GRANTED)
 
     assert left_over.state == GRANTED

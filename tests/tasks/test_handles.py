@@ -262,7 +262,7 @@ async def test_leaving_the_runtime_cancels_and_awaits_what_is_detached() -> None
 
     assert tidied == [True]
     assert handle.status == "cancelled"
-    with pytest.raises(harn.HarnError, match="has been left"):
+    with pytest.raises(harn.HarnError, match="has been closed"):
         async with Runtime() as left:
             pass
         with pytest.MonkeyPatch.context():

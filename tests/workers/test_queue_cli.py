@@ -229,7 +229,7 @@ def test_metrics_has_every_family_and_at_most_200_keys(place: Path) -> None:
         (["queue", "explain", "nothing", "1"], 1, "no queue"),
         (["fire", "incoming-review-tusk", "--config", "producer/harn.toml"], 1, "did you mean"),
         ([*FIRE, "--payload", "{"], 1, "--payload is not JSON"),
-        ([*FIRE, "--payload", "NaN"], 1, "--payload is not JSON: it knows no NaN"),
+        ([*FIRE, "--payload", "NaN"], 1, "--payload is not JSON: JSON has no NaN"),
         ([*FIRE, "--payload", "@latin.json"], 1, "--payload is not JSON"),
         ([*FIRE, "--tenant", "a\nb"], 1, "tenant_id='a\\nb' is not accepted"),
         (["queue", "drain", "triage", "--claim-ttl", "5"], 2, "a duration with its unit"),

@@ -25,7 +25,7 @@ MUTANTS = (
     Mutant(
         "permit-queue-head-that-left-still-blocks",
         "sync/permit_queue.py",
-        "            self.serve(now)  # it may have held back those behind it",
+        "            self.serve(now)  # it may have blocked smaller requests behind it",
         "            pass",
         ("sync/test_permits.py::test_a_timed_out_head_lets_those_behind_it_pass",),
         "a large request that gave up holds back the small ones behind it",

@@ -1,13 +1,13 @@
 """The command line: how each run of a command starts and ends.
 
-Data goes to stdout, everything else to stderr; a failure is one line and an exit code (1: it
-could not be done, 2: wrong usage, 130: interrupted, 143: stopped by SIGTERM). Even click is
-imported only when there is something for it to do, so that `harn --version` starts at once.
+Data goes to stdout, everything else to stderr; a failure is one line and an exit code (1: the
+command failed, 2: wrong usage, 130: interrupted, 143: stopped by SIGTERM). Even click is imported
+only when it is needed, so that `harn --version` starts at once.
 
 commands.py       the tree of commands, each imported when it is called
-target.py         which manifest and which store a command is about
+target.py         which manifest and which store a command uses
 store_choice.py   which store: --storage, HARN_STORAGE or the state directory
-ask_service.py    a verb done by the running service, or else here
+ask_service.py    run a verb in the running service, or else in this process
 stoppable.py      how a signal ends a command
 command_log.py    what a command logs
 output.py         JSON or text, and never a terminal's escapes
@@ -16,7 +16,7 @@ orchestrator.py   `harn orchestrator`: check.py, serve.py, fire.py, queue.py wit
 log.py            `harn log`; ratelimit.py, `harn ratelimit`; top.py, `harn top`
 demo/             `harn demo`
 doctor.py         `harn doctor`; completion.py, `harn completion`
-lint.py           `harn lint`; lint_rules.py, what it looks for
+lint.py           `harn lint`; lint_rules.py, what it reports
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and leave the process with its exit code."""
+    """Run the command line and exit with its exit code."""
     try:
         code = invoke(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:  # while it was still importing
@@ -74,7 +74,7 @@ def _invoke(argv: Sequence[str]) -> int:
             raise
         return _fail(STOPPED[stopped.code], int(stopped.code or 0))
     except BrokenPipeError:
-        # The reader of our output has gone: there is nothing to say, and nothing reads it.
+        # The reader of our output has ended, so a message would reach no reader.
         sys.stderr.close()
         return 1
     except HarnError as error:
@@ -83,8 +83,8 @@ def _invoke(argv: Sequence[str]) -> int:
         return _missing(error)
     except PermissionError as error:
         return _fail(
-            f"no permission for {error.filename or 'a file'}; let this user in, or choose another "
-            "directory with --state-dir or HARN_STATE_DIR",
+            f"no permission for {error.filename or 'a file'}; give this user access, or choose "
+            "another directory with --state-dir or HARN_STATE_DIR",
             1,
         )
     except OSError as error:
@@ -98,7 +98,7 @@ def _usage(error: click.UsageError, argv: Sequence[str]) -> str:
 
     where = error.ctx.command_path if error.ctx else "harn"
     text = error.format_message()
-    for word in argv:  # click repeats what it does not understand, and that may be a URL
+    for word in argv:  # click repeats wrong words, and one may be a URL with a password
         text = text.replace(word, mask(word))
     return f"{' '.join(text.split())} (see `{where} --help`)"
 

@@ -1,7 +1,7 @@
-"""A verb of the orchestrator, done by the service that owns the state directory, or else here.
+"""Run a verb of the orchestrator in the service that owns the state directory, or else here.
 
-A running service has the manifest's pools and gates in its memory: work that a command started
-beside it would not share them. So the command asks the service, says so, and shows its answer.
+A running service has the manifest's pools in its memory: work in the command's own process would
+not share them. So the command asks the service, says so, and shows its answer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from harn.storage import Store
 from harn.storage.log import list_topics
 
 SILENT_FOR = 30.0
-"""Seconds after which a service that sends no line of progress is given up."""
+"""Seconds without a line of progress after which the command stops waiting for the service."""
 LINES = "application/x-ndjson"
 
 work_option = click.option(
@@ -41,7 +41,7 @@ work_option = click.option(
     type=DURATION,
     default="30s",
     show_default=True,
-    help="How long the pool tasks that this causes may take to end.",
+    help="How long the pool tasks that this causes may take.",
 )
 
 
@@ -57,12 +57,12 @@ def operate(
     here: bool = False,
     needs_manifest: bool = True,
 ) -> dict[str, Any]:
-    """Have the verb *name* done with *options*, and return its document.
+    """Run the verb *name* with *options*, and return its document.
 
-    Without a service it is done here: *wanted* are the triggers that it needs, *may_make* says
-    whether a store may be made for it, *check* looks at the manifest before, and *stop* says what
-    a signal does, which cancels it otherwise. With *here* it is done here in any case. A verb that
-    needs the store only has no use for a manifest: *needs_manifest* says so.
+    Without a service, or with *here*, it runs in this process: *wanted* are the triggers that it
+    needs, *may_make* says whether a store may be created, *check* is called with the manifest
+    first, and *stop* says what a signal does (by default it cancels). A verb that uses only the
+    store is called without *needs_manifest*.
     """
     asked = verb(name)
     document = None if here else ask_service(target, asked, options)
@@ -77,7 +77,8 @@ def operate(
         target.check_config()
 
     async def work(runtime: Runtime) -> dict[str, Any]:
-        await runtime.service(Store).run(list_topics, write=False)  # a store out of reach: one line
+        # Read first: a store that cannot be reached is one line, not an error of each trigger.
+        await runtime.service(Store).run(list_topics, write=False)
         service = Service(runtime, path)
         if needs_manifest:
             await service.start_by_hand(wanted)
@@ -93,14 +94,14 @@ def operate(
 
 
 class CommandStop:
-    """What a signal does to a command that ends in order *within* seconds."""
+    """What a signal does to a command that stops in order *within* seconds."""
 
     def __init__(self, within: float) -> None:
         self.stopping = Stopping(within, self.ask, ends_process=True)
         self.service: Service | None = None
 
     def watch(self, service: Service) -> None:
-        """Stop *service* from now on. To be called on the event loop."""
+        """Let signals stop *service* from now on. Call it on the event loop."""
         self.service = service
         self.stopping.at_give_up(self.give_up)
 
@@ -109,7 +110,7 @@ class CommandStop:
         raise NotImplementedError
 
     def give_up(self) -> None:
-        """Wait no longer, at the next signal or at the timeout."""
+        """Stop waiting, at the second signal or at the timeout."""
         raise NotImplementedError
 
 
@@ -139,7 +140,7 @@ class StoppedAsking(click.ClickException):
 
 
 def _check_same(target: CommandTarget, storage: str | None, about: dict[str, Any]) -> None:
-    """Refuse to ask a service that runs another manifest, or on another store, than was named."""
+    """Raise if the service runs another manifest, or uses another store, than was named."""
     if target.config is not None:
         named = target.config / "harn.toml" if target.config.is_dir() else target.config
         if str(named.resolve()) != about["manifest"]:
@@ -177,19 +178,19 @@ def _answer(service: _Connection, directory: Path, asked: Verb, options: Options
     except TimeoutError:
         raise HarnError(
             f"the service on {directory} has not answered for {SILENT_FOR:.0f} s; "
-            "what was asked for may still be done"
+            "it may still do what it was asked"
         ) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise HarnError(
             f"the service on {directory} ended before it answered ({type(error).__name__}); "
-            "what it had taken in goes on when it runs again"
+            "events that it has accepted are dispatched when it runs again"
         ) from None
     finally:
         line.end()
 
 
 def _result(response: http.client.HTTPResponse, line: LiveLine) -> dict[str, Any]:
-    """Read lines of progress, then the one that tells the end."""
+    """Read the lines of progress, then the last line with the result."""
     record: dict[str, Any] = {}
     for text in response:
         record = json.loads(text)
@@ -204,5 +205,5 @@ def _result(response: http.client.HTTPResponse, line: LiveLine) -> dict[str, Any
 
 
 def work_text(work: dict[str, Any]) -> str:
-    """Say in one sentence what became of the pool tasks that a command caused."""
+    """Return one sentence about the pool tasks that a command caused."""
     return str(work.get("reason") or WorkDone(work["completed"]))

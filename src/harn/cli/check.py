@@ -1,4 +1,4 @@
-"""`harn orchestrator check`: is this manifest right? Every mistake, its place, a way out."""
+"""`harn orchestrator check`: report every mistake in a manifest, with its place and a fix."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from harn.orchestrator import (
 @click.option("--schema", is_flag=True, help="Print the manifest's JSON Schema, for editors.")
 @common
 def check(target: CommandTarget, schema: bool) -> int:
-    """Check a manifest: its tables, its handlers, and what keeps it from being served.
+    """Check a manifest: its tables, its handlers, and whether it can be served.
 
-    Exits with 1 when there is a mistake. Handlers are imported; secrets are not read.
+    Exits with 1 if there is a mistake. Handlers are imported; secrets are not read.
     """
     if schema:
         say(to_json(manifest_schema(), indent=2))
@@ -49,7 +49,7 @@ def check(target: CommandTarget, schema: bool) -> int:
 
 
 def _notes(triggers: Sequence[ManifestTrigger]) -> Iterator[str]:
-    """Say what keeps a trigger from being served."""
+    """Yield why a trigger cannot be served."""
     for trigger in triggers:
         if (why := unservable(trigger)) is not None:
             yield f"triggers[{trigger.number}] ({trigger.id}): {why}"

@@ -50,7 +50,7 @@ class LazyGroup(click.Group):
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     lazy={
-        "demo": ("harn.cli.demo:demo", "See the main job done, in under a minute."),
+        "demo": ("harn.cli.demo:demo", "Watch fair scheduling at work, in under a minute."),
         "doctor": ("harn.cli.doctor:doctor", "Check what this machine has."),
         "orchestrator": (
             "harn.cli.orchestrator:orchestrator",
@@ -58,7 +58,7 @@ class LazyGroup(click.Group):
         ),
         "top": ("harn.cli.top:top", "Watch pools, queues, limits and failures, live."),
         "lint": ("harn.cli.lint:lint", "Find owned handles that escape (HARN-OWN-003)."),
-        "ratelimit": ("harn.cli.ratelimit:ratelimit", "Look at rate limits."),
+        "ratelimit": ("harn.cli.ratelimit:ratelimit", "Show rate limits."),
         "log": ("harn.cli.log:log", "Verify, rebuild, move, follow and trim the event log."),
         "completion": ("harn.cli.completion:completion", "Print a shell's completion script."),
     },
@@ -66,5 +66,5 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="harn", message="%(prog)s %(version)s")
 @click.pass_context
 def harn(ctx: click.Context) -> None:
-    """Orchestrate agents, and any work that waits."""
+    """Orchestrate agents and other work."""
     ctx.with_resource(command_log(ctx))

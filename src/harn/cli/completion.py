@@ -1,4 +1,4 @@
-"""`harn completion`: the script that makes a shell complete our commands."""
+"""`harn completion`: print the script that makes a shell complete harn's commands."""
 
 from __future__ import annotations
 

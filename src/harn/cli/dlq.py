@@ -1,4 +1,4 @@
-"""`harn orchestrator dlq`, `inspect` and `replay`: what went wrong, and once more."""
+"""`harn orchestrator dlq`, `inspect` and `replay`: show what failed, and dispatch it again."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from harn.triggers import DeadLetters
 @click.command()
 @common
 @click.option("--list", "list_", is_flag=True, help="List dead letters, the default.")
-@click.option("--replay", "replay_id", metavar="ID", help="Dispatch a dead letter once more.")
-@click.option("--discard", "discard_id", metavar="ID", help="Set a dead letter aside for good.")
+@click.option("--replay", "replay_id", metavar="ID", help="Dispatch a dead letter again.")
+@click.option("--discard", "discard_id", metavar="ID", help="Discard a dead letter.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True)
 @work_option
 def dlq(
@@ -33,8 +33,8 @@ def dlq(
 ) -> int:
     """List the dead letters, replay one, or discard one.
 
-    A letter is resolved when its work has ended well: the dispatch, and the pool tasks that it
-    causes, within --shutdown-timeout. A job that code enqueued is made ready again.
+    A letter is resolved if its dispatch succeeds and the pool tasks that this causes complete
+    within --shutdown-timeout. A job that code enqueued is made ready again.
     """
     if sum((list_, replay_id is not None, discard_id is not None)) > 1:
         raise click.UsageError("--list, --replay and --discard exclude each other")
@@ -95,7 +95,7 @@ def _letters(found: dict[str, Any]) -> str:
 def replay(
     target: CommandTarget, event_id: str, binding_id: str | None, shutdown_timeout: float
 ) -> int:
-    """Dispatch an event once more, to the triggers that it went to.
+    """Dispatch an event again, to the triggers that it reached.
 
     Exits with 1 unless every dispatch succeeds and the pool tasks that it causes complete within
     --shutdown-timeout.
@@ -125,7 +125,7 @@ def _replay(
 
 
 def _mapping_line(mapping: dict[str, Any]) -> str:
-    """Say whether a replay mapped its event to the same place in a pool."""
+    """Return whether a replay has the same pool, key and priority as before."""
     before, now = mapping["before"], mapping["now"]
     if before is None:
         return f"mapping: task {now['task']} of pool {now['pool']}; there was none before"
@@ -144,7 +144,7 @@ def _handle_line(handle: dict[str, Any]) -> str:
 @click.command()
 @common
 def inspect(target: CommandTarget) -> int:
-    """Show the triggers, events under way, failing destinations and how many dead letters."""
+    """Show triggers, events under way, failing destinations and the number of dead letters."""
 
     async def work(runtime: Runtime) -> dict[str, Any]:
         return await inspection(runtime, target.config or DEFAULT_CONFIG)

@@ -1,4 +1,4 @@
-"""`harn doctor`: what this machine has, and what would stand in the way."""
+"""`harn doctor`: check what this machine has, and report problems with their fixes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EPOCH_MS = 1_735_689_600_000  # 2025-01-01: before this harn did not exist
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing looked at; *fix* says what to do unless all is well."""
+    """One check and its result; *fix* says what to do about a problem."""
 
     name: str
     status: Status
@@ -62,8 +62,8 @@ def doctor(state_dir: Path | None, storage: str | None, as_json: bool) -> int:
 
 
 def examine(state_dir: Path, storage: str | None) -> Iterator[Check]:
-    """Look at one thing after the other; a look that fails is a finding, not an error."""
-    looks: list[Callable[[], Iterator[Check]]] = [
+    """Yield the results of all checks; a check that fails is a result, not an error."""
+    checks: list[Callable[[], Iterator[Check]]] = [
         _python,
         _sqlite,
         lambda: _postgres(storage),
@@ -72,12 +72,12 @@ def examine(state_dir: Path, storage: str | None) -> Iterator[Check]:
         _clock,
         _extras,
     ]
-    for look in looks:
-        yield from look()
+    for check in checks:
+        yield from check()
 
 
 def _python() -> Iterator[Check]:
-    # An older Python cannot even install us, so there is nothing to refuse here.
+    # harn cannot be installed on an older Python, so there is nothing to check.
     text = f"{platform.python_implementation()} {platform.python_version()}, {sys.platform}"
     yield Check("python", "ok", text)
 
@@ -166,12 +166,12 @@ def _state_dir(path: Path) -> Iterator[Check]:
 
 
 def _files(state_dir: Path, storage: str | None) -> Iterator[Check]:
-    """Look at the store, the journals and the manifest here: others must not write to them."""
+    """Check the store, the journals and the manifest here: others must not write to them."""
     found = [Path("harn.toml")]
     if storage is not None and storage.startswith(("sqlite:", "file:")):
         from harn.storage import read_url
 
-        with suppress(HarnError):  # a bad URL is told by the command that uses it
+        with suppress(HarnError):  # the command that uses a bad URL reports it
             found.append(read_url(storage).path)
     if state_dir.is_dir():
         found += [each for each in sorted(state_dir.iterdir()) if not each.is_symlink()]

@@ -1,4 +1,4 @@
-"""`harn orchestrator fire`: one event for one trigger of the manifest, by hand."""
+"""`harn orchestrator fire`: dispatch one event to one trigger of the manifest."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ SHOWN = (
 
 @click.command()
 @click.argument("trigger")
-@click.option("--payload", help="JSON, or @FILE that holds it.")
-@click.option("--tenant", help="The tenant on whose behalf.")
+@click.option("--payload", help="JSON, or @FILE with JSON in it.")
+@click.option("--tenant", help="The tenant of the event.")
 @work_option
 @common
 def fire(
@@ -35,9 +35,9 @@ def fire(
     tenant: str | None,
     shutdown_timeout: float,
 ) -> int:
-    """Fire TRIGGER and wait for what becomes of it and of the pool tasks that it causes.
+    """Fire TRIGGER and wait for its handler and for the pool tasks that it causes.
 
-    Exits with 1 if it ends in the dead letters, or if a pool task does not complete within
+    Exits with 1 if the event becomes a dead letter, or if a pool task does not complete within
     --shutdown-timeout.
     """
     options = Fire(
@@ -56,7 +56,7 @@ def fire(
 
 
 def _check_known(trigger: str, manifest: Manifest) -> None:
-    """Refuse a trigger that is not in the manifest, unless its setup may register it."""
+    """Raise if the manifest has no such trigger; with a setup, the setup may register it."""
     known = [each.id for each in manifest.triggers]
     if manifest.setup is None and trigger not in known:
         near = did_you_mean(trigger, known)
@@ -82,7 +82,7 @@ def _payload(text: str | None) -> Any:
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"it knows no {name}")
+    raise ValueError(f"JSON has no {name}")
 
 
 def _shown(document: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`harn lint`: owned handles that leave their function unannounced."""
+"""`harn lint`: report owned handles that are returned without `-> Owned[...]`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SKIPPED = {"__pycache__", "node_modules", "build", "dist", "venv"}
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A file that could not be looked at, and why."""
+    """A file that could not be checked, and why."""
 
     path: str
     reason: str
@@ -27,10 +27,10 @@ class Unreadable:
 @click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @json_flag
 def lint(paths: tuple[Path, ...], as_json: bool) -> int:
-    """Look for owned handles that are returned without `-> Owned[...]` (HARN-OWN-003).
+    """Report owned handles that are returned without `-> Owned[...]` (HARN-OWN-003).
 
-    PATHS are Python files, or directories whose Python files are all looked at. Exit code 1 means
-    that something was found or could not be read.
+    PATHS are Python files, or directories whose Python files are all checked. Exits with 1 if
+    there is a finding or a file that cannot be read.
     """
     findings: list[Finding] = []
     unreadable: list[Unreadable] = []
@@ -76,5 +76,5 @@ def _render(findings: list[Finding], unreadable: list[Unreadable], files: int) -
         lines += [f"{where}: {found.code} {found.reason}", f"    fix: {found.fix}"]
     lines += [f"{one_line(each.path)}: cannot be read: {each.reason}" for each in unreadable]
     total = len(findings) + len(unreadable)
-    lines.append(f"{files} file(s) looked at, {total or 'nothing'} to report")
+    lines.append(f"{files} file(s) checked, {total or 'nothing'} to report")
     return "\n".join(lines)

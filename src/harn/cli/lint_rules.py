@@ -1,9 +1,9 @@
-"""What `harn lint` looks for: an owned handle that leaves its function unannounced (HARN-OWN-003).
+"""What `harn lint` reports: an owned handle returned without `-> Owned[...]` (HARN-OWN-003).
 
-A binding is owned when it is annotated `Owned[...]` or made by `owned(...)`; a plain copy of one is
-owned too. Returning it hands out something that will be closed when the block ends, unless the
-function says with `-> Owned[...]` that ownership moves to the caller. The analysis is pure syntax,
-reads the file from top to bottom, and prefers silence to a false report.
+A variable is owned if it is annotated `Owned[...]` or made by `owned(...)`; a plain copy of one is
+owned too. A function that returns it returns a handle that is closed when the block ends, unless
+`-> Owned[...]` says that the caller becomes the owner. The analysis reads only the syntax, from top
+to bottom. In doubt it reports nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class Finding(Record):
-    """One owned binding that escapes: where, why, and what to do. Columns count from 1."""
+    """One owned variable that is returned: where, why, and the fix. Columns count from 1."""
 
     path: str
     line: int
@@ -33,7 +33,7 @@ class Finding(Record):
 
 
 def check_source(source: str | bytes, path: str = "<source>") -> list[Finding]:
-    """Return what is to be said about *source*; a `SyntaxError` if it is no Python.
+    """Return the findings in *source*; raise `SyntaxError` if it is not Python.
 
     >>> for finding in check_source('''
     ... from harn import Owned, channel
@@ -62,7 +62,7 @@ def _silenced(lines: list[str], line: int) -> bool:
 
 
 class Names:
-    """By which names a module knows `Owned`, `owned`, `disown` and `drop`."""
+    """The names that a module uses for `Owned`, `owned`, `disown` and `drop`."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._known: dict[str, str] = {}
@@ -84,7 +84,7 @@ class Names:
                 self._known[alias.asname or name] = name
 
     def _learn_alias(self, statement: ast.stmt) -> None:
-        # `Log = Owned[Channel]` at the top makes `Log` as good as `Owned`.
+        # After `Log = Owned[Channel]` at the top, `Log` means `Owned` too.
         value = getattr(statement, "value", None)
         if isinstance(statement, ast.Assign) and isinstance(value, ast.Subscript):
             if self.mentions_owned(value):
@@ -95,7 +95,7 @@ class Names:
             self._known[statement.name.id] = "Owned"  # type: ignore[attr-defined]
 
     def meaning(self, node: ast.AST | None) -> str | None:
-        """Return which of the four names *node* is, if any."""
+        """Return which of the four names *node* means, if any."""
         if isinstance(node, ast.Name):
             return self._known.get(node.id)
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) in self._modules:
@@ -103,7 +103,7 @@ class Names:
         return None
 
     def mentions_owned(self, annotation: ast.AST | None) -> bool:
-        """Tell whether `Owned` occurs anywhere in *annotation*, quoted parts included."""
+        """Tell whether `Owned` occurs anywhere in *annotation*, also inside quotes."""
         if annotation is None:
             return False
         for node in ast.walk(annotation):
@@ -140,8 +140,8 @@ def _escapes(function: Function, names: Names, path: str) -> Iterator[Finding]:
 
 
 def _finding(function: Function, name: ast.Name, path: str) -> Finding:
-    told = f"'-> {ast.unparse(function.returns)}'" if function.returns is not None else None
-    returns = f"returns it as {told}" if told else "returns it without '-> Owned[...]'"
+    given = f"'-> {ast.unparse(function.returns)}'" if function.returns is not None else None
+    returns = f"returns it as {given}" if given else "returns it without '-> Owned[...]'"
     return Finding(
         path=path,
         line=name.lineno,
@@ -159,7 +159,7 @@ def _arguments(arguments: ast.arguments) -> list[ast.arg]:
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of a function in order, blocks opened, inner functions left out."""
+    """Yield the statements of a function in order, also inside blocks, not in inner functions."""
     for statement in body:
         if isinstance(statement, Function | ast.ClassDef):
             continue
@@ -171,7 +171,7 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _follow(statement: ast.stmt, names: Names, owned: set[str], declared: set[str]) -> None:
-    """Note what *statement* makes owned, and what it gives away."""
+    """Note what *statement* makes owned, and what it disowns or drops."""
     if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
         if names.mentions_owned(statement.annotation):
             owned.add(statement.target.id)
@@ -204,14 +204,14 @@ def _bind(
 
 
 def _own_expressions(statement: ast.stmt) -> Iterator[ast.AST]:
-    """Walk the expressions of *statement* itself, not those of the statements inside it."""
+    """Yield the expressions of *statement* itself, not those of the statements inside it."""
     for child in ast.iter_child_nodes(statement):
         if isinstance(child, ast.expr | ast.withitem):
             yield from ast.walk(child)
 
 
 def _returned(value: ast.expr | None, owned: set[str]) -> Iterator[ast.Name]:
-    """Yield the owned names that *value* hands out, looking into displays and choices."""
+    """Yield the owned names in *value*, also inside lists, dicts and conditional expressions."""
     if isinstance(value, ast.Name):
         if value.id in owned:
             yield value

@@ -1,4 +1,4 @@
-"""`harn log`: look after the event log and the indexes beside it."""
+"""`harn log`: verify, rebuild, export, import, follow and trim the event log."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CHUNK = 2000
 
 
 def store_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say which store a command is about."""
+    """Add the options that choose the store."""
     command = click.option(
         "--state-dir", type=click.Path(path_type=Path), help="Directory that holds the store."
     )(command)
@@ -46,16 +46,16 @@ def store_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group()
 def log() -> None:
-    """Look after the event log: verify, rebuild, export, import, follow, trim."""
+    """Verify, rebuild, export, import, follow and trim the event log."""
 
 
 @log.command()
 @store_options
 @json_flag
 def verify(storage: str | None, state_dir: Path | None, as_json: bool) -> int:
-    """Read every record, fold the log and compare it with the indexes.
+    """Read every record, fold the log and compare the result with the indexes.
 
-    Exits with 1 when anything is damaged or differs. Nothing is written or mended. Writers wait
+    Exits with 1 if anything is damaged or differs. Nothing is written or repaired. Writers wait
     while the indexes are compared.
     """
 
@@ -111,7 +111,7 @@ async def _checked(store: Store) -> list[str]:
 @store_options
 @json_flag
 def rebuild(storage: str | None, state_dir: Path | None, as_json: bool) -> int:
-    """Fold the log and put the result in the indexes' place. Writers wait meanwhile."""
+    """Fold the log and replace the indexes with the result. Writers wait meanwhile."""
 
     async def work(runtime: Runtime) -> dict[str, int]:
         show = _Progress("records folded")
@@ -138,7 +138,7 @@ def rebuild(storage: str | None, state_dir: Path | None, as_json: bool) -> int:
 def export_(target: Path, storage: str | None, state_dir: Path | None, as_json: bool) -> int:
     """Write every record to the file TARGET (or `-`) as JSON lines.
 
-    A record that cannot be read is left out and told on stderr, and the exit code is 1.
+    A record that cannot be read is left out and reported on stderr, and the exit code is 1.
     """
     damaged: list[Damaged] = []
 
@@ -164,21 +164,21 @@ def export_(target: Path, storage: str | None, state_dir: Path | None, as_json: 
 
 @log.command("import")
 @click.argument("source")
-@click.option("--resume", is_flag=True, help="Go on with an import that was interrupted.")
+@click.option("--resume", is_flag=True, help="Continue an import that was interrupted.")
 @store_options
 @json_flag
 def import_(
     source: str, resume: bool, storage: str | None, state_dir: Path | None, as_json: bool
 ) -> int:
-    """Take in SOURCE: a file that `export` wrote, `-`, or another store's URL.
+    """Import SOURCE: a file that `export` wrote, `-` for stdin, or another store's URL.
 
-    Offsets stay as they were; the indexes are rebuilt at the end. Moving a log from SQLite to
+    Offsets do not change; the indexes are rebuilt at the end. To move a log from SQLite to
     PostgreSQL: harn log import sqlite:///events.sqlite --storage postgresql://...
     """
 
     async def work(runtime: Runtime) -> Importer:
         store = runtime.service(Store)
-        importer, show = Importer(store, resume=resume), _Progress("records taken in")
+        importer, show = Importer(store, resume=resume), _Progress("records imported")
         async for lines in _chunks(_source(source)):
             await importer.feed(lines)
             show(importer.records)
@@ -191,7 +191,7 @@ def import_(
     emit(
         as_json,
         {"imported": done.records, "skipped": done.skipped},
-        lambda: f"{done.records} records taken in, {done.skipped} were here already",
+        lambda: f"{done.records} records imported, {done.skipped} were there already",
     )
     return 0
 
@@ -199,7 +199,7 @@ def import_(
 @log.command()
 @click.argument("topic")
 @click.option("--after", type=click.IntRange(min=0), help="Start after this offset, not now.")
-@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many records.")
+@click.option("--limit", type=click.IntRange(min=1), help="Stop after this many records.")
 @click.option("--follow/--no-follow", default=True, help="Wait for more, or stop at the end.")
 @store_options
 @json_flag
@@ -212,7 +212,7 @@ def tail(
     state_dir: Path | None,
     as_json: bool,
 ) -> int:
-    """Print the records of TOPIC as they come, one a line; with --json, each as JSON."""
+    """Print the records of TOPIC as they arrive, one per line; with --json, each as JSON."""
 
     async def work(runtime: Runtime) -> None:
         log, left = runtime.event_log, limit
@@ -231,9 +231,9 @@ def tail(
 
 @log.command()
 @click.argument("topic")
-@click.option("--keep", type=click.IntRange(min=0), help="Keep the newest so many.")
-@click.option("--older-than", type=DURATION, help="Remove what is older, such as 7d.")
-@click.option("--force", is_flag=True, help="Remove what is not settled or not read, too.")
+@click.option("--keep", type=click.IntRange(min=0), help="Keep this many of the newest records.")
+@click.option("--older-than", type=DURATION, help="Remove records older than this, such as 7d.")
+@click.option("--force", is_flag=True, help="Remove also what is not settled or not read.")
 @store_options
 @json_flag
 def trim(
@@ -245,9 +245,9 @@ def trim(
     state_dir: Path | None,
     as_json: bool,
 ) -> int:
-    """Remove old records of TOPIC, never what is not settled; offsets go on as before."""
+    """Remove old records of TOPIC that are settled; offsets continue as before."""
     if keep is None and older_than is None:
-        raise click.UsageError("say --keep or --older-than")
+        raise click.UsageError("give --keep or --older-than")
 
     async def work(runtime: Runtime) -> int:
         before = None if older_than is None else runtime.clock.now_ms() - round(older_than * 1000)
@@ -266,9 +266,9 @@ def _run(
     may_make: bool = False,
     only_read: bool = False,
 ) -> T:
-    """Run *work* on the store, which is there already unless the command *may_make* one.
+    """Run *work* on the store, which must exist unless the command *may_make* one.
 
-    With *only_read* nothing is written, not even to mend what a crash left.
+    With *only_read* nothing is written, not even to repair what a crash left.
     """
 
     async def main() -> T:
@@ -296,7 +296,7 @@ class _Progress:
             self._line.show(f"{count:,} {self._what}")
 
     def end(self) -> None:
-        """Leave the line."""
+        """End the line."""
         self._line.end()
 
 
@@ -330,7 +330,7 @@ async def _source(source: str) -> AsyncIterator[bytes]:
             yield line
         return
     if not os.path.isfile(source):  # noqa: ASYNC240 - nothing else waits in this process
-        raise StorageError(f"{mask(source)} is no file and no storage URL")
+        raise StorageError(f"{mask(source)} is neither a file nor a storage URL")
     with open(source, "rb") as lines:  # noqa: ASYNC230
         for line in lines:
             yield line
@@ -362,5 +362,5 @@ def _verified(found: dict[str, Any]) -> str:
         f"index {each['table']}: {each['kind']} {one_line(' '.join(each['row']))}"
         for each in found["differences"]
     ]
-    lines.append("all is well" if found["ok"] else "not well: restore a copy, or rebuild")
+    lines.append("ok" if found["ok"] else "damaged: restore a copy, or rebuild the indexes")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`harn orchestrator metrics`: the Prometheus text of what the store knows."""
+"""`harn orchestrator metrics`: print the metrics of the store as Prometheus text."""
 
 from __future__ import annotations
 

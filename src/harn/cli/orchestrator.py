@@ -1,4 +1,4 @@
-"""`harn orchestrator`: the commands around a manifest, each imported when it is called."""
+"""`harn orchestrator`: the commands for a manifest, each imported when it is called."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ DEFAULT_CONFIG = Path("harn.toml")
     cls=LazyGroup,
     lazy={
         "serve": ("harn.cli.serve:serve", "Run a manifest: triggers, queues, webhooks."),
-        "check": ("harn.cli.check:check", "Check a manifest; tell every mistake."),
+        "check": ("harn.cli.check:check", "Check a manifest; report every mistake."),
         "fire": ("harn.cli.fire:fire", "Fire one trigger by hand."),
         "queue": ("harn.cli.queue:queue", "List, drain and purge worker queues."),
-        "reload": ("harn.cli.reload:reload", "Have the running service read its manifest again."),
-        "inspect": ("harn.cli.dlq:inspect", "Show triggers, what is under way, and what failed."),
+        "reload": ("harn.cli.reload:reload", "Let the running service read its manifest again."),
+        "inspect": ("harn.cli.dlq:inspect", "Show triggers, events under way, and failures."),
         "dlq": ("harn.cli.dlq:dlq", "List, replay or discard dead letters."),
-        "replay": ("harn.cli.dlq:replay", "Dispatch an event once more."),
+        "replay": ("harn.cli.dlq:replay", "Dispatch an event again."),
         "metrics": ("harn.cli.metrics:metrics", "Print the Prometheus text."),
     },
 )

@@ -1,4 +1,4 @@
-"""What commands print: one JSON document, or text for people; and never a terminal's escapes."""
+"""What commands print: one JSON document, or text; terminal escapes in it are made harmless."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from harn.escaping import on_lines, one_line, to_json
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print *text* on lines of its own; nothing in it is obeyed by a terminal.
+    """Print *text* with its control characters escaped, so that a terminal obeys none.
 
-    Names and errors that must stay on one line have been through `one_line` before.
+    A name or an error that must stay on one line goes through `one_line` first.
     """
     click.echo(on_lines(text), err=err)
 
@@ -24,7 +24,7 @@ def say(text: str, *, err: bool = False) -> None:
 def emit(as_json: bool, document: Any, render: Callable[[], str], note: str | None = None) -> None:
     """Print *document* as one JSON document, or else the text that *render* makes.
 
-    A *note* is a line of its own below the text, and a key of the document.
+    A *note* is an extra line below the text, and a key of the document.
     """
     if as_json:
         document = document if note is None else {**document, "note": note}
@@ -34,7 +34,7 @@ def emit(as_json: bool, document: Any, render: Callable[[], str], note: str | No
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Lay *rows* out in columns under *headings*; numbers to the right."""
+    """Return *rows* in columns under *headings*; numbers are right-aligned."""
     cells = [[one_line(str(value)) for value in row] for row in rows]
     widths = [
         max(len(heading), *(len(row[i]) for row in cells), 0) if cells else len(heading)
@@ -55,30 +55,30 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def indented(text: str | None) -> list[str]:
-    """Return the lines of a traceback for people; none without one."""
+    """Return the indented lines of a traceback; none without one."""
     return [f"    {one_line(line)}" for line in (text or "").splitlines()]
 
 
 def on_terminal() -> bool:
-    """Tell whether progress may be shown: only on stderr, and only to a person."""
+    """Tell whether progress may be shown: only if stderr is a terminal."""
     return sys.stderr.isatty()
 
 
 class LiveLine:
-    """A line on a terminal's stderr that is written over; silent elsewhere."""
+    """A line on stderr that is overwritten, if stderr is a terminal; silent otherwise."""
 
     def __init__(self) -> None:
         self._on = on_terminal()
         self._written = False
 
     def show(self, text: str) -> None:
-        """Write *text* in the place of what stood there."""
+        """Replace the line with *text*."""
         if self._on:
             click.echo(f"\r{one_line(text)} ", err=True, nl=False)
             self._written = True
 
     def end(self) -> None:
-        """Leave the line."""
+        """End the line."""
         if self._written:
             click.echo("", err=True)
 
@@ -91,7 +91,7 @@ class DurationFlag(click.ParamType[float]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Read *value*, or fail as wrong usage."""
+        """Read *value*; a wrong one is a usage error."""
         if isinstance(value, float):
             return value
         try:
@@ -106,6 +106,6 @@ json_flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON
 
 
 def fail_line(what: str, more: int = 0) -> None:
-    """Say on stderr, in one line, why the exit code is 1."""
+    """Print on stderr, in one line, why the exit code is 1."""
     others = f" (and {more} more)" if more else ""
     say(f"error: {one_line(what)}{others}", err=True)

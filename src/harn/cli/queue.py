@@ -1,4 +1,4 @@
-"""`harn orchestrator queue`: what is queued, draining it by hand, purging it, explaining it."""
+"""`harn orchestrator queue`: list worker queues, drain or purge one, explain a job."""
 
 from __future__ import annotations
 
@@ -123,13 +123,13 @@ def drain(
     wait: bool,
     shutdown_timeout: float,
 ) -> int:
-    """Claim the jobs of QUEUE and run what the manifest says for their triggers.
+    """Claim the jobs of QUEUE and run the manifest's handlers for them.
 
-    A job is acked when the pool tasks that it causes have completed; it is not, and the exit code
-    is 1, if one fails or has not ended --shutdown-timeout after its handler.
+    A job is acked when the pool tasks that it causes have completed. It is not acked, and the exit
+    code is 1, if one fails or has not ended --shutdown-timeout after its handler.
 
-    SIGTERM claims no more, lets handlers finish within --shutdown-timeout, gives back the rest
-    and exits with 0; a second signal gives them back at once.
+    After SIGTERM no more jobs are claimed, handlers may finish within --shutdown-timeout, the other
+    jobs are released, and the exit code is 0. A second signal releases them at once.
     """
     if wait:
         log_as_service()
@@ -147,7 +147,7 @@ def drain(
         options,
         wanted=(),
         stop=DrainStop(shutdown_timeout),
-        # A consumer that waits for more is one of its own beside those of the service.
+        # With --wait this process is a consumer beside those of the service.
         here=wait,
     )
     note = report.pop("note", None)
@@ -176,32 +176,32 @@ def _reported(report: dict[str, Any]) -> str:
 
 
 class DrainStop(CommandStop):
-    """Turns the first signal into a stop, and the next, or the timeout, into giving up."""
+    """The first signal stops the claims; the second one, or the timeout, releases the jobs."""
 
     def ask(self) -> None:
         """Claim no more; a command that has claimed nothing is cancelled."""
         if self.service is None or not self.service.stop_consumers():
             self.stopping.cancel()
         elif on_terminal():
-            say("\nfinishing what is under way; again gives it back at once", err=True)
+            say("\nfinishing the running jobs; press again to release them at once", err=True)
 
     def give_up(self) -> None:
-        """Give back the jobs."""
+        """Release the jobs."""
         if self.service is not None:
             self.service.give_up_consumers()
 
 
 @queue.command()
 @click.argument("name", metavar="QUEUE")
-@click.option("--confirm", is_flag=True, help="Yes, take the ready jobs away.")
+@click.option("--confirm", is_flag=True, help="Confirm that the jobs are to be removed.")
 @click.option("--reason", default="manual purge", show_default=True)
 @common
 def purge(target: CommandTarget, name: str, confirm: bool, reason: str) -> int:
-    """Take away every ready and scheduled job of QUEUE; jobs in flight stay."""
+    """Remove every ready and scheduled job of QUEUE; jobs in flight stay."""
     target.check_config()
     check_queue_name(name)
     if not confirm:
-        raise HarnError(f"purging queue {name!r} takes its jobs away for good; add --confirm")
+        raise HarnError(f"purging queue {name!r} removes its jobs forever; add --confirm")
 
     async def work(runtime: Runtime) -> dict[str, Any]:
         found = WorkerQueue(runtime, name, None)

@@ -1,4 +1,4 @@
-"""`harn ratelimit`: look at the buckets of the limiter."""
+"""`harn ratelimit`: show the buckets of the limiter."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILES = ("rate-limits.sqlite", "llm-rate-limits.sqlite")
 
 @click.group()
 def ratelimit() -> None:
-    """Look at rate limits."""
+    """Show rate limits."""
 
 
 @ratelimit.command("ls")
@@ -38,7 +38,7 @@ def ls(
     everything: bool,
     as_json: bool,
 ) -> int:
-    """List buckets: use, every rule in force, who waits, when the oldest reservation frees."""
+    """List buckets: use, rules, waiting callers, and when the oldest reservation expires."""
     urls = _stores(state_path, state_dir, storage)
     found = run_stoppable(lambda: _look(urls))
     shown = [bucket for bucket in found if everything or not bucket.is_idle]
@@ -48,7 +48,7 @@ def ls(
 
 
 def _stores(state_path: Path | None, state_dir: Path | None, storage: str | None) -> list[str]:
-    """Choose what to look at: the file named, PostgreSQL, or what is in the state directory."""
+    """Return the stores to read: the given file, PostgreSQL, or those in the state directory."""
     folder, url = usable_store(storage, state_dir)
     if state_path is not None:
         paths = [state_path]
@@ -76,7 +76,7 @@ def _render(buckets: list[BucketStatus]) -> str:
 
 
 def _rows(bucket: BucketStatus) -> Iterator[tuple[object, ...]]:
-    """Yield a row for the bucket, and a further one for each rule besides the longest window's."""
+    """Yield a row for the bucket with its first rule, and one for each further rule."""
     limit, window = ("", "") if not bucket.rules else _rule(bucket.rules[0])
     frees = "" if bucket.frees_in_ms is None else f"in {roughly(bucket.frees_in_ms)}"
     paused = bucket.paused_until or ""

@@ -17,9 +17,9 @@ from harn.orchestrator import Options, verb
 @click.command()
 @common
 def reload(target: CommandTarget) -> int:
-    """Have the service that runs on the state directory read its manifest again.
+    """Let the service that runs on the state directory read its manifest again.
 
-    A manifest with a mistake changes nothing, and is exit code 1.
+    With a mistake in the manifest nothing changes, and the exit code is 1.
     """
     document = ask_service(target, verb("reload"), Options())
     if document is None:

@@ -1,8 +1,8 @@
-"""`harn orchestrator serve`: a manifest, running until somebody stops it.
+"""`harn orchestrator serve`: run a manifest until a signal stops it.
 
-SIGTERM and SIGINT stop it: nothing more is taken in, what runs may finish within the grace time,
-the rest is given back, and the exit code is 0. A second signal does not wait. SIGHUP reads the
-manifest again. Signals count from the first moment, also while it starts.
+SIGTERM and SIGINT stop it: no more events are accepted, running work may finish within
+--shutdown-timeout, other work is released, and the exit code is 0. A second signal ends the wait.
+SIGHUP reads the manifest again. Signals work from the first moment, also during the start.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Serving:
         self._again = asyncio.Event()
 
     def main(self, open_runtime: Callable[[], Any]) -> int:
-        """Serve until a signal comes, and end in order."""
+        """Serve until a signal, then stop in order."""
         stopping = Stopping(self._within, self._stop.set, ends_process=True)
 
         async def inside() -> int:
@@ -113,8 +113,8 @@ class _Serving:
     async def _admit_operators(self, stack: Any, service: Any) -> Any:
         try:
             from harn.portal import AdminListening
-        except ImportError:  # only with --no-http: there is no server to answer with
-            logger.info("without the extra 'server' this service takes no requests of operators")
+        except ImportError:  # only with --no-http: there is no server for the admin socket
+            logger.info("without the extra 'server' this service accepts no operators' requests")
             return None
         return await stack.enter_async_context(AdminListening(service, self._within))
 
@@ -171,10 +171,10 @@ class _Serving:
         finally:
             loop.remove_signal_handler(signal.SIGHUP)
             if self._stop.is_set():
-                # We are on our way out: one more signal must not spoil the exit code.
+                # The process is about to exit: another signal must not change the exit code.
                 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def _tell(record: dict[str, Any]) -> None:
-    """Say on stderr, one JSON document a line, what happens to the service."""
+    """Print what happens to the service on stderr, one JSON document per line."""
     say(to_json(record), err=True)

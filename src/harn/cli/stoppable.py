@@ -1,8 +1,8 @@
-"""How a signal ends a command: it is cancelled, everything is closed, and one line says so.
+"""How a signal ends a command: it is cancelled, everything is closed, and one line reports it.
 
-Exit codes are 130 for Ctrl-C and 143 for SIGTERM. `serve`, `queue drain` and `top` are made to be
-stopped: they end in order at a signal, with exit code 0. A call that blocks, outside any event
-loop, is ended by `stoppable_call`.
+Exit codes are 130 for Ctrl-C and 143 for SIGTERM. `serve`, `queue drain` and `top` run until a
+signal: they stop in order, with exit code 0. `stoppable_call` ends a call that blocks outside of
+any event loop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 STOPPED: dict[object, str] = {130: "interrupted", 143: "stopped by SIGTERM"}
 """What is said of a command that a signal stopped, by its exit code."""
 STOP_WITHIN = 5.0
-"""Seconds that a command without a `--shutdown-timeout` of its own may take to end."""
+"""Seconds that a command without the option `--shutdown-timeout` may take to end."""
 
 
 def run_stoppable(
@@ -30,7 +30,7 @@ def run_stoppable(
     try:
         return (stopping or Stopping(STOP_WITHIN, ends_process=True)).run(main)
     except KeyboardInterrupt:
-        raise SystemExit(130) from None  # click would print an empty line for the other
+        raise SystemExit(130) from None  # for KeyboardInterrupt click would print an empty line
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Which store a command uses: `--storage`, else `HARN_STORAGE`, else SQLite in the state directory.
 
-Journals and limiter files live in the state directory in every case.
+Journals and limiter files are always in the state directory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harn.settings import Settings, allow_insecure_state
 
 
 def insecure_flag(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--allow-insecure-state`; it counts from the moment the command line is read."""
+    """Add `--allow-insecure-state`; it applies as soon as the command line is read."""
 
     def allow(_: click.Context, __: click.Parameter, wanted: bool) -> None:
         if wanted:
@@ -34,16 +34,16 @@ def insecure_flag(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def chosen_store(storage: str | None, state_dir: Path | None) -> tuple[Path, str | None]:
-    """Return the state directory and the storage URL; None stands for the directory's SQLite."""
+    """Return the state directory and the storage URL; None means SQLite in the directory."""
     settings = Settings.load()
     directory = settings.state_dir if state_dir is None else state_dir
     return directory, settings.storage if storage is None else storage
 
 
 def usable_store(storage: str | None, state_dir: Path | None) -> tuple[Path, str | None]:
-    """Return what `chosen_store` does; a state directory that cannot be one is an error.
+    """Return what `chosen_store` does; raise if the state directory cannot be a directory.
 
-    A file in its place would look like a directory that does not exist yet, and an empty store.
+    Without this check, a file in its place would look like an empty store.
     """
     directory, url = chosen_store(storage, state_dir)
     for place in (directory, *directory.parents):
@@ -58,6 +58,6 @@ def usable_store(storage: str | None, state_dir: Path | None) -> tuple[Path, str
 
 
 def runtime_for(storage: str | None, state_dir: Path | None) -> Runtime:
-    """Make the runtime that a command works in."""
+    """Return the runtime of a command."""
     directory, url = usable_store(storage, state_dir)
     return Runtime(state_dir=directory, storage=url)

@@ -1,4 +1,4 @@
-"""Which manifest and which store a command is about, and how it answers."""
+"""Which manifest and which store a command uses, and how it runs on them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CommandTarget:
-    """What the options of a command, and of the group around it, say."""
+    """The common options of a command and of its group."""
 
     config: Path | None = None
     state_dir: Path | None = None
@@ -32,7 +32,7 @@ class CommandTarget:
     as_json: bool = False
 
     def over(self, outer: CommandTarget | None) -> CommandTarget:
-        """Return this, with what it leaves open taken from *outer*."""
+        """Return this, with missing options taken from *outer*."""
         if outer is None:
             return self
         return CommandTarget(
@@ -43,16 +43,16 @@ class CommandTarget:
         )
 
     def manifest(self) -> Manifest:
-        """Read the manifest, `harn.toml` here unless another was named."""
+        """Read the manifest: `harn.toml` here, unless `--config` names another."""
         return read_manifest(self.config or DEFAULT_CONFIG)
 
     def check_config(self) -> None:
-        """Refuse a manifest that was named and cannot be used, though nothing needs it."""
+        """Raise if `--config` names a manifest that cannot be used, though it is not needed."""
         if self.config is not None:
             read_manifest(self.config)
 
     def check_state_dir(self) -> None:
-        """Refuse a state directory that cannot be one, in a command that needs no store."""
+        """Raise if the state directory cannot be one, in a command that needs no store."""
         usable_store(self.storage, self.state_dir)
 
     def run(
@@ -62,9 +62,9 @@ class CommandTarget:
         may_make: bool = True,
         stopping: Stopping | None = None,
     ) -> T:
-        """Run *work* in a runtime on the store, which is there already unless we *may_make* it.
+        """Run *work* in a runtime on the store, which must exist unless *may_make*.
 
-        A signal cancels it, unless *stopping* does something else.
+        A signal cancels it, unless *stopping* says otherwise.
         """
 
         async def inside() -> T:
@@ -76,9 +76,9 @@ class CommandTarget:
         return run_stoppable(inside, stopping)
 
     def look(self, work: Callable[[Runtime], Awaitable[T]]) -> tuple[T, str | None]:
-        """Run *work*, which only looks; where there is no store, on an empty one in memory.
+        """Run *work*, which only reads; without a store, on an empty one in memory.
 
-        Nothing is made. Returned beside what was found: a sentence if there was no store.
+        No store is created. Returns the result, and a sentence if there is no store.
         """
 
         async def inside() -> tuple[T, str | None]:
@@ -99,7 +99,7 @@ class CommandTarget:
 
 
 def common(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--config`, `--state-dir`, `--storage` and `--json`, gathered into one *target*."""
+    """Add `--config`, `--state-dir`, `--storage` and `--json`, as one argument *target*."""
 
     @click.option(
         "--config", "--manifest", type=click.Path(path_type=Path), help="The manifest, harn.toml."

@@ -1,7 +1,7 @@
-"""`harn top`: a live look at pools, queues, consumers, shares, limits, leases and failures.
+"""`harn top`: show pools, queues, consumers, shares, limits, leases and failures, live.
 
-It reads stores, journals and limiter files. A place where there is no store yet stays as it is. As
-with every look at a queue, claims that have run out are noted to have done so.
+It reads stores, journals and limiter files, and creates no store. As with every read of a queue,
+claims that have expired are recorded as expired.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ MOST_ROWS = 12
 @insecure_flag
 @click.option("--state-dir", type=click.Path(path_type=Path), help="Directory of the store.")
 @click.option("--storage", help="The store, such as postgresql://... or file:///dir.")
-@click.option("--once", is_flag=True, help="Look once and end.")
+@click.option("--once", is_flag=True, help="Print once and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document; needs --once.")
-@click.option("--every", type=DURATION, default="1s", show_default=True, help="Between two looks.")
+@click.option("--every", type=DURATION, default="1s", show_default=True, help="Time to refresh.")
 def top(
     state_dir: Path | None, storage: str | None, once: bool, as_json: bool, every: float
 ) -> int:
     """Watch pools, queues and shares, limits, leases, supervisors and recent failures."""
     if as_json and not once:
-        raise click.UsageError("--json prints one document: say --once too")
+        raise click.UsageError("--json prints one document: give --once too")
     if not once and not sys.stdout.isatty():
-        raise click.UsageError("this is no terminal: say --once, or --once --json")
+        raise click.UsageError("stdout is not a terminal: give --once, or --once --json")
     directory, url = usable_store(storage, state_dir)
     if (why := nothing_at(directory, url)) is not None:
         emit(as_json, {"store": None, "state_dir": str(directory), "note": why}, lambda: why)
         return 0
     if url is None and not (directory / "events.sqlite").is_file():
-        url = "memory://"  # journals and limits only: looking must not make a store
+        url = "memory://"  # only journals and limits are there: reading must not create a store
     if not once:
         return _live(directory, url, max(0.1, every))
 
@@ -67,7 +67,7 @@ def top(
 
 
 def nothing_at(directory: Path, url: str | None) -> str | None:
-    """Say what to do where there is no store to look at; None where there is one."""
+    """Return what to do if there is no store to read; None if there is one."""
     if url is None:
         path, what = directory / "events.sqlite", f"--state-dir {directory}"
         if path.is_file():
@@ -77,7 +77,7 @@ def nothing_at(directory: Path, url: str | None) -> str | None:
     else:
         place = read_url(url)
         if place.engine == "memory":
-            return "memory:// ends with its process: there is nothing to see from outside"
+            return "a memory:// store cannot be read from another process"
         if place.engine == "postgresql":
             return _no_schema(url)
         if place.path.exists():
@@ -99,7 +99,7 @@ def _no_schema(url: str) -> str | None:
 
 
 def _live(directory: Path, url: str | None, every: float) -> int:
-    """Show the tables until a signal comes: that is how one leaves them."""
+    """Show the tables until a signal ends the command."""
     stop = asyncio.Event()
     stopping = Stopping(STOP_WITHIN, stop.set, ends_process=True)
     return run_stoppable(lambda: _show(directory, url, every, stop), stopping)
@@ -116,7 +116,7 @@ async def _show(directory: Path, url: str | None, every: float, stop: asyncio.Ev
                 try:
                     found = earlier.compare(await overview(runtime, directory))
                     live.update(as_tables(found), refresh=True)
-                except HarnError as error:  # a store that is away may come back
+                except HarnError as error:  # a store that cannot be reached may come back
                     live.update(f"waiting: {one_line(str(error))}", refresh=True)
                 await _either(stop, sleep(every))
     return 0
@@ -134,13 +134,13 @@ async def _either(stop: asyncio.Event, pause: Any) -> None:
 
 
 class Earlier:
-    """What was served at the first look, so that shares are those of the time since."""
+    """The totals at the first read, so that shares are those since then."""
 
     def __init__(self) -> None:
         self._first: dict[str, dict[str, int]] = {}
 
     def compare(self, found: dict[str, Any]) -> dict[str, Any]:
-        """Return *found* with each queue's shares counted from the first look at it."""
+        """Return *found* with each queue's shares counted from its first read."""
         queues = []
         for queue in found["queues"]:
             totals = {each["key"]: each["selected_total"] for each in queue["shares"]}

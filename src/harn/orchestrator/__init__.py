@@ -1,4 +1,4 @@
-"""The orchestrator: a manifest in, triggers and queues running.
+"""The orchestrator: runs the triggers and worker queues of a manifest.
 
 manifest.py           harn.toml as frozen records
 manifest_triggers.py  its [[triggers]] tables
@@ -6,22 +6,22 @@ trigger_checks.py     the parts of such a table, checked one by one
 manifest_errors.py    mistakes in a manifest, each with its line
 manifest_schema.py    the JSON Schema of harn.toml, for editors
 exports.py            from `handlers::on_task` to a callable
-secret_names.py       where secrets are; their values are read at the start
-manifest_plan.py      a manifest made ready, before any of it is in force
+secret_names.py       the names of secrets; their values are read at the start
+manifest_plan.py      a manifest with its handlers and secrets, before it takes effect
 manifest_changes.py   what differs between two plans
-service.py            the composition root: start, reload, drain
-exposure.py           where it may listen
+service.py            the service: start, reload, drain
+exposure.py           which addresses it may listen on
 admin_verbs.py        what an operator may ask of a running service
-queue_verbs.py        what of that is about a queue and its jobs
-verb_options.py       what every verb is told
-admin_socket.py       the socket in the state directory, and who owns it
-finishing.py          waiting for the pool tasks that a dispatch caused
+queue_verbs.py        those verbs that are about a queue and its jobs
+verb_options.py       the options that all verbs share
+admin_socket.py       the socket in the state directory, and the lock of its owner
+finishing.py          wait for the pool tasks that a dispatch caused
 manifest_consumer.py  a worker queue's consumer for a manifest's handlers
-webhook_rules.py      what a request to a trigger says
-a2a_rules.py          what an A2A peer says, and the answer in its terms
+webhook_rules.py      checks and reads a request to a trigger
+a2a_rules.py          checks and answers an A2A call
 agent_card.py         the A2A agent card: what the hooks for agents offer
-intake.py             requests, checked and written down as events
-views/                what can be seen from outside: queues, jobs, triggers, everything
+intake.py             requests, checked and accepted as events
+views/                read-only views: queues, jobs, triggers, everything
 """
 
 from harn.orchestrator.admin_socket import SOCKET, AdminSocket, connect, own

@@ -1,9 +1,9 @@
-"""What an A2A peer sends to an `a2a-push` hook, and the answer in the protocol's own terms: pure.
+"""What an A2A peer sends to an `a2a-push` hook, and the answer that the protocol defines. Pure.
 
-A peer sends a JSON-RPC call, `SendMessage` of protocol 1.0 or `message/send` of 0.3, or a bare JSON
-object: a push notification of a task that it runs for us. A call is answered with a task whose id
-is the event's. Tasks are not followed afterwards: other calls are refused with the code that the
-protocol has for it.
+A peer sends a JSON-RPC call, `SendMessage` of protocol 1.0 or `message/send` of 0.3, or a plain
+JSON object: a push notification of a task that it runs for this service. The answer to a call is a
+task whose id is the event's. The state of that task cannot be asked for later: other calls are
+refused with the protocol's code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from harn.naming import has_controls
 PROVIDER = "a2a-push"
 RECEIVED = "a2a.task.received"
 NOTIFICATION_TOKEN = "x-a2a-notification-token"  # noqa: S105 - a header's name
-"""The header in which a push notification carries the token that its receiver chose."""
+"""The header of a push notification with the token that its receiver chose."""
 LONGEST_ID = 300
 
 BAD_REQUEST = -32600
@@ -32,7 +32,7 @@ NOT_OFFERED = -32004
 BAD_VERSION = -32009
 
 _VERSION = re.compile(r"(?:0\.3(?:\.[0-9]{1,9})?|1(?:\.[0-9]{1,9}){0,2})?", re.ASCII)
-"""Versions that are understood. None given means 0.3, as the protocol has it."""
+"""The supported versions. Without the header it is 0.3, as the protocol says."""
 _STREAMS = frozenset(("SendStreamingMessage", "SubscribeToTask", "message/stream"))
 _TASKS = frozenset(
     (
@@ -51,7 +51,7 @@ class _Refused(Exception):
 
 
 def refusal_of(payload: Any, version: str) -> dict[str, Any] | None:
-    """Return the error that answers a call which is not taken in; None for everything else.
+    """Return the error for a call that is not accepted; None for everything else.
 
     *version* is the header `A2A-Version`.
 
@@ -78,9 +78,9 @@ def refused_call(payload: Any, code: int, message: str) -> dict[str, Any]:
 
 
 def answer_to(payload: Mapping[str, Any], event_id: str | None) -> dict[str, Any]:
-    """Return the task that answers a call, in the terms of the call's version.
+    """Return the task that answers a call, in the format of the call's protocol version.
 
-    It is submitted, or without an event rejected: the trigger does not want such a message.
+    Its state is submitted; without an event it is rejected: the trigger does not match the message.
 
     >>> call = {"id": 7, "method": "message/send", "params": {"message": {"messageId": "m"}}}
     >>> answer_to(call, "evt")["result"]["status"]
@@ -88,7 +88,7 @@ def answer_to(payload: Mapping[str, Any], event_id: str | None) -> dict[str, Any
     """
     message = payload["params"]["message"]
     state = "submitted" if event_id is not None else "rejected"
-    id = event_id or digest("a2a", message["messageId"])  # the same for a resend
+    id = event_id or digest("a2a", message["messageId"])  # the same if it is sent again
     task: dict[str, Any] = {"id": id, "contextId": message.get("contextId") or id}
     if payload.get("method") == "message/send":
         result = {**task, "kind": "task", "status": {"state": state}}
@@ -98,14 +98,14 @@ def answer_to(payload: Mapping[str, Any], event_id: str | None) -> dict[str, Any
 
 
 def message_in(payload: Any) -> Mapping[str, Any] | None:
-    """Return the message that a call or a notification holds, or None."""
+    """Return the message in a call or a notification, or None."""
     held = payload.get("params", payload) if isinstance(payload, Mapping) else None
     message = held.get("message") if isinstance(held, Mapping) else None
     return message if isinstance(message, Mapping) else None
 
 
 def message_digest(message: Mapping[str, Any]) -> str:
-    """Return the digest of a message; a resend has another JSON-RPC id and the same message."""
+    """Return the digest of a message: sent again, it has another JSON-RPC id but equal content."""
     return sha256(msgspec.json.encode(message, order="sorted")).hexdigest()
 
 
@@ -120,7 +120,7 @@ def _check_call(payload: Any, version: str) -> None:
     if payload["jsonrpc"] != "2.0" or not isinstance(payload.get("method"), str):
         raise _Refused(BAD_REQUEST, 'a call has "jsonrpc": "2.0" and a method')
     if not _VERSION.fullmatch(version.strip()):
-        raise _Refused(BAD_VERSION, "A2A versions 1.0 and 0.3 are understood here")
+        raise _Refused(BAD_VERSION, "only A2A versions 1.0 and 0.3 are supported")
     _check_method(payload["method"])
     params = payload.get("params")
     if not isinstance(params, Mapping) or not isinstance(params.get("message"), Mapping):
@@ -135,10 +135,10 @@ def _check_method(method: str) -> None:
     if method in _STREAMS:
         raise _Refused(NOT_OFFERED, "streaming is not offered here; call SendMessage")
     if method in _TASKS:
-        raise _Refused(NOT_OFFERED, "tasks are not followed here; only SendMessage is offered")
+        raise _Refused(NOT_OFFERED, "tasks cannot be read or cancelled here; call SendMessage")
     if _PUSH.fullmatch(method):
         raise _Refused(NO_PUSH, "push notifications are not sent from here")
-    raise _Refused(NO_METHOD, "only SendMessage is understood here")
+    raise _Refused(NO_METHOD, "unknown method; call SendMessage")
 
 
 def _check_message(message: Mapping[str, Any], is_part: Callable[[Any], bool]) -> None:

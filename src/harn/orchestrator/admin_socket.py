@@ -1,8 +1,8 @@
-"""Where a running service can be asked: a socket in its state directory, and the lock beside it.
+"""The admin socket of a running service: a socket in its state directory, and a lock beside it.
 
-`admin.lock` is locked for as long as a service runs on the directory, and names its process. Only
-the holder of the lock makes or removes `admin.sock`, so a socket without a lock is a leftover of a
-service that was killed. The socket is 0600: its file's rights are the operator's proof.
+`admin.lock` is locked while a service runs on the directory, and contains its process id. Only the
+holder of the lock creates or removes `admin.sock`, so a socket without a lock is left over from a
+service that was killed. The socket's mode is 0600: access to the file is the operator's proof.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harn.storage import jsonl
 SOCKET = "admin.sock"
 LOCK = "admin.lock"
 LONGEST_ADDRESS = 100
-"""Bytes that every system takes as a socket's address; Linux takes 107, others 103."""
+"""The most bytes of a socket's address on every system; Linux allows 107, others 103."""
 CONNECT_WITHIN = 10.0
 
 
@@ -36,9 +36,9 @@ class AdminSocket:
         self._made: tuple[int, int] | None = None
 
     def bind(self) -> socket.socket:
-        """Make the socket in the place of a leftover; nothing else in its place is touched.
+        """Create the socket; a left-over socket is replaced, any other file is an error.
 
-        It does not listen yet: there is no moment at which others could connect.
+        It does not listen yet, so no one can connect before its mode is set.
         """
         found = _lstat(self._folder)
         if found is not None:
@@ -67,7 +67,7 @@ class AdminSocket:
 
 
 def own(directory: Path) -> AdminSocket | None:
-    """Take the state directory for this service; None while another service owns it."""
+    """Lock the state directory for this service; None while another service owns it."""
     make_private_dir(directory)
     folder = _open_directory(directory)
     try:
@@ -91,8 +91,8 @@ def own(directory: Path) -> AdminSocket | None:
 def connect(directory: Path) -> socket.socket | None:
     """Connect to the service that owns *directory*; None if there is none.
 
-    A service that is there but cannot be reached is an error: work that it should do must not
-    run beside it.
+    Raises if a service runs but cannot be reached: the command must not do the service's work in
+    another process.
     """
     try:
         folder = _open_directory(directory)
@@ -118,7 +118,7 @@ def _connected(directory: Path, folder: int) -> socket.socket | None:
     if not stat.S_ISSOCK(found.st_mode):
         raise StorageError(f"{path} is not a socket; move it away")
     if found.st_uid not in (os.geteuid(), 0, os.fstat(folder).st_uid):
-        raise StorageError(f"{path} belongs to another user; it is not asked")
+        raise StorageError(f"{path} belongs to another user, so it is not used")
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     opened.settimeout(CONNECT_WITHIN)
     try:
@@ -155,9 +155,9 @@ def _owner(folder: int) -> str | None:
 
 @contextmanager
 def _address(path: Path, folder: int) -> Iterator[str]:
-    """Name the socket within the length that an address may have.
+    """Yield an address of the socket that is short enough.
 
-    A longer path goes through the open directory, which Linux shows under a short name.
+    For a longer path it is the open directory's entry in /proc, which Linux has.
     """
     if len(os.fsencode(path)) <= LONGEST_ADDRESS:
         yield str(path)

@@ -1,4 +1,4 @@
-"""What an operator may ask of a service: each verb once, for every way in.
+"""What an operator may ask of a service: one table of verbs for HTTP, socket and commands.
 
 A verb has a path under `/api/v1/`, options that are checked before it starts, and a function that
 returns a JSON-ready document. The HTTP server, the socket in the state directory and the commands
@@ -47,7 +47,7 @@ class DispatchOptions(Options, frozen=True, kw_only=True):
     """Options of a verb that dispatches."""
 
     work_within: float = WORK_WITHIN
-    """Seconds that the pool tasks which this causes may take to end."""
+    """Seconds that the pool tasks caused by this may take."""
 
     def __post_init__(self) -> None:
         if not 0 < self.work_within <= LONGEST_WAIT:
@@ -63,20 +63,20 @@ class Fire(DispatchOptions, frozen=True, kw_only=True):
 
 
 class Replay(DispatchOptions, frozen=True, kw_only=True):
-    """Dispatch *event* once more, to *trigger* or to all that it went to."""
+    """Dispatch *event* again, to *trigger* or to all triggers that it reached."""
 
     event: str
     trigger: str | None = None
 
 
 class ReplayLetter(DispatchOptions, frozen=True, kw_only=True):
-    """Dispatch the dead letter *letter* once more."""
+    """Dispatch the dead letter *letter* again."""
 
     letter: str
 
 
 class DiscardLetter(Options, frozen=True, kw_only=True):
-    """Set the dead letter *letter* aside."""
+    """Discard the dead letter *letter*."""
 
     letter: str
     reason: str | None = None
@@ -95,7 +95,7 @@ class Drain(DispatchOptions, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """Something that can be asked: where, with which options, and what then happens."""
+    """One verb: its path, its options, and the function that runs it."""
 
     name: str
     method: Literal["GET", "POST"]
@@ -104,7 +104,7 @@ class Verb:
     run: Callable[[Service, Any, Tell], Awaitable[dict[str, Any]]]
 
     def names_in(self, parts: Sequence[str]) -> dict[str, str] | None:
-        """Return the names that a path's *parts* hold; None if it is not this verb's path."""
+        """Return the names in a path's *parts*; None if it is not this verb's path."""
         own = self.path.split("/")
         if len(own) != len(parts):
             return None
@@ -117,14 +117,14 @@ class Verb:
         return names
 
     def read(self, fields: Mapping[str, Any]) -> Any:
-        """Check *fields* and return the options; an `InvalidOption` says what is wrong."""
+        """Check *fields* and return the options; raise `InvalidOption` if one is wrong."""
         try:
             return msgspec.convert(dict(fields), self.options)
         except (msgspec.ValidationError, ValueError) as error:
             raise InvalidOption("options", sorted(fields), str(error)) from None
 
     def address(self, options: Options) -> tuple[str, dict[str, Any]]:
-        """Return the path, from its root, and the body that ask for this with *options*."""
+        """Return the full path and the body of a request with *options*."""
         body = msgspec.structs.asdict(options)
         parts = [
             quote(str(body.pop(part[1:-1])), safe="") if part.startswith("{") else part
@@ -241,7 +241,7 @@ def verb(name: str) -> Verb:
 
 
 def find_verbs(path: str) -> list[tuple[Verb, dict[str, str]]]:
-    """Return the verbs at *path*, as it was sent, with the names that it holds.
+    """Return the verbs at *path*, which is still percent-encoded, with the names in it.
 
     >>> [(found.name, names) for found, names in find_verbs("/api/v1/triggers/a%2Fb/fire")]
     [('fire', {'trigger': 'a/b'})]
@@ -254,7 +254,7 @@ def find_verbs(path: str) -> list[tuple[Verb, dict[str, str]]]:
 
 
 class Running:
-    """A verb at work for a caller, who may go away meanwhile: the work goes on.
+    """A running verb. It continues if its caller disconnects.
 
     `said` is its latest line of progress.
     """
@@ -270,6 +270,6 @@ class Running:
 
 
 def _retrieve(task: asyncio.Future[Any]) -> None:
-    """Look at how a verb ended: its caller may have gone, and asyncio would complain."""
+    """Retrieve a verb's exception: without this, asyncio logs it if the caller has disconnected."""
     if not task.cancelled():
         task.exception()

@@ -1,8 +1,8 @@
-"""The A2A agent card: what the hooks for agents offer, as their peers look it up. Pure.
+"""The A2A agent card: describes the hooks for agents to their peers. Pure.
 
-It is read without a key, so it holds paths, the ways to prove oneself, and what `[a2a.card]` says:
-no ids of triggers, no handlers, queues, tenants or names of secrets. It serves readers of protocol
-1.0 and of 0.3, whose fields stand side by side.
+It is read without a key, so it contains only paths, the ways to authenticate, and the values of
+`[a2a.card]`: no trigger ids, handlers, queues, tenants or names of secrets. It has the fields of
+protocol 1.0 and of 0.3.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CardOptions:
 
 
 def check_card(key: str, value: Any) -> str:
-    """Return what `[a2a.card]` says for *key*, if it can be published."""
+    """Return *value* of *key* in `[a2a.card]`, if it can be published."""
     if not isinstance(value, str) or not 0 < len(value) <= LONGEST or not value.isprintable():
         raise InvalidOption(key, value, f"text of at most {LONGEST} printable characters")
     return _check_origin(value, key) if key == "url" else value
@@ -95,7 +95,7 @@ def _card(hooks: Sequence[Hook], options: CardOptions, base: str) -> dict[str, A
             {"schemes": {"bearer": {"list": []}}},
             {"schemes": {"notificationToken": {"list": []}}},
         ],
-        # What readers of 0.3 look for.
+        # The fields of protocol 0.3.
         "url": base + hooks[0].path,
         "preferredTransport": "JSONRPC",
         "protocolVersion": "0.3.0",

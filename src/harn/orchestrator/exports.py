@@ -1,7 +1,7 @@
-"""`handlers::on_task`: from the manifest's own exports to a callable, and nowhere else.
+"""Exports: from `handlers::on_task` in the manifest to a callable.
 
 An export is a Python file beside the manifest or an importable module. A handler is a public name
-at its top: names that come out of a job or a request are never looked up here.
+at its top level. Only names in the manifest are looked up, never names from a job or a request.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from harn.private_files import check_private
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
 _STAMP = "__harn_stamp__"
-"""What a module loaded from a file remembers of it: the same file is not run twice."""
+"""The attribute of a loaded module with its file's time and size: an unchanged file is not run
+again."""
 _MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*", re.ASCII)
 
 
 class Exports:
-    """The modules that a manifest exports, loaded when they are first asked for."""
+    """The modules that a manifest exports, loaded when they are first used."""
 
     def __init__(self, directory: Path, sources: Mapping[str, str]) -> None:
         self._directory = directory
@@ -39,7 +40,7 @@ class Exports:
         return self._sources.keys()
 
     def resolve(self, reference: str) -> Any:
-        """Return what `export::name` stands for; a `ManifestError` says what is wrong with it."""
+        """Return the object that `export::name` names; raise `ManifestError` if there is none."""
         export, name = split_reference(reference)
         if export not in self._sources:
             near = did_you_mean(export, self._sources)
@@ -70,7 +71,7 @@ class Exports:
 
 
 def split_reference(reference: str) -> tuple[str, str]:
-    """Split `export::name`, refusing anything that is not plainly two names.
+    """Split `export::name`; raise `ManifestError` for anything else.
 
     >>> split_reference("handlers::on_task")
     ('handlers', 'on_task')
@@ -95,10 +96,10 @@ def check_source(source: str) -> str:
 
 
 def load(directory: Path, source: str) -> ModuleType:
-    """Import *source*: a file by its path, under a name of its own, or a module by name.
+    """Import *source*: a file by its path, under a generated module name, or a module by name.
 
-    A plain name is a file beside the manifest if there is one. A file that has changed since is
-    run again.
+    A plain name means the file beside the manifest if there is one. A file that has changed is run
+    again.
     """
     if not source.endswith(".py"):
         beside = directory / f"{source}.py"
@@ -120,7 +121,7 @@ def load(directory: Path, source: str) -> ModuleType:
         return known
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ManifestError(f"{source} is no Python file")
+        raise ManifestError(f"{source} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickling in processes look it up
     try:
@@ -136,10 +137,10 @@ def load(directory: Path, source: str) -> ModuleType:
 
 
 def _check_module(name: str) -> None:
-    """Refuse a module whose file others can write to, before any of it runs."""
+    """Raise if other users can write to a module's file, before any of it runs."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
-        return  # importing it says what is wrong
+        return  # the import raises a better error
     if spec is not None and spec.origin is not None:
         check_private(Path(spec.origin), "handler module", error=ManifestError)

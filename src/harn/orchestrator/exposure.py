@@ -1,4 +1,4 @@
-"""Where a service may listen: beyond this machine only with operators' keys."""
+"""Which addresses a service may listen on: other than loopback only with operators' keys."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from harn.orchestrator.manifest import check_bind
 
 
 def check_exposure(bind: str, admin_keys: Sequence[bytes]) -> tuple[str, int]:
-    """Return where to listen; beyond this machine only with operators' keys."""
+    """Return host and port of *bind*; raise unless it is loopback or there are operators' keys."""
     host, port = check_bind(bind)
     check_reach(host, admin_keys)
     return host, port
 
 
 def check_reach(host: str, admin_keys: Sequence[bytes]) -> None:
-    """Refuse to listen on *host* without operators' keys, unless it is this machine only."""
+    """Raise if *host* is not loopback and there are no operators' keys."""
     if not admin_keys and not is_loopback(host):
         raise ManifestError(
             f"{host} can be reached from outside; set [serve] keys, or bind to 127.0.0.1"
@@ -25,7 +25,7 @@ def check_reach(host: str, admin_keys: Sequence[bytes]) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether *host* is this machine only.
+    """Tell whether *host* can be reached only from this machine.
 
     >>> is_loopback("127.0.0.1"), is_loopback("0.0.0.0"), is_loopback("localhost")
     (True, False, True)

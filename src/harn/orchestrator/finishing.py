@@ -1,4 +1,4 @@
-"""Waiting for the pool tasks that a dispatch caused, within a time, with a line of progress."""
+"""Wait for the pool tasks that a dispatch caused, with a timeout and a line of progress."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TELL_EVERY = 0.5
 
 
 class Finishing:
-    """Waits for pool tasks, *within* seconds, and tells how many are left; keeps what it saw."""
+    """Waits for pool tasks *within* seconds, reports progress, and keeps the results in `seen`."""
 
     def __init__(self, runtime: Runtime, within: float, tell: Callable[[str], None]) -> None:
         self._runtime = runtime
@@ -28,7 +28,7 @@ class Finishing:
         self.seen: list[WorkDone] = []
 
     async def __call__(self, caused: Caused) -> WorkDone:
-        """Wait for what was *caused*. Cancelling leaves it alone."""
+        """Wait for the tasks in *caused*. Cancelling leaves them running."""
         clock = self._runtime.clock
         until = clock.monotonic() + self._within
         showing = asyncio.ensure_future(self._show(caused))
@@ -42,7 +42,7 @@ class Finishing:
         return work
 
     async def _dispatches_ended(self, caused: Caused) -> None:
-        """Wait for what a handler emitted in turn; what is left over stays in the inbox."""
+        """Wait for dispatches of events that a handler emitted; others stay in the inbox."""
         dispatcher = self._runtime.service(Triggers).dispatcher
         with contextlib.suppress(DeadlineExceeded):
             async with deadline(max(0.001, self._within)):

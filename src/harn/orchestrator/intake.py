@@ -1,8 +1,8 @@
-"""A request comes in: prove it, take it in, answer.
+"""Requests to triggers: verify the sender, accept the event, answer.
 
-The answer is 2xx only once the event is in the store, with the claim on its delivery in the same
-transaction. An unknown path and a bad signature get the same 401, and neither is parsed. Refusals
-are counted and told in the log once a minute at most, so that no sender can fill it.
+The answer is 2xx only after the event is in the store, with the claim on its delivery in the same
+transaction. An unknown path and a bad signature get the same 401, and the body is not parsed.
+Refusals are counted and logged once a minute at most, so that no sender can fill the log.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 DAY_MS = 86_400_000
 KEEP_IDS_MS = 7 * DAY_MS
 KEEP_BODIES_MS = 30 * DAY_MS
-"""How long a delivery is known by its id, and one without a signed id by its body."""
+"""How long the id of a delivery is remembered, and the body of one without a signed id."""
 BURST = 4096
 BURST_PER_SENDER = 1024
 REFILL_PER_S = 1024.0
@@ -49,7 +49,7 @@ TELL_EVERY_MS = 60_000
 _FORMATS = {"json": "JSON", "form": "a form"}
 
 _NO_HOOK = Hook("", "", "webhook", "github", (Key(os.urandom(32)),))
-"""What an unknown path is checked against, so that it takes as long as a known one."""
+"""The hook for unknown paths: the check then takes as long as for a known path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ BUSY = Reply(503, {"error": "busy; try again"}, {"Retry-After": "1"})
 
 
 class Bucket:
-    """Tokens that come back with time."""
+    """A token bucket: tokens are refilled with time."""
 
     __slots__ = ("at", "tokens")
 
@@ -85,7 +85,7 @@ class Bucket:
 
 
 class Intake:
-    """The way in for requests; *hooks* says which paths lead somewhere."""
+    """Accepts requests to the paths of *hooks*."""
 
     def __init__(self, runtime: Runtime, hooks: Iterable[Hook] = ()) -> None:
         self.runtime = runtime
@@ -103,7 +103,7 @@ class Intake:
         runtime.service(Metrics).add(self._samples)
 
     def replace(self, hooks: Iterable[Hook], card: CardOptions | None = None) -> None:
-        """Put other hooks in force, and what their agent card says of the service."""
+        """Replace the hooks and the options of the agent card."""
         self._hooks = {hook.path: hook for hook in hooks}
         self._card = card or CardOptions()
 
@@ -112,11 +112,11 @@ class Intake:
         return card_at(path, list(self._hooks.values()), self._card, origin)
 
     def knows(self, path: str) -> bool:
-        """Tell whether *path* leads to a trigger."""
+        """Tell whether *path* is a trigger's."""
         return path in self._hooks
 
     def admit(self, sender: str) -> Reply | None:
-        """Decide, before anything is read, whether there is room; None means yes."""
+        """Decide, before the body is read, whether to accept a request; None means yes."""
         now = self.runtime.clock.monotonic()
         if self.draining or len(self._triggers.dispatcher.running) >= MOST_IN_FLIGHT:
             return self._answered(BUSY)
@@ -131,7 +131,7 @@ class Intake:
         return None
 
     async def receive(self, path: str, headers: Headers, body: bytes) -> Reply:
-        """Take a request in and answer it. Cancelling leaves it taken in, or not at all."""
+        """Accept a request and answer it. After a cancel, the event is either accepted or not."""
         return self._answered(await self._receive(path, headers, body))
 
     async def _receive(self, path: str, headers: Headers, body: bytes) -> Reply:
@@ -181,7 +181,7 @@ class Intake:
             )
             accepted = await self._triggers.accept(event, [binding], claim=claim)
         except InvalidOption as error:
-            # Its value is the sender's own: it is not repeated.
+            # The value comes from the sender, so it is not repeated in the answer.
             return Reply(400, {"error": f"{error.option} is not accepted: {error.accepted}"})
         except StorageError:
             return BUSY
@@ -195,7 +195,7 @@ class Intake:
         return Reply(202, {"status": "accepted", "event_id": event.id})
 
     def note_refusal(self, reason: str, status: int) -> None:
-        """Count a request that was turned away before it came here."""
+        """Count a request that was refused before `receive`."""
         self.answers[str(status)] += 1
         self._note_refusal(reason)
 
@@ -226,7 +226,7 @@ class Intake:
 
 
 def _as_rpc(payload: Mapping[str, Any], taken: Reply) -> Reply:
-    """Say in an A2A call's own terms what became of it; a busy service stays a 503."""
+    """Return the answer to an A2A call as JSON-RPC; 503 stays as it is."""
     if taken.status in (200, 202):
         return Reply(200, a2a.answer_to(payload, taken.body.get("event_id")))
     if taken.status in (400, 409):

@@ -1,4 +1,4 @@
-"""`harn.toml`: read once into frozen records, every mistake named with its place.
+"""`harn.toml`: read into frozen records; every mistake is reported with its place.
 
     [exports]                    name = "file.py" beside the manifest, or a module
     [orchestrator]               setup = "handlers::setup", called before triggers start;
@@ -7,7 +7,7 @@
     [a2a]                        allow: hosts and networks that are not public; card
     [[triggers]]                 id, kind, provider, match, handler, gates, retry, secrets ...
 
-Handlers are looked up (`bound`) when they are going to run; reading imports nothing.
+Reading imports nothing; `bound` imports a handler before it is to run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from harn.triggers import Binding, check_allowed
 
 MOST_BYTES = 1024 * 1024
 TABLES = ("exports", "orchestrator", "serve", "a2a", "providers", "triggers")
-"""What a manifest may hold; `llm/registry.py` reads `[providers]` at the first call to a model."""
+"""The tables of a manifest; `llm/registry.py` reads `[providers]` at the first call to a model."""
 DEFAULT_BIND = "127.0.0.1:8080"
 LONGEST_PIPELINE = 128
 NO_DIRECTORY = "harn"
@@ -48,7 +48,7 @@ NO_DIRECTORY = "harn"
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What `serve` is told: where to listen, who may operate it, which queues to consume."""
+    """The `[serve]` table: the address, the operators' keys, the queues to consume."""
 
     bind: str = DEFAULT_BIND
     keys: tuple[SecretName, ...] = ()
@@ -68,7 +68,7 @@ class Manifest:
     a2a_allow: tuple[str, ...] = ()
     card: CardOptions = field(default_factory=CardOptions)
     pipeline: str | None = None
-    """The pipeline's name, where the manifest gives one; see `pipeline_id`."""
+    """The pipeline's name, if the manifest has one; see `pipeline_id`."""
 
     @property
     def pipeline_id(self) -> str:
@@ -84,11 +84,11 @@ class Manifest:
         return next((each for each in self.triggers if each.id == id), None)
 
     def resolver(self) -> Exports:
-        """Return a fresh view of the exports; each one imports again what has changed."""
+        """Return new `Exports`; each one imports changed files again."""
         return Exports(self.path.parent, self.exports)
 
     def bound(self, trigger: ManifestTrigger, exports: Exports) -> Binding:
-        """Make *trigger* ready to run; a `ManifestError` if its handler cannot be imported."""
+        """Return the binding of *trigger*; raise `ManifestError` if its import fails."""
         try:
             handler = handler_of(trigger.handler, exports)
             return binding_of(trigger, handler)
@@ -97,7 +97,7 @@ class Manifest:
 
 
 def read_manifest(path: str | Path) -> Manifest:
-    """Read and check the manifest at *path*, or in that directory; all mistakes come together.
+    """Read and check the manifest at *path*, or in that directory; raise all mistakes together.
 
     Nothing is imported and no secret is read.
     """
@@ -110,8 +110,8 @@ def read_manifest(path: str | Path) -> Manifest:
 def examine_manifest(path: str | Path) -> tuple[Manifest, list[Problem]]:
     """Read the manifest, import its handlers and its setup, and return every mistake.
 
-    The manifest holds the triggers that are right. A file that cannot be read is a
-    `ManifestError`.
+    The manifest contains the triggers without mistakes. Raises `ManifestError` if the file cannot
+    be read.
     """
     manifest, document, problems = _read_parts(path)
     exports = manifest.resolver()
@@ -152,7 +152,7 @@ def _read_parts(path: str | Path) -> tuple[Manifest, dict[str, Any], Problems]:
 
 
 def _declared(document: Mapping[str, Any]) -> Collection[str]:
-    """Return the names of the exports, those that are written wrong included."""
+    """Return the names of the exports, including those with a mistake."""
     table = document.get("exports")
     return table.keys() if isinstance(table, dict) else ()
 

@@ -1,4 +1,4 @@
-"""What is different between two manifests, secrets included: pure."""
+"""What differs between two manifests, including their secrets. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from harn.orchestrator.manifest_plan import Plan
 from harn.orchestrator.manifest_triggers import ManifestTrigger
 
 AT_START = frozenset(("orchestrator.pipeline", "serve.bind"))
-"""What counts only when the service starts."""
+"""What takes effect only when the service starts."""
 
 
 def changes(before: Plan, after: Plan) -> list[str]:
-    """Name everything that differs, as the manifest names it: `triggers.hook.secrets.signing`.
+    """Return the names of everything that differs, such as `triggers.hook.secrets.signing`.
 
-    A secret whose value is another one differs, though its name is the same.
+    A secret with the same name and another value differs.
     """
     was, now = dict(_parts(before)), dict(_parts(after))
     names = sorted(was.keys() | now.keys())
@@ -25,7 +25,7 @@ def changes(before: Plan, after: Plan) -> list[str]:
 
 
 def _parts(plan: Plan) -> Iterator[tuple[str, bytes]]:
-    """Yield each thing that a plan says, with its value as bytes: `true` is not 1 there."""
+    """Yield each part of a plan with its value as JSON bytes, in which `true` is not 1."""
     manifest = plan.manifest
     yield "a2a.allow", _bytes(manifest.a2a_allow)
     yield "a2a.card", _bytes(manifest.card)

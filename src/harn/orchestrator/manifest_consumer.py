@@ -1,7 +1,7 @@
-"""From a queue to the handlers that the consumer's own manifest names.
+"""A consumer that runs the jobs of a queue with the handlers of its own manifest.
 
-A job only carries a trigger's id. What runs is what this manifest exports under that id; jobs of
-triggers that it does not know, or hands on to another queue, are not even claimed.
+A job contains only a trigger's id. The handler is the one that this manifest has for that id. Jobs
+of other triggers, and of triggers whose handler is another queue or agent, are not claimed.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def manifest_consumer(
     work_within: float = 30.0,
     progress: Callable[[Consumer], None] | None = None,
 ) -> tuple[Consumer, JobRunner]:
-    """Make a consumer of *queue* that runs what *manifest* says, and its handler.
+    """Return a consumer of *queue* with the handlers of *manifest*, and its runner.
 
-    The manifest's setup has run: what that registered counts too. A handler that cannot be
-    imported is a `ManifestError` before anything is claimed. A job is acked when the pool tasks
-    that it caused have completed, within *work_within* seconds.
+    Triggers that the manifest's setup has registered are included. Raises `ManifestError`, before
+    any job is claimed, if a handler cannot be imported. A job is acked when the pool tasks that it
+    caused complete within *work_within* seconds.
     """
     exports = manifest.resolver()
     active = runtime.service(Triggers).active()

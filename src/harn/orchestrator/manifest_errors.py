@@ -1,4 +1,4 @@
-"""Mistakes in a manifest: all of them, each with its place and a way out."""
+"""Mistakes in a manifest: all of them, each with its place and what is accepted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Problem(Record):
-    """One mistake: the table and key it is in, its line where that is known, what is wrong."""
+    """One mistake: its table, its key, its line if that is known, and what is wrong."""
 
     file: str
     table: str
@@ -30,7 +30,7 @@ class Problem(Record):
 
 
 class ManifestProblems(ManifestError):
-    """A manifest that cannot be used; `problems` holds every mistake that was found."""
+    """A manifest that cannot be used; `problems` holds every mistake."""
 
     def __init__(self, problems: list[Problem]) -> None:
         first = str(problems[0])
@@ -48,11 +48,11 @@ class Problems:
         self._lines = text.splitlines()
 
     def add(self, table: str, key: str, message: str) -> None:
-        """Note a mistake."""
+        """Add a mistake."""
         self.found.append(Problem(self.file, table, key, message, self._line(table, key)))
 
     def attempt(self, table: str, key: str, read: Callable[[], T]) -> T | None:
-        """Return what *read* gives; what it raises is a mistake of *key*."""
+        """Return the result of *read*; if it raises, add a mistake in *key* and return None."""
         try:
             return read()
         except InvalidOption as error:
@@ -64,7 +64,7 @@ class Problems:
         return None
 
     def _line(self, table: str, key: str) -> int | None:
-        """Find where *key* of *table* is written, as well as a glance can tell."""
+        """Return the line of *key* in *table*, found with regular expressions, or None."""
         start = self._table_line(table)
         if start is None:
             return None
@@ -84,7 +84,7 @@ class Problems:
         return start + 1 if table else None
 
     def _inner_line(self, start: int, key: str) -> int:
-        """Find *key* in the table whose heading is at *start*, else return the heading's line."""
+        """Return the line of *key* in the table whose heading is at *start*, else the heading's."""
         name = re.escape(key.split(".")[0])
         for number in range(start + 1, len(self._lines)):
             line = self._lines[number]

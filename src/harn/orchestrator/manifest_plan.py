@@ -1,4 +1,4 @@
-"""A manifest made ready: handlers imported, secrets read, nothing of it in force yet."""
+"""A manifest with its handlers imported and its secrets read, before it takes effect."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 SHORTEST_KEY = 16
 
 Tokens = Mapping[tuple[str, str], str]
-"""What `a2a://` shows, by trigger id and URI."""
+"""The tokens for `a2a://` targets, by trigger id and URI."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A manifest made ready: nothing of it is in force yet."""
+    """A manifest with its handlers and secrets, before it takes effect."""
 
     manifest: Manifest
     bindings: tuple[Binding, ...]
@@ -50,7 +50,7 @@ def plan_serving(runtime: Runtime, path: Path) -> Plan:
 
 
 def plan_triggers(runtime: Runtime, path: Path, ids: Sequence[str] | None = None) -> Plan:
-    """Make the triggers, or those in *ids*, ready to be fired by hand: no way in, no keys."""
+    """Return a plan of the triggers, or of those in *ids*, without hooks and operators' keys."""
     manifest = read_manifest(path)
     exports = manifest.resolver()
     wanted = [trigger for trigger in manifest.triggers if ids is None or trigger.id in ids]
@@ -106,6 +106,6 @@ def _long_enough(
 
 
 def scheme_of(provider: str) -> Scheme:
-    """Return how *provider* signs; a plain webhook signs as Standard Webhooks do."""
+    """Return the signature scheme of *provider*; that of a plain webhook is Standard Webhooks."""
     schemes: dict[str, Scheme] = {"github": "github", "stripe": "stripe", "slack": "slack"}
     return schemes.get(provider, "standard")

@@ -1,4 +1,4 @@
-"""The JSON Schema of `harn.toml`, for editors that complete and check as one types."""
+"""The JSON Schema of `harn.toml`, with which editors complete and check it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def manifest_schema() -> Schema:
             {
                 "exports": {
                     "type": "object",
-                    "description": "Handlers' homes: a file beside the manifest, or a module.",
+                    "description": "Where handlers are: a file beside the manifest, or a module.",
                     "additionalProperties": _TEXT,
                 },
                 "orchestrator": _object({"setup": _REFERENCE, "pipeline": _PIPELINE}),

@@ -1,4 +1,4 @@
-"""`[[triggers]]`: a manifest's tables as records; `triggerparts.py` checks their parts."""
+"""`[[triggers]]`: a manifest's tables as records; `trigger_checks.py` checks their parts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TRIGGER_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class ManifestTrigger:
-    """A `[[triggers]]` table, checked as far as it can be without importing its handler."""
+    """A `[[triggers]]` table, checked as far as possible without importing its handler."""
 
     id: str
     kind: str
@@ -47,7 +47,7 @@ class ManifestTrigger:
 
     @property
     def is_local(self) -> bool:
-        """Whether its handler runs in this process, rather than being handed on."""
+        """Whether its handler runs in this process."""
         handler = self.handler if isinstance(self.handler, str) else ""
         return "://" not in handler or handler.startswith("channel://")
 
@@ -55,7 +55,7 @@ class ManifestTrigger:
 def read_triggers(
     document: Mapping[str, Any], exports: Collection[str], problems: Problems
 ) -> Iterator[ManifestTrigger]:
-    """Read every trigger that is right; the others are mistakes."""
+    """Yield every trigger without a mistake; add the mistakes of the others to *problems*."""
     if not _is_list_of_tables(document):
         problems.add("triggers", "", "a list of tables: write [[triggers]]")
         return
@@ -73,7 +73,7 @@ def read_triggers(
 
 
 def check_handlers(document: Mapping[str, Any], exports: Exports, problems: Problems) -> None:
-    """Import the handler of every trigger, right or not, whose handler is written right."""
+    """Import every handler that is written correctly, also of triggers with other mistakes."""
     if not _is_list_of_tables(document):
         return
     for number, table in enumerate(document.get("triggers", [])):
@@ -82,7 +82,7 @@ def check_handlers(document: Mapping[str, Any], exports: Exports, problems: Prob
             check_reference(handler)
             check_export(handler, exports.names)
         except HarnError:
-            continue  # it has been told
+            continue  # `read_triggers` has reported it
         problems.attempt(f"triggers[{number}]", "handler", partial(handler_of, handler, exports))
 
 
@@ -156,7 +156,7 @@ def _secrets(
 
 
 def _check_whole(trigger: ManifestTrigger, where: str, problems: Problems) -> None:
-    """Check what only the whole trigger shows."""
+    """Check the trigger as a whole: some mistakes are in the combination of its parts."""
     problems.attempt(where, "", lambda: binding_of(trigger, no_factory))
 
 
@@ -172,7 +172,7 @@ def handler_of(handler: str | Mapping[str, Any], exports: Exports) -> Any:
         if "://" in handler:
             return handler
         found = exports.resolve(handler)
-        # Named as the manifest names it: a circuit outlives the next version of the code.
+        # The URI is the manifest's name for it, so its circuit is kept when the code changes.
         return found if hasattr(found, "deliver") else LocalTarget(found, f"local://{handler}")
     return SpawnToPool(
         handler["pool"],
@@ -196,7 +196,7 @@ def binding_of(trigger: ManifestTrigger, handler: Any) -> Binding:
 
 
 def unservable(trigger: ManifestTrigger) -> str | None:
-    """Say why a trigger cannot be served over HTTP: no sender could prove who it is."""
+    """Return why a trigger cannot be served over HTTP: it has no secret to verify senders with."""
     if trigger.kind == "webhook" and not trigger.secrets.get("signing"):
         return 'a webhook is served with secrets = { signing = "NAME" }'
     proofs = trigger.secrets.get("bearer") or trigger.secrets.get("signing")

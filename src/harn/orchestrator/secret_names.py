@@ -1,8 +1,8 @@
-"""Secrets by name: a manifest says where they are, never what they are.
+"""Secrets by name: a manifest contains the names of secrets, never their values.
 
-A name is an environment variable (or `<NAME>_FILE`, a file that holds it), or `file:path` beside
-the manifest. Values are read when the service starts, masked wherever text leaves the process, and
-never part of an error.
+A name is an environment variable (or `<NAME>_FILE`, a file with the value), or `file:path` beside
+the manifest. Values are read when the service starts, are masked in logs and records, and never
+appear in an error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ACCEPTED = (
 
 @dataclass(frozen=True, slots=True)
 class SecretName:
-    """Where a secret is, and the tenant that it stands for."""
+    """The name of a secret, and the tenant that it belongs to."""
 
     name: str
     tenant_id: str | None = None
@@ -47,7 +47,7 @@ def _name(option: str, value: Any) -> SecretName:
         if tenant is not None and not (isinstance(tenant, str) and tenant and tenant.isprintable()):
             raise InvalidOption(option, "<tenant>", "a tenant's name")
     is_file = isinstance(value, str) and value.startswith("file:") and len(value) > 5
-    # What is not a name may well be the secret: it is not repeated.
+    # What is not a name may be the secret itself, so the error does not repeat it.
     if not isinstance(value, str) or not (is_file or _VARIABLE.fullmatch(value)):
         raise InvalidOption(option, "<hidden>", _ACCEPTED)
     return SecretName(value, tenant)
@@ -56,7 +56,7 @@ def _name(option: str, value: Any) -> SecretName:
 def read_secrets(
     runtime: Runtime, directory: Path, names: Iterable[SecretName], what: str
 ) -> list[tuple[SecretName, str]]:
-    """Read each of *names*; a missing or empty one is a `ManifestError` that says which."""
+    """Read each of *names*; raise `ManifestError` that names a missing or empty one."""
     found = []
     for secret in names:
         value = _value(directory, secret.name)

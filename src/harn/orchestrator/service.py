@@ -1,7 +1,7 @@
-"""The composition root: a manifest in, triggers running, queues consumed, a way in for requests.
+"""The service: runs a manifest's triggers, consumes its queues and accepts its requests.
 
-Everything is prepared before anything is changed: a manifest with a mistake, a handler that cannot
-be imported or a secret that is missing leaves a running service as it was.
+Everything is prepared before anything changes: a mistake in the manifest, a handler that cannot be
+imported or a missing secret leaves a running service unchanged.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger("harn.orchestrator")
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks for queues that are new."""
+"""Seconds between two checks for new queues."""
 QUEUE_CONCURRENCY = 8
 
 
 class NotNow(HarnError):
-    """The service starts or stops: ask again, or not at all."""
+    """The service is starting or stopping; a request may work later."""
 
 
 class Service:
-    """A manifest, served in *runtime*: `start` it, perhaps `reload` it, `drain` it."""
+    """Serves the manifest at *path* in *runtime*: `start`, `reload`, `drain`."""
 
     def __init__(self, runtime: Runtime, path: str | Path) -> None:
         self.runtime = runtime
@@ -55,12 +55,12 @@ class Service:
         self.intake = Intake(runtime)
         self.plan: Plan | None = None
         self.host: str | None = None
-        """Where requests come in, once they do: a reload must not open it to the world."""
+        """The address it listens on, if any: a reload checks that it still needs no more keys."""
         self._consumers: dict[str, tuple[Consumer, asyncio.Task[Any]]] = {}
         self._others: list[tuple[Consumer, asyncio.Task[Any]]] = []
-        """Consumers of an earlier manifest with jobs under way, and those that operators start."""
+        """Consumers of an earlier manifest with running jobs, and those that operators start."""
         self._asked: set[asyncio.Future[Any]] = set()
-        """What operators asked for and has not ended."""
+        """Operators' verbs that have not ended."""
         self._looking: asyncio.Task[None] | None = None
         self._setups: set[str] = set()
         self._is_named = False
@@ -72,12 +72,12 @@ class Service:
 
     @property
     def manifest(self) -> Manifest:
-        """The manifest in force."""
+        """The current manifest."""
         assert self.plan is not None, "the service has not started"
         return self.plan.manifest
 
     async def start(self, *, consume: bool = True) -> None:
-        """Put the manifest in force. Cancelling leaves it half in force: leave the runtime."""
+        """Start the manifest. After a cancel it is half started: close the runtime."""
         plan = self.prepare()
         await self._set_up(plan.manifest)
         self._enforce(plan)
@@ -89,8 +89,8 @@ class Service:
     async def start_by_hand(self, wanted: Sequence[str] | None = None) -> None:
         """Run the setup and register triggers, for a command that dispatches and ends.
 
-        *wanted* are the triggers' ids, all of the manifest by default. No schedule or topic is
-        followed, nothing is taken over, the backlogs of pools stay in their journals, and no key
+        *wanted* are the triggers' ids, by default all of the manifest. No schedule or topic is
+        followed, no events are taken over, the backlogs of pools stay in their journals, and no key
         for requests is read. Cancelling leaves some registered.
         """
         plan = plan_triggers(self.runtime, self.path, wanted)
@@ -109,8 +109,8 @@ class Service:
         return plan
 
     async def _set_up(self, manifest: Manifest) -> None:
-        """Name the pipeline and call the manifest's own setup, once for each name."""
-        if not self._is_named:  # a reload must not spread one pipeline's pools over two names
+        """Set the pipeline's name, and call the manifest's setup once for each name of a setup."""
+        if not self._is_named:  # a reload must not give the pools of one pipeline two names
             self._is_named = True
             root = self.runtime.root
             name = manifest.pipeline or root.ambient.pipeline_id or manifest.pipeline_id
@@ -122,11 +122,11 @@ class Service:
         self._setups.add(manifest.setup)
 
     def _enforce(self, plan: Plan) -> None:
-        # Rights first: from here on no call goes out with those that were taken away.
+        # The rights first: from now on no call uses a right that was removed.
         self.runtime.service(A2aRights).replace(plan.manifest.a2a_allow, plan.tokens)
         self.intake.replace(plan.hooks, plan.manifest.card)
         wanted = {binding.id for binding in plan.bindings}
-        # What the setup registered is not ours to take out of force.
+        # Triggers that the setup registered are not in a plan, so they stay.
         for binding in () if self.plan is None else self.plan.bindings:
             if binding.id not in wanted:
                 self.triggers.unregister(binding.id)
@@ -135,11 +135,11 @@ class Service:
         self.plan = plan
 
     async def reload(self) -> dict[str, Any]:
-        """Read the manifest again and put what changed in force; old versions finish.
+        """Read the manifest again and apply the changes; old versions finish.
 
-        The report names the triggers with a new version, everything in the manifest that is
-        different, keys and tokens included, and what of it waits for the next start. A mistake
-        leaves everything as it is, and is raised.
+        The report names the triggers with a new version, everything in the manifest that differs,
+        including keys and tokens, and what takes effect only at the next start. A mistake is raised
+        and changes nothing.
         """
         plan = self.prepare()
         await self._set_up(plan.manifest)
@@ -147,7 +147,7 @@ class Service:
         before = {shown.key for shown in self.triggers.listed()}
         self._enforce(plan)
         for consumer, running in self._consumers.values():
-            consumer.retire()  # with their old set of triggers; the next look starts new ones
+            consumer.retire()  # it has the old set of triggers; the next check starts a new one
             self._others.append((consumer, running))
         self._others = [each for each in self._others if not each[1].done()]
         self._consumers = {}
@@ -160,7 +160,7 @@ class Service:
         }
 
     async def is_ready(self) -> bool:
-        """Tell whether the manifest is in force and the store answers."""
+        """Tell whether the service has started and the store answers."""
         if self.plan is None or self.intake.draining:
             return False
         try:
@@ -172,12 +172,12 @@ class Service:
     # -- queues --------------------------------------------------------------------------------
 
     async def _keep_looking(self) -> None:
-        """Consume every queue that may hold work for us, new ones included."""
+        """Consume every queue that may have jobs for this manifest, also new ones."""
         while True:
             try:
                 await self._look()
             except HarnError as error:
-                logger.warning("queues could not be looked at: %s", error)
+                logger.warning("the queues could not be read: %s", error)
             woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             clock = self.runtime.clock
             timer = clock.call_at(
@@ -216,7 +216,7 @@ class Service:
     # -- operators -----------------------------------------------------------------------------
 
     def operate(self, verb: Verb, options: Options) -> Running:
-        """Do what an operator asks for. It goes on if the operator stops waiting."""
+        """Start an operator's verb. It continues if the operator stops waiting."""
         if self.plan is None or self.intake.draining:
             raise NotNow(f"the service is {'starting' if self.plan is None else 'stopping'}")
         running = Running(self, verb, options)
@@ -239,10 +239,10 @@ class Service:
     # -- the end -------------------------------------------------------------------------------
 
     async def drain(self, within: float) -> bool:
-        """Take nothing more in and ask the handlers to stop; tell if all ended *within* seconds.
+        """Accept nothing more and ask the handlers to stop; tell if all ended *within* seconds.
 
-        A handler that waits in this library is told there; others may finish. What has not
-        finished is released: dispatches to the inbox, jobs to their queues.
+        A handler that waits in this library gets `TaskCancelled` there; others may finish. What has
+        not finished is released: dispatches to the inbox, jobs to their queues.
         """
         self.intake.draining = True
         for binding in self.triggers.active():

@@ -1,4 +1,4 @@
-"""The parts of a `[[triggers]]` table, each checked by itself: no mistake hides another."""
+"""The parts of a `[[triggers]]` table, each checked separately: no mistake hides another."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _SCHEDULE: dict[str, Callable[[Any, str], Any]] = {
 
 
 _RIGHT = {"max": 1, "period": "1s", "size": 1, "timeout": "1s"}
-"""Values that stand in for wrong ones of keys that must be there."""
+"""Valid values that replace wrong ones of required keys, to find further mistakes."""
 
 
 def check_parts(table: Mapping[str, Any], where: str, problems: Problems) -> None:
-    """Check every part of *table* that is there."""
+    """Check every part that *table* has."""
     checks: dict[str, Callable[[Any], Any]] = {
         "id": check_id,
         "kind": check_kind,
@@ -65,16 +65,16 @@ def check_parts(table: Mapping[str, Any], where: str, problems: Problems) -> Non
 def _attempt_all(
     where: str, key: str, value: Any, check: Callable[[Any], Any], problems: Problems
 ) -> None:
-    """Check *value*; after a mistake in one of its keys, check again with that key mended."""
-    mended: set[str] = set()
+    """Check *value*; after a mistake in one of its keys, check again with that key corrected."""
+    corrected: set[str] = set()
     while True:
         wrong = _wrong_key(check, value)
-        if wrong in mended or (wrong is None and mended):
+        if wrong in corrected or (wrong is None and corrected):
             return
         problems.attempt(where, key, partial(check, value))
         if wrong is None or not isinstance(value, dict) or wrong not in value:
             return
-        mended.add(wrong)
+        corrected.add(wrong)
         value = {name: inner for name, inner in value.items() if name != wrong}
         if wrong in _RIGHT:
             value[wrong] = _RIGHT[wrong]
@@ -91,7 +91,7 @@ def _wrong_key(check: Callable[[Any], Any], value: Any) -> str | None:
 
 
 def _check_match(match: Any) -> None:
-    """Check all of *match* but what belongs to a schedule or may also stand outside it."""
+    """Check *match* without the keys of a schedule, which may also be outside of it."""
     if isinstance(match, dict):
         match = {key: value for key, value in match.items() if key not in _SCHEDULE}
     check_match(match)
@@ -111,7 +111,7 @@ def _check_option(key: str, value: Any) -> None:
 
 def _check_priority(table: Mapping[str, Any]) -> None:
     if isinstance(table["priority"], dict):
-        return  # its order belongs to a gate: the whole trigger shows whether it is right
+        return  # an order belongs to the gate `concurrency`: `binding_of` checks both together
     check_priority(table["priority"])
 
 
@@ -123,7 +123,7 @@ def _kind_of(table: Mapping[str, Any]) -> Any:
 
 
 def _check_for_kind(table: Mapping[str, Any], kind: Any, where: str, problems: Problems) -> None:
-    """Check what is right for one kind and wrong for another."""
+    """Check the keys that only some kinds of trigger have."""
     if "provider" in table:
         problems.attempt(where, "provider", lambda: check_provider(kind, table["provider"]))
     given = list(_placed(table, tuple(_SCHEDULE)))
@@ -153,7 +153,7 @@ def _is_path(path: Any) -> bool:
 
 
 def _placed(table: Mapping[str, Any], names: tuple[str, ...]) -> Any:
-    """Yield where each of *names* stands, in the table or inside `match`, and its value."""
+    """Yield the place of each of *names*, in the table or inside `match`, and its value."""
     match = table.get("match")
     for name in names:
         if name in table:
@@ -198,5 +198,5 @@ def check_export(handler: Any, exports: Collection[str]) -> None:
 
 
 def no_factory(event: Any) -> Any:
-    """Stand in for a factory that is not imported yet."""
+    """A placeholder for a factory that is not imported yet."""
     return lambda: None

@@ -1,8 +1,8 @@
-"""What a request to a trigger says, once its signature has been checked: pure.
+"""Checks and reads a request to a trigger: its sender, kind, delivery and payload. Pure.
 
-Nothing that decides comes from a header that is not signed: the kind of event, like its payload, is
-read from the body, the trigger says whether that is JSON or a form, and the tenant belongs to the
-key that signed.
+No decision depends on a header that is not signed: the kind of event and the payload are read from
+the body, the trigger says whether that is JSON or a form, and the tenant is that of the key that
+signed it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BODY_FORMATS: tuple[BodyFormat, ...] = get_args(BodyFormat)
 
 MOST_HEADERS_KEPT = 40
 STRIPE_DELIVERY = frozenset(("pending_webhooks",))
-"""Fields of a Stripe event that differ from one delivery of it to the next."""
+"""Fields of a Stripe event that differ between two deliveries of it."""
 MOST_FIELDS = 1000
 
 _GITHUB = (
@@ -40,12 +40,12 @@ _GITHUB = (
     ("check_run", "check_run"),
     ("commits", "push"),
 )
-"""What an object in a GitHub body says of its event; the header that says it is not signed."""
+"""The kind of a GitHub event by the keys of its body; the header with the kind is not signed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A secret that proves who sends, and the tenant it stands for."""
+    """A secret that authenticates a sender, and the sender's tenant."""
 
     secret: bytes
     tenant_id: str | None = None
@@ -56,7 +56,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A trigger that can be reached over HTTP: where, by whom, and how they prove it."""
+    """A trigger that is served over HTTP: its path, and how senders authenticate."""
 
     trigger_id: str
     path: str
@@ -68,7 +68,7 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """A request whose sender is known."""
+    """A request whose sender is authenticated."""
 
     delivery: str
     digest: str
@@ -76,7 +76,7 @@ class Proven:
 
 
 def prove(hook: Hook, headers: Headers, body: bytes, now_s: float) -> Proven | Refused:
-    """Decide who sent a request; every key is compared, whichever fits."""
+    """Authenticate a request; every key is compared, also after one matches."""
     if hook.proof == "bearer":
         return _bearer(hook, headers, body)
     found: Proven | Refused = Refused("no key made this signature")
@@ -90,7 +90,7 @@ def prove(hook: Hook, headers: Headers, body: bytes, now_s: float) -> Proven | R
 
 
 def _bearer(hook: Hook, headers: Headers, body: bytes) -> Proven | Refused:
-    """Decide by the tokens of a request; two that stand for different tenants prove nothing."""
+    """Authenticate a request by its tokens; two tokens of different tenants are refused."""
     found = [key for token in _tokens(hook, headers) if (key := _key_of(hook.keys, token))]
     if not found:
         return Refused("no key like this")
@@ -101,9 +101,9 @@ def _bearer(hook: Hook, headers: Headers, body: bytes) -> Proven | Refused:
 
 
 def _tokens(hook: Hook, headers: Headers) -> Iterator[str]:
-    """Yield what a request shows: a bearer token, and for A2A a notification's token.
+    """Yield the tokens of a request: the bearer token, and for A2A the notification's token.
 
-    A peer may send both: its push notifications have a header of their own beside the usual one.
+    An A2A peer may send both: push notifications have their own header.
     """
     word, _, token = _only(headers, "authorization").partition(" ")
     if word.lower() == "bearer":
@@ -113,13 +113,13 @@ def _tokens(hook: Hook, headers: Headers) -> Iterator[str]:
 
 
 def _only(headers: Headers, name: str) -> str:
-    """Return the header *name*; one that is there twice counts as none."""
+    """Return the only value of the header *name*; empty if it is missing or was sent twice."""
     values = headers.get(name, ())
     return values[0] if len(values) == 1 else ""
 
 
 def _key_of(keys: Sequence[Key], token: str) -> Key | None:
-    # Digests have one length: comparing them tells nothing about the length of a key.
+    # Compare digests, which have one length: the time then tells nothing about a key's length.
     mark = sha256(token.encode("utf-8", "surrogateescape")).digest()
     found: Key | None = None
     for key in keys:
@@ -129,7 +129,7 @@ def _key_of(keys: Sequence[Key], token: str) -> Key | None:
 
 
 def read_body(body: bytes, format: BodyFormat) -> Any:
-    """Read a body as its trigger says; a `ValueError` says why it is not of that *format*.
+    """Read a body in the trigger's *format*; raise `ValueError` if it is not in that format.
 
     >>> read_body(b"text=hi&n=1", "form")
     {'text': 'hi', 'n': '1'}
@@ -144,7 +144,7 @@ def read_body(body: bytes, format: BodyFormat) -> Any:
 
 
 def kind_of(provider: str, payload: Any) -> str:
-    """Read the kind of event out of what was signed.
+    """Return the kind of event, read from the signed body.
 
     >>> kind_of("github", {"action": "opened", "pull_request": {}})
     'pull_request.opened'
@@ -177,9 +177,9 @@ def _word(value: Any) -> str:
 
 
 def delivery_of(hook: Hook, proven: Proven, payload: Any) -> str:
-    """Name a delivery by what its sender signed: an id inside the body before the body's digest.
+    """Return the name of a delivery, from signed data: an id in the body, else the body's digest.
 
-    An id with a control character is refused: not every store could keep it.
+    An id with a control character is refused, because not every store can keep it.
     """
     if not isinstance(payload, Mapping) or proven.delivery.startswith("id:"):
         return proven.delivery
@@ -198,10 +198,10 @@ def delivery_of(hook: Hook, proven: Proven, payload: Any) -> str:
 
 
 def digest_of(hook: Hook, proven: Proven, payload: Any) -> str:
-    """Return the digest of what a delivery says, which a repetition shares.
+    """Return the digest of a delivery's content, which is equal for a repetition.
 
-    Stripe writes into an event how many deliveries it still owes; that is not what it says. An A2A
-    message that is sent again comes in another envelope.
+    For Stripe, fields that differ between deliveries of one event are left out. For A2A, only the
+    message counts: sent again, it has another envelope.
     """
     if not isinstance(payload, Mapping) or proven.delivery.startswith("id:"):
         return proven.digest
@@ -210,14 +210,14 @@ def digest_of(hook: Hook, proven: Proven, payload: Any) -> str:
         return proven.digest if message is None else a2a.message_digest(message)
     if hook.proof != "stripe" or "id" not in payload:
         return proven.digest
-    said = {name: value for name, value in payload.items() if name not in STRIPE_DELIVERY}
-    return sha256(msgspec.json.encode(said, order="sorted")).hexdigest()
+    content = {name: value for name, value in payload.items() if name not in STRIPE_DELIVERY}
+    return sha256(msgspec.json.encode(content, order="sorted")).hexdigest()
 
 
 def kept_headers(headers: Headers, more: Sequence[str] = ()) -> dict[str, str]:
-    """Choose the headers that stay with an event: none that may carry a secret.
+    """Return the headers that are kept with an event: none that may contain a secret.
 
-    *more* are words, beside the usual ones, that mark a name as a credential's.
+    *more* are further words that mark a header's name as that of a credential.
     """
     kept: dict[str, str] = {}
     for name, values in headers.items():

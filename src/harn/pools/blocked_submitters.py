@@ -55,7 +55,7 @@ class BlockedSubmitters:
         while self._held < free and (waiter := self._waiters.first()) is not None:
             self._waiters.popleft()
             self._held += 1
-            waiter.settle(GRANTED)
+            waiter.wake(GRANTED)
             # From now on it waits for the loop only, not for the pool.
             self._self_waits.discard(waiter.future)
 

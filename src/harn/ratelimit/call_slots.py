@@ -59,7 +59,7 @@ class CallSlots:
                 return
             self.waiting.popleft()
             self.taken += 1
-            first.settle(GRANTED)
+            first.wake(GRANTED)
 
 
 class CallSlotsByRoute:

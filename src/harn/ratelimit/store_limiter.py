@@ -314,7 +314,7 @@ class StoreLimiter:
             return
         caller.verdict = verdict
         if caller.state != GONE:
-            caller.settle(GRANTED if isinstance(verdict, Granted) else TIMED_OUT)
+            caller.wake(GRANTED if isinstance(verdict, Granted) else TIMED_OUT)
         elif isinstance(verdict, Granted):
             self._release(caller, verdict)
         self._callers.remove(caller)
@@ -420,7 +420,7 @@ def _fail(caller: Caller, error: BaseException) -> None:
 
 
 def _left() -> HarnError:
-    return HarnError("this Runtime has been left; open a new one")
+    return HarnError("this Runtime has been closed; open a new one")
 
 
 def _ignore_failure(answer: asyncio.Future[Any]) -> None:

@@ -1,15 +1,15 @@
 """Supervisor trees: children that are started, watched, restarted and stopped.
 
-spec.py              strategies, restart policies, children: checked where they enter
-restart_policy.py    what follows when a child ends: pure
+spec.py              the options of supervisor_start, checked: strategies, policies, children
+restart_policy.py    whether and when a child that has ended is started again: pure
 plan.py              which child is asked, cancelled or started next: pure
-supervisor.py        carries both out
-supervised_child.py  one child while it is supervised
-exits.py             what an exit means for a child and its siblings
-events.py            events and counters
+supervisor.py        applies both decisions
+supervised_child.py  the state of one child
+exits.py             what an exit changes for a child and its siblings
+supervisor_events.py the events and counters of a supervisor
 registry.py          supervisor_start; all supervisors of a runtime
 lease.py             a child that runs in one process at a time
-records.py           what is shown
+records.py           the records that a supervisor shows
 """
 
 from harn.supervisors.records import (

@@ -1,7 +1,7 @@
-"""What follows when a child has ended, for the child and for the siblings that it takes along.
+"""What the exit of a child changes, for the child and for the siblings restarted with it.
 
-`restart_policy.py` decides. Here the decision becomes the status of the children, what they wait
-for, and events. Nothing is started or stopped here: the supervisor's next step does that.
+`restart_policy.py` decides. This module sets the status of the children and what they wait for, and
+records events. It starts and stops nothing: the supervisor's next step does that.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from harn.runtime import Runtime
-from harn.supervisors.events import SupervisorEvents
 from harn.supervisors.records import ENDED, WaitReason
 from harn.supervisors.restart_policy import (
     Again,
@@ -23,6 +22,7 @@ from harn.supervisors.restart_policy import (
 )
 from harn.supervisors.spec import SupervisorSpec
 from harn.supervisors.supervised_child import SupervisedChild
+from harn.supervisors.supervisor_events import SupervisorEvents
 
 
 class Exits:
@@ -42,7 +42,7 @@ class Exits:
         self._batches = 0
 
     def ended_by_itself(self, member: SupervisedChild, outcome: Outcome) -> None:
-        """Follow the policy of *member*, which was not told to end."""
+        """Apply the policy of *member*, which ended without a request to stop."""
         now, policy = self._now(), member.spec.policy
         decision = after_exit(policy, outcome, member.history, now, index=member.spec.index)
         member.history = exit_noted(member.history, policy, decision, now)
@@ -56,17 +56,17 @@ class Exits:
             case Again(at, delay_ms):
                 member.charged, member.trial = True, False
                 self._schedule(member, "restart_backoff", at, delay_ms)
-                self._take_along(member, at)
+                self._restart_siblings(member, at)
             case CircuitOpen(until):
                 self._open_circuit(member, until, round((until - now) * 1000))
-                self._take_along(member, until)
+                self._restart_siblings(member, until)
             case _:
                 assert_never(decision)
 
     def ended_as_told(self, member: SupervisedChild, outcome: Outcome) -> None:
-        """Schedule the next start of *member*, which had to end; not if its mode is `never`.
+        """Schedule the next start of *member*, which was stopped; not if its mode is `never`.
 
-        A child that returned before it could be asked to end counts as completed.
+        A child that returned before it was asked to stop counts as completed.
         """
         lease_lost = member.why == "lease"
         finished = outcome == "clean" and not member.asked and member.spec.policy.mode != "always"
@@ -101,8 +101,8 @@ class Exits:
         member.wait("circuit_open", until, self._now_ms() + delay_ms)
         self._events.note(member, "child_suppressed", f"circuit open for {delay_ms}ms")
 
-    def _take_along(self, culprit: SupervisedChild, at: float) -> None:
-        """Have the siblings that the strategy names end too, and start again with *culprit*."""
+    def _restart_siblings(self, culprit: SupervisedChild, at: float) -> None:
+        """Stop the siblings that the strategy names, to start them again with *culprit*."""
         places = affected(self._spec.strategy, culprit.spec.index, len(self._members))
         if len(places) < 2:
             return
@@ -116,12 +116,12 @@ class Exits:
                 continue
             member.batch = self._batches
             if member is not culprit:
-                self._hold_back(member, at, at_ms, now + self._spec.shutdown)
+                self._stop_until(member, at, at_ms, now + self._spec.shutdown)
         for member in self._members:
             if member.batch in merged:
                 member.batch = self._batches
 
-    def _hold_back(self, member: SupervisedChild, at: float, at_ms: int, by: float) -> None:
+    def _stop_until(self, member: SupervisedChild, at: float, at_ms: int, by: float) -> None:
         member.postpone(at, at_ms)
         if member.alive:
             member.condemn("propagation", by)

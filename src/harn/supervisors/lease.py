@@ -1,10 +1,10 @@
-"""Leases: a child that runs in one process at a time, whichever supervisors have it.
+"""Leases: a child with a lease runs in one process at a time, also with several supervisors.
 
-A `LeaseClaim` seeks its lease until it has it, on the runtime's loop: a process whose loop is
-blocked could not start the child anyway. Then the heartbeat renews the lease every third of its
-time to live, on a thread that a child cannot hold up. The child is told to end when the lease was
-taken over, and also when it could not be renewed for so long that another process might take it
-over at any moment: before that moment, not after.
+A `LeaseClaim` tries to take its lease until it succeeds, on the runtime's loop: a process whose
+loop is blocked could not start the child anyway. Then the heartbeat renews the lease every third of
+its time to live, on a thread that a child cannot block. The child is stopped when another process
+has taken the lease. It is also stopped when renewals fail, before the moment at which another
+process could take the lease.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from harn.tasks import deadline
 logger = logging.getLogger("harn.supervisors")
 
 POLL = 0.5
-"""Seconds after which a lease that another process holds is looked at again."""
+"""Seconds after which a lease that another process holds is read again."""
 RENEWALS = 3
-"""Renewals in the time that a lease lives."""
+"""Renewals during the time to live of a lease."""
 RELEASE_WITHIN = 2.0
-"""Seconds that a store has to release a lease; after that the lease expires by itself."""
+"""Seconds to wait for the store to release a lease; after that the lease expires by itself."""
 
 
 class LeaseClaim:
-    """One child's way to its lease: sought, then held, then lost or released.
+    """One child's claim on its lease: it waits for the lease, holds it, then loses or releases it.
 
-    *won* and *lost* are not called once it was released.
+    *won* and *lost* are not called after `release`.
     """
 
     def __init__(
@@ -75,20 +75,20 @@ class LeaseClaim:
         self._bell: asyncio.Future[None] | None = None
 
     def release(self) -> None:
-        """Stop seeking the lease, or release it; `live` does so and returns."""
+        """Ask `run` to stop waiting for the lease or to release it, and to return."""
         self._is_released = True
         self._ring()
 
-    async def live(self) -> None:
-        """Seek the lease, hold it, and release it when told to."""
+    async def run(self) -> None:
+        """Wait for the lease, hold it, and release it after `release`."""
         try:
-            await self._seek_and_hold()
+            await self._take_and_hold()
         except Exception:
             logger.exception("the lease %r is lost", self.lease.name)
             self._lose()
 
-    async def _seek_and_hold(self) -> None:
-        taken = await self._seek()
+    async def _take_and_hold(self) -> None:
+        taken = await self._wait_for_lease()
         if taken is None:
             return
         epoch, since = taken
@@ -102,8 +102,8 @@ class LeaseClaim:
         if self._is_released:
             await self._release(epoch)
 
-    async def _seek(self) -> tuple[int, float] | None:
-        """Return the epoch and when it was asked for; None if released before."""
+    async def _wait_for_lease(self) -> tuple[int, float] | None:
+        """Return the epoch and the time of the request; None if released before."""
         while not self._is_released:
             asked = self._clock.monotonic()
             pause = POLL
@@ -114,7 +114,7 @@ class LeaseClaim:
                 elif epoch := await self._take(asked):
                     return epoch, asked
             except StorageError as error:
-                logger.warning("the lease %r cannot be sought: %s", self.lease.name, error)
+                logger.warning("the lease %r cannot be taken: %s", self.lease.name, error)
             await self._pause(asked + pause)
         return None
 
@@ -124,7 +124,7 @@ class LeaseClaim:
         if taken is None:
             return None
         if self._clock.monotonic() >= lost_at(asked, self._ttl_ms / 1000):
-            # The loop was blocked meanwhile: another process may hold it already.
+            # The loop was blocked meanwhile: another process may already hold the lease.
             await self._release(taken.epoch)
             return None
         return taken.epoch
@@ -150,7 +150,7 @@ class LeaseClaim:
             logger.warning("the lease %r expires by itself: %s", self.lease.name, error)
 
     async def _pause(self, until: float | None) -> None:
-        """Wait until then, or until released or lost. Cancelling leaves nothing behind."""
+        """Wait until *until*, or until the lease is released or lost."""
         if self._is_released:
             return
         bell = self._bell = asyncio.get_running_loop().create_future()
@@ -187,14 +187,14 @@ class Leases:
         self._runtime = runtime
         self._claims: dict[asyncio.Task[None], LeaseClaim] = {}
         self._store = runtime.service(LeaseStore)
-        # A claim belongs to the runtime, not to the child or the caller whose step began it.
+        # A claim belongs to the runtime, not to the task in whose context it is made.
         self._context = contextvars.copy_context()
         self._context.run(current_frame_var.set, runtime.frame)
 
-    def seek(self, lease: Lease, won: Callable[[], None], lost: Callable[[], None]) -> LeaseClaim:
-        """Seek *lease*: *won* is called when it is held, *lost* when it is held no more."""
+    def claim(self, lease: Lease, won: Callable[[], None], lost: Callable[[], None]) -> LeaseClaim:
+        """Try to take *lease*: *won* is called when it is held, *lost* when it is lost."""
         claim = LeaseClaim(self._runtime, self._store.store, lease, won, lost)
-        task = self._runtime.loop.create_task(claim.live(), context=self._context.copy())
+        task = self._runtime.loop.create_task(claim.run(), context=self._context.copy())
         self._claims[task] = claim
         self._count(+1)
         task.add_done_callback(self._ended)
@@ -205,12 +205,12 @@ class Leases:
         del self._claims[task]
 
     def _count(self, change: int) -> None:
-        """Count a claim that another process may end: while there is one, nothing is deadlocked."""
+        """Count waiting claims, for the deadlock detector: another process may end such a wait."""
         if not self._runtime.clock.is_fake and not self._store.store.is_memory:
             self._runtime.clock.activity.working += change
 
     async def aclose(self) -> None:
-        """Release every lease and wait until that has happened."""
+        """Release every lease and wait until that is done."""
         for claim in list(self._claims.values()):
             claim.release()
         while self._claims:

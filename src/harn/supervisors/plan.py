@@ -1,10 +1,10 @@
-"""What a supervisor does next, and when it has to look again: a pure decision over its children.
+"""What a supervisor does next, and when it decides again: a pure decision over its children.
 
-A *condemned* child is to end, because the supervisor stops or a sibling takes it along. Condemned
-children end one at a time, from the right to the left: each is asked first, cancelled when its
-share of the time is over, and passed by if it does not end even then. A *waiting* child starts when
-its time has come, from the left to the right: not while a child of its batch still runs, and not
-before its neighbour on the left in the batch.
+A *condemned* child must end, because the supervisor stops or because it is restarted with a
+sibling. Condemned children end one at a time, from right to left: each is asked to stop, cancelled
+when its share of the time is over, and skipped if it does not end even then. A *waiting* child
+starts when it is due, from left to right: not while a condemned child of its batch still runs, and
+not before its left neighbour in the batch.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 GRACE = 0.4
-"""Seconds that a cancelled child has before it is called abandoned."""
-SLACK = 1e-6
-"""Timers may fire a clock tick early; that is not too early."""
+"""Seconds that a cancelled child has to end before it counts as abandoned."""
+TIMER_TOLERANCE = 1e-6
+"""Seconds that a timer may fire early."""
 
 
 class Place(Protocol):
-    """A child as the plan sees it."""
+    """The fields of a child that the plan reads."""
 
     alive: bool
     """Its task has not ended yet."""
@@ -29,18 +29,18 @@ class Place(Protocol):
     asked: bool
     cancelled: bool
     passed_by: bool
-    """It did not end although it was cancelled."""
+    """It was cancelled and did not end in time."""
     until: float
-    """When patience with it ends, once it was asked or cancelled."""
+    """When the time to end is over, after it was asked or cancelled."""
     at: float | None
-    """When it may start; None for one that does not wait to be started."""
+    """When it may start; None if it does not wait for a start."""
     batch: int | None
-    """The children with the same number end and start together with it."""
+    """Children with the same number end and start together."""
 
 
 @dataclass(slots=True)
 class Plan:
-    """What to do now, by the children's places, and when to look again."""
+    """What to do now, by the children's indexes, and when to plan again."""
 
     ask: int | None = None
     cancel: int | None = None
@@ -50,7 +50,7 @@ class Plan:
 
 
 def make_plan(places: Sequence[Place], now: float) -> Plan:
-    """Decide what is to be done with *places* at *now*."""
+    """Decide what to do with *places* at *now*."""
     plan = Plan()
     _plan_the_end(plan, places, now)
     _plan_the_start(plan, places, now)
@@ -58,13 +58,13 @@ def make_plan(places: Sequence[Place], now: float) -> Plan:
 
 
 def share(by: float, now: float, left: int) -> float:
-    """Return how long one of *left* children may take to end, if all are to have ended *by*."""
+    """Return how long one of *left* children may take to end, if all must have ended *by* then."""
     return max(0.0, by - now) / max(1, left)
 
 
 def is_due(when: float, now: float) -> bool:
-    """Tell whether *when* has come."""
-    return now >= when - SLACK
+    """Tell whether the time *when* is reached."""
+    return now >= when - TIMER_TOLERANCE
 
 
 def _plan_the_end(plan: Plan, places: Sequence[Place], now: float) -> None:

@@ -1,4 +1,4 @@
-"""What a supervisor shows: its state, its events, and the context that a child is called with."""
+"""The records of a supervisor: its state, its events, and the context of a child."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ CHILD_STATUSES: tuple[ChildStatus, ...] = (
     "abandoned",
 )
 ENDED: frozenset[ChildStatus] = frozenset(("stopped", "failed", "suppressed", "abandoned"))
-"""What a child that will not start again looks like."""
+"""The statuses of a child that is not started again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChildContext(Record):
-    """What a child's task is called with.
+    """The argument of a child's task.
 
-    *attempt* counts from 1 and *restart_count* from 0; the trial after an open circuit raises
-    neither. *lease_epoch* is the fencing token of the lease that the child holds: it grows with
-    every holder, so whatever the child writes to can refuse an older one.
+    *attempt* counts from 1 and *restart_count* from 0; the trial after an open circuit increases
+    neither. *lease_epoch* is the fencing token of the lease that the child holds. It increases with
+    every holder, so that a system which the child writes to can refuse an older one.
 
     >>> ChildContext("supervisor_1", "tick", "task", 2, 1).restart_count
     1
@@ -82,11 +82,11 @@ class ChildState(Record):
 
 @dataclass(frozen=True, slots=True)
 class SupervisorMetrics(Record):
-    """What has happened so far.
+    """The counters of a supervisor.
 
     *started* counts every start, *stopped* clean exits only, *failed* exits with an error,
-    *restarted* restarts when they are scheduled, *suppressed* spent budgets (open circuits
-    included), *escalated* failures passed on.
+    *restarted* scheduled restarts, *suppressed* used-up budgets (including open circuits),
+    *escalated* failures passed to the parent.
     """
 
     started: int = 0
@@ -122,7 +122,7 @@ class SupervisorState(Record):
         raise KeyError(name)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the whole, JSON-ready."""
+        """Return the fields by name, JSON-ready."""
         return {
             "_type": "supervisor_state",
             **fields_of(self),
@@ -133,7 +133,7 @@ class SupervisorState(Record):
 
 @dataclass(frozen=True, slots=True)
 class SupervisorEvent(Record):
-    """One thing that happened; *seq* counts from 0, *child* is None for the supervisor itself."""
+    """One event; *seq* counts from 0, *child* is None for an event of the supervisor itself."""
 
     seq: int
     at_ms: int
@@ -144,10 +144,10 @@ class SupervisorEvent(Record):
 
 
 def describe(error: BaseException) -> str:
-    """Say what went wrong, in a line of bounded length."""
+    """Return the type and text of *error*, at most 2,000 characters."""
     try:
         text = str(error)
-    except Exception:  # an exception whose __str__ raises must not hide that it was one
+    except Exception:  # an exception whose __str__ raises
         text = ""
     name = type(error).__name__
     return (f"{name}: {text}" if text else name)[:2000]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MOST_THREADS = 10_000
 ENDED_KEPT = 100
-"""Ended supervisors that `runtime_context().debug.supervisors` still shows."""
+"""The most ended supervisors that `runtime_context().debug.supervisors` still shows."""
 
 COUNTED = {
     "child_started": "started",
@@ -45,15 +45,15 @@ async def supervisor_start(
     restart: Restart | str | Mapping[str, Any] | None = None,
     shutdown_ms: Duration = 5_000,
 ) -> Supervisor:
-    """Start *children*, from the left to the right, and keep them running.
+    """Start *children* from left to right, and keep them running.
 
-    *strategy* says which children are restarted when one ends: only that one (`one_for_one`), those
-    to its right too (`rest_for_one`), all (`one_for_all`); or none, and the failure ends this
-    supervisor and fails the child that started it (`escalate_to_parent`). *restart* is the policy
-    of children that bring none. *shutdown_ms* is the time they have to end when asked to.
+    *strategy* says which children are restarted when one ends: only that one (`one_for_one`), also
+    those to its right (`rest_for_one`), or all (`one_for_all`). With `escalate_to_parent` none is:
+    a failure ends this supervisor and fails the child that started it. *restart* is the policy of
+    children without one. *shutdown_ms* is the time that they have to end when asked to stop.
 
-    The supervisor lives until it is stopped or all children have ended for good, at the latest as
-    long as the runtime, or the supervised child that called this.
+    The supervisor runs until it is stopped or no child will be started again. It ends at the latest
+    with the runtime, or with the supervised child that called this.
 
     >>> import harn
     >>> async def work(ctx) -> None:
@@ -69,12 +69,12 @@ async def supervisor_start(
     spec = read_spec(name, strategy, children, restart, shutdown_ms)
     runtime = current_runtime()
     if runtime.closing:
-        raise HarnError("this Runtime is being left and takes no more supervisors")
+        raise HarnError("this Runtime is being closed and accepts no more supervisors")
     return runtime.service(Supervisors).start(spec)
 
 
 class Supervisors:
-    """A runtime's supervisors: their parents, their events, and the last that ended."""
+    """A runtime's supervisors, their parents, and the last that ended."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -100,7 +100,7 @@ class Supervisors:
         return self._leases
 
     def start(self, spec: Any) -> Supervisor:
-        """Make a supervisor, give it its owner, and start its children."""
+        """Create a supervisor with its owner, and start its children."""
         parent = self._parent()
         self._number += 1
         supervisor = Supervisor(self, self._number, spec, parent)
@@ -115,7 +115,7 @@ class Supervisors:
         return supervisor
 
     def _parent(self) -> SupervisedChild | None:
-        """Find the supervised child that the caller is, or works for."""
+        """Return the supervised child whose task, or whose descendant's task, calls this."""
         task: Task | None = current_frame().task
         while task is not None:
             if (member := self._members.get(task)) is not None and member.alive:
@@ -145,7 +145,7 @@ class Supervisors:
                 parent.frame.cleanups.pop(supervisor, None)
 
     def noted(self, event: SupervisorEvent) -> None:
-        """Count *event* and pass it on to the log."""
+        """Count *event* and write it to the log."""
         if event.kind in COUNTED:
             self._counts[COUNTED[event.kind]] += 1
         payload = {
@@ -157,7 +157,7 @@ class Supervisors:
         self._log.record(topics.SUPERVISOR_LIFECYCLE, event.kind, payload)
 
     def states(self) -> list[SupervisorState]:
-        """Return the state of each: the last that ended, then those that live."""
+        """Return the states of the last that ended, then of those that run."""
         return [each.state() for each in (*self._ended, *self._live)]
 
     def _samples(self) -> Iterable[Sample]:
@@ -169,7 +169,7 @@ class Supervisors:
             yield Sample("harn_supervisor_events_total", self._counts[event], (event,))
 
     async def _leave(self) -> None:
-        """Stop everything because the runtime is left: there is no time to ask."""
+        """Stop every supervisor because the runtime closes; children are cancelled, not asked."""
         now = self.runtime.clock.monotonic()
         top = [each for each, parent in self._live.items() if parent is None]
         for supervisor in reversed(top):

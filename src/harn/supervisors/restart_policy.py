@@ -1,13 +1,13 @@
-"""What follows when a child ends, and whom it concerns: pure decisions.
+"""Whether and when a child that has ended is started again, and which siblings with it. Pure.
 
-`after_exit` answers for the child itself: start it again (when?), open its circuit, or leave it.
-`affected` says which siblings are restarted with it. Neither waits, reads a clock or changes
-anything; `Supervisor` carries out what they say.
+`after_exit` decides for the child itself: start it again at some time, open its circuit, or leave
+it ended. `affected` returns the siblings that are restarted with it. Neither waits, reads a clock
+or changes anything; `Supervisor` applies the decisions.
 
-The budget is checked twice. By exits, as people count: those of the last window, this one
-included, must not be more than `max_restarts`. And by restarts: no sliding window may contain more
-than `max_restarts` of them, which a backoff that shrinks between two exits could otherwise break.
-The trial after an open circuit is a restart like any other and is charged, so that a child that
+The budget has two conditions. First, the exits of the last window, including this one, must not be
+more than `max_restarts`: that is how users count. Second, no sliding window may contain more than
+`max_restarts` restarts: without this, a delay that is shorter than the one before could bring two
+restarts into one window. The trial after an open circuit counts as a restart, so a child that
 fails its trial has one restart less before the circuit opens again.
 """
 
@@ -24,14 +24,14 @@ Outcome = Literal["clean", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a child's budget remembers; times are monotonic seconds, oldest first."""
+    """What counts against a child's budget; times are monotonic seconds, oldest first."""
 
     restart_count: int = 0
-    """Restarts of its own since the start, or since its circuit last opened."""
+    """Restarts after its own exits, since the start or since its circuit last opened."""
     exits: tuple[float, ...] = ()
-    """Exits that were answered with a restart, in the last window."""
+    """The exits in the last window that were followed by a restart."""
     restarts: tuple[float, ...] = ()
-    """When restarts really happened, in the last window; an open circuit does not clear them."""
+    """The times of restarts in the last window; an open circuit does not clear them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,14 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class CircuitOpen:
-    """The restarts are spent: leave the child alone until *until*, then try once."""
+    """The restarts are used up: do not start the child before *until*, then try once."""
 
     until: float
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Leave the child ended: it has *finished* or *failed*, or its restarts are *spent*."""
+    """Leave the child ended: it *finished*, it *failed*, or its restarts are used up (*spent*)."""
 
     reason: Literal["finished", "failed", "spent"]
 
@@ -62,7 +62,7 @@ Decision = Again | CircuitOpen | GiveUp
 def after_exit(
     policy: Policy, outcome: Outcome, history: History, now: float, *, index: int = 0
 ) -> Decision:
-    """Decide what follows *outcome*; *index* is the child's place, which its jitter depends on."""
+    """Decide what follows *outcome*; the jitter depends on *index*, the child's position."""
     if policy.mode == "never" or (policy.mode == "on_failure" and outcome == "clean"):
         return GiveUp("finished" if outcome == "clean" else "failed")
     delay_ms = backoff_ms(policy, history.restart_count, index)
@@ -87,7 +87,7 @@ def has_budget(policy: Policy, history: History, now: float, at: float) -> bool:
 
 
 def backoff_ms(policy: Policy, restart_count: int, index: int) -> int:
-    """Return how long the next restart waits: grown, capped, and then jittered.
+    """Return the delay before the next restart: it grows up to a cap, plus a jitter.
 
     >>> from harn.supervisors.spec import Restart
     >>> policy = Restart(backoff_ms=10, max_backoff_ms=40, jitter_ms=3).policy
@@ -99,14 +99,14 @@ def backoff_ms(policy: Policy, restart_count: int, index: int) -> int:
     cap = max(policy.max_backoff_ms, base)
     if base == 0:
         return jitter
-    # The logarithm first: the power itself would overflow long before a million restarts.
+    # Compare logarithms first: the power would overflow long before a million restarts.
     if restart_count * math.log(policy.factor) > math.log(cap / base) + 1:
         return cap + jitter
     return min(math.floor(base * policy.factor**restart_count + 0.5), cap) + jitter
 
 
 def exit_noted(history: History, policy: Policy, decision: Decision, now: float) -> History:
-    """Return *history* after an exit that was answered with *decision*."""
+    """Return *history* after an exit that led to *decision*."""
     if isinstance(decision, CircuitOpen):
         return replace(history, restart_count=0, exits=())
     if isinstance(decision, GiveUp):
@@ -116,7 +116,7 @@ def exit_noted(history: History, policy: Policy, decision: Decision, now: float)
 
 
 def restart_noted(history: History, policy: Policy, now: float) -> History:
-    """Return *history* after a restart of the child's own really happened *now*."""
+    """Return *history* after a restart for the child's own exit took place *now*."""
     return replace(history, restarts=_recent((*history.restarts, now), policy, now))
 
 
@@ -128,9 +128,9 @@ def _recent(times: tuple[float, ...], policy: Policy, now: float) -> tuple[float
 
 
 def affected(strategy: Strategy, index: int, count: int) -> range:
-    """Return the places that are restarted when the child at *index* of *count* is.
+    """Return the indexes that are restarted with the child at *index* of *count*, that included.
 
-    They are stopped from the right to the left and started from the left to the right.
+    They are stopped from right to left and started from left to right.
 
     >>> list(affected("one_for_one", 1, 4)), list(affected("rest_for_one", 1, 4))
     ([1], [1, 2, 3])

@@ -1,7 +1,6 @@
-"""What a supervisor is asked to do, as data: strategies, restart policies, children.
+"""The options of a supervisor: strategies, restart policies, children.
 
-Everything is checked here, where it enters, and turned into frozen records; behind this door it
-is trusted.
+They are checked here and become frozen records; the other modules do not check them again.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ class Restart:
     """When a child that has ended is started again, and when it is not.
 
     *mode* is `never`, `on_failure` or `always`. At most *max_restarts* (None: no limit) happen in
-    any *window_ms*; a window of 0 counts them over the child's whole life. The n-th restart waits
+    any *window_ms*; with a window of 0 all restarts of the child count. The n-th restart waits
     `backoff_ms * factor**n`, at most *max_backoff_ms*, plus a jitter of up to *jitter_ms* that is
-    the same in every run. With *circuit_open_ms* a child that has spent its restarts is tried
-    again after that time; without it, it is given up.
+    the same in every run. With *circuit_open_ms*, a child that has used up its restarts is tried
+    again after that time; without it, the child is not started again.
 
     >>> Restart(max_restarts=3, backoff_ms="1s").backoff_ms
     1000
@@ -71,7 +70,7 @@ class Restart:
 
     @property
     def policy(self) -> Policy:
-        """The same, in the units that decisions are made in."""
+        """The same values, in the units of `Policy`."""
         return Policy(
             self.mode,
             self.max_restarts,
@@ -119,13 +118,13 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """One child of a supervisor: a name, and what to run under it.
+    """One child of a supervisor: a name and the function to run.
 
-    *task* is called with a `ChildContext`. It may be async, a plain function (which runs on a
-    worker thread), or something that returns a `Supervisor`: the child then lives as long as that
-    one does. *kind* is a word for people and tools. *restart* is a `Restart`, a bare mode, a
-    mapping of its fields, or None for the supervisor's own. *active_lease* names a lease (or is a
-    `Lease`) without which the child does not run.
+    *task* is called with a `ChildContext`. It may be async or a plain function, which runs on a
+    worker thread. If it returns a `Supervisor`, the child runs as long as that one does. *kind* is
+    a label for users and tools. *restart* is a `Restart`, a mode, a mapping of its fields, or None
+    for the supervisor's policy. *active_lease* is a `Lease`, or the name of one, that the child
+    must hold to run.
 
     >>> Child("tick", print, restart="always").restart.mode
     'always'
@@ -153,7 +152,7 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """A `Child`, checked, with the policy in force for it."""
+    """A `Child`, checked, with the policy that applies to it."""
 
     index: int
     name: str
@@ -165,7 +164,7 @@ class ChildSpec:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorSpec:
-    """What `supervisor_start` was asked for."""
+    """The arguments of `supervisor_start`, checked."""
 
     name: str | None
     strategy: Strategy
@@ -180,7 +179,7 @@ def read_spec(
     restart: Restart | str | Mapping[str, Any] | None,
     shutdown_ms: Duration,
 ) -> SupervisorSpec:
-    """Check the arguments of `supervisor_start`; what is wrong is named."""
+    """Check the arguments of `supervisor_start`; raise `InvalidOption` that names a wrong one."""
     if name is not None:
         _check_name("name", name)
     default = read_restart(restart) if restart is not None else Restart()
@@ -204,7 +203,7 @@ def read_strategy(strategy: str) -> Strategy:
 
 
 def read_restart(restart: Restart | str | Mapping[str, Any]) -> Restart:
-    """Read a policy: a `Restart`, a bare mode, or a mapping of its fields.
+    """Read a policy: a `Restart`, a mode, or a mapping of its fields.
 
     >>> read_restart("never").mode, read_restart({"max_restarts": 2}).max_restarts
     ('never', 2)
@@ -232,7 +231,7 @@ def _read_children(
         if not isinstance(child, Child):
             raise InvalidOption("children", given, accepted)
         if child.name in seen:
-            raise InvalidOption("children", child.name, "a name of its own for each child")
+            raise InvalidOption("children", child.name, "a different name for each child")
         seen.add(child.name)
         restart = child.restart if isinstance(child.restart, Restart) else default
         lease = child.active_lease if isinstance(child.active_lease, Lease) else None
@@ -279,7 +278,7 @@ def _takes_a_context(task: object) -> bool:
         return False
     try:
         inspect.signature(task).bind(object())
-    except ValueError:  # a builtin that does not say what it takes
+    except ValueError:  # a builtin without a signature
         return True
     except TypeError:
         return False

@@ -1,4 +1,4 @@
-"""A child while it is supervised: its status, its task, and what is planned for it."""
+"""The state of a supervised child: its status, its task, and what is planned for it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Why = Literal["stop", "propagation", "lease"]
 
 
 class SupervisedChild:
-    """One child's live state; only its supervisor changes it.
+    """One child's state; only its supervisor changes it.
 
-    It is also the nursery of the child's task: so the supervisor learns that the task has ended.
+    It is also the nursery of the child's task, so that the supervisor learns of the task's end.
     """
 
     __slots__ = (
@@ -71,7 +71,7 @@ class SupervisedChild:
         self.attempt = 0
         self.started = False
         self.charged = False
-        """Whether its next start is a restart of its own, paid from its budget."""
+        """Whether its next start is a restart for its own exit, which counts in its budget."""
         self.trial = False
         """Whether its next start is the trial after an open circuit."""
         self.handle: TaskHandle[Any] | None = None
@@ -79,24 +79,24 @@ class SupervisedChild:
         self.inner: list[Supervisor] = []
         """Supervisors that this child started."""
         self.escalated: BaseException | None = None
-        """The failure that one of those passed on."""
+        """The failure that one of those escalated."""
         self.claim: LeaseClaim | None = None
-        """Its lease, sought or held."""
-        # What the plan looks at:
+        """Its lease, held or waited for."""
+        # What the plan reads:
         self.alive = False
         self.at: float | None = None
         self.batch: int | None = None
         self.spare()
 
     def spare(self) -> None:
-        """Forget that it had to end."""
+        """Undo `condemn`: the child no longer has to end."""
         self.condemned = False
         self.why: Why = "stop"
         self.asked = self.cancelled = self.passed_by = False
         self.by = self.until = self.last_call = 0.0
 
     def condemn(self, why: Why, by: float) -> None:
-        """Have it end, if possible *by* then; a stop overrides what else was planned."""
+        """Plan its end, *by* that time if possible; a stop overrides other reasons."""
         if self.condemned:
             self.by = min(self.by, by)
             if self.asked and not self.cancelled:
@@ -110,7 +110,7 @@ class SupervisedChild:
         self.condemned, self.why, self.by = True, why, by
 
     def ask(self, until: float) -> None:
-        """Ask it to end by itself until *until*, and the supervisors that it started too."""
+        """Ask it to stop until *until*, and the supervisors that it started too."""
         assert self.handle is not None
         self.asked = True
         self.status = "draining"
@@ -120,7 +120,7 @@ class SupervisedChild:
             inner.request_stop(until)
 
     def cancel(self, now: float, patience: float) -> None:
-        """Cancel it, and wait for *patience* seconds before the next child's turn."""
+        """Cancel it; the next child is asked after *patience* seconds at the latest."""
         assert self.handle is not None
         self.asked = self.cancelled = True
         self.status = "draining"
@@ -131,7 +131,7 @@ class SupervisedChild:
         self.handle.cancel()
 
     def launch(self, task: Task, now: float, live: Callable[..., Awaitable[Any]]) -> None:
-        """Start it as *task*; a restart of its own is paid from its budget."""
+        """Start it as *task*; a restart for its own exit is recorded in its budget."""
         if self.charged:
             self.history = restart_noted(self.history, self.spec.policy, now)
         self.attempt += not self.trial
@@ -146,19 +146,19 @@ class SupervisedChild:
         task.runtime.own(task.aio)
 
     def ended(self) -> None:
-        """Note that its task is over."""
+        """Note that its task has ended."""
         self.alive = False
         self.handle = self.frame = None
         self.release_lease()
 
     def release_lease(self) -> None:
-        """Release its lease, or stop seeking it."""
+        """Release its lease, or stop waiting for it."""
         claim, self.claim = self.claim, None
         if claim is not None:
             claim.release()
 
     def wait(self, reason: WaitReason, at: float, at_ms: int) -> None:
-        """Have it wait until *at*, or longer if it has to already."""
+        """Let it wait until *at*, or longer if a later start is already planned."""
         self.status = "circuit_open" if reason == "circuit_open" else "waiting"
         self.wait_reason = reason
         self.postpone(at, at_ms)
@@ -169,12 +169,12 @@ class SupervisedChild:
             self.at, self.next_restart_ms = at, at_ms
 
     def rest(self, status: ChildStatus, reason: WaitReason | None = None) -> None:
-        """Leave it ended, as *status* says."""
+        """Leave it ended with *status*; it is not started again."""
         self.status, self.wait_reason = status, reason
         self.at = self.next_restart_ms = self.batch = None
 
     def context(self) -> ChildContext:
-        """Return what its task is called with."""
+        """Return the argument of its task."""
         return ChildContext(
             self.supervisor.id,
             self.spec.name,
@@ -185,7 +185,7 @@ class SupervisedChild:
         )
 
     def state(self) -> ChildState:
-        """Return what is shown of it."""
+        """Return its state as a record."""
         return ChildState(
             self.spec.name,
             self.spec.kind,
@@ -198,11 +198,11 @@ class SupervisedChild:
         )
 
     def adopt(self, handle: TaskHandle[Any]) -> None:
-        """Accept the child's task: there is nothing to do."""
+        """Accept the child's task; nothing has to be done."""
 
     def child_ended(self, handle: TaskHandle[Any], error: BaseException | None) -> None:
-        """Pass on that the child's task has ended."""
+        """Tell the supervisor that the child's task has ended."""
         self.supervisor.child_ended(self, handle)
 
     def child_failed(self, error: BaseException) -> None:
-        """Do nothing: the failure was seen when the task ended."""
+        """Do nothing: `child_ended` has handled the failure."""

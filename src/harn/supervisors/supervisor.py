@@ -1,9 +1,9 @@
-"""The supervisor: carries out what `restart_policy.py` and `plan.py` decide.
+"""The supervisor: applies the decisions of `restart_policy.py` and `plan.py`.
 
-Nothing here waits. Something happens (a child ends, a timer fires, a lease is won or lost, a stop
-is requested) and is noted on the child that it concerns. Then `_advance` carries out what the plan
-says (ask, cancel, pass by, start) and sets a timer for the next look. So the supervisor has no task
-of its own that could be lost, and its state is complete whenever other code runs.
+Nothing here waits. An event (a child ends, a timer fires, a lease is won or lost, a stop is
+requested) is noted on its child. Then `_advance` makes a plan, applies it (ask, cancel, skip,
+start) and sets a timer for the next plan. So the supervisor has no task that could be lost, and
+its state is complete whenever other code runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from harn.duration import Duration, to_seconds
 from harn.errors import HarnError, InvalidOption
 from harn.graceful import parked
 from harn.runtime import Runtime
-from harn.supervisors.events import SupervisorEvents
 from harn.supervisors.exits import Exits
 from harn.supervisors.plan import GRACE, Plan, is_due, make_plan, share
 from harn.supervisors.records import (
@@ -36,6 +35,7 @@ from harn.supervisors.records import (
 )
 from harn.supervisors.spec import SupervisorSpec
 from harn.supervisors.supervised_child import SupervisedChild
+from harn.supervisors.supervisor_events import SupervisorEvents
 from harn.tasks import Err, Ok, TaskHandle
 from harn.telemetry.logs import FAILED_WORK
 
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("harn.supervisors")
 
-SEEK_AGAIN = 0.5
-"""Seconds after which a lease is sought again when seeking it has failed."""
+CLAIM_AGAIN = 0.5
+"""Seconds after which a lease is claimed again when its claim has failed."""
 
 
 class Supervisor:
-    """Children that are started, watched, restarted and stopped. Made by `supervisor_start`.
+    """Starts, watches, restarts and stops its children. Made by `supervisor_start`.
 
-    It belongs to the runtime, or to the supervised child that started it, and ends with it. A
-    child may stop its own supervisor; it is cancelled while it waits for that.
+    It belongs to the runtime, or to the supervised child that started it, and ends with that. A
+    child may call `stop` of its own supervisor; it is then cancelled in that call.
 
     >>> import harn
     >>> async def tick(ctx) -> None:
@@ -83,7 +83,7 @@ class Supervisor:
         self._context = contextvars.copy_context()
         self._status: SupervisorStatus = "running"
         self._ending: SupervisorStatus | None = None
-        """Its status once all children have ended, if it is to end."""
+        """Its status after all children have ended, if it has to end."""
         self._failure: BaseException | None = None
         self._final: SupervisorState | None = None
         self._forced = False
@@ -95,10 +95,10 @@ class Supervisor:
         self._events = SupervisorEvents(self._runtime, self.id, registry.noted)
         self._exits = Exits(self._runtime, spec, self._members, self._events)
 
-    # -- what users ask ----------------------------------------------------------------------
+    # -- for users ---------------------------------------------------------------------------
 
     def state(self) -> SupervisorState:
-        """Return the supervisor and its children as they are now; at the end, as they ended."""
+        """Return the state of the supervisor and its children; after the end, the final state."""
         if self._final is not None:
             return self._final
         children = tuple(member.state() for member in self._members)
@@ -106,18 +106,18 @@ class Supervisor:
         return SupervisorState(self.id, self.name, self._status, self.strategy, metrics, children)
 
     def events(self) -> list[SupervisorEvent]:
-        """Return what has happened, oldest first; of very many, the latest 10,000."""
+        """Return the latest 10,000 events, oldest first."""
         return self._events.events()
 
     async def stop(self, timeout: Duration | None = None) -> SupervisorState:
-        """Stop every child, the rightmost first, and return the final state.
+        """Stop every child, from right to left, and return the final state.
 
-        Each is asked first (`is_cancelled()` turns true in it) and has its share of *timeout*
-        (`shutdown_ms` unless given) to end by itself; then it is cancelled. One that does not end
-        even so is reported as `abandoned`. This returns a second after *timeout* at the latest.
+        Each is asked first (`is_cancelled()` becomes true in it) and has its share of *timeout*
+        (by default `shutdown_ms`) to end by itself; then it is cancelled. A child that does not end
+        even then is reported as `abandoned`. This returns a second after *timeout* at the latest.
 
-        A second call joins the first and returns the same state; a shorter *timeout* hurries it.
-        Cancelling this leaves the stop under way.
+        A second call waits for the same stop and returns the same state; a shorter *timeout*
+        shortens the stop. Cancelling does not undo the stop.
         """
         self._runtime.check_here()
         seconds = self._spec.shutdown if timeout is None else to_seconds(timeout, "timeout")
@@ -127,9 +127,9 @@ class Supervisor:
     async def wait(self) -> SupervisorState:
         """Wait until the supervisor has ended and return its final state.
 
-        It ends when it was stopped, when every child has ended for good (`completed`), or when it
-        passed a failure on (`escalated`). Cancelling leaves it running, and so does a graceful stop
-        of the waiter.
+        It ends when it is stopped, when no child will be started again (`completed`), or when it
+        passes a failure to its parent (`escalated`). Cancelling and a graceful stop of the waiter
+        leave it running.
         """
         self._runtime.check_here()
         if self._final is None:
@@ -139,7 +139,10 @@ class Supervisor:
         return self.state()
 
     async def live(self) -> None:
-        """Wait until it has ended, for the child that returned it; its stop is passed on to us."""
+        """Wait until it has ended, for the child that returned it.
+
+        A stop of that child does not interrupt this wait: the child stops this supervisor too.
+        """
         if self._final is None:
             with parked(_no_interruption):
                 await self._ends(asyncio.get_running_loop().create_future())
@@ -152,7 +155,7 @@ class Supervisor:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
 
-    # -- what the registry, parents and children ask ------------------------------------------
+    # -- for the registry, parents and children -----------------------------------------------
 
     def begin(self) -> None:
         """Start the children."""
@@ -163,7 +166,7 @@ class Supervisor:
         self._advance()
 
     def request_stop(self, by: float) -> None:
-        """Have every child end, if possible *by* then; returns at once.
+        """Stop every child, *by* that time if possible; returns at once.
 
         *by* is a time of the runtime's monotonic clock.
         """
@@ -178,13 +181,13 @@ class Supervisor:
         self._advance()
 
     def inner_escalated(self, member: SupervisedChild, error: BaseException) -> None:
-        """Fail *member*, because a supervisor that it started passed *error* on."""
+        """Fail *member*, because a supervisor that it started escalated *error*."""
         if member.handle is not None:
             member.escalated = error
             member.handle.cancel()
 
     def child_ended(self, member: SupervisedChild, handle: TaskHandle[Any]) -> None:
-        """Note that *member*'s task has ended, and do what follows."""
+        """Note that *member*'s task has ended, and apply the consequences."""
         self._registry.forget(handle.task)
         told = member.condemned or self._runtime.closing
         outcome = handle.outcome()
@@ -192,7 +195,7 @@ class Supervisor:
             outcome, member.escalated = Err(member.escalated), None
         elif told and handle.status == "cancelled":
             outcome = Ok(None)
-        # A child that let a graceful stop pass has drained, as one that returned has.
+        # A child that ended with the `TaskCancelled` of a graceful stop has drained.
         drained = told and handle.status == "cancelled" and not member.cancelled
         clean = isinstance(outcome, Ok) and (handle.status == "completed" or drained)
         if isinstance(outcome, Err):
@@ -247,16 +250,16 @@ class Supervisor:
         self._failure.__cause__ = error
         self._condemn_all(self._now() + self._spec.shutdown)
 
-    # -- carrying out ------------------------------------------------------------------------
+    # -- applying the plan -------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Do what can be done now, then set the timer for the next look, or finish."""
+        """Do what can be done now, then set the timer for the next plan, or finish."""
         if self._final is not None:
             return
         now = self._now()
         while True:
             plan = make_plan(self._members, now)
-            if not self._carry_out(plan, now):
+            if not self._apply(plan, now):
                 break
         last_call = self._last_call(now)
         if self._ending is not None and last_call is None:
@@ -266,7 +269,8 @@ class Supervisor:
         else:
             self._look_again(min(plan.look_again, last_call or math.inf))
 
-    def _carry_out(self, plan: Plan, now: float) -> bool:
+    def _apply(self, plan: Plan, now: float) -> bool:
+        """Do what *plan* says; false if there was nothing to do."""
         if plan.ask is not None:
             self._ask(self._members[plan.ask], now)
         elif plan.cancel is not None:
@@ -291,7 +295,7 @@ class Supervisor:
             self._launch(member)
             return
         member.status, member.wait_reason = "waiting", "lease"
-        member.claim = self._registry.leases.seek(
+        member.claim = self._registry.leases.claim(
             member.spec.lease, partial(self._launch, member), partial(self._lease_lost, member)
         )
 
@@ -304,10 +308,10 @@ class Supervisor:
         self._events.note(member, kind, f"attempt {member.attempt}")
 
     def _lease_lost(self, member: SupervisedChild) -> None:
-        """Cancel *member* at once: another process may be running it any moment."""
+        """Cancel *member* at once: another process may start it at any moment."""
         now = self._now()
-        if not member.alive:  # it was still sought; seek again
-            member.claim, member.at = None, now + SEEK_AGAIN
+        if not member.alive:  # the claim failed before the child started: claim again
+            member.claim, member.at = None, now + CLAIM_AGAIN
         elif not member.cancelled:
             member.condemn("lease", now)
             self._cancel(member, now)
@@ -322,9 +326,9 @@ class Supervisor:
                 member.rest("stopped")
 
     def _last_call(self, now: float) -> float | None:
-        """Return when the last child that is still alive is abandoned; None when none is left.
+        """Return when the last running child is abandoned; None if no child runs.
 
-        A supervisor that does not stop abandons no child: it waits for it.
+        A supervisor that does not stop abandons no child: it waits.
         """
         if self._ending is None:
             return math.inf
@@ -362,7 +366,7 @@ class Supervisor:
         for waiter in self._waiters:
             resolve(waiter)
         self._waiters.clear()
-        self._tell_of_failure()
+        self._escalate_failure()
 
     def _abandon(self, member: SupervisedChild) -> None:
         assert member.handle is not None
@@ -373,7 +377,8 @@ class Supervisor:
             "%s: child %r is abandoned: %s still runs", self.name, member.spec.name, where
         )
 
-    def _tell_of_failure(self) -> None:
+    def _escalate_failure(self) -> None:
+        """Fail the parent with the failure that ended this supervisor; without one, log it."""
         failure, self._failure = self._failure, None
         if failure is None:
             return
@@ -394,10 +399,10 @@ def _task_below(parent: Task, name: str, kind: str = "supervisor") -> Task:
 
 
 async def _live(call: Any, context: ChildContext) -> Any:
-    """Run a child's task; if it returns a supervisor, the child lives as long as that."""
+    """Run a child's task; if it returns a supervisor, wait until that has ended."""
     try:
         value = await call(context)
-    except SystemExit as error:  # it would end the loop, not the child
+    except SystemExit as error:  # as it is, it would end the loop
         raise HarnError(f"the child called sys.exit({error.code!r})") from error
     if isinstance(value, Supervisor):
         await value.live()
@@ -406,7 +411,7 @@ async def _live(call: Any, context: ChildContext) -> Any:
 
 
 def _no_interruption() -> None:
-    """Ignore the stop: the child asks the supervisors below it by itself."""
+    """Ignore the stop: `SupervisedChild.ask` stops the supervisors below the child."""
 
 
 def _shown(value: object) -> str:

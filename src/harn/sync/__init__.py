@@ -1,14 +1,14 @@
-"""Talking and taking turns, inside this process.
+"""Communication and mutual exclusion between the tasks and threads of this process.
 
-    channel.py    channels; select.py takes from whichever has a value
+    channel.py    channels; select.py takes a value from one of several
     mailbox.py    named inboxes
     shared.py     cells and maps with versions; scopes.py, which tasks share them
     atomic.py     counters
     mutex.py      critical sections by place or by resource; structural_key.py compares resources
-    permits.py    named mutex, rwlock, semaphore, gate; permit_queue.py gives the permits out,
+    permits.py    named mutex, rwlock, semaphore, gate; permit_queue.py grants the permits,
                   metrics.py counts them
-    waitpoint.py  moments that many wait for and one settles
-    deadlock.py   finds out when no task is left that could send
+    waitpoint.py  named events that many callers wait for and one completes
+    deadlock.py   finds out when every task waits and none can wake another
     wait_queue.py the one wait queue under all of them
 
 First come, first served, safe to cancel at any moment, and usable from worker threads.

@@ -1,9 +1,9 @@
 """Channels: bounded, first in first out, between tasks and threads.
 
-A value stays in the channel's buffer until the very moment its receiver runs: a woken receiver is
-*promised* a value, a woken sender is *promised* room, and each takes what it was promised when it
-resumes. So a cancelled send was not sent, a cancelled receive lost nothing, no task overtakes the
-one that was woken first, and at every moment what was sent is what was received plus
+A value stays in the channel's buffer until its receiver runs: a woken receiver is *promised* a
+value, a woken sender is *promised* room, and each takes what it was promised when it resumes. So a
+cancelled send has sent nothing, a cancelled receive has lost nothing, no task overtakes the one
+that was woken first, and at every moment the values sent are the values received plus
 `len(channel)`.
 """
 
@@ -24,7 +24,7 @@ D = TypeVar("D")
 
 DEFAULT_CAPACITY = 256
 
-_acquire, _release = guard.acquire, guard.release  # `with` costs twice as much
+_acquire, _release = guard.acquire, guard.release  # a `with` block costs twice as much
 
 
 class Channel(Generic[T]):
@@ -56,13 +56,13 @@ class Channel(Generic[T]):
         self.name = name
         self.capacity = capacity
         self._buffer: deque[T] = deque()
-        self._promised = 0  # values that belong to receivers which have yet to resume
-        self._promised_room = 0  # places that belong to senders which have yet to resume
+        self._promised = 0  # values promised to receivers that have not resumed yet
+        self._promised_room = 0  # places promised to senders that have not resumed yet
         self._receivers: WaitQueue[Waiter] = WaitQueue()
         self._senders: WaitQueue[Waiter] = WaitQueue()
         self._closed = False
         self._taken = 0
-        self._served = 0  # when a select last took from here, so that each gets its turn
+        self._served = 0  # when a select last took from here, so that none is starved
 
     @property
     def closed(self) -> bool:
@@ -73,7 +73,7 @@ class Channel(Generic[T]):
         return len(self._buffer)
 
     async def send(self, value: T) -> None:
-        """Put *value* in, waiting for room; `ChannelClosed` if the channel is or gets closed.
+        """Put *value* in, waiting for room; `ChannelClosed` if the channel is closed before that.
 
         Cancelling and a graceful stop mean that the value was not sent.
         """
@@ -113,8 +113,7 @@ class Channel(Generic[T]):
     async def receive(self) -> T:
         """Take the oldest value, waiting for one; `ChannelClosed` once closed and drained.
 
-        Cancelling and a graceful stop lose nothing: the value goes to the next receiver, in its
-        old place.
+        Cancelling and a graceful stop lose nothing: the value keeps its place in the channel.
         """
         if asked:
             raise_if_asked()
@@ -145,7 +144,7 @@ class Channel(Generic[T]):
         raise self._closed_error()
 
     def try_send(self, value: T) -> bool:
-        """Put *value* in if there is room now; false if not. `ChannelClosed` on a closed one."""
+        """Put *value* in if there is room now; false if not. `ChannelClosed` if it is closed."""
         with guard:
             self._refuse_if_closed()
             if len(self._buffer) + self._promised_room >= self.capacity:
@@ -158,7 +157,7 @@ class Channel(Generic[T]):
     def try_receive(self, default: D | None = None) -> T | D | None:
         """Take the oldest value if there is one now, else return *default*.
 
-        A `None` that was sent is a value: pass a *default* of your own to tell them apart.
+        None may be a value that was sent: pass another *default* to tell them apart.
         """
         with guard:
             if len(self._buffer) > self._promised:
@@ -166,14 +165,14 @@ class Channel(Generic[T]):
             return default
 
     def close(self) -> None:
-        """Take no more values; those inside may still be received. A second call does nothing."""
+        """Accept no more values; those inside may still be received. A second call does nothing."""
         with guard:
             if self._closed:
                 return
             self._closed = True
             while (waiter := self._senders.first()) is not None:
                 self._senders.popleft()
-                waiter.settle(CLOSED)
+                waiter.wake(CLOSED)
             if not self._buffer:
                 self._dismiss_receivers()
 
@@ -208,7 +207,7 @@ class Channel(Generic[T]):
             self._promised += 1
             if waiter.verb == "select":
                 waiter.want = waiter.on.index(self)
-            waiter.settle(GRANTED)
+            waiter.wake(GRANTED)
 
     def _promise_room(self) -> None:
         senders = self._senders
@@ -218,14 +217,14 @@ class Channel(Generic[T]):
         ):
             senders.popleft()
             self._promised_room += 1
-            waiter.settle(GRANTED)
+            waiter.wake(GRANTED)
 
     def _dismiss_receivers(self) -> None:
         while (waiter := self._receivers.first()) is not None:
             self._receivers.popleft()
             waiter.open -= 1
             if not waiter.open:
-                waiter.settle(CLOSED)
+                waiter.wake(CLOSED)
 
     def _abandon_send(self, waiter: Waiter) -> None:
         with guard:
@@ -248,7 +247,7 @@ class Channel(Generic[T]):
             raise self._closed_error()
 
     def _refuse_if_drained(self) -> None:
-        # A promised value may come back from a receiver that is cancelled: not drained yet.
+        # A promised value comes back if its receiver is cancelled, so the channel is not drained.
         if self._closed and not self._buffer:
             raise self._closed_error()
 
@@ -259,7 +258,7 @@ class Channel(Generic[T]):
 def channel(name: str = "default", capacity: int = DEFAULT_CAPACITY) -> Channel[Any]:
     """Make a channel that holds up to *capacity* values.
 
-    *name* is a label for messages: two channels of one name are two channels.
+    *name* is a label for messages: two channels with the same name are two channels.
 
     >>> import asyncio
     >>> async def main() -> list[str]:

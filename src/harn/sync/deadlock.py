@@ -1,15 +1,16 @@
-"""Which task waits for which, and the moment when none is left that could wake another.
+"""The deadlock detector: finds out when every task waits and nothing can wake one of them.
 
-A task that blocks on a channel without a timeout says so in `Task.waiting`; one that awaits other
-tasks, or queues for a permit, does the same. While a task is blocked on a channel a timer looks
-now and then whether the whole loop has come to rest for good: every task of the runtime blocked
-in one of these ways, nothing ready to run, no timer, no thread, subprocess, socket, signal
-handler or foreign asyncio task left that could wake one of them. Then, and only then, the task
-that blocked last gets a `ChannelDeadlock`. It may handle it, and set the others free; if not, the
-next look gives the error to the next one.
+A task that blocks on a channel without a timeout notes that in `Task.waiting`; so does a task that
+awaits other tasks or waits for a permit. While a task is blocked on a channel, a timer checks a few
+times a second whether there is a deadlock: every task of the runtime is blocked in one of these
+ways, nothing is ready to run, and there is no timer, thread, subprocess, socket, signal handler or
+foreign asyncio task that could wake one of them. Only then the task that blocked last gets a
+`ChannelDeadlock`. It may handle the error and wake the others; if it does not, the next check
+gives the error to the next task.
 
-Looking costs nothing while messages flow, a timer callback a few times a second while a task is
-blocked. What cannot be seen into (an event loop that is not asyncio's own) counts as alive.
+The check costs nothing while messages flow, and a timer callback a few times a second while a task
+is blocked. What cannot be inspected (an event loop that is not asyncio's own) counts as a possible
+waker.
 """
 
 from __future__ import annotations
@@ -32,22 +33,22 @@ from harn.tasks import AwaitingTasks
 if TYPE_CHECKING:
     from harn.sync.channel import Channel
 
-LOOK_EVERY = 0.3
-"""Seconds between two looks; a deadlock is found by the second look at the latest."""
+CHECK_EVERY = 0.3
+"""Seconds between two checks; a deadlock is found by the second check at the latest."""
 MOST_NAMED = 12
-"""Tasks that a message names; the others are counted."""
+"""The most tasks that a message names; the others are counted."""
 CHANNEL_VERBS = {"receive", "send", "select"}
 
 
 def began_waiting(waiter: Waiter, is_watched: bool = True) -> Task:
-    """Note that the current task is about to block on a channel, and return it.
+    """Note that the current task is about to block on a channel, and return the task.
 
     The caller passes it to `ended_waiting` when it is no longer blocked. A mailbox is not watched:
-    a graceful stop reaches the task, but the detector takes no notice of it.
+    a graceful stop reaches the waiting task, but the detector ignores the wait.
     """
     task = (current_frame_var.get(None) or current_frame()).task
     task.parked = waiter.future
-    # A plain asyncio task with our context is a stranger to the detector.
+    # The detector does not know a plain asyncio task that inherited this task's context.
     if is_watched and task.aio is task_running_on(waiter.future.get_loop()):
         runtime = task.runtime
         detector = runtime._services.get(Detector)  # saves a call
@@ -56,14 +57,14 @@ def began_waiting(waiter: Waiter, is_watched: bool = True) -> Task:
                 return task
             detector = runtime.service(Detector)
         task.waiting = waiter
-        detector.turn = waiter.order = detector.turn + 1
+        detector.blocks = waiter.order = detector.blocks + 1
         if detector.timer is None:
-            detector.look_later()
+            detector.check_later()
     return task
 
 
 def ended_waiting(task: Task, waiter: Waiter) -> None:
-    """Take back what `began_waiting` noted."""
+    """Undo what `began_waiting` noted."""
     if task.parked is waiter.future:
         task.parked = None
     if task.waiting is waiter:
@@ -71,34 +72,36 @@ def ended_waiting(task: Task, waiter: Waiter) -> None:
 
 
 class Detector:
-    """Looks for deadlocks of one runtime while a task is blocked on a channel."""
+    """Checks one runtime for deadlocks while a task is blocked on a channel."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
-        self.turn = 0
+        self.blocks = 0
+        """How often a task has blocked on a channel."""
         self.timer: Timer | None = None
-        self._seen = 0
-        self._pause = LOOK_EVERY
+        self._blocks_seen = 0
+        self._pause = CHECK_EVERY
 
-    def look_later(self) -> None:
-        """Look again in a while, by the real time: a deadlock is real under a fake clock too."""
+    def check_later(self) -> None:
+        """Start the timer for the next check, in real time: a fake clock may never advance."""
         loop = self.runtime.loop
-        self.timer = loop.call_later(self._pause, self._look)
-        if hasattr(loop, "harn_clock"):  # virtual time: looks must not slow its jumps
+        self.timer = loop.call_later(self._pause, self._check)
+        if hasattr(loop, "harn_clock"):  # virtual time: checks must not slow down its jumps
             self._pause = min(self._pause * 2, 86_400.0)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self.timer = None
-        quiet = self._seen == self.turn
-        self._seen = self.turn
+        quiet = self._blocks_seen == self.blocks
+        self._blocks_seen = self.blocks
         if quiet and not any(map(_blocked_on_channel, self.runtime.tasks)):
-            self._pause = LOOK_EVERY
+            self._pause = CHECK_EVERY
             return
         if possible_waker(self.runtime) is None:
-            self._break_up()
-        self.look_later()
+            self._raise_in_last()
+        self.check_later()
 
-    def _break_up(self) -> None:
+    def _raise_in_last(self) -> None:
+        """Raise `ChannelDeadlock` in the task that blocked last."""
         stuck = [task for task in self.runtime.tasks if _blocked_on_channel(task)]
         if not stuck:
             return
@@ -111,7 +114,7 @@ class Detector:
             waiter.future.set_exception(_error(last, self.runtime.tasks))
 
     async def aclose(self) -> None:
-        """Stop looking."""
+        """Stop checking."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -122,10 +125,10 @@ def _blocked_on_channel(task: Task) -> bool:
 
 
 def possible_waker(runtime: Runtime) -> str | None:
-    """Name something that could still wake a blocked task of *runtime*, or return None."""
+    """Return the name of something that could wake a blocked task of *runtime*, or None."""
     loop = runtime.loop
     if not can_look_into(loop):
-        return "an event loop that cannot be looked into"
+        return "an event loop that cannot be inspected"
     for task in runtime.tasks:
         if not _is_stuck(task) and (task.aio is None or not task.aio.done()):
             return f"task {task.id}, which is not waiting on a channel or a task"
@@ -161,7 +164,7 @@ def _pending_timer(runtime: Runtime) -> str | None:
 
 
 def _open_fd(runtime: Runtime) -> str | None:
-    # Here a listening server counts too: the next connection may bring the next message.
+    # A listening server counts too: the next connection may cause the next message.
     loop: Any = runtime.loop
     own = loop._ssock.fileno()
     for fd in loop._selector.get_map() or ():
@@ -178,11 +181,11 @@ def _signal_handler(runtime: Runtime) -> str | None:
         if not callable(handler) or handler is signal.default_int_handler:
             continue
         if isinstance(getattr(handler, "__self__", None), asyncio.Runner):
-            continue  # how asyncio.run turns Ctrl-C into a cancel
+            continue  # the handler by which asyncio.run turns Ctrl-C into a cancel
         if getattr(handler, "func", None) is not None and _of_a_runner(handler):
             continue
         if isinstance(getattr(handler, "__self__", None), Stopping):
-            continue  # it ends the program, and wakes no task in it
+            continue  # it ends the program and wakes no task
         if handler != runtime._known_alarm:
             return "a signal handler"
     return None
@@ -220,7 +223,7 @@ def _in_short(waiter: Waiter) -> str:
 
 
 def describe(waiting: Any) -> str:
-    """Say in words what a task's `waiting` record waits for."""
+    """Return in words what a task with this `waiting` waits for."""
     if isinstance(waiting, AwaitingTasks):
         awaited = [task.id for task in waiting.tasks]
         more = f" and {len(awaited) - MOST_NAMED} more" if len(awaited) > MOST_NAMED else ""

@@ -1,8 +1,7 @@
 """Mailboxes: named inboxes, one per name and scope, for tasks that act on messages.
 
-A mailbox is a channel that can be found by name and whose sender learns by `False`, not by an
-error, that no reader is left. A task that waits for mail may wait forever: it takes no part
-in the detection of deadlocks.
+A mailbox is a channel that is found by name, and whose `send` returns false, instead of raising an
+error, when it is closed. A task may wait for mail forever: the deadlock detector ignores that wait.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ D = TypeVar("D")
 
 @dataclass(frozen=True, slots=True)
 class MailboxMetrics(Record):
-    """A mailbox's counters; *depth* is always *sent_count* less *received_count*."""
+    """A mailbox's counters; *depth* is always *sent_count* minus *received_count*."""
 
     capacity: int
     depth: int
@@ -52,9 +51,9 @@ class Mailbox(Generic[T]):
         self._failed = 0
 
     async def send(self, value: T) -> bool:
-        """Deliver *value*, waiting for room; false if the mailbox is or gets closed.
+        """Deliver *value*, waiting for room; false if the mailbox is closed before that.
 
-        Cancelling means that it was not delivered.
+        Cancelling means that the value was not delivered.
         """
         try:
             await self._inbox.send(value)
@@ -84,7 +83,7 @@ class Mailbox(Generic[T]):
         return self._inbox.closed
 
     def close(self) -> bool:
-        """Take no more messages; true the first time. Those inside may still be received."""
+        """Accept no more messages; true the first time. Those inside may still be received."""
         with guard:
             was_open = not self._inbox.closed
             self._inbox.close()
@@ -126,7 +125,7 @@ def mailbox_open(
     capacity: int = DEFAULT_CAPACITY,
     tenant_id: str | None = None,
 ) -> Mailbox[Any]:
-    """Open the mailbox *name* of *scope*; *capacity* counts only if it is new.
+    """Open the mailbox *name* of *scope*; *capacity* applies only if it is new.
 
     >>> import asyncio
     >>> async def main() -> str:
@@ -153,9 +152,10 @@ def mailbox_lookup(
 
 
 async def mailbox_send(target: str | Mailbox[Any], value: Any, scope: str = "task_group") -> bool:
-    """Deliver *value* to a mailbox, or to the one of that name; false if there is none.
+    """Deliver *value* to a mailbox, given itself or by name, waiting for room.
 
-    Waits for room. False, too, if it is or gets closed. Cancelling means it was not delivered.
+    False if there is none of that name, or if it is closed before there is room. Cancelling means
+    that the value was not delivered.
     """
     if isinstance(target, str):
         found = mailbox_lookup(target, scope)

@@ -42,8 +42,9 @@ def sync_metrics(
 ) -> SyncMetrics | list[SyncMetrics] | None:
     """Return the counters of *kind* and *key*, or None if there is no such key.
 
-    With one of them missing, a list of all that match. `mutex` blocks have no counters. They
-    are read one by one: another thread than the loop's may see a release that is half counted.
+    Without one of them, return a list of all that match. `mutex` blocks have no counters. The
+    counters are read one by one, so another thread than the loop's may see a release in one counter
+    and not yet in another.
 
     >>> import asyncio
     >>> from harn import sync_gate_acquire
@@ -72,7 +73,7 @@ def sync_metrics(
 
 def _metrics(queue: PermitQueue) -> SyncMetrics:
     is_rwlock = queue.kind == "rwlock"
-    released = queue.released_by_threads  # the loop has not taken them back yet
+    released = queue.released_by_threads  # the loop has not added them to `free` yet
     held = queue.capacity - queue.free - sum(waiter.want for waiter, _ in released)
     held_seconds = queue.held_seconds + sum(held_for for _, held_for in released)
     return SyncMetrics(

@@ -1,8 +1,8 @@
 """`async with mutex():` and `async with mutex(resource):`, critical sections without a name.
 
-A bare `mutex()` is keyed by the place in the code that calls it (two on one line are two), one
-with a resource by the resource's structural value. Neither can be the same as the other, nor as
-a key of `sync_mutex_acquire`. A section is entered and left by tasks of its loop only, so that
+The key of a bare `mutex()` is the place in the code that calls it (two calls on one line are two
+places); with a resource, it is the resource's structural value. The two kinds of key never equal
+each other, nor a key of `sync_mutex_acquire`. Only tasks of one loop enter and leave a section, so
 nothing here needs a lock.
 """
 
@@ -23,11 +23,11 @@ from harn.sync.permit_queue import PermitQueue, PermitWaiter
 from harn.sync.structural_key import SameObject, structural
 from harn.sync.wait_queue import task_running_on
 
-_frame_here = current_frame_var.get  # saves binding it again each time
+_frame_here = current_frame_var.get  # saves an attribute lookup for each section
 
 
 MOST_IDLE = 1024
-"""Sections kept while no task is in them: making one again costs more than all the rest."""
+"""Sections kept while no task is in them: making a section costs more than entering it."""
 
 
 class Mutexes:
@@ -56,7 +56,7 @@ class Mutexes:
 class Mutex:
     """A critical section for `async with`, made by `mutex()`; many tasks may use the same one."""
 
-    # Set by `mutex()`: an `__init__` would be a good part of the cost of entering a section.
+    # Set by `mutex()`: an `__init__` would be a large part of the cost of entering a section.
     __slots__ = ("_key", "_section", "_shown")
     _key: Any
     _shown: Any
@@ -93,8 +93,8 @@ class Mutex:
         await waiter.wait_in_queue(task)
 
     def _move_to(self, section: PermitQueue) -> None:
-        # An idle section may have been dropped and made again. One that is still in use can only
-        # be that of another runtime, and leaving would then leave the wrong one.
+        # An idle section may have been dropped and made again. A section in use can only be that
+        # of another runtime; then `__aexit__` would leave the wrong section.
         assert self._section is not None
         if not self._section.is_idle:
             raise HarnError("this mutex object is in use in another runtime; call mutex() there")
@@ -108,7 +108,7 @@ class Mutex:
     ) -> Awaitable[None]:
         section = self._section
         assert section is not None
-        section.pass_on(0.0)  # without the time: a section has no counters
+        section.pass_on(0.0)  # no time is needed: a section has no counters
         return section.done
 
 
@@ -131,11 +131,11 @@ _NO_RESOURCE: Any = object()
 
 
 def mutex(resource: Any = _NO_RESOURCE) -> Mutex:
-    """Make a critical section for `async with`: by *resource*, or by this place in the code.
+    """Return a critical section for `async with`, for *resource* or for this place in the code.
 
-    Every `mutex(resource)` with the same structural value excludes the others; a bare `mutex()`
-    excludes only itself. First come, first served. `MutexReentered` if this task is inside the
-    same section already. Cancelling while waiting gives up the place in the queue.
+    Sections for the same structural value exclude each other; a bare `mutex()` excludes only
+    itself. First come, first served. Raises `MutexReentered` if this task is already inside the
+    same section. Cancelling while waiting leaves the queue.
 
     >>> import asyncio
     >>> async def main() -> str:
@@ -147,8 +147,8 @@ def mutex(resource: Any = _NO_RESOURCE) -> Mutex:
     if resource is _NO_RESOURCE:
         frame = _getframe(1)
         code = frame.f_code
-        # A code object is slow to hash; the mutex and the caller keep it alive as long as it
-        # matters, so that its id is its own.
+        # A code object is slow to hash. Its id is unique while it lives, and the mutex and its
+        # caller keep it alive as long as the key is used.
         made = Mutex()
         made._key = (id(code), frame.f_lasti)
         made._shown = code

@@ -1,12 +1,12 @@
 """The queue for a number of permits: first come, first served.
 
-Mutex, semaphore, gate and read-write lock are all this one thing with another capacity: a mutex
-has one permit, a writer takes all of them. The first waiter waits for as many as it wants, and no
-other overtakes it, so a waiting writer holds back the readers behind it.
+Mutex, semaphore, gate and read-write lock are all such a queue with another capacity: a mutex has
+one permit, and a writer takes all of them. The first waiter waits until there are as many permits
+as it wants, and no other waiter overtakes it. So a waiting writer blocks the readers behind it.
 
 A permit queue belongs to its loop's thread: no other thread touches the waiters, the permits or the
 counters, so they need no lock. What another thread releases is put into `released_by_threads`,
-under `guard`; the loop's thread takes it from there in its next turn, or when a caller asks before.
+under `guard`; the loop's thread takes it from there in its next iteration, or at the next acquire.
 
 Two shortcuts for a queue of one permit exist because a benchmark needs them: `pass_on` here, and
 the free case in `sync_mutex_acquire` and `Mutex.__aenter__` (docs/design/permits.md). The tests of
@@ -26,7 +26,8 @@ from harn.runtime import Runtime
 from harn.sync.wait_queue import GRANTED, WAITING, Waiter, WaitQueue, guard
 
 Holder = AsyncioTask[Any] | None
-"""The asyncio task that holds a permit. A child task has our context, but is another holder."""
+"""The asyncio task that holds a permit. A child task has the same context, but is another
+holder."""
 
 
 class PermitWaiter(Waiter):
@@ -35,7 +36,7 @@ class PermitWaiter(Waiter):
     verb = "permit"
     on: PermitQueue
     since = 0.0
-    """When it was asked for; once granted, since when it is held."""
+    """When the permits were requested; once granted, since when they are held."""
 
     @property
     def thread(self) -> int:  # type: ignore[override]
@@ -103,7 +104,7 @@ class PermitQueue:
         self.key = key
         self.capacity = capacity
         self.free = capacity
-        # The first holder stands apart: it is often the only one, and a dict costs more.
+        # The first holder is not in the dict: it is often the only one, and a dict costs more.
         self.holder: Holder = None
         self.held = 1
         self.holders: dict[Holder, int] = {}
@@ -124,9 +125,9 @@ class PermitQueue:
         return self.free == self.capacity and not self.queued
 
     def enter(self, waiter: PermitWaiter, may_wait: bool = True) -> bool:
-        """Grant what *waiter* wants if that overtakes no other, or else let it join the queue.
+        """Grant what *waiter* wants if no waiter is ahead, else put it into the queue.
 
-        False if it has to wait.
+        False if it was not granted. Without *may_wait* it is not put into the queue.
         """
         if self.released_by_threads:
             self.take_back_from_threads()
@@ -141,7 +142,7 @@ class PermitQueue:
     def join(self, waiter: PermitWaiter) -> None:
         """Put *waiter* at the end of the queue.
 
-        `MutexReentered` if it would wait, without a timeout, for what its own holder has.
+        Raises `MutexReentered` if it would wait, without a timeout, for permits of its own holder.
         """
         if not waiter.timed and (self.holder is waiter.holder or self.holders):
             self._refuse_the_impossible(waiter.want, self.held_by(waiter.holder))
@@ -151,7 +152,8 @@ class PermitQueue:
         if queued > self.longest_queue:
             self.longest_queue = queued
         if self.free:
-            # Making the future may run the garbage collector, and a finaliser may release.
+            # Creating the future may run the garbage collector, and a finaliser may have released
+            # a permit before this waiter was in the queue.
             self.serve(self.monotonic())
 
     def _grant(self, waiter: PermitWaiter) -> None:
@@ -166,12 +168,12 @@ class PermitQueue:
             self.holders[waiter.holder] = self.holders.get(waiter.holder, 0) + want
 
     def held_by(self, holder: Holder) -> int:
-        """Tell how many permits *holder* has."""
+        """Return how many permits *holder* has."""
         first = self.held if holder is self.holder else 0
         return first + self.holders.get(holder, 0)
 
     def release(self, waiter: PermitWaiter, now: float) -> None:
-        """Release what *waiter* was granted, and serve the waiters."""
+        """Release what *waiter* was granted, and grant it to the next waiters."""
         self.free += waiter.want
         self.out -= 1
         self._take_from_holder(waiter)
@@ -186,9 +188,9 @@ class PermitQueue:
             self.holders[waiter.holder] = left
 
     def pass_on(self, now: float) -> None:
-        """Release the only permit there is: what `release` does where *capacity* is 1.
+        """Release the only permit: does what `release` does if *capacity* is 1.
 
-        Measured: with `release` instead, a contended hand-over takes about a tenth longer.
+        Measured: with `release` instead, passing on a contended permit takes about 10 % longer.
         """
         waiters = self.waiters
         while waiters:
@@ -197,7 +199,7 @@ class PermitQueue:
                 try:
                     waiter.future.set_result(None)
                 except InvalidStateError:
-                    continue  # cancelled, and about to leave
+                    continue  # cancelled; it leaves the queue when it resumes
                 waiter.state = GRANTED
                 self.queued -= 1
                 self.acquisitions += 1
@@ -210,13 +212,13 @@ class PermitQueue:
         self.holder = None
 
     def forget_holder(self, waiter: PermitWaiter) -> None:
-        """Let what *waiter* holds belong to no task: its task may end before the release."""
+        """Record no holder for *waiter*'s permits: its task may end before the release."""
         if waiter.state == GRANTED:
             self._take_from_holder(waiter)
             waiter.holder = None
 
     def serve(self, now: float) -> None:
-        """Grant the first waiters what they want, as long as there are enough permits."""
+        """Grant the first waiters what they want, while there are enough permits."""
         waiters = self.waiters
         while (waiter := waiters.first()) is not None and waiter.want <= self.free:
             waiters.popleft()
@@ -224,12 +226,12 @@ class PermitQueue:
             self._grant(waiter)
             self.wait_seconds += now - waiter.since
             waiter.since = now
-            waiter.settle(GRANTED)
+            waiter.wake(GRANTED)
             if not self.free:
                 return
 
     def leave(self, waiter: PermitWaiter) -> None:
-        """Give up *waiter*'s place, and the grant if it had one, to those behind it."""
+        """Remove *waiter* from the queue; if it was granted, release its permits."""
         now = self.monotonic()
         if waiter.withdraw():
             self.acquisitions -= 1
@@ -237,7 +239,7 @@ class PermitQueue:
         else:
             self.queued -= 1
             self.waiters.note_left()
-            self.serve(now)  # it may have held back those behind it
+            self.serve(now)  # it may have blocked smaller requests behind it
 
     def release_from_thread(self, waiter: PermitWaiter, held_for: float) -> None:
         """Release what *waiter* was granted, from another thread than the loop's."""
@@ -246,10 +248,10 @@ class PermitQueue:
             try:
                 self.loop.call_soon_threadsafe(self.take_back_from_threads)
             except RuntimeError:
-                pass  # the loop is closed, and so no caller waits
+                pass  # the loop is closed, so no caller waits
 
     def take_back_from_threads(self) -> None:
-        """Take back what other threads released, and serve the waiters."""
+        """Make permits that other threads released free, and grant them to waiters."""
         with guard:
             while self.released_by_threads:
                 waiter, held_for = self.released_by_threads.popleft()

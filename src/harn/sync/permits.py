@@ -1,8 +1,8 @@
 """Named permits: mutex, rwlock, semaphore and gate, with timeouts and counters.
 
 A `Permit` belongs to the innermost open `scope`, else to the task, and is released when that ends,
-unless it was released before. Keys are per runtime. A key that is not in use is kept, for its
-counters, among the last `MOST_IDLE` of its kind.
+unless it was released before. Keys are per runtime. The last `MOST_IDLE` unused keys of each kind
+are kept, for their counters.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ Kind = Literal["mutex", "rwlock", "semaphore", "gate"]
 Mode = Literal["read", "write"]
 
 MOST_IDLE = 10_000
-"""Unused keys of one kind that are remembered, so that names made up on the fly do not pile up."""
+"""The most unused keys of one kind that are kept, so that generated names do not accumulate."""
 MOST_READERS = 1 << 40
 """A read-write lock's permits: a reader takes one, a writer all of them."""
 
-_frame_here = current_frame_var.get  # saves binding it again each time
+_frame_here = current_frame_var.get  # saves an attribute lookup for each acquire
 
 
 class Permit(PermitWaiter):
     """Permits held; `release()`, `with`, `async with` and the end of the scope release them."""
 
-    # The attributes are set where it is made: an `__init__` would cost more than all it does.
+    # The attributes are set where it is made: the call of an `__init__` would cost more.
     _frame: Frame
     _timeout = 0.0
 
     async def _granted(self) -> Self | None:
-        """Wait in the queue; None when the time is up, and then nothing is held."""
+        """Wait in the queue; None after the timeout, and then nothing is held."""
         queue, task = self.on, self._frame.task
         timer = None
         if self.timed:
@@ -75,7 +75,7 @@ class Permit(PermitWaiter):
 
     @property
     def permits(self) -> int:
-        """How many it takes: for a read-write lock 1 to read, all there are to write."""
+        """How many it holds: for a read-write lock 1 to read, all of them to write."""
         return self.want
 
     @property
@@ -86,11 +86,11 @@ class Permit(PermitWaiter):
     def release(self) -> bool:
         """Release it to the next waiter; true the first time, false after that.
 
-        Any task or thread may do so.
+        May be called by any task or thread.
         """
         since = self.since
         try:
-            del self.since  # one step: of two threads that release at once, one succeeds
+            del self.since  # atomic: of two threads that release at once, one succeeds
         except AttributeError:
             return False
         self.state = GONE
@@ -99,7 +99,7 @@ class Permit(PermitWaiter):
         except (KeyError, TypeError):
             pass  # disowned, or its scope has ended
         queue = self.on
-        monotonic = queue.monotonic  # calling it from the slot costs twice as much
+        monotonic = queue.monotonic  # calling it through the slot costs twice as much
         now = monotonic()
         if get_ident() != queue.thread:
             queue.release_from_thread(self, now - since)
@@ -112,14 +112,14 @@ class Permit(PermitWaiter):
         return True
 
     def disowned(self) -> None:
-        """Let it belong to no task: the task that acquired it may end before the release."""
+        """Record no holder: the task that acquired it may end before the release."""
         if get_ident() == self.on.thread:
             self.on.forget_holder(self)
         else:
             self.on.loop.call_soon_threadsafe(self.on.forget_holder, self)
 
     def __call__(self) -> bool:
-        """Release it: what the scope or task that owns it calls when it ends."""
+        """Release it; the scope or task that owns it calls this when it ends."""
         return self.release()
 
     def __enter__(self) -> Self:
@@ -181,7 +181,7 @@ async def _acquire_from(
 
 
 def _release_with(frame: Frame, permit: Permit) -> None:
-    """Let *permit* be released when *frame* ends."""
+    """Make *frame* release *permit* when it ends."""
     if frame.cleanups is None:
         frame.cleanups = {}
     frame.cleanups[permit] = permit
@@ -209,7 +209,7 @@ class Permits:
 
     def _make(self, kind: str, key: str, capacity: int) -> PermitQueue:
         queues = self.named[kind]
-        with guard:  # another thread may be reading them all
+        with guard:  # another thread may be in `sync_metrics`
             made = queues[key] = PermitQueue(kind, key, capacity, self._runtime)
             if len(queues) > MOST_IDLE:
                 _forget_the_idle(queues, made)
@@ -217,7 +217,7 @@ class Permits:
 
 
 def _forget_the_idle(queues: dict[str, PermitQueue], new: PermitQueue) -> None:
-    # The oldest half goes at once, so that this happens rarely however many keys come.
+    # Half of them at once, oldest first, so that this is rare even with many new keys.
     idle = [key for key, each in queues.items() if each.is_idle and each is not new]
     for key in idle[: MOST_IDLE // 2]:
         del queues[key]
@@ -226,8 +226,8 @@ def _forget_the_idle(queues: dict[str, PermitQueue], new: PermitQueue) -> None:
 async def sync_mutex_acquire(key: str, timeout: Duration | None = None) -> Permit | None:
     """Wait for the one permit under *key*; None if *timeout* passes first (0: do not wait).
 
-    `MutexReentered` if this task holds it already and gives no timeout. Cancelling gives up the
-    place in the queue; nothing is held.
+    Raises `MutexReentered` if this task holds it already and there is no timeout. Cancelling leaves
+    the queue; nothing is held.
 
     >>> import asyncio
     >>> async def main() -> tuple[bool, bool]:
@@ -257,7 +257,7 @@ async def sync_mutex_acquire(key: str, timeout: Duration | None = None) -> Permi
         permit.holder = holder = works_for(holder)
     permit.since = queue.monotonic()
     if queue.free:
-        # What `PermitQueue.enter` does for the only permit. Measured: through `_acquire`, an
+        # Does what `PermitQueue.enter` does for the only permit. Measured: through `_acquire`, an
         # uncontended acquire and release takes twice as long.
         queue.free = 0
         queue.out = 1
@@ -276,11 +276,11 @@ async def sync_mutex_acquire(key: str, timeout: Duration | None = None) -> Permi
 async def sync_rwlock_acquire(
     key: str, mode: Mode, timeout: Duration | None = None
 ) -> Permit | None:
-    """Wait to read with others, or to write alone, under *key*; None if *timeout* passes first.
+    """Wait for a shared read lock or an exclusive write lock; None if *timeout* passes first.
 
-    First come, first served: a waiting writer holds back the readers that come after it.
-    `MutexReentered` if this task's own lock stands in the way and there is no timeout.
-    Cancelling gives up the place in the queue; nothing is held.
+    First come, first served: a waiting writer blocks the readers that come after it. Raises
+    `MutexReentered` if this task would wait for its own lock and there is no timeout. Cancelling
+    leaves the queue; nothing is held.
 
     >>> import asyncio
     >>> async def main() -> Permit | None:
@@ -301,8 +301,8 @@ async def sync_semaphore_acquire(
 ) -> Permit | None:
     """Wait for *permits* of the *capacity* under *key*; None if *timeout* passes first.
 
-    No caller overtakes the first waiter, however many permits it wants. Another *capacity* than
-    the key was opened with is an `InvalidOption`. Cancelling gives up the place in the queue.
+    No caller overtakes the first waiter, however many permits it wants. Raises `InvalidOption` if
+    the key was opened with another *capacity*. Cancelling leaves the queue; nothing is held.
 
     >>> import asyncio
     >>> async def main() -> int:
@@ -318,9 +318,9 @@ async def sync_semaphore_acquire(
 
 
 async def sync_gate_acquire(key: str, limit: int, timeout: Duration | None = None) -> Permit | None:
-    """Wait to be one of *limit* under *key*; None if *timeout* passes first.
+    """Wait for one of *limit* permits under *key*; None if *timeout* passes first.
 
-    Cancelling gives up the place in the queue; nothing is held.
+    Cancelling leaves the queue; nothing is held.
 
     >>> import asyncio
     >>> async def main() -> str:

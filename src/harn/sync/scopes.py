@@ -1,15 +1,15 @@
-"""Which cells, maps and mailboxes belong together: the scope they are opened in.
+"""Scopes of cells, maps and mailboxes: which tasks share one.
 
 | scope           | shared by                                                              |
 |-----------------|------------------------------------------------------------------------|
 | `task`          | this task only                                                         |
 | `task_group`    | one `parallel*` call's tasks; outside one, the run or the whole runtime |
-| `workflow_run`  | the run, else as `task_group`                                           |
-| `agent_session` | the agent session, else the whole runtime                               |
+| `workflow_run`  | the run; outside one, as `task_group`                                   |
+| `agent_session` | the agent session; outside one, the whole runtime                       |
 | `tenant`        | one tenant                                                              |
 | `process`       | everything in this runtime                                              |
 
-A handle carries what it was resolved to: pass the handle, and it means the same in any task.
+A cell, map or mailbox stays in the scope it was opened in, also when another task uses it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ SCOPES: tuple[str, ...] = get_args(Scope)
 ALIASES = {"global": "process"}
 ELSEWHERE = {"durable", "external"}
 MOST_PASSING = 10_000
-"""Ended tasks and groups whose state is kept; the oldest goes first."""
+"""The most tasks and groups whose state is kept; that of the oldest ended ones is dropped first."""
 
 
 def resolve_scope(task: Task, scope: str, tenant_id: str | None = None) -> tuple[str, str]:
-    """Return the scope's name and whose it is, for *task*."""
+    """Return the scope's name and the id of the task, group, run, session or tenant."""
     name = _checked(scope)
     if tenant_id is not None and name != "tenant":
         raise InvalidOption("tenant_id", tenant_id, 'only given together with scope="tenant"')
@@ -76,7 +76,7 @@ def _tenant(own: str | None, asked: str | None) -> str:
         raise InvalidOption("tenant_id", asked, f"{own!r}, the tenant this task works for")
     if own is None and asked is None:
         raise InvalidOption(
-            "scope", "tenant", "a tenant to be known: give tenant_id, or open the Runtime with one"
+            "scope", "tenant", "used with a tenant: give tenant_id, or open the Runtime with one"
         )
     return cast(str, asked or own)
 
@@ -84,8 +84,8 @@ def _tenant(own: str | None, asked: str | None) -> str:
 class Namespaces:
     """The named things of one runtime, by kind, scope and key.
 
-    What belongs to a task or a group that has ended is dropped, oldest first, once there are
-    `MOST_PASSING` of them; everything else lives as long as the runtime.
+    The state of ended tasks and groups is dropped, oldest first, when there are `MOST_PASSING`
+    tasks and groups; everything else is kept as long as the runtime.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -94,7 +94,7 @@ class Namespaces:
         self._passing: dict[tuple[str, str], dict[tuple[str, str], Any]] = {}
 
     def open(self, kind: str, where: tuple[str, str], key: str, make: Callable[[], T]) -> T:
-        """Return the *kind* under *key* there, made by *make* if it is new."""
+        """Return the *kind* under *key* in the scope *where*, made by *make* if it is new."""
         _check_key(kind, key)
         with guard:
             found = self._space(where).get((kind, key))
@@ -103,7 +103,7 @@ class Namespaces:
             return cast(T, found)
 
     def find(self, kind: str, where: tuple[str, str], key: str) -> Any:
-        """Return the *kind* under *key* there, or None."""
+        """Return the *kind* under *key* in the scope *where*, or None."""
         _check_key(kind, key)
         with guard:
             spaces = self._passing if where[0] in ("task", "task_group") else self._lasting

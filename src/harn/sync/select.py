@@ -1,4 +1,4 @@
-"""Take one value from whichever of several channels has one first."""
+"""`channel_select`: take one value from the first of several channels that has one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Selected(Generic[T]):
-    """What `channel_select` took: the *value*, from *channel*, which was number *index*."""
+    """What `channel_select` took: the *value*, its *channel*, and that channel's *index*."""
 
     index: int
     value: T
@@ -34,11 +34,11 @@ class Selected(Generic[T]):
 async def channel_select(
     channels: Iterable[Channel[T]], timeout: Duration | None = None
 ) -> Selected[T] | None:
-    """Take one value from whichever of *channels* has one first, and leave the others alone.
+    """Take one value from the first of *channels* that has one; the others keep theirs.
 
-    When several are ready the one that was served longest ago goes first, then the order given:
-    none of them starves. Returns None after *timeout* (0: do not wait), or when all are closed
-    and drained. Cancelling and a graceful stop take nothing.
+    If several have one, the channel that a select took from longest ago is chosen, then the first
+    in the order given, so that none is starved. Returns None after *timeout* (0: do not wait), or
+    when all are closed and drained. Cancelling and a graceful stop take nothing.
 
     >>> import asyncio
     >>> from harn import channel

@@ -1,8 +1,8 @@
-"""Shared cells and maps: versioned values that tasks and threads change together.
+"""Shared cells and maps: versioned values that several tasks and threads change.
 
-A write always wins (`set`); a compare-and-swap (`cas`) wins only if nothing happened since the
-value was read, when it is given the snapshot that was read. Each cell, and each key of a map, has
-its own version: it goes up by one with every write and never comes back.
+`set` always replaces the value. A compare-and-swap (`cas`) with a snapshot replaces it only if
+there was no write since the snapshot was read. Each cell, and each key of a map, has its own
+version: it increases by one with every write and is never used again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 MOST_DELETED = 10_000
-"""Deleted keys of a map whose version is remembered one by one."""
+"""The most deleted keys of a map whose versions are kept separately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class SharedSnapshot(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class SharedMetrics(Record):
-    """What happened to a cell or map. *stale_read_count* counts snapshots that came too late."""
+    """The counters of a cell or map. *stale_read_count* counts `cas` with an old snapshot."""
 
     version: int
     read_count: int
@@ -51,7 +51,7 @@ class SharedMetrics(Record):
 class _Counted:
     """The identity and the counters of shared state, and the lock that guards both.
 
-    The lock is re-entrant and its own: comparing two values may run user code.
+    Each object has its own lock, and it is re-entrant: comparing two values may run user code.
     """
 
     __slots__ = ("_failed", "_lock", "_reads", "_stale", "_swapped", "_writes", "key", "scope")
@@ -106,23 +106,23 @@ class SharedCell(_Counted, Generic[T]):
             return self._value
 
     def set(self, value: T) -> T:
-        """Replace the value, whatever it was; returns the previous one."""
+        """Replace the value; returns the previous one."""
         with self._lock:
             previous, self._value = self._value, value
             self._writes += 1
             return previous
 
     def snapshot(self) -> SharedSnapshot[T]:
-        """Return the value with its version, to be given to `cas`."""
+        """Return the value with its version, for `cas`."""
         with self._lock:
             self._reads += 1
             return SharedSnapshot(self._value, self._writes)
 
     def cas(self, expected: SharedSnapshot[T] | T, value: T) -> bool:
-        """Replace the value if it still is what was *expected*; tells whether it did.
+        """Replace the value if it is still *expected*; tells whether it did.
 
-        A snapshot must have the current version and an equal value; a plain value needs to be
-        equal, and does not notice that it was something else in between.
+        A snapshot must have the current version and an equal value. A plain value must only be
+        equal: a change and a change back are not noticed.
         """
         with self._lock:
             swapped = self._may_swap(expected, self._value, self._writes)
@@ -144,7 +144,7 @@ class SharedMap(_Counted, Generic[T]):
         super().__init__(where, key)
         self._entries = {name: (value, 0) for name, value in (initial or {}).items()}
         self._deleted: dict[Hashable, int] = {}
-        self._floor = 0  # the version of an absent key that is not among the deleted
+        self._floor = 0  # the version of an absent key that is not in `_deleted`
 
     def get(self, key: Hashable, default: D | None = None) -> T | D | None:
         """Return the value under *key*, or *default*."""
@@ -154,23 +154,23 @@ class SharedMap(_Counted, Generic[T]):
             return default if found is None else found[0]
 
     def set(self, key: Hashable, value: T) -> T | None:
-        """Put *value* under *key*, whatever was there; returns the previous value, or None."""
+        """Put *value* under *key*; returns the previous value, or None."""
         with self._lock:
             return self._write(_hashable(key), value)
 
     def delete(self, key: Hashable) -> T | None:
-        """Remove *key*; returns the previous value. An absent key is no write."""
+        """Remove *key*; returns the previous value. Removing an absent key is not a write."""
         with self._lock:
             return self._remove(_hashable(key))
 
     def snapshot(self, key: Hashable) -> SharedSnapshot[T | None]:
-        """Return what is under *key* with its version; None under an absent key."""
+        """Return the value under *key* with its version; the value is None for an absent key."""
         with self._lock:
             self._reads += 1
             return SharedSnapshot(*self._look(_hashable(key)))
 
     def cas(self, key: Hashable, expected: SharedSnapshot[Any] | T | None, value: T | None) -> bool:
-        """Replace what is under *key* if it still is what was *expected*; tells whether it did.
+        """Replace the value under *key* if it is still *expected*; tells whether it did.
 
         Snapshots are per key: writes to other keys do not make them stale. An *expected* None
         matches an absent key; a *value* of None deletes it.
@@ -212,8 +212,9 @@ class SharedMap(_Counted, Generic[T]):
         return previous
 
     def _remember_deleted(self, key: Hashable, version: int) -> None:
-        # A key that comes back must not come back with an old version. Past the limit all
-        # absent keys share the highest of the forgotten ones: too careful, never wrong.
+        # A key that is added again must not get an old version. Beyond the limit, all absent keys
+        # share the highest of the forgotten versions: a `cas` may then fail without need, but
+        # never succeeds wrongly.
         self._deleted[key] = version
         if len(self._deleted) > MOST_DELETED:
             self._floor = max(self._floor, *self._deleted.values())
@@ -231,7 +232,7 @@ def _hashable(key: Hashable) -> Hashable:
 def shared_cell(
     key: str, scope: str = "task_group", initial: Any = None, tenant_id: str | None = None
 ) -> SharedCell[Any]:
-    """Open the cell *key* of *scope*; *initial* counts only if it is new.
+    """Open the cell *key* of *scope*; *initial* applies only if it is new.
 
     >>> import asyncio
     >>> async def main() -> int:
@@ -254,7 +255,7 @@ def shared_map(
     initial: Mapping[Any, Any] | None = None,
     tenant_id: str | None = None,
 ) -> SharedMap[Any]:
-    """Open the map *key* of *scope*; *initial* counts only if it is new.
+    """Open the map *key* of *scope*; *initial* applies only if it is new.
 
     >>> import asyncio
     >>> async def main() -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""Keys by structural value: equal structure, equal key.
+"""Keys by structural value: equal structures have equal keys.
 
-`1`, `True`, `1.0` and `"1"` are four keys; the order of a dict or a set is irrelevant; a list and
-a tuple differ. NaN equals nothing, so it cannot be a key. Objects that Python itself compares by
+`1`, `True`, `1.0` and `"1"` are four keys; the order of a dict or a set does not matter; a list and
+a tuple differ. NaN does not equal itself, so it cannot be a key. Objects that Python compares by
 identity (a client, a function) are keys by identity.
 """
 
@@ -49,7 +49,7 @@ def _key(value: Any) -> object:
     if kind is str or value is None:
         return value
     if _is_nan(value):
-        raise InvalidOption("resource", value, "anything but NaN, which equals nothing")
+        raise InvalidOption("resource", value, "anything but NaN, which does not equal itself")
     if isinstance(value, enum.Enum):
         return kind, value.name
     if kind is float or kind is Decimal or kind in _BY_VALUE or isinstance(value, PurePath):
@@ -90,7 +90,7 @@ def _by_identity(kind: type[Any], value: Any) -> object:
 
 
 class SameObject:
-    """An object as a key of its own; kept alive while the key is, so that its id stays its own."""
+    """An object as a key by identity. The key keeps it alive, so that its id is not used again."""
 
     __slots__ = ("_value",)
 

@@ -1,21 +1,20 @@
-"""One wait queue, for everything that lets callers wait in line.
+"""The one wait queue, for everything that callers wait for in order.
 
-A primitive keeps its state in plain attributes, changes it under `guard`, and lets a caller that
-must wait stand in a `WaitQueue` as a `Waiter`. Three rules make that safe against cancels and
-threads:
+A primitive keeps its state in plain attributes and changes it under `guard`. A caller that must
+wait is in a `WaitQueue` as a `Waiter`. Three rules make that safe against cancels and threads:
 
 1. **The state says who was granted, the future only wakes.** A grant is `waiter.state = GRANTED`,
-   set under `guard` together with what it costs (a slot, a value, permits). A cancel can therefore
-   come at any moment, also between the grant and the resumption: a waiter that finds itself granted
-   on its way out hands the grant on (`withdraw` tells it).
+   set under `guard` together with its cost (a slot, a value, permits). A cancel can therefore
+   arrive at any moment, also between the grant and the resumption: a cancelled waiter that was
+   granted passes the grant on (`withdraw` tells whether it was).
 2. **First come, first served, among those still waiting.** Leaving the queue costs nothing: a
-   waiter that gave up is skipped when it comes to the front, and such waiters are swept out once
-   they are the majority.
+   waiter that gave up is skipped when it becomes the first, and such waiters are removed when they
+   are the majority.
 3. **One guard for the whole room.** The guarded regions are a few lines long, never await and never
-   call user code, so the lock is held for a microsecond at most. It lets a select hold a place in
-   many queues at once, and it lets worker threads use the same primitives as the loop. It is
-   re-entrant because a finaliser may run anywhere, also inside a guarded region. A permit queue,
-   which only its loop's thread changes, needs no guard (see `permit_queue.py`).
+   call user code, so the lock is held for about a microsecond. With one lock, a select can be in
+   many queues at once, and worker threads can use the same primitives as the loop. It is re-entrant
+   because a finaliser may run anywhere, also inside a guarded region. A permit queue, which only
+   its loop's thread changes, needs no guard (see `permit_queue.py`).
 """
 
 from __future__ import annotations
@@ -33,22 +32,22 @@ from harn.clock import Clock, resolve
 from harn.graceful import parked
 
 WAITING, GRANTED, CLOSED, TIMED_OUT, GONE = range(5)
-"""What can have become of a waiter."""
+"""The states of a waiter."""
 
 SWEEP_AFTER = 64
-"""Waiters that gave up and stay in a queue before it looks whether they are the majority."""
+"""Waiters that gave up, before a queue checks whether they are the majority."""
 
 guard = threading.RLock()
 """Held while the state of any primitive changes."""
 
-# A child process that was forked while another thread held the guard would never get it back.
+# If another thread held the guard during a fork, the child process could never acquire it.
 os.register_at_fork(
     before=guard.acquire, after_in_parent=guard.release, after_in_child=guard.release
 )
 
 
 if sys.version_info < (3, 12):
-    # There current_task() is written in Python and asks the system for its process id.
+    # In 3.11 current_task() is written in Python and makes a system call each time.
     from asyncio.tasks import _current_tasks  # type: ignore[attr-defined,unused-ignore]
 
     task_running_on = _current_tasks.get
@@ -57,17 +56,17 @@ else:
 
 
 class Waiter:
-    """A place in a queue: what is wanted, what became of it, and the future that wakes its owner.
+    """A place in a queue: what is wanted, its state, and the future that wakes its owner.
 
-    *verb* and *on* say what it waits for, in the words of a deadlock's message.
+    *verb* and *on* say what it waits for; the message of a deadlock shows them.
     """
 
-    # Without slots: what stays at its default costs nothing to make.
+    # Without slots: an attribute that keeps its default costs nothing to make.
     state = WAITING
     want = 1
     holder: asyncio.Task[Any] | None = None
     open = 1
-    """Queues that could still grant it; a select stands in several."""
+    """The number of queues that could still grant it; a select is in several."""
     order = 0
     timed = False
 
@@ -77,15 +76,15 @@ class Waiter:
     on: Any
 
     def wait_as(self, verb: str, on: Any, loop: asyncio.AbstractEventLoop) -> Self:
-        """Get ready to wait on *loop*, to *verb* (receive, send ...) *on* something."""
+        """Prepare to wait on *loop*, to *verb* (receive, send ...) *on* something."""
         self.future = loop.create_future()
         self.thread = get_ident()
         self.verb = verb
         self.on = on
         return self
 
-    def settle(self, state: int) -> None:
-        """Decide what became of this waiter and wake its owner; call under `guard`."""
+    def wake(self, state: int) -> None:
+        """Set the final *state* and wake the owner; call under `guard`."""
         self.state = state
         try:
             future = self.future
@@ -94,16 +93,16 @@ class Waiter:
             elif not future.done():
                 future.set_result(None)
         except RuntimeError:
-            pass  # its loop is closed, and so no task waits
+            pass  # the loop is closed, so no task waits
 
     def expire(self) -> None:
-        """Give up waiting because its time has come, unless it was granted before."""
+        """End the wait because of its timeout, unless it was granted before."""
         with guard:
             if self.state == WAITING:
-                self.settle(TIMED_OUT)
+                self.wake(TIMED_OUT)
 
     def withdraw(self) -> bool:
-        """Give up the place; true if it had been granted, so that the grant must be handed on.
+        """Leave the queue; true if it had been granted, so that the grant must be passed on.
 
         Call under `guard`.
         """
@@ -116,9 +115,9 @@ W = TypeVar("W", bound=Waiter)
 
 
 class WaitQueue(deque[W]):
-    """Waiters in the order they came; those that gave up are in it too, until they are swept.
+    """Waiters in the order of arrival; those that gave up stay in it until they are removed.
 
-    All methods are to be called under `guard`, or on the one thread that uses the queue.
+    All methods must be called under `guard`, or on the one thread that uses the queue.
     """
 
     __slots__ = ("_left",)
@@ -128,7 +127,7 @@ class WaitQueue(deque[W]):
         self._left = 0
 
     def first(self) -> W | None:
-        """Return the first that still waits, or None; those that gave up are dropped."""
+        """Return the first that still waits, or None; remove those before it that gave up."""
         while self:
             waiter = self[0]
             if not waiter.state and not waiter.future.done():  # WAITING
@@ -137,7 +136,7 @@ class WaitQueue(deque[W]):
         return None
 
     def note_left(self) -> None:
-        """Note that a waiter gave up; sweep when such waiters are the majority."""
+        """Note that a waiter gave up; remove all such waiters when they are the majority."""
         self._left += 1
         if self._left > SWEEP_AFTER and self._left * 2 > len(self):
             living = [waiter for waiter in self if waiter.state == WAITING]
@@ -147,10 +146,10 @@ class WaitQueue(deque[W]):
 
 
 async def park(waiter: Waiter, timeout: float | None = None, clock: Clock | None = None) -> None:
-    """Sleep until *waiter* is settled, or for *timeout* seconds of *clock*; its state says which.
+    """Sleep until *waiter* is woken, or for *timeout* seconds of *clock*; its state says which.
 
-    Cancelling and a graceful stop raise at once and leave the waiter's state as it was: the caller
-    withdraws it.
+    Cancelling and a graceful stop raise at once and do not change the waiter's state: the caller
+    must withdraw it.
     """
     timer = None
     if timeout is not None and clock is not None:

@@ -1,8 +1,8 @@
-"""Waitpoints: named moments that many wait for and one settles, once and for all.
+"""Waitpoints: named events that many callers wait for, and that one completes or cancels, once.
 
-In memory they live as long as their runtime. In a runtime whose store is durable each waitpoint
-has a topic of its own in the event log, and its first record is what became of it: settled once,
-for every process that uses the store, also after a restart.
+In memory they last as long as their runtime. In a runtime whose store is durable, each waitpoint
+has its own topic in the event log, and the first record there is its outcome: it ends once, for
+every process that uses the store, also after a restart.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from harn.topics import waitpoint_topic
 
 Status = Literal["completed", "cancelled", "timed_out"]
 
-MOST_SETTLED = 100_000
-"""Settled waitpoints that are remembered in memory; the oldest goes first."""
+MOST_ENDED = 100_000
+"""The most ended waitpoints that are kept in memory; the oldest is dropped first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waitpoint:
-    """How a wait ended; *value* is what it was completed with, *reason* why it was cancelled."""
+    """The result of a wait; *value* is that of the completion, *reason* that of the cancel."""
 
     status: Status
     value: Any = None
@@ -39,17 +39,17 @@ class Waitpoint:
 
 
 class Waitpoints:
-    """The waitpoints of one runtime, and what it has seen of those in its store."""
+    """The waitpoints of one runtime, and the outcomes it has read from its store."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._is_durable = not runtime.storage_url.startswith("memory:")
-        self._settled: dict[str, Waitpoint] = {}
+        self._ended: dict[str, Waitpoint] = {}
         self._waiting: dict[str, WaitQueue[Waiter]] = {}
         self._watchers: dict[str, asyncio.Task[None]] = {}
 
-    async def settle(self, id: str, outcome: Waitpoint) -> bool:
-        """Complete or cancel *id* and wake every waiter; false if that was done before."""
+    async def end(self, id: str, outcome: Waitpoint) -> bool:
+        """Complete or cancel *id* and wake every waiter; false if it had ended before."""
         if self._is_durable:
             if await self._look_up(id) is not None:
                 return False
@@ -57,33 +57,33 @@ class Waitpoints:
                 waitpoint_topic(id), outcome.status, _record(id, outcome)
             )
             if event.id != 1:
-                return False  # another process was faster; its record is what counts
+                return False  # another process wrote the first record, which is the outcome
             outcome = _outcome(event)
-        return self.settle_here(id, outcome)
+        return self.end_here(id, outcome)
 
-    def settle_here(self, id: str, outcome: Waitpoint) -> bool:
-        """Note the result of *id*, and wake its waiters in this process."""
+    def end_here(self, id: str, outcome: Waitpoint) -> bool:
+        """Keep the outcome of *id*, and wake its waiters in this process."""
         with guard:
-            if id in self._settled:
-                return self._is_durable  # the log has decided; a watcher was here before us
-            self._settled[id] = outcome
-            if len(self._settled) > MOST_SETTLED:
-                del self._settled[next(iter(self._settled))]
+            if id in self._ended:
+                return self._is_durable  # a watcher read this very outcome from the log first
+            self._ended[id] = outcome
+            if len(self._ended) > MOST_ENDED:
+                del self._ended[next(iter(self._ended))]
             line = self._waiting.pop(id, None)
             while line is not None and (waiter := line.first()) is not None:
                 line.popleft()
                 waiter.on = outcome
-                waiter.settle(GRANTED)
+                waiter.wake(GRANTED)
             return True
 
     async def wait(self, id: str, seconds: float | None) -> Waitpoint:
-        """Wait until *id* is settled, at most *seconds*."""
-        found = self._settled.get(id)
+        """Wait until *id* ends, at most *seconds*."""
+        found = self._ended.get(id)
         if found is None and self._is_durable and seconds == 0:
             found = await self._look_up(id)
         with guard:
             if found is None:
-                found = self._settled.get(id)
+                found = self._ended.get(id)
             if found is not None:
                 return found
             if seconds == 0:
@@ -110,12 +110,12 @@ class Waitpoints:
                 watcher.cancel()
 
     async def _look_up(self, id: str) -> Waitpoint | None:
-        if (known := self._settled.get(id)) is not None:
+        if (known := self._ended.get(id)) is not None:
             return known
         found = await self._runtime.event_log.read(waitpoint_topic(id), limit=1)
         if not found:
             return None
-        self.settle_here(id, _outcome(found[0]))
+        self.end_here(id, _outcome(found[0]))
         return _outcome(found[0])
 
     def _watch(self, id: str) -> None:
@@ -126,7 +126,7 @@ class Waitpoints:
 
     async def _follow(self, id: str) -> None:
         async for event in self._runtime.event_log.subscribe(waitpoint_topic(id), after=0):
-            self.settle_here(id, _outcome(event))
+            self.end_here(id, _outcome(event))
             return
 
     def _watched(self, id: str, watcher: asyncio.Task[None]) -> None:
@@ -155,9 +155,9 @@ def _outcome(event: Any) -> Waitpoint:
 
 
 async def waitpoint_wait(id: str, timeout: Duration | None = None) -> Waitpoint:
-    """Wait until *id* is completed or cancelled; at once if it was, `timed_out` after *timeout*.
+    """Wait until *id* is completed or cancelled; the status is `timed_out` after *timeout*.
 
-    Cancelling leaves nothing behind.
+    Returns at once if it has ended before. Cancelling stops waiting and changes nothing else.
 
     >>> async def main() -> Waitpoint:
     ...     await waitpoint_complete("connector.shutdown", "by hand")
@@ -172,24 +172,24 @@ async def waitpoint_wait(id: str, timeout: Duration | None = None) -> Waitpoint:
 
 
 async def waitpoint_complete(id: str, value: Any = None) -> bool:
-    """Complete *id* with *value* and wake every waiter; false if it was settled before.
+    """Complete *id* with *value* and wake every waiter; false if it had ended before.
 
-    With a durable store *value* is JSON, and it is written when this returns; cancelling may come
-    too late to prevent it.
+    With a durable store *value* must be JSON, and it is durable when this returns. Cancelling may
+    be too late to prevent it.
     """
     service = current_runtime().service(Waitpoints)
-    return await service.settle(_checked(id), Waitpoint("completed", value))
+    return await service.end(_checked(id), Waitpoint("completed", value))
 
 
 async def waitpoint_cancel(id: str, reason: str | None = None) -> bool:
-    """Cancel *id* and wake every waiter; false if it was settled before.
+    """Cancel *id* and wake every waiter; false if it had ended before.
 
-    With a durable store it is written when this returns; cancelling may come too late.
+    With a durable store it is durable when this returns. Cancelling may be too late to prevent it.
     """
     if reason is not None and not isinstance(reason, str):
         raise InvalidOption("reason", reason, "a string, or None")
     service = current_runtime().service(Waitpoints)
-    return await service.settle(_checked(id), Waitpoint("cancelled", reason=reason))
+    return await service.end(_checked(id), Waitpoint("cancelled", reason=reason))
 
 
 def _checked(id: object) -> str:

@@ -1,13 +1,13 @@
-"""Structured concurrency: tasks that cannot leak.
+"""Structured concurrency: every task has an owner that waits for its end.
 
 scope.py       spawn; scope, the block that joins what was spawned in it
 handle.py      TaskHandle: await it, cancel it, ask how it ended
 parallel.py    parallel, each, settle, race: the same function over many items; stream.py, its
-               values as they come; parallel_engine.py, the workers under all of them
+               values as they complete; parallel_engine.py, the workers under all of them
 timing.py      sleep, deadline, retry
 isolation.py   where a function runs: loop, thread (threads.py), process (processes.py)
-background.py  run_in_thread: a runtime on a thread of its own, for synchronous programs
-callables.py   what can be called; closures.py, a function with the arguments of its submit
+background.py  run_in_thread: a runtime on its own thread, for synchronous programs
+callables.py   what can be called; closures.py, a function bound to the arguments of its submit
 foreign_runtime.py   run a task's function on another loop or in another process
 cancel.py      cancel_graceful, is_cancelled
 cleanup.py     defer, owned, disown, drop

@@ -1,4 +1,4 @@
-"""A runtime on a thread of its own, for programs that have no event loop."""
+"""A runtime on its own thread, for programs that have no event loop."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def run_in_thread(**runtime_options: Any) -> Iterator[Runtime]:
     """Open a `Runtime` on a background thread, for a synchronous program; yield it.
 
     Inside the block `from_thread(fn, *args)` works from every thread of the process.
-    *runtime_options* are those of `Runtime`. Leaving the block cancels and awaits all that the
-    runtime owns; Ctrl-C leaves it too.
+    *runtime_options* are those of `Runtime`. Leaving the block, also by Ctrl-C, cancels and awaits
+    all that the runtime owns.
 
     >>> import harn
     >>> with harn.run_in_thread():
@@ -46,27 +46,25 @@ def run_in_thread(**runtime_options: Any) -> Iterator[Runtime]:
 
 
 class _Background:
-    """A thread whose event loop holds one runtime open until it is told to stop."""
+    """A thread whose event loop keeps one runtime open until `close`."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self._opened: concurrent.futures.Future[asyncio.Event] = concurrent.futures.Future()
         self._closed: concurrent.futures.Future[None] = concurrent.futures.Future()
         # A daemon, so that a block that is never left cannot keep the process alive.
-        self._thread = threading.Thread(
-            target=self._live, name=f"{OWN_THREADS}runtime", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name=f"{OWN_THREADS}runtime", daemon=True)
 
     def open(self) -> None:
-        """Return when the runtime is open, or raise why it cannot be."""
+        """Return when the runtime is open, or raise the error that prevents it."""
         self._thread.start()
         self._opened.result()
 
     def close(self, raised: BaseException | None) -> None:
-        """End all that the runtime owns; an error of that becomes a note of *raised*."""
+        """End all that the runtime owns; an error while closing becomes a note on *raised*."""
         if self.runtime._is_inherited:
-            return  # the thread is the parent's
-        with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended
+            return  # this process was forked inside the block: the thread is the parent's
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the thread has ended
             self.runtime.loop.call_soon_threadsafe(self._opened.result().set)
         self._thread.join()
         error = self._closed.exception()
@@ -75,7 +73,7 @@ class _Background:
         if error is not None and raised is not None:
             note(raised, (error,))
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         try:
             asyncio.run(self._stay_open())
         except BaseException as error:

@@ -1,4 +1,4 @@
-"""What can be called, and whether calling it gives something to await."""
+"""What can be called, and whether the call returns an awaitable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harn.errors import InvalidOption
 
 
 def check_callable(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return *fn*, or raise `InvalidOption` with the way out if it cannot be called."""
+    """Return *fn*; raise `InvalidOption` with advice if it cannot be called."""
     if callable(fn):
         return fn
     if isinstance(fn, Coroutine):
@@ -26,7 +26,7 @@ def check_callable(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_async_callable(fn: Callable[..., Any]) -> bool:
-    """Tell whether calling *fn* gives something to await.
+    """Tell whether calling *fn* returns an awaitable.
 
     >>> async def fetch(): ...
     >>> is_async_callable(functools.partial(fetch)), is_async_callable(print)
@@ -37,5 +37,5 @@ def is_async_callable(fn: Callable[..., Any]) -> bool:
     if type(fn) in (FunctionType, MethodType) or inspect.isbuiltin(fn):
         return inspect.iscoroutinefunction(fn)
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
-        getattr(type(fn), "__call__", None)  # noqa: B004 - the method itself, to look at it
+        getattr(type(fn), "__call__", None)  # noqa: B004 - the method is inspected, not called
     )

@@ -1,4 +1,4 @@
-"""Stop a task kindly: it sees that it was asked to, and is cancelled if it does not listen."""
+"""Stop a task gracefully: ask it to stop, and cancel it if it does not within a timeout."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ T = TypeVar("T")
 def is_cancelled() -> bool:
     """Tell whether the current task was asked to stop; works on worker threads too.
 
-    True after `cancel()` and `cancel_graceful()` of this task or of one that it was started by,
-    and while the runtime is being left.
+    True after `cancel()` or `cancel_graceful()` of this task or of a task that started it, and
+    while the runtime is being closed.
 
     >>> import harn
     >>> async def main() -> bool:
@@ -39,14 +39,14 @@ async def cancel_graceful(
 ) -> Ok[T] | Err[BaseException]:
     """Ask the task to stop, wait up to *timeout* for it to do so itself, then cancel it.
 
-    The stop is told once: `is_cancelled()` turns true in the task, and `TaskCancelled` comes out
-    of the wait of ours that it is in (sleep, a channel, a mailbox, a permit, another task ...), or
-    of the next one it enters. Later waits work again, so that it can tidy up and return. Awaits of
-    anything else are left alone until *timeout*. A task that has ended, before or after, gives its
-    outcome: `Ok(value)` or `Err(exception)`, with `TaskCancelled` for one that let the stop pass or
-    was cancelled. A thread that will not stop is left to its runtime and reported as abandoned.
+    The task is asked once: `is_cancelled()` becomes true in it, and `TaskCancelled` is raised from
+    the wait of this library that it is in (sleep, a channel, a mailbox, a permit, another task
+    ...), or from the next one it enters. Later waits work again, so that it can clean up and
+    return. Other awaits are not interrupted before *timeout*. The result is the task's outcome:
+    `Ok(value)` or `Err(exception)`. The exception is `TaskCancelled` if the task did not catch the
+    stop or was cancelled. A function on a thread that does not stop is reported as abandoned.
 
-    Cancelling this leaves the request standing and the task with its owner.
+    Cancelling this does not withdraw the request; the task stays with its owner.
 
     >>> import harn
     >>> async def polite() -> str:
@@ -80,4 +80,4 @@ async def cancel_graceful(
 
 
 _REAL = SystemClock()
-"""Threads live in real time, whatever clock the runtime has."""
+"""Threads run in real time, also when the runtime has a fake clock."""

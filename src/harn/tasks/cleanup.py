@@ -1,7 +1,7 @@
-"""Cleanups of the block we are in: `defer`, `owned`, `disown`, `drop`.
+"""Cleanups of the current block: `defer`, `owned`, `disown`, `drop`.
 
-They belong to the innermost open `scope`, else to the current task, and unwind last in, first out
-on every way out, after the tasks of the block have ended.
+They belong to the innermost open `scope`, else to the current task. They run last in, first out
+however the block ends, after the tasks of the block have ended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Ownership:
-    """The mark that `Owned` leaves on an annotation."""
+    """The marker that `Owned` adds to an annotation."""
 
     def __repr__(self) -> str:
         return "owned"
@@ -31,7 +31,7 @@ Owned = Annotated[T, Ownership()]
 
 
 class Cleanup:
-    """The key of a deferred call: each `defer` is an entry of its own."""
+    """The key of a deferred call: each `defer` is a separate entry."""
 
     __slots__ = ("fn",)
 
@@ -45,9 +45,9 @@ class Cleanup:
 def defer(fn: Callable[..., Any], *args: Any) -> None:
     """Call *fn* with *args* when the enclosing `scope`, or else the current task, ends.
 
-    Deferred calls run last in, first out on every way out, all of them even if one fails. An
-    async *fn* is awaited to its end and a cancel meanwhile raised afterwards. A plain *fn* is
-    called on the loop, also while the runtime is being left: let it be quick.
+    Deferred calls run last in, first out however the block ends, all of them even if one fails.
+    An async *fn* is awaited to its end; a cancel that arrives meanwhile is raised afterwards. A
+    plain *fn* runs on the event loop, so it should be quick.
 
     >>> import harn
     >>> async def main() -> None:
@@ -65,7 +65,7 @@ def defer(fn: Callable[..., Any], *args: Any) -> None:
 def owned(handle: T) -> T:
     """Let the enclosing `scope`, or else the current task, `drop` *handle* when it ends.
 
-    Returns *handle*. Doing so twice in one block changes nothing.
+    Returns *handle*. A second call in the same block changes nothing.
 
     >>> import harn
     >>> class File:
@@ -84,9 +84,9 @@ def owned(handle: T) -> T:
 def disown(handle: T) -> T:
     """Undo `owned` in this block or one around it: from now on the caller closes *handle*.
 
-    A permit, which its block owns by itself, is held until it is released.
-    Returns *handle*, so a function that hands it on can end in `return disown(handle)`. One that is
-    not owned here is returned as it is.
+    A permit is owned by its block without a call of `owned`; after `disown` it is held until it is
+    released. Returns *handle*, so that a function can end in `return disown(handle)`. A handle
+    that is not owned here is returned unchanged.
 
     >>> import harn
     >>> async def main() -> list[str]:
@@ -107,11 +107,11 @@ def disown(handle: T) -> T:
 
 
 async def drop(handle: Any) -> None:
-    """Close *handle* now, and no more at the end of the block.
+    """Close *handle* now, and not again at the end of the block.
 
-    A task is cancelled and awaited (its error stays with its owner); anything else is closed by its
-    `aclose`, `close` or `release`, whichever it has first; what has none of them is left alone.
-    Dropping twice is harmless where closing twice is.
+    A task is cancelled and awaited (its error stays with its owner). Anything else is closed by the
+    first method that it has of `aclose`, `close` and `release`; without one, nothing happens.
+    Dropping twice is harmless if closing twice is.
 
     Cancelling interrupts an async close as it would if awaited directly.
 
@@ -148,7 +148,7 @@ def _register(frame: Frame, owner: object, cleanup: Callable[[], Any]) -> None:
 def _key(handle: object) -> object:
     # By identity: a handle may be unhashable, or equal to another. The entry keeps it alive.
     if type(handle).__hash__ is object.__hash__:
-        return handle  # as a permit stands there, which is owned without being asked
+        return handle  # a permit is its own key too: `sync` adds it without `owned`
     return ("owned", id(handle))
 
 

@@ -1,4 +1,4 @@
-"""What a pool or a queue may run: a function, with the arguments that it is submitted with."""
+"""What a pool may run: a function with the arguments of its submit."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from harn.tasks.callables import check_callable
 
 
 def closure_of(fn: Callable[..., Any], args: Sequence[Any] = ()) -> Callable[[], Any]:
-    """Return what calls *fn* with *args*; `TypeError` now, not later, if they do not fit.
+    """Return a function that calls *fn* with *args*; raise `TypeError` now if they do not fit.
 
-    A built-in function whose signature is unknown is taken as it is.
+    A built-in function whose signature is unknown is not checked.
     """
     if not callable(fn):
         check_callable(fn)
@@ -24,7 +24,7 @@ def closure_of(fn: Callable[..., Any], args: Sequence[Any] = ()) -> Callable[[],
 
 
 def _fits_at_a_glance(fn: Callable[..., Any], count: int) -> bool:
-    """Tell whether *count* arguments fit; false also where only `inspect` could tell."""
+    """Tell whether *count* arguments fit; false also if only `inspect` can tell."""
     if isinstance(fn, functools.partial) and not fn.keywords:
         count, fn = count + len(fn.args), fn.func
     if type(fn) is not FunctionType or fn.__code__.co_kwonlyargcount or hasattr(fn, "__wrapped__"):

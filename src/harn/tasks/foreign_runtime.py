@@ -1,10 +1,10 @@
-"""Run a task's function on another event loop, or in another process, under the task's names.
+"""Run a task's function on another event loop or in another process, with the task's identity.
 
-A worker process, or a thread with an event loop of its own, has no runtime. It gets a
-`TaskIdentity`, the ids, names and values of its task, and makes a small runtime from it, so that
-`runtime_context()` answers there as on the runtime's loop. What is durable is the same there: the
-store, the journals, the limits. What lives in the memory of a runtime is not: its pools, permits,
-cells and mailboxes, and a log without a store.
+A worker process, or a thread with its own event loop, has no runtime. It gets a `TaskIdentity`
+(the ids, names and values of its task) and makes a small runtime from it, so that
+`runtime_context()` returns the same there as on the runtime's loop. What is durable is shared with
+the runtime: the store, the journals, the limits. What is in the runtime's memory is not: its
+pools, permits, cells and mailboxes, and a log without a store.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from harn.runtime import Runtime
 
 @dataclass(frozen=True, slots=True)
 class TaskIdentity:
-    """The names and values of a task, which can be copied to another process."""
+    """The ids, names and values of a task, which can be copied to another process."""
 
     id: str
     name: str
@@ -42,11 +42,11 @@ class TaskIdentity:
         root, runtime = task.root.id, task.runtime
         home = {"state_dir": str(runtime.state_dir), "storage": runtime.storage_url}
         if runtime.clock.is_fake:
-            home = {}  # where time is real, nothing is written into a store of the fake one
+            home = {}  # the other side has real time: it must not write into this store
         return cls(task.id, task.name, parent, root, task.group_id, task.ambient, task.values, home)
 
     def frame(self, cancel_from: Task | None = None) -> Frame:
-        """Make the frame of a task with these names, in a runtime of its own."""
+        """Return the frame of a task with this identity, in a new runtime."""
         runtime = Runtime(**self.home)  # type: ignore[arg-type]
         runtime._serves_another = True
         root = Task(runtime, self.root_id, "root", None, ambient=self.ambient)
@@ -69,9 +69,9 @@ class TaskIdentity:
 def run_on_own_loop(
     task: Task, began: Callable[[Callable[[], None]], None], fn: Callable[..., Any], *args: Any
 ) -> Any:
-    """Run the async *fn* in a new event loop on this thread, under the names of *task*.
+    """Run the async *fn* in a new event loop on this thread, with the identity of *task*.
 
-    *began* is told how to cancel it; that may be done from any thread.
+    *began* receives a function that cancels it, callable from any thread.
     """
     return run_with(TaskIdentity.of(task).frame(cancel_from=task), fn, *args, began=began)
 
@@ -82,9 +82,9 @@ def run_with(
     *args: Any,
     began: Callable[[Callable[[], None]], None] | None = None,
 ) -> Any:
-    """Call *fn*, with *frame* as the current one; run what it returns if that can be awaited.
+    """Call *fn* with *frame* as the current one; if it returns an awaitable, run that.
 
-    An async function finds a runtime that is open: it may spawn, and what it leaves is ended.
+    An async function has an open runtime: it may spawn, and its tasks are ended with it.
     """
     current_frame_var.set(frame)
     result = fn(*args)
@@ -104,5 +104,5 @@ async def _inside(
 
 
 def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
-    with suppress(RuntimeError):  # its loop is closed: it has ended
+    with suppress(RuntimeError):  # the loop is closed: the function has ended
         loop.call_soon_threadsafe(task.cancel)

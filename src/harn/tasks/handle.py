@@ -1,9 +1,9 @@
-"""A running task as its owner sees it: await it, cancel it, ask how it ended.
+"""The handle of a task: await the task, cancel it, ask how it ended.
 
-A `TaskHandle` stands between an asyncio task and its observers. Each `await` of a
-handle waits on a future of its own, so cancelling a waiter leaves the task alone. An error goes to
-the waiters; if there are none, to the nursery that owns the task. The error of a detached task goes
-to the log, once, when its handle is garbage-collected or the runtime ends.
+Each `await` of a `TaskHandle` waits on its own future, so that cancelling a waiter does not cancel
+the task. The task's error goes to the waiters; if there are none, to the nursery that owns the
+task. The error of a detached task is logged once, when its handle is garbage-collected or the
+runtime ends.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ logger = logging.getLogger("harn.tasks")
 
 
 class AwaitingTasks:
-    """What a task waits for while it awaits others: put in `Task.waiting`, read by `sync`.
+    """The value of `Task.waiting` while a task awaits *tasks*; the deadlock detector reads it.
 
-    *tasks* may be a live view: it is looked at when the question is asked.
+    *tasks* may be a live view: it is read when the detector runs.
     """
 
     __slots__ = ("tasks",)
@@ -42,9 +42,9 @@ class AwaitingTasks:
         self.tasks = tasks
 
     def by(self, task: Task) -> bool:
-        """Note that *task* waits here; return whether that was noted and must be cleared.
+        """Set `task.waiting`; return whether it was set, so that the caller must clear it.
 
-        It is not if the caller is another asyncio task, started inside *task*.
+        It is not set if the caller is another asyncio task that was started inside *task*.
         """
         if task.aio is not asyncio.current_task():
             return False
@@ -53,24 +53,24 @@ class AwaitingTasks:
 
 
 class Nursery(Protocol):
-    """The owner of tasks, which receives their errors: an open `scope`, for one."""
+    """The owner of tasks, which receives their errors: for example an open `scope`."""
 
     def adopt(self, handle: TaskHandle[Any]) -> None:
-        """Own *handle*, before it starts; raise if no more are accepted."""
+        """Become the owner of *handle* before it starts; raise if no more tasks are accepted."""
 
     def child_ended(self, handle: TaskHandle[Any], error: BaseException | None) -> None:
         """Forget *handle*, which has ended; *error* is its failure, if no waiter received it."""
 
     def child_failed(self, error: BaseException) -> None:
-        """Receive *error*, of a child that has ended before."""
+        """Receive the *error* of a child that has ended, after its last waiter was cancelled."""
 
 
 class TaskHandle(Generic[T]):
-    """A task that runs, or has run. Made by `spawn`.
+    """A task that runs or has ended, made by `spawn`.
 
-    `await handle` gives the task's value, raises its own exception, or `TaskCancelled` if it was
-    cancelled; it may be awaited many times and by many tasks. Cancelling a waiter leaves the task
-    running, with the same owner as before.
+    `await handle` returns the task's value or raises its exception, `TaskCancelled` if it was
+    cancelled. It may be awaited many times and by many tasks. Cancelling a waiter leaves the task
+    running, with the same owner.
 
     >>> import harn
     >>> async def main() -> int:
@@ -111,23 +111,23 @@ class TaskHandle(Generic[T]):
 
     @property
     def task(self) -> Task:
-        """The task as the runtime knows it: its id, name, group and parent."""
+        """The runtime's record of the task: its id, name, group and parent."""
         return self._task
 
     @property
     def status(self) -> Status:
-        """How far it is: `running`, `completed`, `failed` or `cancelled`."""
+        """`running`, `completed`, `failed` or `cancelled`."""
         return self._status
 
     def done(self) -> bool:
-        """Tell whether the task has ended, one way or another."""
+        """Tell whether the task has ended."""
         return self._status != "running"
 
     def cancel(self) -> None:
-        """Ask the task to stop: `is_cancelled()` turns true in it and its await is interrupted.
+        """Cancel the task: `is_cancelled()` becomes true in it and its await is interrupted.
 
-        Returns at once; await the handle to see it end. Harmless when it has ended. May be called
-        from any thread.
+        Returns at once; await the handle to wait for the end. Does nothing after the end. May be
+        called from any thread.
         """
         if self._status == "running":
             self._task.cancel_requested = True
@@ -149,7 +149,7 @@ class TaskHandle(Generic[T]):
         return await self
 
     async def ended(self) -> None:
-        """Wait until the task has ended and receive nothing: an error stays with its owner.
+        """Wait until the task has ended, without its result: an error stays with its owner.
 
         Cancelling leaves the task running.
         """
@@ -157,16 +157,16 @@ class TaskHandle(Generic[T]):
             await asyncio.wait((self._aio,))
 
     async def ends(self, seconds: float, clock: Clock) -> bool:
-        """Wait for the task, but no longer than *seconds* by *clock*; tell whether it has ended.
+        """Wait for the task, at most *seconds* of *clock*; tell whether it has ended.
 
-        Its error, if it has one, counts as received: look at `outcome()`.
+        An error counts as received: the caller must read `outcome()`.
         """
         if self._status == "running":
             await _Waiting(self._until_ended((clock, seconds)))
         return self._status != "running"
 
     def outcome(self) -> Ok[T] | Err[BaseException]:
-        """Return how a task that has ended did so; `TaskCancelled` stands for a cancel."""
+        """Return the outcome of a task that has ended; `TaskCancelled` means it was cancelled."""
         try:
             return Ok(self._receive())
         except BaseException as error:
@@ -219,7 +219,8 @@ class TaskHandle(Generic[T]):
             waiters.remove(waiter)
         if self._error is None or self._received or waiters:
             return
-        # The task failed and this waiter was to receive it, but it was cancelled: the owner does.
+        # The task failed, and this waiter should have received the error but was cancelled. Now
+        # the owner receives it.
         if self._nursery is not None:
             self._nursery.child_failed(self._error)
         else:
@@ -265,7 +266,8 @@ class TaskHandle(Generic[T]):
             self._report_later(error)
 
     def _report_later(self, error: BaseException) -> None:
-        # Awaiting the handle cancels the report; it is made when the handle or the runtime is gone.
+        # Awaiting the handle cancels the report. It is logged when the handle is collected or the
+        # runtime ends.
         self._unseen = weakref.finalize(self, _report, self._task.id, self._task.name, error)
         self._unseen.atexit = False
         runtime = self._task.runtime
@@ -300,8 +302,8 @@ def launch(
 ) -> TaskHandle[T]:
     """Start *call* as *task*, owned by *nursery*, or by the runtime if there is none.
 
-    *call* is something async (see `isolation.runner_for` for what is not). Rooms above use this to
-    give their tasks names and groups of their own; users have `spawn`.
+    *call* is an async function (`isolation.runner_for` makes one of a plain function). Rooms above
+    use this to choose the names and groups of their tasks; users have `spawn`.
     """
     runtime = task.runtime
     try:
@@ -314,7 +316,7 @@ def launch(
     if nursery is not None:
         nursery.adopt(handle)
     elif runtime.closing:
-        raise HarnError("this Runtime has been left and takes no more tasks")
+        raise HarnError("this Runtime has been closed and accepts no more tasks")
     running = run_in_frame(frame or Frame(task, nursery), call, args)
     # Not `loop.create_task`: an eager task factory would run it before it has an owner.
     aio = asyncio.Task(running, loop=loop, name=task.id)
@@ -342,13 +344,13 @@ async def run_in_frame(frame: Frame, call: Callable[..., Awaitable[T]], args: tu
 
 
 class Unseen:
-    """The failures of a runtime's detached tasks that were not received yet."""
+    """The failures of a runtime's detached tasks that no caller has received yet."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._reports: set[weakref.finalize[Any, Any]] = set()
 
     def add(self, report: weakref.finalize[Any, Any]) -> None:
-        """Keep *report* until it was made, called off, or the runtime ends."""
+        """Keep *report* until it is logged or cancelled, or the runtime ends."""
         if len(self._reports) >= 2 * self._kept:
             self._reports = {each for each in self._reports if each.alive}
             self._kept = max(64, len(self._reports))
@@ -357,7 +359,7 @@ class Unseen:
     _kept = 64
 
     async def aclose(self) -> None:
-        """Make every report that is still due."""
+        """Log every failure that no caller has received."""
         for report in self._reports:
             report()
 

@@ -1,8 +1,8 @@
 """Where a function runs: on the loop, on a worker thread, or in a worker process.
 
-`bind` turns whatever the user gave us (async or plain, function, partial, method, object) into
-something async that runs in the right place. A `Runner` is one such place with a bound of its own;
-pools bring theirs, everything else shares the runtime's.
+`bind` turns any callable (async or plain, function, partial, method, object) into an async function
+that runs in the right place. A `Runner` is one such place with its own limit; a pool has its own,
+everything else shares the runtime's.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ MAX_THREADS = 128
 
 
 class Runner(Protocol):
-    """A place to run functions, at most *limit* at once (None: as many as there are)."""
+    """A place to run functions, at most *limit* at once (None: no limit)."""
 
     limit: int | None
 
     def bind(self, fn: Callable[..., Any]) -> Call:
-        """Return something async that runs *fn* here."""
+        """Return an async function that runs *fn* here."""
 
     async def aclose(self) -> None:
         """End the threads or processes of this place."""
 
 
 def bind(runtime: Runtime, fn: Callable[..., Any], isolation: Isolation) -> Call:
-    """Return something async that runs *fn* as *isolation* says, with the runtime's workers."""
+    """Return an async function that runs *fn* as *isolation* says, with the runtime's workers."""
     if isolation == "auto":
         if type(fn) is FunctionType and fn.__code__.co_flags & inspect.CO_COROUTINE:
-            return fn  # by far the most common case, worth a line
+            return fn  # a shortcut for the most common case: every spawn comes here
         check_callable(fn)
         if is_async_callable(fn):
             return fn
@@ -63,8 +63,8 @@ def limit_of(fn: Callable[..., Any], isolation: Isolation) -> int | None:
 def runner_for(runtime: Runtime, isolation: Isolation, max_workers: int | None = None) -> Runner:
     """Return the place that *isolation* names.
 
-    With *max_workers* it has that many workers of its own, and the caller closes it; without, it is
-    the runtime's shared one and closes with the runtime.
+    With *max_workers* it is a new one with that many workers, and the caller closes it. Without,
+    it is the runtime's shared one, which closes with the runtime.
     """
     check_isolation(isolation)
     if isolation == "task":
@@ -87,11 +87,11 @@ class OnLoop:
     limit: int | None = None
 
     def bind(self, fn: Callable[..., Any]) -> Call:
-        """Return something async that calls *fn* right there."""
+        """Return an async function that calls *fn* on the loop."""
         return fn if is_async_callable(fn) else functools.partial(_call_here, fn)
 
     async def aclose(self) -> None:
-        """Do nothing: the loop is not ours."""
+        """Do nothing: the loop belongs to the program."""
 
 
 class OnLoopOrThread:
@@ -103,7 +103,7 @@ class OnLoopOrThread:
         self._threads = threads
 
     def bind(self, fn: Callable[..., Any]) -> Call:
-        """Return something async that runs *fn* where it belongs."""
+        """Return an async function that runs *fn* on the loop or on a thread."""
         return fn if is_async_callable(fn) else self._threads.bind(fn)
 
     async def aclose(self) -> None:
@@ -123,7 +123,7 @@ class SharedThreads:
         self.threads = Threads(runtime, MAX_THREADS)
 
     async def aclose(self) -> None:
-        """End them with the runtime."""
+        """End the threads with the runtime."""
         await self.threads.aclose()
 
 
@@ -134,7 +134,7 @@ class SharedProcesses:
         self.processes = Processes(runtime, os.cpu_count() or 1)
 
     async def aclose(self) -> None:
-        """End them with the runtime."""
+        """End the processes with the runtime."""
         await self.processes.aclose()
 
 

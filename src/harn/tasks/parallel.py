@@ -4,10 +4,10 @@
     parallel_each(items, fn)     fn over items; likewise
     parallel_settle(items, fn)   never fails: an Ok or Err for each item, in order
     parallel_race(items, fn)     the first success; the others are cancelled and awaited
-    parallel_each_stream(...)    values as they come, in order of completion (stream.py)
+    parallel_each_stream(...)    values in order of completion, as they complete (stream.py)
 
-`max_concurrent` caps how many run at once; 0 or less means all of them (a plain function is always
-bounded by the worker threads). Items may be any iterable, or an async one.
+`max_concurrent` limits how many run at once; 0 or less means no limit (for a plain function, the
+number of worker threads). Items may be any iterable, also an async one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar, overload
 from harn.checks import whole_number
 from harn.errors import InvalidOption, RaceFailed
 from harn.tasks.isolation import Isolation
-from harn.tasks.parallel_engine import Crew, Items
+from harn.tasks.parallel_engine import Items, ParallelRun
 from harn.tasks.results import Err, Ok
 
 A = TypeVar("A")
@@ -47,10 +47,11 @@ async def parallel(
 ) -> list[Any]:
     """Run *fn* with each of 0 … *n*-1 and return the values in that order.
 
-    The first failure cancels the rest, waits for them, and is raised; of failures in the same
-    moment the lowest index wins and the others are notes on it. A negative *n* means none.
+    The first failure cancels the other tasks, waits for them, and is raised. Of several failures
+    before that, the one with the lowest index is raised and the others are notes on it. A negative
+    *n* means none.
 
-    Cancelling cancels and awaits every task of it.
+    Cancelling cancels and awaits every task.
 
     >>> import harn
     >>> async def main() -> list[int]:
@@ -101,13 +102,13 @@ async def parallel_each(
 async def _collected(
     kind: str, items: Items, fn: Callable[..., Any], max_concurrent: int, isolation: Isolation
 ) -> list[Any]:
-    crew = Collecting(kind, items, fn, max_concurrent, isolation)
-    await crew.work()
-    return crew.in_order()
+    run = Collecting(kind, items, fn, max_concurrent, isolation)
+    await run.work()
+    return run.in_order()
 
 
-class Collecting(Crew):
-    """Keeps every value in its item's place."""
+class Collecting(ParallelRun):
+    """Keeps every value by its item's index."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -129,7 +130,7 @@ class Settled(Generic[T]):
     failed: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it with errors as text, JSON-ready as far as the values are."""
+        """Return the fields with errors as text; JSON-ready if the values are."""
         return {
             "results": [
                 {"ok": result.value} if isinstance(result, Ok) else {"err": _text(result.error)}
@@ -165,8 +166,8 @@ async def parallel_settle(
 ) -> Settled[Any]:
     """Run *fn* with each of *items*; return every outcome in order, `Ok(value)` or `Err(error)`.
 
-    A failure does not disturb the others. Cancelling cancels and awaits every task of it and is
-    raised: it is no outcome.
+    A failure does not affect the other tasks. Cancelling cancels and awaits every task, and is
+    raised.
 
     >>> import harn
     >>> async def main() -> tuple[int, int]:
@@ -175,14 +176,14 @@ async def parallel_settle(
     >>> harn.run(main)
     (2, 1)
     """
-    crew = Settling("parallel_settle", items, fn, max_concurrent, isolation)
-    await crew.work()
-    results = crew.in_order()
-    return Settled(results, len(results) - crew.failed_count, crew.failed_count)
+    run = CollectingOutcomes("parallel_settle", items, fn, max_concurrent, isolation)
+    await run.work()
+    results = run.in_order()
+    return Settled(results, len(results) - run.failed_count, run.failed_count)
 
 
-class Settling(Collecting):
-    """Keeps every outcome, good or bad, in its item's place."""
+class CollectingOutcomes(Collecting):
+    """Keeps every outcome, `Ok` or `Err`, by its item's index."""
 
     failed_count = 0
 
@@ -234,7 +235,7 @@ async def parallel_race(
 
     A plain value is a success, an `Ok` gives its payload, an exception or an `Err` is a failure. If
     all fail, `RaceFailed` is raised; its `errors` holds each exception or `Err` payload, by index.
-    No items are an `InvalidOption`. Cancelling cancels and awaits every task of it.
+    Without items, `InvalidOption` is raised. Cancelling cancels and awaits every task.
 
     >>> import harn
     >>> async def main() -> int:
@@ -242,37 +243,37 @@ async def parallel_race(
     >>> harn.run(main)
     2
     """
-    crew = Racing("parallel_race", items, fn, max_concurrent, isolation)
-    await crew.work()
-    return crew.prize()
+    run = Racing("parallel_race", items, fn, max_concurrent, isolation)
+    await run.work()
+    return run.winner()
 
 
-class Racing(Crew):
+class Racing(ParallelRun):
     """Stops at the first success."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._errors: dict[int, Any] = {}
         self._won = False
-        self._prize: Any = None
+        self._winner: Any = None
 
     def succeeded(self, index: int, value: Any) -> None:
-        """Take the prize, unless *value* is an `Err`."""
+        """Keep *value* if it is the first success; an `Err` is a failure."""
         if isinstance(value, Err):
             self._errors[index] = value.error
         elif not self._won:
             self._won = True
-            self._prize = value.value if isinstance(value, Ok) else value
+            self._winner = value.value if isinstance(value, Ok) else value
             self.stop()
 
     def failed(self, index: int, error: BaseException) -> None:
         """Remember *error*; the others may still win."""
         self._errors[index] = error
 
-    def prize(self) -> Any:
-        """Return what was won, or raise `RaceFailed`."""
+    def winner(self) -> Any:
+        """Return the first success, or raise `RaceFailed`."""
         if self._won:
-            return self._prize
+            return self._winner
         errors = [self._errors[index] for index in range(len(self._errors))]
         if not errors:
             raise InvalidOption("items", [], "expected at least one item")

@@ -1,11 +1,10 @@
-"""Workers that carry out one function over many items: the engine under every `parallel` form.
+"""Workers that call one function with many items: the engine under every `parallel` form.
 
-With a cap, that many workers pull from one iterator until it is empty, so a million items cost no
-more each than ten, and an item that no worker has room for is not even made. Without a cap every
-item has a worker of its own. Each item is a task of its own to everything that asks
-(`runtime_context`, `defer`, permits, `is_cancelled`) and has a copy of the context, although one
-asyncio task may carry out thousands: `_in_context` steps an item's coroutine inside the item's
-context.
+With a limit, that many workers pull from one iterator until it is empty. So a million items cost
+no more each than ten, and no item is made before a worker is free. Without a limit, each item has
+its own worker. Each item is a separate task for `runtime_context`, `defer`, permits and
+`is_cancelled`, and has a copy of the context, although one asyncio task may run thousands of them:
+`_in_context` runs each step of an item's coroutine inside the item's context.
 
 The caller owns the workers. It returns, or raises, only when all of them have ended.
 """
@@ -39,7 +38,7 @@ Items = Iterable[Any] | AsyncIterable[Any]
 
 
 class Worker:
-    """One asyncio task of the crew, and the item's task that it is busy with."""
+    """One asyncio task of a run, and the task of the item that it works on."""
 
     __slots__ = ("aio", "cancelled", "task")
 
@@ -49,8 +48,8 @@ class Worker:
         self.task: Task | None = None
 
 
-class Crew:
-    """The workers of one `parallel` call. Subclasses say what becomes of values and errors."""
+class ParallelRun:
+    """One `parallel` call and its workers. Subclasses decide what to do with values and errors."""
 
     def __init__(
         self,
@@ -74,33 +73,33 @@ class Crew:
         self._pulled = 0
         self.workers: set[Worker] = set()
         self.stopping = False
-        """Whether the rest is cancelled: something failed, or the caller was cancelled."""
+        """Whether all workers are to be cancelled: an item failed, or the caller was cancelled."""
         self.ending = False
-        """Whether nothing more begins, because the caller was asked to stop."""
+        """Whether no further item begins, because the caller was asked to stop."""
         self.failures: list[tuple[int, BaseException]] = []
         self._chosen: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
 
-    # What a form decides.
+    # -- overridden by subclasses --------------------------------------------------------------
 
     def succeeded(self, index: int, value: Any) -> Any:
-        """Take *value*; what is returned, if anything, is awaited before the next item."""
+        """Receive *value*; if this returns an awaitable, the worker awaits it first."""
         raise NotImplementedError
 
     def failed(self, index: int, error: BaseException) -> None:
-        """Take *error*: unless a form says otherwise, it stops the crew."""
+        """Receive *error*; by default it stops the run."""
         self.failures.append((index, error))
         self.stop()
 
-    # What the caller does.
+    # -- called by the caller ------------------------------------------------------------------
 
     async def work(self) -> None:
-        """Carry out every item, or stop early; raise the failure that stopped it.
+        """Run every item, or stop early; raise the failure that stopped the run.
 
-        Cancelling cancels the workers, waits for them and comes out as the cancel it is.
+        Cancelling cancels the workers, waits for them and raises the cancel.
         """
         me = self.parent
-        said = AwaitingTasks(Running(self)).by(me)
+        said = AwaitingTasks(RunningTasks(self)).by(me)
         if asked:
             raise_if_asked()
         before, me.parked = me.parked, self._pass_stop_on
@@ -112,13 +111,13 @@ class Crew:
             if asked:
                 raise_if_asked()
         except asyncio.CancelledError as cancel:
-            await self._dismiss_for(cancel)
+            await self._end_workers_for(cancel)
             raise
         except BaseException:
-            await self.dismiss()
+            await self.end_workers()
             raise
         else:
-            await self.dismiss()
+            await self.end_workers()
         finally:
             me.parked = before
             if said:
@@ -127,51 +126,51 @@ class Crew:
             raise error
 
     def _pass_stop_on(self) -> None:
-        """Begin nothing more and ask what is under way to stop; the caller is told at the end."""
+        """Begin no further item and ask the running ones to stop; then `work` raises the stop."""
         self.ending = True
         for worker in list(self.workers):
             if worker.task is not None:
                 request_stop(worker.task)
 
     def start(self) -> None:
-        """Start as many workers as may work at once and have something to do."""
+        """Start a worker for each item, up to the limit."""
         if self._feed is not None:
             if self._limit is None:
-                self._hire(self._feed_all())
+                self._start_worker(self._feed_all())
             else:
                 for _ in range(self._limit):
                     worker = Worker()
-                    self._hire(self._pull_from_feed(worker), worker)
+                    self._start_worker(self._pull_from_feed(worker), worker)
             return
         while (self._limit is None or len(self.workers) < self._limit) and not self.stopping:
             if (pulled := self._pull()) is None:
                 return
-            self._hire_for(*pulled)
+            self._start_worker_for(*pulled)
 
     def stop(self) -> None:
-        """Begin nothing more, and let the caller end what is under way."""
+        """Begin no further item, and let the caller end the workers."""
         self.stopping = True
         self.wake()
 
-    async def dismiss(self) -> None:
-        """Cancel the workers and wait until they have ended; raise a cancel that came meanwhile."""
+    async def end_workers(self) -> None:
+        """Cancel the workers and wait for their end; raise a cancel that arrives meanwhile."""
         self.stopping = True
         self.choose()
         while left := [worker.aio for worker in self.workers if worker.aio is not None]:
             self.cancel_workers()
             await join_cancelled(left, self.runtime.clock)
             if all(aio.done() for aio in left):
-                # Their callbacks, which take them off the list, run after ours.
+                # Their done callbacks, which would remove them, have not run yet.
                 self.workers = {each for each in self.workers if each.aio not in left}
 
-    async def _dismiss_for(self, cancel: asyncio.CancelledError) -> None:
+    async def _end_workers_for(self, cancel: asyncio.CancelledError) -> None:
         try:
-            await self.dismiss()
+            await self.end_workers()
         finally:
             note(cancel, (error for _, error in self.failures))
 
     def cancel_workers(self) -> None:
-        """Ask every worker to end, once: a second cancel would disturb its tidying up."""
+        """Cancel every worker once: a second cancel would interrupt its cleanup."""
         for worker in list(self.workers):
             if worker.aio is not None and not worker.cancelled:
                 worker.cancelled = True
@@ -180,12 +179,12 @@ class Crew:
                 worker.aio.cancel()
 
     def choose(self) -> None:
-        """Settle which failure comes out: of those so far, the one with the lowest index."""
+        """Choose the failure to raise: of those so far, the one with the lowest index."""
         if self._chosen is None and self.failures:
             self._chosen = min(self.failures, key=lambda failure: failure[0])[1]
 
     def failure(self) -> BaseException | None:
-        """Return what is to be raised, with the other failures as notes."""
+        """Return the failure to raise, with the other failures as notes on it."""
         self.choose()
         if self._chosen is not None:
             note(self._chosen, (error for _, error in self.failures))
@@ -193,29 +192,29 @@ class Crew:
         return self._chosen
 
     def wake(self) -> None:
-        """Let the caller look again."""
+        """Let the caller check the workers again."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    # What a worker does.
+    # -- workers -------------------------------------------------------------------------------
 
-    def _hire(self, duty: Coroutine[Any, Any, None], worker: Worker | None = None) -> None:
+    def _start_worker(self, work: Coroutine[Any, Any, None], worker: Worker | None = None) -> None:
         worker = worker or Worker()
-        worker.aio = aio = asyncio.get_running_loop().create_task(duty, name=self.group_id)
+        worker.aio = aio = asyncio.get_running_loop().create_task(work, name=self.group_id)
         self.workers.add(worker)
-        aio.add_done_callback(lambda aio: self._left(worker, aio))
+        aio.add_done_callback(lambda aio: self._worker_ended(worker, aio))
 
-    def _hire_for(self, index: int, item: Any) -> None:
+    def _start_worker_for(self, index: int, item: Any) -> None:
         worker = Worker()
         if self._limit is None:
-            self._hire(self._do(worker, index, item), worker)
+            self._start_worker(self._do(worker, index, item), worker)
         else:
-            self._hire(self._pull_and_do(worker, index, item), worker)
+            self._start_worker(self._pull_and_do(worker, index, item), worker)
 
-    def _left(self, worker: Worker, aio: asyncio.Task[None]) -> None:
+    def _worker_ended(self, worker: Worker, aio: asyncio.Task[None]) -> None:
         self.workers.discard(worker)
         if not aio.cancelled() and (error := aio.exception()) is not None:
-            self.failures.append((self._pulled, error))  # an exit, or a fault in the items
+            self.failures.append((self._pulled, error))  # an exit, or an error of the iterator
             self.stop()
         if not self.workers:
             self.wake()
@@ -259,7 +258,7 @@ class Crew:
             worker.task = error = None
 
     def _take_error(self, worker: Worker, index: int, error: BaseException) -> None:
-        """Tell the form of *error*, or raise what is meant for the worker itself."""
+        """Pass *error* to `failed`, or raise it if it is the worker's own cancel or an exit."""
         assert worker.aio is not None
         assert worker.task is not None
         if is_stop(worker.task, error):
@@ -298,12 +297,12 @@ class Crew:
         async for item in self._feed:
             if self.stopping or self.ending:
                 return
-            self._hire_for(self._pulled, item)
+            self._start_worker_for(self._pulled, item)
             self._pulled += 1
             await self.has_room()
 
     async def has_room(self) -> None:
-        """Wait until one more item may begin, where there is no cap."""
+        """Wait until one more item may begin; only used without a limit."""
 
 
 NAMES = {
@@ -315,14 +314,14 @@ NAMES = {
 }
 
 
-class Running:
-    """The tasks of a crew that run at the moment one looks."""
+class RunningTasks:
+    """A live view of the tasks that a run's workers work on."""
 
-    def __init__(self, crew: Crew) -> None:
-        self._crew = crew
+    def __init__(self, run: ParallelRun) -> None:
+        self._run = run
 
     def __iter__(self) -> Iterator[Task]:
-        return iter([worker.task for worker in self._crew.workers if worker.task is not None])
+        return iter([worker.task for worker in self._run.workers if worker.task is not None])
 
     def __len__(self) -> int:
         return len(list(iter(self)))
@@ -360,7 +359,7 @@ def _source(items: Items) -> tuple[Iterator[Any] | None, AsyncIterator[Any] | No
 
 
 def check_cap(value: int) -> int | None:
-    """Return the cap that *value* asks for; zero and less mean none."""
+    """Return *value* as a limit; zero or less means None, no limit."""
     whole_number("max_concurrent", value, wanted="a whole number; 0 or less means no limit")
     return value if value > 0 else None
 

@@ -1,10 +1,11 @@
-"""Worker processes: true parallelism, and a boundary that copies values both ways.
+"""Worker processes: parallel Python code, with values copied both ways.
 
-Each process is started with `spawn` (a fork would copy locks and database handles in the middle of
-their work) and serves one call at a time through a pipe; a thread of ours waits at the other end.
-One process for one call is why a killed worker fails only the task that it ran, and why cancelling
-a task really stops it: the process is killed and the next call gets a new one. (The standard
-`ProcessPoolExecutor` fails every call when one worker dies, and cannot stop a call at all.)
+Each process is started with `spawn` (a fork would copy locks and database handles that are in use)
+and serves one call at a time through a pipe; a thread of this process waits at the other end.
+Because a process has one call at a time, a killed worker fails only the task that it ran, and
+cancelling a task stops its work: the process is killed, and the next call gets a new one. (With the
+standard `ProcessPoolExecutor`, the death of one worker fails every call, and no call can be
+stopped.)
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _spawning = threading.Lock()
 
 
 class Processes:
-    """At most *limit* processes, started when there is work for them and reused."""
+    """At most *limit* processes, started when needed and reused."""
 
     def __init__(self, runtime: Runtime, limit: int) -> None:
         self.limit: int | None = limit
@@ -41,24 +42,24 @@ class Processes:
         self._idle: list[Worker] = []
 
     def bind(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return something async that runs *fn* in one of these processes."""
+        """Return an async function that runs *fn* in one of these processes."""
         return functools.partial(self.call, fn)
 
     async def call(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """Run *fn* with copies of *args* in a process; return a copy of its value.
+        """Run *fn* with copies of *args* in a process; return a copy of the result.
 
         Cancelling kills the process.
         """
         task = current_frame().task
-        order = Order(self, fn, args, TaskIdentity.of(task))
-        waiting = asyncio.ensure_future(self._threads.call(order.carry_out))
+        call = ProcessCall(self, fn, args, TaskIdentity.of(task))
+        waiting = asyncio.ensure_future(self._threads.call(call.run))
         cancel: asyncio.CancelledError | None = None
         while not waiting.done():
             try:
                 await asyncio.wait((waiting,))
             except asyncio.CancelledError as error:
                 cancel = error
-                order.stop()
+                call.stop()
                 waiting.cancel()
         if cancel is not None:
             if not waiting.cancelled():
@@ -88,7 +89,7 @@ class Processes:
             self._idle.pop().kill()
 
 
-class Order:
+class ProcessCall:
     """One call on its way through a process."""
 
     def __init__(
@@ -102,8 +103,8 @@ class Order:
         self._worker: Worker | None = None
         self._stopped = False
 
-    def carry_out(self) -> Any:
-        """Send it, wait, and return what comes back. (On a worker thread.)"""
+    def run(self) -> Any:
+        """Send the call to a process, wait, and return the result. (On a worker thread.)"""
         payload = _packed(self._fn, self._args, self._identity)
         worker = self._pool.take()
         with self._lock:
@@ -119,7 +120,7 @@ class Order:
             name = getattr(self._fn, "__qualname__", self._fn)
             raise WorkerDied(
                 f"the worker process {worker.process.pid} ended {_how(code)} while it ran {name}; "
-                "what it had begun may have had effects"
+                "part of the work may have been done"
             ) from None
         with self._lock:
             self._worker = None
@@ -127,15 +128,15 @@ class Order:
         return _unpacked(reply)
 
     def stop(self) -> None:
-        """Kill the process that runs it, if one does. (On the loop.)"""
+        """Kill the process that runs the call, if one does. (On the loop.)"""
         with self._lock:
             self._stopped = True
             if self._worker is not None:
-                self._worker.process.kill()  # its thread sees the end of the pipe and tidies up
+                self._worker.process.kill()  # its thread sees the end of the pipe and cleans up
 
 
 class Worker:
-    """A process that serves calls, and our end of its pipe."""
+    """A process that serves calls, and this side of its pipe."""
 
     def __init__(self) -> None:
         spawn = multiprocessing.get_context("spawn")
@@ -144,7 +145,7 @@ class Worker:
         with _spawning:
             self.process.start()
         theirs.close()
-        # Python would ask it to end with SIGTERM, which it ignores, and wait for it.
+        # At exit Python sends SIGTERM, which the process ignores, and would wait forever.
         atexit.register(self.process.kill)
 
     def ask(self, payload: bytes) -> bytes:
@@ -191,7 +192,7 @@ def _unpacked(reply: bytes) -> Any:
 
 def _serve(pipe: Connection) -> None:
     """Answer calls until the other end is closed. (In the worker process.)"""
-    # A terminal or a service manager signals every process: the parent decides, and ends us.
+    # A terminal or a service manager signals every process. The parent decides when this one ends.
     signal.signal(signal.SIGINT, _ignore)
     signal.signal(signal.SIGTERM, _ignore)
     threading.Thread(target=_end_with_parent, name="harn-parent", daemon=True).start()
@@ -204,11 +205,11 @@ def _serve(pipe: Connection) -> None:
 
 
 def _ignore(number: int, frame: object) -> None:
-    """Ignore a signal, but not in programs that the function starts: they do not inherit this."""
+    """Ignore a signal. (A program that the function starts would inherit SIG_IGN, but not this.)"""
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent has ended, however that happened."""
+    """End this process when its parent has ended, also when the parent was killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -233,8 +234,8 @@ def _pack_error(error: BaseException) -> bytes:
     if isinstance(error, Exception):
         try:
             packed = pickle.dumps(("error", error, trace))
-            pickle.loads(packed)  # noqa: S301 - our own bytes: some errors only fail on the way back
+            pickle.loads(packed)  # noqa: S301 - our own bytes: some errors fail only when unpacked
             return packed
-        except Exception:  # noqa: S110 - then it travels as text
+        except Exception:  # noqa: S110 - then it is sent as text
             pass
     return pickle.dumps(("refused", f"{type(error).__name__}: {error}", trace))

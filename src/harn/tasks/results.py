@@ -1,4 +1,4 @@
-"""`Ok` and `Err`: an outcome as a value, for code that looks at failures and does not raise."""
+"""`Ok` and `Err`: an outcome as a value, for code that inspects failures instead of raising."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ E_co = TypeVar("E_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Ok(Generic[T_co]):
-    """It worked, and this is what it gave.
+    """A success and its value.
 
     >>> unwrap(Ok(3))
     3
@@ -26,7 +26,7 @@ class Ok(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Err(Generic[E_co]):
-    """It failed, and this is why: an exception, or any value that says so.
+    """A failure and its reason: an exception, or any other value.
 
     >>> unwrap_err(Err("boom"))
     'boom'
@@ -56,7 +56,7 @@ def is_err(result: Ok[Any] | Err[E]) -> TypeGuard[Err[E]]:
 def unwrap(result: Ok[T] | Err[Any]) -> T:
     """Return an `Ok`'s value; raise an `Err`'s exception.
 
-    An `Err` whose payload is no exception raises `InvalidOption` naming it.
+    An `Err` whose payload is not an exception raises `InvalidOption` that shows it.
 
     >>> unwrap(Ok("fine"))
     'fine'
@@ -71,7 +71,7 @@ def unwrap(result: Ok[T] | Err[Any]) -> T:
 
 
 def unwrap_err(result: Ok[Any] | Err[E]) -> E:
-    """Return an `Err`'s payload; an `Ok` is refused with `InvalidOption`.
+    """Return an `Err`'s payload; raise `InvalidOption` for an `Ok`.
 
     >>> unwrap_err(Err("no"))
     'no'

@@ -1,18 +1,18 @@
 """`spawn` starts a task; a `scope` is a block that does not end before the tasks started in it.
 
-The scope is our own, built on futures, because none of the standard pieces keeps its promises
-(a nested `TaskGroup` swallows the parent's cancel on Python 3.11 and 3.12). What it promises:
+The scope is built on futures, because `asyncio.TaskGroup` cannot keep its guarantees (a nested
+one swallows the parent's cancel on Python 3.11 and 3.12). The guarantees:
 
 - Every task spawned in the block while it is open has ended when the block ends.
-- The first failure in time cancels the siblings and interrupts the body; when all have ended it is
-  raised itself, and later failures are notes on it. A failure of a task that is awaited is raised
-  at that await instead, and does not end the scope.
-- A cancel from outside is passed on to the tasks and comes out as what it is.
+- The first failure in time cancels the siblings and interrupts the body. When all have ended, that
+  failure is raised, with later failures as notes on it. A failure of a task that is awaited is
+  raised at that await instead, and does not end the scope.
+- A cancel from outside cancels the tasks and is then raised as a cancel.
 
-Interrupting the body is `Task.cancel`, taken back with `uncancel` on the way out. The count that
-asyncio keeps of both tells whether another caller wanted to cancel us as well; then that cancel
-wins. The interrupt is always requested while the body's task is not running, so it is delivered
-at the body's very next step and never reaches code after the block.
+The body is interrupted with `Task.cancel`, and `uncancel` is called when the block ends. The count
+that asyncio keeps of both shows whether another caller has cancelled the task too; then that cancel
+is raised. The interrupt is always requested while the body's task is not running, so it is
+delivered at the body's next step and never reaches code after the block.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def spawn(
     name: str | None = None,
     isolation: Isolation = "auto",
 ) -> TaskHandle[Any]:
-    """Start *fn* with *args* as a task of its own and return its handle at once.
+    """Start *fn* with *args* as a new task and return its handle at once.
 
-    Inside a `scope` the task belongs to the scope. Elsewhere it is detached: it runs until it ends
-    or its runtime does, and an error that is not awaited is logged. A cancel of its parent does not
-    end it then, but it is told: `is_cancelled()` turns true. *isolation* says where it runs:
+    Inside a `scope` the task belongs to the scope. Elsewhere it is detached: it runs until it or
+    its runtime ends, and an error that is not awaited is logged. A cancel of its parent does not
+    end a detached task, but `is_cancelled()` becomes true in it. *isolation* says where it runs:
     `"auto"` (an async function on the loop, a plain one on a worker thread), `"task"` (on the
-    loop), `"thread"`, or `"process"` (arguments and result are copied). A plain function that
-    returns an awaitable has it awaited on the loop.
+    loop), `"thread"`, or `"process"` (arguments and result are copied). If a plain function
+    returns an awaitable, it is awaited on the loop.
 
     >>> import harn
     >>> async def double(n: int) -> int:
@@ -143,7 +143,7 @@ class Scope:
         name: str | None = None,
         isolation: Isolation = "auto",
     ) -> TaskHandle[Any]:
-        """Start a task that belongs to this scope, from wherever this is called."""
+        """Start a task that belongs to this scope, also from outside its block."""
         return _start(current_frame().task, self, fn, args, name, isolation)
 
     def defer(self, fn: Callable[..., Any], *args: Any) -> None:
@@ -155,9 +155,9 @@ class Scope:
         self.frame.cleanups[object()] = partial(fn, *args)
 
     def cancel(self) -> None:
-        """Cancel every task of this scope, and the body unless the body itself is calling.
+        """Cancel every task of this scope, and the body unless the body itself calls this.
 
-        The block then ends without an error, unless something fails on the way out.
+        The block then ends without an error, unless a task or a cleanup fails meanwhile.
         """
         if self._state in ("open", "joining"):
             self._cancel_children()
@@ -200,16 +200,16 @@ class Scope:
         if self.frame.cleanups:
             chosen = await unwind(self.frame, chosen)
         if chosen is None or chosen is error:
-            return chosen is None  # an error that is not chosen was our own interrupt
+            return chosen is None  # if nothing is to be raised, *error* is our own interrupt
         context = chosen.__context__
         try:
             raise chosen
         finally:
-            chosen.__context__ = context  # its own history, not that of our interrupt
+            chosen.__context__ = context  # without this it would name our interrupt
             del chosen, error, cancel, context
 
     def _cancelled_from_outside(self, error: BaseException | None) -> bool:
-        """Take our interrupt back, and tell whether another caller asked for a cancel too."""
+        """Undo our interrupt, and tell whether another caller cancelled the task too."""
         if not self._interrupted:
             return isinstance(error, asyncio.CancelledError)
         return self._host.uncancel() > self._cancels_before
@@ -217,7 +217,7 @@ class Scope:
     def _choose_error(
         self, cancel: asyncio.CancelledError | None, error: BaseException | None
     ) -> BaseException | None:
-        """Choose what comes out of the block: a cancel from outside, else the first failure."""
+        """Choose what the block raises: a cancel from outside, else the first failure."""
         chosen = cancel or (self._errors[0] if self._errors else None)
         if chosen is not None:
             note(chosen, self._errors)
@@ -227,7 +227,7 @@ class Scope:
         return chosen
 
     async def _join(self) -> asyncio.CancelledError | None:
-        """Wait for every child, whatever cancels us; return that cancel."""
+        """Wait for every child, also when cancelled; return that cancel."""
         cancel: asyncio.CancelledError | None = None
         me = self.outer.task
         said = AwaitingTasks(self.tasks).by(me)
@@ -247,14 +247,14 @@ class Scope:
         return cancel
 
     def _pass_stop_on(self) -> None:
-        """Ask every child to stop; the body is told in its next wait, if it has one."""
+        """Ask every child to stop; the body gets the stop in its next wait, if it has one."""
         for handle in list(self._children.values()):
             request_stop(handle.task)
 
     def adopt(self, handle: TaskHandle[Any]) -> None:
-        """Own *handle*, before it starts."""
+        """Become the owner of *handle* before it starts."""
         if self._state not in ("open", "joining"):
-            raise HarnError("this scope has ended and takes no more tasks")
+            raise HarnError("this scope has ended and accepts no more tasks")
         self._children[handle.task] = handle
         if self._cancelling:
             handle.task.runtime.loop.call_soon(handle.cancel)
@@ -268,7 +268,7 @@ class Scope:
             self._wake()
 
     def child_failed(self, error: BaseException) -> None:
-        """Cancel what is left because of *error*, and interrupt the body."""
+        """Cancel the other tasks because of *error*, and interrupt the body."""
         if self._state == "ended":
             logger.error("a task failed after its scope had ended", exc_info=error)
             return
@@ -286,7 +286,7 @@ class Scope:
 
     def _cancel_children(self, again: bool = False) -> None:
         if self._cancelling and not again:
-            return  # a second cancel would disturb their tidying up
+            return  # a second cancel would interrupt their cleanup
         self._cancelling = True
         for handle in list(self._children.values()):
             handle.cancel()
@@ -312,12 +312,12 @@ def scope() -> Scope:
     """Open a block that ends only when every task spawned in it has ended.
 
     `async with scope() as s`: `spawn` inside the block, or `s.spawn` from anywhere, starts tasks
-    that belong to it, and so do theirs. The first failure cancels the others, interrupts the block,
-    and is raised from it; later failures are notes. An exception out of the block cancels what is
-    left; `return`, `break` and reaching the end join it. `defer`, `owned` and permits taken inside
-    unwind after the tasks, last in, first out.
+    that belong to the scope; the tasks that those spawn belong to it too. The first failure cancels
+    the others, interrupts the block, and is raised from it; later failures are notes. An exception
+    out of the block cancels the tasks; `return`, `break` and reaching the end wait for them.
+    `defer`, `owned` and permits taken inside are cleaned up after the tasks, last in, first out.
 
-    Cancelling cancels the tasks, waits for them, unwinds, and comes out as the cancel it is.
+    Cancelling cancels the tasks, waits for them, runs the cleanups and raises the cancel.
 
     >>> import harn
     >>> async def main() -> list[int]:
@@ -334,6 +334,6 @@ def scope() -> Scope:
 def _leave(token: contextvars.Token[Frame], outer: Frame) -> None:
     try:
         current_frame_var.reset(token)
-    except ValueError:  # left in another context than it was entered in
+    except ValueError:  # the block ended in another context than it began in
         with suppress(LookupError):
             current_frame_var.set(outer)

@@ -1,9 +1,9 @@
-"""`parallel_each_stream`: values as they come, no faster than they are taken.
+"""`parallel_each_stream`: values as they complete, no faster than the caller takes them.
 
-At most one finished value waits in the buffer; a worker whose value finds no room waits with it and
-begins nothing new. Values and the first failure are handed over in order of completion. The front
-that the caller holds is apart from the crew that the workers hold, so that throwing the front away
-is noticed and ends the work.
+The buffer holds one value. A worker whose value does not fit waits and begins no further item.
+Values and the first failure are returned in order of completion. The caller holds a
+`ParallelStream`, the workers hold a `Streaming`: so the stream can be garbage-collected while
+workers run, and that ends the work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from harn.errors import HarnError
 from harn.graceful import parked
 from harn.tasks.handle import AwaitingTasks
 from harn.tasks.isolation import Isolation
-from harn.tasks.parallel_engine import Crew, Running, Worker
+from harn.tasks.parallel_engine import ParallelRun, RunningTasks, Worker
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -48,12 +48,13 @@ def parallel_each_stream(
     *,
     isolation: Isolation = "auto",
 ) -> ParallelStream[Any]:
-    """Run *fn* with each of *items* and give the values in order of completion, as they come.
+    """Run *fn* with each of *items* and return a stream of the values in order of completion.
 
-    Iterate over it with `async for`; work begins with the first value asked for. A failure is
-    raised where the next value is asked for, after the rest has been cancelled and awaited. Leaving
-    an `async with` of it, `aclose()`, the end of the scope or task it was made in, and throwing it
-    away all cancel what is left. *items* are pulled one by one as there is room.
+    Iterate over it with `async for`; the work begins when the first value is requested. A failure
+    is raised where the next value is requested, after the other tasks have been cancelled and
+    awaited. The remaining work is cancelled when its `async with` block ends, by `aclose()`, at the
+    end of the scope or task that made the stream, and when the stream is garbage-collected.
+    *items* are read one by one as there is room.
 
     Cancelling a wait for the next value, or a graceful stop in it, loses no value.
 
@@ -64,28 +65,28 @@ def parallel_each_stream(
     >>> harn.run(main)
     [0, 1, 4]
     """
-    crew = Streaming("parallel_each_stream", items, fn, max_concurrent, isolation)
-    return ParallelStream(crew)
+    run = Streaming("parallel_each_stream", items, fn, max_concurrent, isolation)
+    return ParallelStream(run)
 
 
 class ParallelStream(Generic[T]):
-    """An async iterator over finished values, and an async context manager that ends the rest."""
+    """An async iterator over finished values, and a context manager that ends remaining work."""
 
-    def __init__(self, crew: Streaming) -> None:
-        self._crew = crew
+    def __init__(self, run: Streaming) -> None:
+        self._run = run
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> T:
-        return cast(T, await self._crew.take())
+        return cast(T, await self._run.take())
 
     async def aclose(self) -> None:
-        """Cancel what is left and wait for it. A second call does nothing.
+        """Cancel the remaining work and wait for its end. A second call does nothing.
 
-        Cancelling still waits for the rest to end, then raises the cancel.
+        Cancelling still waits for that end, then raises the cancel.
         """
-        await self._crew.aclose()
+        await self._run.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -99,11 +100,11 @@ class ParallelStream(Generic[T]):
         await self.aclose()
 
     def __del__(self) -> None:
-        self._crew.abandon()
+        self._run.abandon()
 
 
-class Streaming(Crew):
-    """Hands values to one taker, through a buffer for one."""
+class Streaming(ParallelRun):
+    """Passes values to one reader, through a buffer for one value."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -127,7 +128,7 @@ class Streaming(Crew):
                 raise HarnError("this stream is being read already; one reader at a time")
             self._taker = asyncio.get_running_loop().create_future()
             me = current_frame().task
-            said = AwaitingTasks(Running(self)).by(me)
+            said = AwaitingTasks(RunningTasks(self)).by(me)
             try:
                 with parked(self._taker):
                     await self._taker
@@ -145,7 +146,7 @@ class Streaming(Crew):
         return value
 
     async def _end(self) -> None:
-        """Raise what the stream ends with: its failure once, then `StopAsyncIteration`."""
+        """End the stream: raise its failure the first time, then `StopAsyncIteration`."""
         state = self._state
         await self.aclose()
         if state != "closed" and (error := self.failure()) is not None:
@@ -158,24 +159,24 @@ class Streaming(Crew):
             self.frame.cleanups = {}
         self.frame.cleanups[self] = self.aclose
         if self._feed is None and self._limit is None:
-            self._hire(self._start_all())
+            self._start_worker(self._start_all())
         else:
             self.start()
 
     async def _start_all(self) -> None:
         while not self.stopping and (pulled := self._pull()) is not None:
-            self._hire_for(*pulled)
+            self._start_worker_for(*pulled)
             await self.has_room()
 
     async def has_room(self) -> None:
-        """Wait while a finished value finds no room; else give the others a turn."""
+        """Wait while a finished value does not fit; at least let other tasks run once."""
         await asyncio.sleep(0)
         while self._blocked:
             self._room = asyncio.get_running_loop().create_future()
             await self._room
 
     def succeeded(self, index: int, value: Any) -> Awaitable[None] | None:
-        """Put *value* into the buffer, or wait with it for room."""
+        """Put *value* into the buffer, or return an awaitable that waits for room."""
         if self.stopping:
             return None
         if not self._buffer and not self._blocked:
@@ -196,7 +197,7 @@ class Streaming(Crew):
             raise
 
     def failed(self, index: int, error: BaseException) -> None:
-        """Let what was finished before pass, then end with *error*."""
+        """Let the values that finished before pass, then end with *error*."""
         while self._blocked:
             waiter, value = self._blocked.popleft()
             self._buffer.append(value)
@@ -205,23 +206,23 @@ class Streaming(Crew):
         self.cancel_workers()
 
     def wake(self) -> None:
-        """Let the taker look again."""
+        """Let the reader check the buffer again."""
         if self._taker is not None and not self._taker.done():
             self._taker.set_result(None)
 
     async def aclose(self) -> None:
-        """Cancel what is left and wait for it."""
+        """Cancel the remaining work and wait for its end."""
         self._state = "closed"
         self._buffer.clear()
         try:
             if self.workers:
-                await self.dismiss()
+                await self.end_workers()
         finally:
             self.wake()
             self._let_go()
 
     def abandon(self) -> None:
-        """End the work because no caller can ask for it any more. (On any thread.)"""
+        """End the work because no caller can request values any more. (On any thread.)"""
         if self._state == "open":
             loop = self.runtime.loop
             if not loop.is_closed():
@@ -232,8 +233,8 @@ class Streaming(Crew):
         self.stopping = True
         self.cancel_workers()
 
-    def _left(self, worker: Worker, aio: asyncio.Task[None]) -> None:
-        super()._left(worker, aio)
+    def _worker_ended(self, worker: Worker, aio: asyncio.Task[None]) -> None:
+        super()._worker_ended(worker, aio)
         if self._state == "closed" and not self.workers:
             self._let_go()
 

@@ -1,12 +1,12 @@
 """Worker threads: plain functions run here, so that they never block the loop.
 
-The threads are our own and bounded; asyncio's default executor is shared with everything else in
-the process, and one stuck function there starves it. A thread cannot be stopped from outside:
-cancelling its task sets `is_cancelled()`, interrupts what it does through `from_thread` or awaits
-in a loop of its own, and waits. A function that has not begun is withdrawn. Only when a signal
-stops the program (`harn.stopping`), or the runtime itself is being left, do we stop waiting, after
-the shutdown timeout or `ABANDON_AFTER` seconds, and say so in the log: the thread is abandoned,
-not stopped.
+The runtime has its own threads, up to a limit; asyncio's default executor is shared with the whole
+process, and functions that never return could use up its threads. A thread cannot be stopped from
+outside: cancelling its task sets `is_cancelled()`, interrupts what the function does through
+`from_thread` or awaits in its own loop, and waits. A function that has not begun is withdrawn. The
+wait ends early only when a signal stops the program (`harn.stopping`), after the shutdown timeout,
+or when the runtime is being closed, after `ABANDON_AFTER` seconds. The thread is then abandoned,
+not stopped, and the log says so.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ T = TypeVar("T")
 logger = logging.getLogger("harn.tasks")
 
 ABANDON_AFTER = 5.0
-"""Seconds that a runtime being left waits for a thread that was told to stop."""
+"""Seconds that a closing runtime waits for a thread that was asked to stop."""
 
 _REAL = SystemClock()
-"""Threads live in real time, whatever clock the runtime has."""
+"""Threads run in real time, also when the runtime has a fake clock."""
 
 
 class Threads:
-    """At most *limit* threads, started when there is work for them."""
+    """At most *limit* threads, started when needed."""
 
     def __init__(self, runtime: Runtime, limit: int, name: str = "worker") -> None:
         self.limit: int | None = limit
@@ -58,9 +58,9 @@ class Threads:
         self._closed = False
 
     def bind(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return something async that runs *fn* on one of these threads.
+        """Return an async function that runs *fn* on one of these threads.
 
-        An async function gets an event loop of its own there.
+        If *fn* is async, it gets its own event loop there.
         """
         return functools.partial(self.call, fn)
 
@@ -81,7 +81,7 @@ class Threads:
         return await job.result()
 
     def _submit(self, job: Callable[[], None]) -> None:
-        # Counted on the loop's thread only, so there is nothing to lock.
+        # Counted only on the loop's thread, so no lock is needed.
         if self._closed:
             raise HarnError("these worker threads have been closed")
         self._unfinished += 1
@@ -96,7 +96,7 @@ class Threads:
         self._jobs.put(job)
 
     async def aclose(self) -> None:
-        """End every thread; the idle ones are gone when this returns."""
+        """End every thread; idle ones have ended when this returns."""
         self._closed = True
         for _ in self._threads:
             self._jobs.put(None)
@@ -109,14 +109,14 @@ class Threads:
 def _work(jobs: SimpleQueue[Callable[[], None] | None]) -> None:
     while (job := jobs.get()) is not None:
         job()
-        del job  # an idle thread keeps nothing alive
+        del job  # an idle thread must not keep its last job alive
 
 
 current_call: contextvars.ContextVar[ThreadCall] = contextvars.ContextVar("harn_thread_call")
 
 
 class ThreadCall:
-    """One function on its way through a thread, seen from the loop and from the thread."""
+    """One call of a function on a thread; both the loop and the thread use it."""
 
     def __init__(self, task: Task, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self.task = task
@@ -133,13 +133,13 @@ class ThreadCall:
         self._ended = False
         self.abandoned = False
         self.reaching: set[asyncio.Task[Any]] = set()
-        """What the thread is doing on the loop, through `from_thread`."""
+        """The tasks on the loop that the thread started through `from_thread`."""
         self.stop_requested = False
         """Whether the function was asked to stop; its task may continue after it."""
         self.must_cancel = False
-        """A cancel that the next `from_thread` is to receive."""
+        """Whether the next `from_thread` must raise a cancel."""
         self._interrupt: Callable[[], None] | None = None
-        """Cancels an async function in the loop of its own that it has on the thread."""
+        """Cancels an async function in its own event loop on the thread."""
         self._activity = self._runtime.clock.activity
         self._activity.call_began(self)
         self._busy = True
@@ -167,13 +167,14 @@ class ThreadCall:
         return self._fn(*self._args)
 
     def _began_on_own_loop(self, interrupt: Callable[[], None]) -> None:
-        # Set before we look, as the other side looks after it has set: one of us interrupts.
+        # This side sets `_interrupt`, then reads `stop_requested`; the loop sets
+        # `stop_requested`, then reads `_interrupt`. So at least one of them interrupts.
         self._interrupt = interrupt
         if self.stop_requested:
             interrupt()
 
     def _take(self) -> bool:
-        # Popping is atomic: either the thread begins the call or the loop withdraws it.
+        # `pop` is atomic: either the thread begins the call or the loop withdraws it.
         try:
             return self._ticket.pop()
         except IndexError:
@@ -190,7 +191,7 @@ class ThreadCall:
                 self._asked_to_stop()
 
     async def result(self) -> Any:
-        """Return the value or raise the error; a cancel that came meanwhile comes first."""
+        """Return the value or raise the error; a cancel that came meanwhile is raised instead."""
         value, error, cancel = self._value, self._error, self._cancel
         self._value = self._error = None
         if cancel is not None:
@@ -202,7 +203,7 @@ class ThreadCall:
         return await value if inspect.isawaitable(value) else value
 
     def count(self) -> None:
-        """Let the clock know whether the thread is at work, or waits for the loop, or has ended."""
+        """Tell the clock whether the thread works; it does not while it waits for the loop."""
         busy = not self._ended and not self.reaching
         if busy == self._busy:
             return
@@ -261,7 +262,7 @@ class ThreadCall:
 
 
 def _as_exception(error: BaseException) -> BaseException:
-    """Return what a task may raise on the loop: an exit would end the loop, not the task."""
+    """Return *error* as a task may raise it; an exit is wrapped, because it would end the loop."""
     if isinstance(error, Exception | asyncio.CancelledError):
         return error
     wrapped = HarnError(f"a function on a worker thread raised {type(error).__name__}({error})")
@@ -272,12 +273,12 @@ def _as_exception(error: BaseException) -> BaseException:
 def from_thread(fn: Callable[..., Any], *args: Any) -> Any:
     """From another thread: run *fn* with *args* on the runtime's loop, wait, return its value.
 
-    From a worker thread that is its task's runtime; from any other thread of the process, the
-    only open one, such as that of `run_in_thread`. *fn* may be async or plain; either way it runs
-    on the loop, as the task that the thread works for, so a plain one must be quick.
-    (`from_thread(spawn, work)` starts a task and returns its handle; `from_thread(handle.wait)`
-    waits for it.) Its error is raised here. If the thread's task is cancelled, `CancelledError`
-    is raised here, once, and *fn* has been cancelled.
+    On a worker thread, that is the runtime of its task. On any other thread it is the only open
+    runtime of the process, such as that of `run_in_thread`. *fn* may be async or plain; both run on
+    the loop, as the thread's task, so a plain one must be quick. (`from_thread(spawn, work)` starts
+    a task and returns its handle; `from_thread(handle.wait)` waits for it.) An error of *fn* is
+    raised here. If the thread's task is cancelled, *fn* is cancelled and `CancelledError` is raised
+    here, once.
 
     >>> import harn
     >>> async def fetch(n: int) -> int:
@@ -331,7 +332,7 @@ def _begin(
 
 
 def works_for(running: asyncio.Task[Any] | None) -> asyncio.Task[Any] | None:
-    """Return the task whose thread does something on the loop as *running*; else *running*."""
+    """Return the task whose thread started *running* through `from_thread`; else *running*."""
     call = current_call.get(None)
     if call is not None and running in call.reaching:
         return call.task.aio
@@ -340,7 +341,7 @@ def works_for(running: asyncio.Task[Any] | None) -> asyncio.Task[Any] | None:
 
 async def _reach(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     result = fn(*args)
-    # A handle is something to await too, but a caller that spawns from a thread wants the handle.
+    # A task handle is awaitable too, but `from_thread(spawn, fn)` must return the handle.
     return await result if is_async_callable(fn) or inspect.iscoroutine(result) else result
 
 

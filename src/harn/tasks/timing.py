@@ -1,4 +1,4 @@
-"""`sleep` waits; `deadline` ends a block that takes too long; `retry` tries something again."""
+"""`sleep` waits, `deadline` ends a block that takes too long, `retry` calls a function again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_BACKOFF = 30.0
 async def sleep(duration: Duration) -> None:
     """Wait for *duration* by the runtime's clock (a bare number is seconds).
 
-    Cancelling calls the timer off; a graceful stop ends the wait with `TaskCancelled`.
+    Cancelling cancels the timer; a graceful stop ends the wait with `TaskCancelled`.
     """
     seconds = to_seconds(duration)
     if asked:
@@ -90,9 +90,9 @@ class Deadline:
 def deadline(duration: Duration) -> Deadline:
     """Interrupt the block when *duration* has passed, and raise `DeadlineExceeded` from it.
 
-    `async with deadline("30s")`: whatever the block waits for is cancelled, tasks in a `scope`
-    inside it too. Time is the runtime's monotonic clock. An outer deadline still applies inside an
-    inner one. A cancel from outside stays a cancel, also when both come at once.
+    `async with deadline("30s")`: what the block waits for is cancelled, including the tasks of a
+    `scope` inside it. The time is the runtime's monotonic clock. An outer deadline still applies
+    inside an inner one. A cancel from outside stays a cancel, also when both happen at once.
 
     >>> import harn
     >>> async def main() -> str:
@@ -131,7 +131,7 @@ async def retry(
     *reraise* raises the last error instead of returning None. *backoff_ms* is the pause after the
     first failure; it doubles each time, up to 30 s. A plain *fn* runs on a worker thread.
 
-    Cancels, graceful stops, deadlines and exits are never caught: they come out at once.
+    Cancels, graceful stops, deadlines and exits are never caught: they are raised at once.
 
     >>> import harn
     >>> async def main() -> object:
@@ -162,6 +162,6 @@ async def retry(
 
 
 def _is_exit(error: Exception) -> bool:
-    """Tell whether a function on a thread has raised what would end a program, such as an exit."""
+    """Tell whether a function on a thread raised an exit, such as `SystemExit`."""
     cause = error.__cause__
     return type(error) is HarnError and cause is not None and not isinstance(cause, Exception)

@@ -12,11 +12,11 @@ from harn.errors import InvalidOption
 async def wait_agent(handle_or_handles: Any) -> Any:
     """Wait for a task handle, a pool task, a supervisor, or a list of them; return how it ended.
 
-    What has an async `wait()` is asked for that (a task handle gives its value, a pool task its
-    snapshot, a supervisor its state); anything else is awaited. For a list the results are a list
+    If it has an async `wait()`, that is called (a task handle returns its value, a pool task its
+    snapshot, a supervisor its state); otherwise it is awaited. For a list, the results are a list
     in the same order, and the first error in that order is raised.
 
-    Cancelling leaves what was waited for as it is.
+    Cancelling stops waiting and changes nothing else.
 
     >>> import harn
     >>> async def main() -> list[int]:

@@ -1,4 +1,4 @@
-"""`harn demo`: fair turns in a pool, then in a durable queue whose worker is killed.
+"""`harn demo`: fair scheduling in a pool, then in a durable queue whose worker is killed.
 
 pool_act.py   a pool of slots, two tenants
 queue_act.py  a queue, two worker processes; run as a module it is one of them
@@ -17,7 +17,7 @@ from harn.cli.output import emit, json_flag
 @click.command()
 @json_flag
 def demo(as_json: bool) -> None:
-    """See the main job done: fair turns in a pool, then in a queue whose worker is killed."""
+    """Watch fair scheduling in a pool, then in a durable queue whose worker is killed."""
     from harn.cli.demo import pool_act, queue_act
     from harn.cli.stoppable import run_stoppable
 

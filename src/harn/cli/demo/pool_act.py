@@ -1,6 +1,6 @@
 """The first half of `harn demo`: one pool, a noisy tenant and a quiet one.
 
-The pool takes their tasks first in line order, then in turns.
+The pool runs their tasks first in the order of submission, then in turns.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Act:
 
 
 async def play() -> list[Act]:
-    """Run the same tasks in a pool that takes them in line order, and in one that takes turns."""
+    """Run the same tasks in a pool in the order of submission, and in one that takes turns."""
     from harn import fair_round_robin, fifo
 
     return [await _act("fifo()", fifo()), await _act(FAIR, fair_round_robin("tenant_id"))]
@@ -115,7 +115,7 @@ class _Live:
 
 
 def render(acts: list[Act]) -> str:
-    """Return the waits of both tenants as a table, and the sentence to remember."""
+    """Return the waits of both tenants as a table, and a sentence that compares them."""
     rows = [
         [
             act.queue,
@@ -137,7 +137,7 @@ def render(acts: list[Act]) -> str:
             "",
             table(headings, rows),
             "",
-            f"The quiet tenant's last task waited {quiet[0]['last_wait_ms']} ms in line order and "
-            f"{quiet[1]['last_wait_ms']} ms in turns.",
+            f"The quiet tenant's last task waited {quiet[0]['last_wait_ms']} ms in the order of "
+            f"submission and {quiet[1]['last_wait_ms']} ms in turns.",
         ]
     )

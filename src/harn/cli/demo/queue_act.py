@@ -15,10 +15,10 @@ WEIGHTS = {"acme": 3, "bob": 1}
 JOBS = 80
 """Jobs of each tenant."""
 LOOKED_AT = 80
-"""Claims whose shares are compared with the promise: both tenants have work all the while."""
+"""The first claims, whose shares are compared with the weights: both tenants have jobs then."""
 LIFE = "1500ms"
 KILL_AFTER = 10
-"""Jobs that the doomed worker finishes first."""
+"""Jobs that the worker finishes before it is killed."""
 
 
 async def play() -> dict[str, Any]:
@@ -41,7 +41,7 @@ async def play() -> dict[str, Any]:
                 for each in (doomed, other):
                     each.kill()
                     each.wait()
-            return await _told()
+            return await _read_log()
 
 
 def _policy() -> Any:
@@ -52,12 +52,12 @@ def _policy() -> Any:
 
 def _worker(url: str, name: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "harn.cli.demo.queue_act", url, name]
-    # A session of its own: Ctrl-C at a terminal is for us, and we end it.
-    return subprocess.Popen(command, start_new_session=True)  # noqa: S603 - ourselves
+    # In its own session: Ctrl-C at a terminal reaches only this process, which ends the worker.
+    return subprocess.Popen(command, start_new_session=True)  # noqa: S603 - our own module
 
 
 async def _until_at_work(consumer: str) -> None:
-    """Wait until *consumer* has done some jobs and has others in hand."""
+    """Wait until *consumer* has finished some jobs and has claimed others."""
     import harn
 
     while True:
@@ -82,8 +82,8 @@ async def _until_empty() -> None:
         await harn.sleep("50ms")
 
 
-async def _told() -> dict[str, Any]:
-    """Read in the log what happened; no process is asked."""
+async def _read_log() -> dict[str, Any]:
+    """Return what happened, read from the log alone."""
     from harn import event_log_read
 
     tenants = {e.id: e.payload["tenant_id"] for e in await event_log_read("worker.reviews")}
@@ -112,7 +112,7 @@ async def _told() -> dict[str, Any]:
 
 
 def render(act: dict[str, Any]) -> str:
-    """Tell the act in a few lines."""
+    """Return the result in a few lines."""
     from harn.cli.output import table
 
     rows = [

@@ -1,11 +1,11 @@
-"""What can be seen of a store from outside; nothing here changes it.
+"""Read-only views of a store; nothing here changes it.
 
 queue_views.py      every worker queue, as `queue ls` shows it
 queue_metrics.py    the same numbers as samples for Prometheus
 job_explanation.py  why one job is not running
 inbox_view.py       the triggers' events under way
 manifest_view.py    a manifest's triggers, circuits and dead letters
-overview.py         everything at a glance, for `harn top`
+overview.py         everything in one document, for `harn top`
 """
 
 from harn.orchestrator.views.job_explanation import explain

@@ -1,4 +1,4 @@
-"""The triggers' inbox: events under way, waiting for a retry, or left by a dead process."""
+"""The triggers' inbox: events under way, waiting for a retry, or of a dead process."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from harn.triggers import Triggers
 
 
 async def inbox_view(runtime: Runtime) -> dict[str, Any]:
-    """Return how the triggers' inbox stands, as the store has it.
+    """Return the state of the triggers' inbox in the store.
 
-    Repetitions are refused in memory and not written down, so they are counted by the process
-    that refuses them: here, by this one.
+    Refused repetitions are not written to the store, so only those of this process are counted.
     """
     found = await runtime.service(Store).run(inbox, write=False)
     duplicates = runtime.service(Triggers).duplicates
@@ -40,7 +39,7 @@ async def inbox_view(runtime: Runtime) -> dict[str, Any]:
         "inbox_claims_written": found.claims,
         "inbox_envelopes_written": found.envelopes,
         "inbox_duplicates_rejected": duplicates,
-        "inbox_fast_path_hits": 0,  # there is no shortcut: every repetition is found in the store
+        "inbox_fast_path_hits": 0,  # there is no cache: every repetition is found in the store
         "inbox_durable_hits": duplicates,
         "inbox_expired_entries": found.expired,
         "inbox_active_entries": found.held,

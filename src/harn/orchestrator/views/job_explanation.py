@@ -34,10 +34,7 @@ SETTLED = {
 
 
 async def explain(runtime: Runtime, queue: str, job_id: int) -> dict[str, Any]:
-    """Tell why a job is not running, and what stands between it and its next claim.
-
-    Cancelling leaves nothing behind.
-    """
+    """Return why a job is not running, and what comes before its next claim."""
     store = runtime.service(Store)
     counts = await WorkerQueue(runtime, queue, None).counts()
     if counts is None:
@@ -67,10 +64,10 @@ async def _last_failure(runtime: Runtime, queue: str, view: JobView) -> dict[str
         start = max(last, end - _PAGE)
         page = await log.read(topic, start, end - start)
         for record in reversed(page):
-            told = record.payload
-            if told.get("job_event_id") == view.id and told.get("error") is not None:
+            response = record.payload
+            if response.get("job_event_id") == view.id and response.get("error") is not None:
                 names = ("error", "error_type", "error_message", "traceback")
-                return {"failure": {name: told.get(name) for name in names}}
+                return {"failure": {name: response.get(name) for name in names}}
         if page and page[0].occurred_at_ms < view.enqueued_at:
             break
         end = start
@@ -143,7 +140,7 @@ def _facts(counts: QueueCounts, view: JobView) -> dict[str, Any]:
 async def _standing(
     store: Store, counts: QueueCounts, view: JobView, policy: dict[str, Any]
 ) -> dict[str, Any]:
-    """Tell where a waiting job's key stands in the rotation, and the job within its key."""
+    """Return the place of a waiting job's key in the rotation, and of the job within its key."""
     is_drr = policy["strategy"]["kind"] != "fifo"
     mine = rank(view.priority, counts.now - view.enqueued_at)
     standing: dict[str, Any] = {
@@ -173,7 +170,7 @@ async def _standing(
 
 
 def _ahead(by_priority: tuple[int, ...], view: JobView, mine: int) -> int:
-    """Count older jobs that go first; younger ones of a higher rank are told apart."""
+    """Count the older jobs that are claimed first."""
     return sum(
         count for priority, count in enumerate(by_priority) if priority <= max(mine, view.priority)
     )
@@ -182,7 +179,7 @@ def _ahead(by_priority: tuple[int, ...], view: JobView, mine: int) -> int:
 async def _keys_ahead(
     store: Store, counts: QueueCounts, view: JobView, policy: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """List the keys that are served before this job's key, with what they may still take."""
+    """List the keys that are served before this job's key, with their credit."""
     assert view.share is not None
     now_in_turn = await store.run(
         lambda: keys_in_turn(counts.queue_id, counts.round, MOST_KEYS), write=False
@@ -203,7 +200,7 @@ async def _keys_ahead(
 
 
 def _verdict(counts: QueueCounts, view: JobView, document: dict[str, Any]) -> str:
-    """Say in a sentence why the job is not running now."""
+    """Return one sentence that says why the job is not running now."""
     state = document["state"]
     claim = document.get("claim")
     if state == "claimed" and claim:

@@ -1,4 +1,4 @@
-"""What there is to see from outside: triggers, events under way, circuits, dead letters."""
+"""A manifest and its store: triggers, events under way, circuits, dead letters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_SHOWN = 100
 
 
 async def inspection(runtime: Runtime, config: Path) -> dict[str, Any]:
-    """Look at a manifest and its store; nothing is started and nothing changed."""
+    """Return the document of `inspect`; nothing is started or changed."""
     manifest = read_manifest(config)
     store = runtime.service(Store)
     now = runtime.clock.now_ms()

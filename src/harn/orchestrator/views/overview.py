@@ -1,7 +1,7 @@
-"""Everything at a glance: what `harn top` shows of a state directory or of PostgreSQL.
+"""Everything in one document: what `harn top` shows of a state directory or of PostgreSQL.
 
-All of it is read from the store, the journals and the limiter's files. Nothing is started, and what
-another process keeps only in its memory cannot be seen from here.
+All of it is read from the store, the journals and the limiter's files. Nothing is started. What
+another process has only in its memory is not included.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from harn.topics import queue_topics
 from harn.workers import SchedulerPolicy, consumers
 
 RECENT = 500
-"""Records at the end of a topic that are looked at."""
+"""The number of newest records of a topic that are read."""
 MOST_FAILURES = 20
 MOST_LEASES = 200
 _LIMITER_FILES = ("rate-limits.sqlite", "llm-rate-limits.sqlite")
@@ -35,7 +35,7 @@ _NO_MORE = ("supervisor_stopped", "supervisor_completed")
 
 async def overview(runtime: Runtime, state_dir: Path) -> dict[str, Any]:
     """Return the document of `harn top --once --json`. Cancelling leaves nothing behind."""
-    # A policy that was set in code differs from an environment that asks for none: that is right.
+    # If the environment sets no policy, one that was set in code is not worth a warning.
     asked = SchedulerPolicy.from_env() != SchedulerPolicy()
     queues = await queues_view(runtime, compare=asked)
     names = [each["queue"] for each in queues["worker_queues"]]
@@ -73,11 +73,10 @@ async def overview(runtime: Runtime, state_dir: Path) -> dict[str, Any]:
 
 
 def shares_of(block: dict[str, Any], since: dict[str, int] | None = None) -> list[dict[str, Any]]:
-    """Compare what each busy key was served with what its weight entitles it to, in percent.
+    """Compare the share of claims that each busy key got with that of its weight, in percent.
 
-    A key is busy while it has jobs ready or in flight. What was served counts from the totals in
-    *since*, by key; without them, from the beginning. In a queue in line order
-    no key is entitled to a share.
+    A key is busy while it has jobs ready or in flight. Claims count from the totals in *since*, by
+    key; without them, from the beginning. In a `fifo` queue no key is entitled to a share.
 
     >>> a = {"fairness_key": "a", "weight": 3, "ready_jobs": 9, "in_flight": 0}
     >>> b = {"fairness_key": "b", "weight": 1, "ready_jobs": 9, "in_flight": 1}
@@ -136,16 +135,16 @@ def pool_activity(receipts: Iterable[Event]) -> list[dict[str, Any]]:
 
 
 def supervised(lifecycle: Iterable[Event]) -> list[dict[str, Any]]:
-    """Return the latest that is known of each supervisor's children; ended ones are left out."""
+    """Return the latest event of each child, by supervisor; ended supervisors are left out."""
     found: dict[str, dict[str, Any]] = {}
     for record in lifecycle:
-        told = record.payload
-        id = str(told.get("supervisor_id"))
+        payload = record.payload
+        id = str(payload.get("supervisor_id"))
         if record.kind in _NO_MORE:
             found.pop(id, None)
             continue
         children = found.setdefault(id, {"supervisor": id, "children": {}})["children"]
-        if (child := told.get("child")) is not None:
+        if (child := payload.get("child")) is not None:
             child_row = children.setdefault(str(child), {"restarts": 0})
             child_row["restarts"] += record.kind == "child_restarted"
             child_row |= {"last": record.kind, "at": iso(record.occurred_at_ms)}

@@ -27,7 +27,7 @@ from harn.telemetry.metrics import HistogramSample, Sample
 from harn.workers import SchedulerPolicy
 
 LABELLED_KEYS = 200
-"""Keys of one queue that are labels of a metric; the rest are `other`."""
+"""The most keys of one queue that are labels of a metric; the others are `other`."""
 MOST_CONSUMERS = 10_000
 
 

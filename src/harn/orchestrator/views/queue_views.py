@@ -11,15 +11,15 @@ from harn.storage.queue import QueueCounts, ShareCounts, list_shares, queue_name
 from harn.workers import SchedulerPolicy, WorkerQueue, summarise
 
 MOST_KEYS = 1000
-"""Keys of one queue that are listed."""
+"""The most keys of one queue that are listed."""
 RECENT_MS = 3_600_000
-"""A second policy is worth a warning while it was used within this time."""
+"""A second policy causes a warning if it was used within this time."""
 
 
 async def queues_view(runtime: Runtime, *, compare: bool = True) -> dict[str, Any]:
-    """Return the document of `queue ls --json`. Cancelling leaves nothing behind.
+    """Return the document of `queue ls --json`.
 
-    With *compare* it warns of consumers that claim by another policy than the environment's.
+    With *compare* it warns of consumers whose policy differs from the environment's.
     """
     policy = SchedulerPolicy.from_env()
     summaries, blocks, warnings = [], [], []
