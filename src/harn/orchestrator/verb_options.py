@@ -1,4 +1,4 @@
-"""What every verb for operators is told, and how it tells its progress."""
+"""The options that all verbs share, and how a verb reports its progress."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 import msgspec
 
 Tell = Callable[[str], None]
-"""Takes a line that says how far a verb is."""
+"""Receives a line of progress."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a verb is told: the names in its path, and the fields of its body."""
+    """The options of a verb: the names in its path and the fields of its body."""
