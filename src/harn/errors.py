@@ -222,7 +222,7 @@ class StorageError(HarnError):
 
 
 class StorageBusy(StorageError):
-    """The store is locked by someone else, or out of reach; trying again may work."""
+    """The store is locked by another process or cannot be reached; a retry may work."""
 
 
 class StorageCorrupt(StorageError):

@@ -1,10 +1,10 @@
-"""HTTP at the edge: the application and the server it runs on.
+"""HTTP: the application and the server that it runs on.
 
 app.py            requests to triggers, health, metrics
-admin_api.py      what operators ask for, over HTTP and over the socket
+admin_api.py      operators' verbs, over HTTP and over the socket
 admin_listening.py  the socket in the state directory
-http_messages.py  bodies within bounds, answers in JSON
-http_server.py    uvicorn in our loop
+http_messages.py  request bodies with limits, answers in JSON
+http_server.py    uvicorn in the service's event loop
 """
 
 from harn.portal.admin_listening import AdminListening

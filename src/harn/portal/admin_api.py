@@ -1,9 +1,9 @@
-"""`/api/v1/`: what operators ask of the service, over HTTP and over the socket alike.
+"""`/api/v1/`: operators' verbs, over HTTP and over the socket.
 
 The verbs are those of `orchestrator/admin_verbs.py`. Over HTTP an operator's key is needed; over
-the socket in the state directory the file's rights are the proof. A caller that accepts
+the socket in the state directory, access to the file is the proof. A caller that accepts
 `application/x-ndjson` gets lines of progress while it waits, then a line with the result or the
-error. A caller that goes away leaves the work running.
+error. The work continues if the caller disconnects.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ CODES = {
 
 
 class Operated(Protocol):
-    """The service that operators ask."""
+    """The service that runs operators' verbs."""
 
     def operate(self, verb: Verb, options: Options) -> Running:
-        """Start what an operator asks for."""
+        """Start a verb."""
 
 
 class AdminApi:
-    """Answers the requests of operators, who have been let in before."""
+    """Answers the requests of operators, who have been authenticated before."""
 
     def __init__(self, service: Operated) -> None:
         self._service = service
 
     async def answer(self, request: Request) -> Response:
-        """Answer one request. Cancelling leaves what was asked for running."""
+        """Answer one request. Cancelling leaves the verb running."""
         try:
             running = await self._started(request)
         except Exception as error:
@@ -115,7 +115,7 @@ async def _lines(running: Running) -> AsyncIterator[str]:
 
 
 def _is_foreign(request: Request) -> bool:
-    """Tell whether a web page of another origin sends this."""
+    """Tell whether a web page of another origin sent the request."""
     origin = request.headers.get("origin")
     return origin is not None and origin.partition("://")[2] != request.headers.get("host")
 
@@ -128,7 +128,7 @@ def _no_such(method: str, allowed: list[str]) -> Reply:
 
 
 class _Refused(Exception):
-    """A request that is answered before anything is started."""
+    """A request that is refused before a verb starts."""
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(reply.body["error"])
@@ -136,7 +136,7 @@ class _Refused(Exception):
 
 
 def refusal(error: BaseException) -> Reply:
-    """Say in an answer what went wrong."""
+    """Return the answer for *error*."""
     if isinstance(error, _Refused):
         return error.reply
     for kind, status in (

@@ -1,7 +1,7 @@
-"""The socket of a state directory, served for as long as the service runs.
+"""The admin socket of a state directory, served while the service runs.
 
-One service owns a state directory at a time. Another one on the same directory serves its requests
-and queues, and takes the socket over when the owner ends.
+One service owns a state directory at a time. A second one on the same directory serves its own
+requests and queues, and takes the socket over when the owner ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TRY_EVERY = 1.0
 
 
 class AdminListening:
-    """The way in for operators of this machine: `async with` opens it, leaving closes it."""
+    """Serves operators of this machine: `async with` opens the socket and closes it at the end."""
 
     def __init__(self, service: Service, drain_within: float) -> None:
         self._service = service
@@ -41,7 +41,7 @@ class AdminListening:
         await self.stop()
 
     async def stop(self, *, force: bool = False) -> None:
-        """Take no more requests, let those under way end, and remove the socket."""
+        """Accept no more requests, let running ones end, and remove the socket."""
         if self._waiting is not None:
             self._waiting.cancel()
             await asyncio.wait((self._waiting,))
@@ -71,7 +71,7 @@ class AdminListening:
                 if not await self._try_open():
                     continue
             except (HarnError, OSError) as error:
-                logger.warning("operators cannot ask this service: %s", error)
+                logger.warning("this service cannot accept operators' requests: %s", error)
             else:
                 logger.info("took over %s", self._service.runtime.state_dir)
             return

@@ -1,6 +1,6 @@
-"""The HTTP application: triggers' requests in, health and metrics out, operators' verbs.
+"""The HTTP application: requests to triggers, health, metrics, operators' verbs.
 
-What the body of a trigger's request means is decided in `orchestrator/intake.py`.
+`orchestrator/intake.py` reads the body of a request to a trigger.
 """
 
 from __future__ import annotations
@@ -36,40 +36,40 @@ logger = logging.getLogger("harn.portal")
 
 MOSTHEADERS = 100
 MOST_HEAD = 64 * 1024
-"""Bytes of a request's target and headers together."""
+"""The most bytes of a request's target and headers together."""
 MOST_LOGGED = 200
-"""Characters of a path in a line of the log."""
+"""The most characters of a path in a log line."""
 
 _TOLD = {408: "a slow body", 413: "a large body"}
 """Refusals of a body that are counted."""
 _LOCAL = re.compile(r"(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
 
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-"""The API answers every method by itself, once it knows that an operator asks."""
+"""All methods reach the API: it answers a wrong one only to an authenticated operator."""
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Served(Operated, Protocol):
-    """What the application asks of the service behind it."""
+    """The service, as the application uses it."""
 
     intake: Intake
 
     @property
     def admin_keys(self) -> Sequence[bytes]:
-        """Keys for what operators look at; without any, only this machine may look."""
+        """The operators' keys; without any, only this machine may read metrics and version."""
 
     async def is_ready(self) -> bool:
-        """Tell whether events can be taken in."""
+        """Tell whether events can be accepted."""
 
 
 def build_app(served: Served, routes: Sequence[BaseRoute] = ()) -> ASGIApp:
-    """Make the application for *served*; *routes* come before its own."""
+    """Return the application for *served*; *routes* come before its own."""
     return HeadCheck(served, Starlette(routes=_routes(served, routes)))
 
 
 def build_admin_app(served: Served) -> ASGIApp:
-    """Make the application behind the socket of a state directory: operators' verbs only."""
+    """Return the application of the admin socket: operators' verbs only."""
     api = Route("/{path:path}", AdminApi(served).answer, methods=_METHODS)
     return HeadCheck(served, Starlette(routes=[api]))
 
@@ -90,7 +90,7 @@ def _routes(served: Served, routes: Sequence[BaseRoute]) -> list[BaseRoute]:
 
 
 class OtherRequests:
-    """Every other request: an event for a trigger, or a refusal, in JSON whatever the method."""
+    """Every other request: an event for a trigger, or a refusal in JSON for any method."""
 
     def __init__(self, served: Served, routes: Sequence[BaseRoute]) -> None:
         self._served = served
@@ -108,7 +108,7 @@ class OtherRequests:
             answer = json_answer(Reply(405, refusal, {"Allow": ", ".join(sorted(allowed))}))
         elif request.method != "POST":
             answer = json_answer(Reply(404, {"error": "not found"}))
-        else:  # also where nothing is known: a path must not be found by trying
+        else:  # also for an unknown path: the answers must not show which paths exist
             answer = await self._receive(request)
         await answer(scope, receive, send)
 
@@ -118,11 +118,11 @@ class OtherRequests:
         try:
             found = self._served.intake.card(request.url.path, f"{scheme}://{host}")
         except InvalidOption:
-            return Reply(400, {"error": "the Host header is no host"})
+            return Reply(400, {"error": "the Host header is not a host"})
         return None if found is None else Reply(200, found)
 
     def _allowed(self, request: Request) -> set[str]:
-        """Return the methods that the path takes; none if it is unknown."""
+        """Return the methods that the path allows; none if it is unknown."""
         found = {"POST"} if self._served.intake.knows(request.url.path) else set()
         for route in self._routes:
             if isinstance(route, Route) and route.matches(request.scope)[0] is Match.PARTIAL:
@@ -131,7 +131,7 @@ class OtherRequests:
 
 
 class HeadCheck:
-    """What every request passes first: its head is checked before any of it is used."""
+    """Checks the head of every request before any of it is used."""
 
     def __init__(self, served: Served, app: ASGIApp) -> None:
         self._served = served
@@ -157,7 +157,7 @@ def _logged(scope: Scope, send: Send, clock: Clock) -> Send:
         if message["type"] == "http.response.start":
             client = scope.get("client") or ("",)
             ms = round((clock.monotonic() - began) * 1000)
-            # Without the query: it may carry a secret.
+            # Without the query, which may contain a secret.
             asked = f"{scope['method']} {scope['path'][:MOST_LOGGED]}"
             logger.info("%s: %d, %d ms, from %s", asked, message["status"], ms, client[0])
         await send(message)
@@ -166,17 +166,17 @@ def _logged(scope: Scope, send: Send, clock: Clock) -> Send:
 
 
 def _odd_head(scope: Scope) -> Reply | None:
-    """Say what is wrong with a request's first lines, or None."""
+    """Return the refusal of a request's head, or None."""
     headers: Sequence[tuple[bytes, bytes]] = scope["headers"]
     names = {name.lower() for name, _ in headers}
     if b"content-length" in names and b"transfer-encoding" in names:
-        # A proxy in front may believe the other one, and see another request in the rest.
+        # A proxy may use the other header, and read another request in the rest of the body.
         return closing(400, "both Content-Length and Transfer-Encoding")
     if len(headers) > MOSTHEADERS:
         return closing(431, "too many headers")
     size = len(scope["raw_path"]) + len(scope["query_string"])
     if size + sum(len(name) + len(value) for name, value in headers) > MOST_HEAD:
-        # The parser bounds only what has not arrived whole: a long head may come in one piece.
+        # The parser limits only an incomplete head: a long one may arrive in one piece.
         return closing(431, f"a head of more than {MOST_HEAD:,} bytes")
     return None
 
@@ -215,10 +215,10 @@ def _metrics(served: Served) -> Endpoint:
 
 
 def _guarded(served: Served, endpoint: Endpoint, *, always: bool = False) -> Endpoint:
-    """Let only operators in: by key if there are any, else from this machine by its own name.
+    """Allow only operators: by key if there are any, else requests to a loopback name.
 
-    A name check keeps out web pages that had their own name point here. With *always* a key is
-    needed wherever the request comes from.
+    The check of the name refuses web pages whose own name resolves to this machine. With *always*
+    a key is needed in any case.
     """
 
     async def guarded(request: Request) -> Response:

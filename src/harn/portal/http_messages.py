@@ -1,4 +1,4 @@
-"""Bodies read within bounds, and answers in JSON."""
+"""Read request bodies with limits, and write answers in JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ except ImportError as error:  # pragma: no cover - the extra is installed in tes
 
 MOST_BODY = 1024 * 1024
 READ_WITHIN = 10.0
-"""Seconds in which a whole body must have arrived."""
+"""Seconds within which the whole body must arrive."""
 
 HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
@@ -28,12 +28,12 @@ async def read_body(request: Request) -> bytes | Reply:
     except DeadlineExceeded:
         return closing(408, "the body took too long")
     except ClientDisconnect:
-        return Reply(400, {"error": "the body broke off"})
+        return Reply(400, {"error": "the connection ended before the body did"})
     return closing(413, f"at most {MOST_BODY:,} bytes") if body is None else body
 
 
 async def _within_bounds(request: Request) -> bytes | None:
-    """Read the body; None if it is too long, which is known before it is read where it says so."""
+    """Read the body; None if it is too long, by its Content-Length or by what arrives."""
     said = request.headers.get("content-length", "0")
     if not (said.isascii() and said.isdigit()) or len(said) > 12 or int(said) > MOST_BODY:
         return None
@@ -48,12 +48,12 @@ async def _within_bounds(request: Request) -> bytes | None:
 
 
 def closing(status: int, error: str) -> Reply:
-    """Make a refusal after which the connection is closed: its rest is not worth reading."""
+    """Return a refusal after which the connection is closed: the rest is not read."""
     return Reply(status, {"error": error}, {"Connection": "close"})
 
 
 def json_answer(reply: Reply) -> Response:
-    """Make the response of *reply*."""
+    """Return the response for *reply*."""
     return Response(
         to_json(dict(reply.body)),
         status_code=reply.status,

@@ -1,4 +1,4 @@
-"""uvicorn inside our loop: started, told to stop, bounded in every direction."""
+"""uvicorn in the service's event loop, with limits on time, size and connections."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ except ImportError as error:  # pragma: no cover - the extra is installed in tes
 logger = logging.getLogger("harn.portal")
 
 HEAD_WITHIN = 10.0
-"""Seconds in which a request's first lines must have arrived."""
+"""Seconds within which a request's head must arrive."""
 MOST_CONNECTIONS = 1000
 TELL_EVERY = 60.0
-"""Seconds between two lines about requests that cannot be read."""
+"""Seconds between two log lines about malformed requests."""
 
 
 class ServerLog(logging.Logger):
-    """What the server says of its connections, in harn's log.
+    """The server's logger, which writes to harn's log.
 
-    Its warnings are about requests that cannot be read: a sender can send many, so they are counted
-    and told at most once a minute.
+    Its warnings are about malformed requests. A sender can send many of them, so they are counted
+    and logged at most once a minute.
     """
 
     def __init__(self) -> None:
@@ -40,24 +40,24 @@ class ServerLog(logging.Logger):
         self._timer: asyncio.TimerHandle | None = None
 
     def warning(self, msg: object, *args: object, **kwargs: Any) -> None:
-        """Count a request that cannot be read."""
+        """Count a malformed request."""
         self._count += 1
         if self._timer is None:
             self.tell()
 
     def error(self, msg: object, *args: object, **kwargs: Any) -> None:
-        """Pass a failure of our own on."""
+        """Log an error of the server."""
         logger.error(msg, *args, **kwargs)
 
     def tell(self) -> None:
-        """Write how many there were, if any, and be silent for a minute."""
+        """Log the count, if it is not zero, and wait a minute before the next line."""
         count, self._count, self._timer = self._count, 0, None
         if count:
             logger.warning("malformed requests: %d refused", count)
             self._timer = asyncio.get_running_loop().call_later(TELL_EVERY, self.tell)
 
     def end(self) -> None:
-        """Write what is left."""
+        """Log what was counted since the last line."""
         if self._timer is not None:
             self._timer.cancel()
             self.tell()
@@ -66,20 +66,20 @@ class ServerLog(logging.Logger):
 
 
 class TimedConnection(H11Protocol):
-    """A connection that is closed when it says nothing for a while, or says it too slowly."""
+    """A connection that is closed when no complete request head arrives in time."""
 
     def __init__(self, *args: Any, log: ServerLog, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.logger = log
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to watch."""
+        """Start the timer."""
         super().connection_made(transport)
         self._watched: Any = None
         self._patience = self.loop.call_later(HEAD_WITHIN, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop watching."""
+        """Stop the timer."""
         self._patience.cancel()
         super().connection_lost(exc)
 
@@ -101,7 +101,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone."""
+        """Install no signal handlers."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -111,7 +111,7 @@ class Server(uvicorn.Server):
 
 
 class Listening:
-    """A served application: `async with` starts it, leaving stops it."""
+    """Serves an application: `async with` starts the server and stops it at the end."""
 
     def __init__(self, app: Any, bound: socket.socket, *, drain_within: float = 30.0) -> None:
         self._socket = bound
@@ -155,7 +155,7 @@ class Listening:
         await self.stop()
 
     async def stop(self, *, force: bool = False) -> None:
-        """Take no more connections and let requests under way end. A second call does nothing."""
+        """Accept no more connections and let running requests end. A second call does nothing."""
         if self._running is None:
             return
         self._server.should_exit = True
@@ -169,9 +169,9 @@ class Listening:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Open a socket to listen on; the error names the address."""
+    """Open a socket to listen on; an error names the address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With its protocol named, asyncio turns Nagle off: answers leave 40 ms sooner.
+    # asyncio turns Nagle's algorithm off only if the protocol is given: that saves 40 ms.
     opened = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -1,4 +1,4 @@
-"""What can be seen from outside: spans, metric families, log lines.
+"""Telemetry: spans, metrics and log lines.
 
 spans.py       spans and links for OpenTelemetry, at no cost while nothing listens
 metrics.py     every Prometheus family, and the registry that collects them

@@ -41,7 +41,7 @@ def html_fields(title: str, fields: Mapping[str, object]) -> str:
 
 
 def shown(value: object) -> str:
-    """Return *value* as text that no browser takes for anything else.
+    """Return *value* as escaped text, at most `LONGEST` characters.
 
     >>> shown("<script>")
     '&lt;script&gt;'

@@ -1,8 +1,8 @@
-r"""Log lines that name the running task: one line a record, whatever the names in it contain.
+r"""Log lines that name the running task: one line per record, also with line ends in a name.
 
 harn logs through the standard library, below the logger `harn`. A program that sets up logging
-itself needs nothing from here but `WhoIsRunning`, a filter that puts the task, tenant and trace
-ids on each record. The command line works inside `configured`.
+itself needs only `WhoIsRunning` from here, a filter that adds the task, tenant and trace ids to
+each record. The command line uses `configured`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAMES = ("task_id", "tenant_id", "trace_id", "span_id")
 
 
 class WhoIsRunning(logging.Filter):
-    """Put the ids of the task that logs on its record; those that are unknown are None."""
+    """Adds the ids of the running task to each record; unknown ones are None."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Add the ids and let the record pass."""
@@ -38,10 +38,10 @@ class WhoIsRunning(logging.Filter):
 
 
 class OneLine(logging.Formatter):
-    """Text for people: control characters, line ends included, are spelled out."""
+    """Formats a record as one line of text; control characters and line ends are escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write *record* on one line."""
+        """Return *record* as one line."""
         who = " ".join(
             f"{name.removesuffix('_id')}={value}"
             for name in ("task_id", "tenant_id", "trace_id")
@@ -53,10 +53,10 @@ class OneLine(logging.Formatter):
 
 
 class JsonLine(logging.Formatter):
-    """One JSON object a line, for machines."""
+    """Formats a record as one JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write *record* as JSON."""
+        """Return *record* as JSON."""
         line = {
             "at": iso(int(record.created * 1000)),
             "level": record.levelname.lower(),

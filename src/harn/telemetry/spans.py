@@ -1,7 +1,7 @@
-"""Spans and the links between them, at no cost while no exporter listens.
+"""Spans and the links between them; they cost almost nothing without a tracer provider.
 
-OpenTelemetry's own no-op span takes microseconds. So every hot path asks `tracing()` first: until
-a tracer provider has been set, that is two dictionary look-ups and nothing is built.
+OpenTelemetry's own no-op span takes microseconds. So every hot path calls `tracing()` first:
+without a tracer provider that is two dictionary lookups, and no span is made.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _modules = sys.modules
 
 
 def tracing() -> bool:
-    """Tell whether this process has a tracer provider, so that building a span is worth it."""
+    """Tell whether this process has a tracer provider, so that spans are exported."""
     trace: Any = _modules.get(_TRACE)
     return trace is not None and trace._TRACER_PROVIDER is not None
 
@@ -46,7 +46,7 @@ def instant_span(
     attributes: Mapping[str, Any] | None = None,
     links: Sequence[SpanContext] = (),
 ) -> SpanContext:
-    """Record a span that begins and ends here, and return what others can link to."""
+    """Record a span that begins and ends now, and return its context for links."""
     from opentelemetry import trace
 
     tracer = trace.get_tracer("harn")
@@ -58,7 +58,7 @@ def instant_span(
 
 
 TRACEPARENT = "traceparent"
-"""The header that carries a trace from one process to another, as the W3C writes it."""
+"""The W3C header with the trace and span ids, for another process."""
 
 _WRITTEN = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 
@@ -84,10 +84,10 @@ def trace_headers() -> dict[str, str]:
 def span_after(
     name: str, headers: Mapping[str, Any], attributes: Mapping[str, Any] | None = None
 ) -> Iterator[Span | None]:
-    """Open a span in the trace that *headers* carry, linked to where it came from.
+    """Open a span in the trace that *headers* name, linked to the span that they name.
 
-    Headers are what a sender says: one that is no trace, or none at all, begins a new trace.
-    Without a tracer provider the block runs with None.
+    Headers come from a sender: an invalid or missing one begins a new trace. Without a tracer
+    provider the block runs with None.
 
     >>> with span_after("job", {}) as opened:
     ...     print(opened)
@@ -110,9 +110,9 @@ def span_after(
 
 
 def note_exception(failure: Mapping[str, str | None]) -> None:
-    """Record an exception on the span in force here, as OpenTelemetry names it.
+    """Record an exception on the current span, with OpenTelemetry's names.
 
-    *failure* has its `error_type`, `error_message` and `traceback`, as records do.
+    *failure* has the keys `error_type`, `error_message` and `traceback`, as records do.
     """
     if tracing():
         from opentelemetry import trace
@@ -127,7 +127,7 @@ def note_exception(failure: Mapping[str, str | None]) -> None:
 
 
 def fail_span(reason: str) -> None:
-    """Give the span in force here the status of an error."""
+    """Set the status of the current span to error."""
     if tracing():
         from opentelemetry import trace
 
@@ -135,7 +135,7 @@ def fail_span(reason: str) -> None:
 
 
 def come_from(headers: Mapping[str, Any]) -> SpanContext | None:
-    """Read the span that *headers* name; None if they name none, or badly."""
+    """Return the span that *headers* name; None if there is none or it is invalid."""
     from opentelemetry import trace
 
     found = _WRITTEN.fullmatch(str(headers.get(TRACEPARENT, "")))
@@ -147,7 +147,7 @@ def come_from(headers: Mapping[str, Any]) -> SpanContext | None:
 
 
 def current_ids() -> tuple[str | None, str | None]:
-    """Return the trace id and span id in force here, in hex, or a pair of None."""
+    """Return the current trace id and span id in hex, or a pair of None."""
     if not tracing():
         return None, None
     from opentelemetry import trace

@@ -7,17 +7,17 @@ from pathlib import Path
 from types import TracebackType
 
 MOST_TRACEBACK = 8 * 1024
-"""Bytes of a traceback that are kept, as UTF-8."""
+"""The most bytes of a traceback that are kept, as UTF-8."""
 
 _PACKAGE = str(Path(__file__).parent.parent)
 _CUT = "... the beginning is left out ...\n"
 
 
 def traceback_text(error: BaseException) -> str:
-    """Write the traceback of *error*, with its causes, in at most 8 KiB.
+    """Return the traceback of *error*, with its causes, in at most 8 KiB.
 
-    It begins in the caller's code: frames of harn that only led there are left out. If it is too
-    long, its end is kept, which names the error.
+    It begins in the caller's code: the frames of harn before that are left out. If it is too long,
+    its end is kept, which names the error.
 
     >>> try:
     ...     1 / 0
@@ -28,13 +28,13 @@ def traceback_text(error: BaseException) -> str:
     try:
         found = traceback.TracebackException(type(error), error, _after_ours(error), compact=True)
         text = "".join(found.format())
-    except Exception:  # an exception class may break whatever looks at it
+    except Exception:  # formatting may call code of the exception class, which may raise
         text = f"{type(error).__name__}: (its traceback cannot be shown)\n"
     return shortened(text)
 
 
 def shortened(text: str) -> str:
-    """Return *text* as UTF-8 keeps it, its end if it is too long."""
+    """Return *text*, or its end if it is too long; what UTF-8 cannot encode is replaced."""
     data = text.encode("utf-8", "replace")
     if len(data) <= MOST_TRACEBACK:
         return data.decode()
