@@ -125,6 +125,8 @@ def test_fire_is_done_by_the_service_and_says_so(service: Process, run: Run, pla
     assert document["via"] == "state/admin.sock"
     assert document["work"] == {"completed": 1, "failed": 0, "unfinished": 0}
     assert ledger(place) == [f"{pid} begun x", f"{pid} done x"]
+    [line] = [each for each in service.lines if "POST /api/v1/triggers/pooled/fire: 200" in each]
+    assert "from admin.sock" in line
 
 
 def test_a_name_with_a_slash_reaches_its_queue(service: Process, run: Run) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from harn import __version__
 from harn.clock import Clock
 from harn.errors import InvalidOption, StorageError
-from harn.orchestrator import Intake, Reply, queue_samples
+from harn.orchestrator import SOCKET, Intake, Reply, queue_samples
 from harn.portal.admin_api import AdminApi, Operated
 from harn.portal.http_messages import HEADERS, closing, json_answer, read_body
 from harn.telemetry.metrics import Metrics
@@ -155,11 +155,11 @@ def _logged(scope: Scope, send: Send, clock: Clock) -> Send:
 
     async def logged(message: Message) -> None:
         if message["type"] == "http.response.start":
-            client = scope.get("client") or ("",)
+            client = (scope.get("client") or ("",))[0] or SOCKET  # a local socket has no address
             ms = round((clock.monotonic() - began) * 1000)
             # Without the query, which may contain a secret.
             asked = f"{scope['method']} {scope['path'][:MOST_LOGGED]}"
-            logger.info("%s: %d, %d ms, from %s", asked, message["status"], ms, client[0])
+            logger.info("%s: %d, %d ms, from %s", asked, message["status"], ms, client)
         await send(message)
 
     return logged
