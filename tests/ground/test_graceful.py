@@ -228,6 +228,35 @@ async def drained() -> None:
     await harn.drain("jobs", lambda job: sleep("1s"), concurrency=2)
 
 
+@harn.durable(name="tests:graceful")
+async def doubled(n: int) -> int:
+    await sleep("1s")
+    return 2 * n
+
+
+async def result_awaited() -> None:
+    receipt = await harn.worker_queue("calls").submit(doubled, 21)
+    spawn(harn.drain, "calls")
+    assert await receipt.result() == 42
+
+
+async def result_awaited_in_time() -> None:
+    receipt = await harn.worker_queue("calls").submit(doubled, 21)
+    spawn(harn.drain, "calls")
+    assert await receipt.result(timeout="1h") == 42
+
+
+async def jobs_looked_at_and_changed() -> None:
+    queue = harn.worker_queue("calls")
+    receipt = await queue.submit(doubled, 21)
+    assert await queue.pause()
+    assert await queue.job(receipt.job_id) == (await queue.jobs())[0]
+    assert await queue.resume()
+    assert not await queue.retry(receipt.job_id)
+    assert await queue.cancel(receipt.job_id)
+    await slept()
+
+
 async def received_on_a_thread() -> None:
     empty = channel("empty")
     spawn(later, lambda: empty.send("value"))
@@ -241,6 +270,7 @@ CASES: dict[str, Case] = {
         *(waitpoint, in_mutex, submitted, pool_task_awaited, pool_closed, handle_awaited),
         *(agents_awaited, scope_joined, parallel_done, each_done, settled, raced, streamed),
         *(retried, within_deadline, subscribed, limited, seated, supervised, drained),
+        *(result_awaited, result_awaited_in_time, jobs_looked_at_and_changed),
         received_on_a_thread,
     )
 } | {

@@ -71,7 +71,7 @@ async def renew_for(runtime: Runtime) -> None:
     """Write the row of the one consumer that is listed."""
     store = runtime.service(LeaseStore).store
     [row] = await store.run(lambda: list_consumers(10), write=False)
-    about = (row.lease, row.consumer_id, row.host, row.pid, tuple(row.queues), 2500)
+    about = (row.lease, row.consumer_id, row.host, row.pid, row.functions, 2500)
     await store.run(lambda: keep_consumer(ConsumerLease(*about)))
 
 

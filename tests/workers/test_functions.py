@@ -28,6 +28,7 @@ from harn import (
     durable_calls,
     worker_queue,
 )
+from harn.orchestrator import explain
 from harn.testing import FakeClock
 from harn.workers import Consumer
 from tests.fake_clock import fake_clock
@@ -184,6 +185,32 @@ async def test_an_idle_consumer_warns_once_of_each_function_and_learns_new_ones(
     consumer.retire()
     await clock.advance("1s")
     assert (await working).acked == 2
+
+
+async def test_explain_tells_that_no_living_consumer_knows_the_function(runtime: Runtime) -> None:
+    queue, clock = worker_queue("q"), fake_clock(runtime)
+    [receipt] = await queue.enqueue_many([NewJob([[4], {}], function="add")])
+    told = await explain(runtime, "q", receipt.job_id)
+    assert told["function"] == "add" and "no consumer of this queue is alive" in told["verdict"]
+
+    of_triggers = Consumer(
+        queue, print, consumer_id="a", stop_when_empty=False, triggers=frozenset({"t"})
+    )
+    of_functions = Consumer(queue, None, consumer_id="b", stop_when_empty=False)
+    working = [harn.spawn(each.run) for each in (of_triggers, of_functions)]
+    await clock.advance("1s")
+    told = await explain(runtime, "q", receipt.job_id)
+    assert (told["consumers_alive"], told["consumers_able"]) == (2, 0)
+    assert "knows its function 'add'" in told["verdict"]
+
+    await queue.pause()
+    known(add)
+    await clock.advance("6s")  # the next renewal tells of it
+    assert (await explain(runtime, "q", receipt.job_id))["consumers_able"] == 1
+    for each in (of_triggers, of_functions):
+        each.retire()
+    await clock.advance("1s")
+    await asyncio.gather(*working)
 
 
 async def test_a_handler_takes_the_jobs_of_functions_too(runtime: Runtime) -> None:

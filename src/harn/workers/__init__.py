@@ -23,7 +23,7 @@ retries.py           a dead job is made ready again
 
 from harn.workers.claim import Claim
 from harn.workers.consumer import Consumer, default_consumer_id, drain
-from harn.workers.consumers import ConsumerState, consumers
+from harn.workers.consumers import ConsumerState, consumers, consumers_for
 from harn.workers.failures import Failure
 from harn.workers.fairshare import rank
 from harn.workers.job_state import JobState
@@ -49,6 +49,7 @@ __all__ = [
     "SchedulerPolicy",
     "WorkerQueue",
     "consumers",
+    "consumers_for",
     "default_consumer_id",
     "drain",
     "rank",

@@ -21,6 +21,7 @@ from harn.checks import whole_number
 from harn.clock import resolve
 from harn.context import Ambient, Frame, Task
 from harn.current import current_frame, current_runtime
+from harn.durable_calls import durable_names
 from harn.duration import Duration
 from harn.errors import HarnError
 from harn.graceful import is_stop, parked, raise_if_asked, request_stop
@@ -40,7 +41,7 @@ from harn.telemetry.spans import span_after, tracing
 from harn.workers.attempt import Return, after_error
 from harn.workers.claim import Claim
 from harn.workers.claim_renewal import ClaimRenewal
-from harn.workers.consumer_lease import LivingConsumers
+from harn.workers.consumer_lease import LivingConsumers, Serving
 from harn.workers.failures import Failure, log_failure
 from harn.workers.functions import FunctionRunner, UnknownFunctions
 from harn.workers.queue import MOST_AT_ONCE, WorkerQueue
@@ -112,11 +113,12 @@ class Consumer:
         comes out as `TaskCancelled` when the handlers have ended.
         """
         consumers = self._runtime.service(LivingConsumers)
-        self._living = await consumers.join(self.consumer_id, self.queue.name, self._lose_all)
+        serving = Serving(self.queue.name, self._lose_all, self._known_functions)
+        self._living = await consumers.join(self.consumer_id, serving)
         try:
             return await self._run()
         finally:
-            await consumers.leave(self._living, self.queue.name, self._lose_all)
+            await consumers.leave(self._living, serving)
 
     async def _run(self) -> DrainReport:
         try:
@@ -275,6 +277,12 @@ class Consumer:
             if found:
                 self._is_empty = False
         self._wake()
+
+    def _known_functions(self) -> list[str] | None:
+        """Return the functions that can be run here; None if every job can be handled."""
+        if self._functions is not None:
+            return durable_names()
+        return None if self._triggers is None else []
 
     async def _look_for_unknown(self) -> None:
         """Warn of jobs whose functions this process does not know, where it runs functions."""

@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from harn.errors import HarnError
 from harn.settings import host_name
@@ -38,10 +38,18 @@ RETRIES = 4
 """Attempts in the time between two renewals, while the store does not answer."""
 PATIENCE = 10.0
 """Seconds that the store has for an answer: opening a connection to it may take some."""
-Lost = Callable[[str], None]
-
 LATE = 0.05
 """Seconds that a lease is given beyond its expiry before it is looked at."""
+
+
+class Serving(NamedTuple):
+    """One queue that a consumer serves."""
+
+    queue: str
+    lost: Callable[[str], None]
+    """Called on the loop when the lease has ended."""
+    functions: Callable[[], list[str] | None]
+    """Tells which functions it runs there; None for every job. (On any thread.)"""
 
 
 class LivingConsumer:
@@ -53,7 +61,7 @@ class LivingConsumer:
         self._runtime = runtime
         self._store = runtime.service(LeaseStore).store
         self._heartbeat = runtime.service(Heartbeat)
-        self._serving: list[tuple[str, Lost]] = []
+        self._serving: list[Serving] = []
         self._every = runtime.settings.lease_renew_ms / 1000
         self._beat = self._heartbeat.beat(f"consumer {consumer_id!r}", self._store, self._renew)
         self._claims = runtime.service(ClaimRenewal)
@@ -63,18 +71,15 @@ class LivingConsumer:
         """Whether it serves no queue any more."""
         return not self._serving
 
-    async def serve(self, queue: str, lost: Lost) -> None:
-        """Serve *queue* too, under a lease that is renewed from now on.
-
-        *lost* is called on the loop when the lease has ended.
-        """
-        self._serving.append((queue, lost))
+    async def serve(self, serving: Serving) -> None:
+        """Serve another queue too, under a lease that is renewed from now on."""
+        self._serving.append(serving)
         await self._store.run(self._keeping(), durability="normal")
         self._beat.wake()
 
-    def leave(self, queue: str, lost: Lost) -> None:
-        """Serve *queue* no more."""
-        self._serving.remove((queue, lost))
+    def leave(self, serving: Serving) -> None:
+        """Serve that queue no more."""
+        self._serving.remove(serving)
 
     async def end(self) -> None:
         """Give the lease back: no claim is held under it any more."""
@@ -85,13 +90,12 @@ class LivingConsumer:
             logger.info("consumer %r stays listed for a while: %s", self.consumer_id, error)
 
     def _keeping(self) -> Recipe[bool]:
-        queues = sorted({queue for queue, _ in self._serving})
         mine = ConsumerLease(
             self.lease,
             self.consumer_id,
             host_name(),
             os.getpid(),
-            tuple(queues),
+            {each.queue: each.functions() for each in self._serving},
             self._runtime.settings.lease_ms,
         )
         return partial(keep_consumer, mine)
@@ -118,8 +122,8 @@ class LivingConsumer:
             "under a new lease",
             self.consumer_id,
         )
-        for _, lost in list(self._serving):
-            lost("its consumer's lease expired")
+        for each in list(self._serving):
+            each.lost("its consumer's lease expired")
 
 
 class LivingConsumers:
@@ -134,22 +138,22 @@ class LivingConsumers:
         jobs = runtime.service(Store)
         self._ending = self._heartbeat.beat("dead consumers' claims", jobs, self._end_dead_ones)
 
-    async def join(self, consumer_id: str, queue: str, lost: Lost) -> LivingConsumer:
-        """Serve *queue* as *consumer_id*, under one lease with the other queues it serves."""
+    async def join(self, consumer_id: str, serving: Serving) -> LivingConsumer:
+        """Serve a queue as *consumer_id*, under one lease with the other queues it serves."""
         living = self._by_id.get(consumer_id)
         if living is None:
             living = self._by_id[consumer_id] = LivingConsumer(self._runtime, consumer_id)
         try:
-            await living.serve(queue, lost)
+            await living.serve(serving)
         except BaseException:
-            await self.leave(living, queue, lost)
+            await self.leave(living, serving)
             raise
         self._look.wake()
         return living
 
-    async def leave(self, living: LivingConsumer, queue: str, lost: Lost) -> None:
-        """Serve *queue* no more; a consumer that serves none is not listed any longer."""
-        living.leave(queue, lost)
+    async def leave(self, living: LivingConsumer, serving: Serving) -> None:
+        """Serve a queue no more; a consumer that serves none is not listed any longer."""
+        living.leave(serving)
         if living.is_idle and self._by_id.get(living.consumer_id) is living:
             del self._by_id[living.consumer_id]
             await living.end()

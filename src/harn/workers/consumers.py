@@ -9,7 +9,7 @@ import msgspec
 from harn.current import current_runtime
 from harn.records import Record, fields_of
 from harn.storage import Store
-from harn.storage.leases import LeaseStore, list_consumers
+from harn.storage.leases import ConsumerRow, LeaseStore, list_consumers
 from harn.storage.queue import in_flight_by_lease
 from harn.topics import check_queue_name
 
@@ -86,3 +86,22 @@ async def consumers(queue: str | None = None) -> list[ConsumerState]:
         )
         for row in wanted
     ]
+
+
+async def consumers_for(queue: str, function: str) -> int:
+    """Return how many living consumers of *queue* can run *function*.
+
+    Cancelling leaves nothing behind.
+    """
+    leases = current_runtime().service(LeaseStore)
+    if not leases.is_there:
+        return 0
+    rows = await leases.store.run(lambda: list_consumers(MOST), write=False)
+    return sum(row.expires_at > row.now and _runs(row, queue, function) for row in rows)
+
+
+def _runs(row: ConsumerRow, queue: str, function: str) -> bool:
+    if queue not in row.queues:
+        return False
+    known = row.functions.get(queue)
+    return known is None or function in known

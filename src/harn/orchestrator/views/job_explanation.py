@@ -20,7 +20,7 @@ from harn.storage.queue import (
     shown_key,
 )
 from harn.topics import queue_topics
-from harn.workers import SchedulerPolicy, WorkerQueue, consumers, rank
+from harn.workers import SchedulerPolicy, WorkerQueue, consumers, consumers_for, rank
 
 LOOKED_BACK = 100_000
 """Responses searched, newest first, for the last failure of a job."""
@@ -89,6 +89,8 @@ async def _workers(runtime: Runtime, queue: str, view: JobView) -> dict[str, Any
     """Tell how many consumers of the queue are alive, and which of them works on the job."""
     found = await consumers(queue)
     told: dict[str, Any] = {"consumers_alive": sum(each.alive for each in found)}
+    if view.function is not None:
+        told["consumers_able"] = await consumers_for(queue, view.function)
     mine = [each for each in found if view.held and each.consumer_id == view.consumer]
     if mine:
         consumer = max(mine, key=lambda each: (each.alive, each.seen_at_ms))
@@ -219,7 +221,11 @@ def _verdict(counts: QueueCounts, view: JobView, document: dict[str, Any]) -> st
         limit = standing["cap"]
         return f"its key {standing['key']!r} has {limit} claims in flight, as many as it may"
     text = _in_line(standing)
-    return text if document["consumers_alive"] else f"{text}; no consumer of this queue is alive"
+    if not document["consumers_alive"]:
+        return f"{text}; no consumer of this queue is alive"
+    if document.get("consumers_able", 1):
+        return text
+    return f"no living consumer of this queue knows its function {view.function!r}: import it there"
 
 
 def _in_line(standing: dict[str, Any]) -> str:

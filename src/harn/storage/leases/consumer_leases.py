@@ -24,7 +24,8 @@ class ConsumerLease(msgspec.Struct, frozen=True):
     consumer_id: str
     host: str
     pid: int
-    queues: tuple[str, ...]
+    functions: dict[str, list[str] | None]
+    """The queues that it serves, and the functions that it runs there; None for every job."""
     ttl_ms: int
 
 
@@ -53,6 +54,7 @@ class ConsumerRow(msgspec.Struct, frozen=True):
     host: str
     pid: int
     queues: list[str]
+    functions: dict[str, list[str] | None]
     started_at: int
     seen_at: int
     expires_at: int
@@ -70,7 +72,8 @@ def keep_consumer(mine: ConsumerLease) -> Operation[bool]:
         consumer=mine.consumer_id,
         host=mine.host,
         pid=mine.pid,
-        queues=msgspec.json.encode(mine.queues).decode(),
+        queues=msgspec.json.encode(sorted(mine.functions)).decode(),
+        functions=msgspec.json.encode(mine.functions).decode(),
         ttl=mine.ttl_ms,
     )
     return bool(rows)
@@ -111,8 +114,9 @@ def list_consumers(limit: int) -> Operation[list[ConsumerRow]]:
     """Return consumers, alive or expired within the last day, the oldest first."""
     rows = yield ask("list_consumers", limit=limit)
     found = []
-    for lease, consumer, host, pid, queues, *times in rows:
-        found.append(ConsumerRow(lease, consumer, host, pid, _names(queues), *times))
+    for lease, consumer, host, pid, queues, functions, *times in rows:
+        known = msgspec.json.decode(functions, type=dict[str, list[str] | None])
+        found.append(ConsumerRow(lease, consumer, host, pid, _names(queues), known, *times))
     return found
 
 

@@ -26,9 +26,9 @@ UPDATE leases SET expires_at_ms = 0, holder = '' WHERE name = :lease AND epoch =
 
 -- name: keep_consumer
 -- Renew a consumer's lease, or take it for the first time; returns no row if its claims are being ended.
-INSERT INTO consumers (lease, consumer, host, pid, queues, started_at, seen_at, expires_at)
-VALUES (:lease, :consumer, :host, :pid, :queues, :now, :now, :now + :ttl)
-ON CONFLICT (lease) DO UPDATE SET queues = excluded.queues, seen_at = excluded.seen_at, expires_at = excluded.expires_at
+INSERT INTO consumers (lease, consumer, host, pid, queues, functions, started_at, seen_at, expires_at)
+VALUES (:lease, :consumer, :host, :pid, :queues, :functions, :now, :now, :now + :ttl)
+ON CONFLICT (lease) DO UPDATE SET queues = excluded.queues, functions = excluded.functions, seen_at = excluded.seen_at, expires_at = excluded.expires_at
 WHERE consumers.is_ended = 0
 RETURNING expires_at;
 
@@ -54,4 +54,4 @@ DELETE FROM consumers WHERE is_ended = 2 AND expires_at < :before;
 
 -- name: list_consumers
 -- List consumers, the oldest first, and the time.
-SELECT lease, consumer, host, pid, queues, started_at, seen_at, expires_at, :now FROM consumers ORDER BY started_at, lease LIMIT :limit;
+SELECT lease, consumer, host, pid, queues, functions, started_at, seen_at, expires_at, :now FROM consumers ORDER BY started_at, lease LIMIT :limit;

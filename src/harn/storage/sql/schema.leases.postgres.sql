@@ -17,3 +17,5 @@ CREATE TABLE consumers (
     expires_at bigint NOT NULL,
     is_ended bigint NOT NULL DEFAULT 0
 );
+-- version: 3
+ALTER TABLE consumers ADD COLUMN functions text COLLATE "C" NOT NULL DEFAULT '{}';

@@ -17,3 +17,5 @@ CREATE TABLE consumers (
     expires_at INTEGER NOT NULL,
     is_ended INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
+-- version: 3
+ALTER TABLE consumers ADD COLUMN functions TEXT NOT NULL DEFAULT '{}';
