@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 
+import apsw
 import pytest
 
+from harn.storage.engines import migrate
 from harn.storage.fragments import Fragment, expand
 from harn.storage.queries import Dialect, load_queries
 
@@ -57,3 +59,33 @@ def test_a_keys_turn_and_credit_are_decided_in_fragments_only(file: str) -> None
         re.findall(r"\b(?:turn|round|credit|deferred|deferred_from|idle_at) = CASE", statements)
         == []
     )
+
+
+@pytest.mark.parametrize(
+    ("ready", "in_flight", "turn", "credit", "cap", "expected"),
+    [
+        pytest.param(0, 1, None, 0, 0, None, id="nothing ready"),
+        pytest.param(3, 2, 7, 1, 2, None, id="at its cap"),
+        pytest.param(3, 1, 7, 1, 2, 7, id="keeps its turn"),
+        pytest.param(3, 1, None, 1, 2, 9, id="credit left: this round"),
+        pytest.param(3, 1, None, 0, 2, 10, id="no credit left: the next round"),
+        pytest.param(3, 9, None, 0, 0, 10, id="no cap"),
+    ],
+)
+def test_a_key_has_its_turn_by_its_jobs_its_cap_and_its_credit(
+    ready: int, in_flight: int, turn: int | None, credit: int, cap: int, expected: int | None
+) -> None:
+    connection = apsw.Connection(":memory:")
+    migrate(connection, "a test")
+    columns = "queue_id, key, ready, scheduled, in_flight, turn, round, credit"
+    connection.execute(
+        f"INSERT INTO shares ({columns}) VALUES (1, 'a', ?, 0, ?, ?, 5, ?)",
+        (ready, in_flight, turn, credit),
+    )
+
+    connection.execute(
+        load_queries("sqlite")["apply_cap"].text,
+        {"queue_id": 1, "cap": cap, "round": 9, "deferrals": 0},
+    )
+
+    assert connection.execute("SELECT turn FROM shares").fetchall() == [(expected,)]
