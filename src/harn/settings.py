@@ -132,7 +132,7 @@ class Settings:
         None,
         _one_of("debug", "info", "warning", "error"),
         "The least severe records that the command line logs. Without it: `info` for commands that "
-        "serve (`serve`, `queue drain --wait`), `warning` for others.",
+        "serve (`serve`, `worker`, `queue drain --wait`), `warning` for others.",
     )
     a2a_allow: tuple[str, ...] = _variable(
         "HARN_A2A_ALLOW",
@@ -289,6 +289,11 @@ def _found(
 def allow_insecure_state() -> None:
     """Set `HARN_ALLOW_INSECURE_STATE` for this process and the processes that it starts."""
     os.environ["HARN_ALLOW_INSECURE_STATE"] = "1"
+
+
+def environment_with(told: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for a process that is *told* something more."""
+    return {**os.environ, **told}
 
 
 def read_secret(name: str, environ: Mapping[str, str] | None = None) -> str | None:

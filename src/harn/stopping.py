@@ -70,7 +70,8 @@ class Stopping:
     *ask* is called on the event loop at the first signal; without it the main task is cancelled.
     Handlers that the program installed itself are left alone, and off the main thread there are
     no signals at all. With *ends_process* signals that come after the run are ignored, so that
-    they do not change the exit code.
+    they do not change the exit code. Without *signals_hurry* a second signal changes nothing, and
+    only `hurry` gives up early: a process that its parent stops may get the same signal twice.
     """
 
     def __init__(
@@ -79,12 +80,14 @@ class Stopping:
         ask: Callable[[], None] | None = None,
         *,
         ends_process: bool = False,
+        signals_hurry: bool = True,
     ) -> None:
         self.signal: int | None = None
         """The first signal that came."""
         self.given_up = False
         self._timeout = timeout
         self._ends_process = ends_process
+        self._signals_hurry = signals_hurry
         self._ask = ask or self.cancel
         self._heard = False
         """Whether the main task was there to be asked."""
@@ -120,6 +123,10 @@ class Stopping:
         """Cancel the main task. To be called on the event loop."""
         if self._main is not None:
             self._main.cancel()
+
+    def hurry(self) -> None:
+        """Give up at once when the stop has begun; callable from any thread."""
+        self._hurries.put(True)
 
     def at_give_up(self, call: Callable[[], object]) -> None:
         """Call *call* on the running loop when the stop gives up; at once if it has."""
@@ -165,7 +172,8 @@ class Stopping:
     def _signalled(self, number: int, frame: object) -> None:
         # In the main thread, between any two instructions: nothing here takes a lock.
         if self.signal is not None:
-            self._hurries.put(True)
+            if self._signals_hurry:
+                self.hurry()
             return
         self.signal = number
         _thread.start_new_thread(self._watch, (_now(),))

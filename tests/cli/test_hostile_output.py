@@ -43,7 +43,7 @@ LIB = f"""
 def on_task(event):
     raise ValueError({EVIL!r})
 """
-SKIPPED = {"demo", "orchestrator serve", "completion"}
+SKIPPED = {"demo", "orchestrator serve", "worker", "completion"}
 """Shows no stored text; runs until it is stopped, tried with real requests elsewhere."""
 
 

@@ -45,6 +45,7 @@ COMMANDS = [
     ["orchestrator", "inspect"],
     ["orchestrator", "metrics"],
     ["orchestrator", "replay", "1"],
+    ["worker", "json", "--queue", "q"],
     ["ratelimit", "ls"],
     ["top", "--once"],
     ["doctor"],

@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from harn.cli.commands import harn as tree
@@ -17,7 +18,7 @@ from harn.orchestrator import read_manifest
 from harn.settings import variables
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
-UNIT = DEPLOY / "systemd" / "harn.service"
+UNITS = [DEPLOY / "systemd" / name for name in ("harn.service", "harn-worker.service")]
 DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
 COMPOSE = DEPLOY / "docker" / "compose.yaml"
 KUBERNETES = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
@@ -29,7 +30,7 @@ def yaml(path: Path) -> Any:
 
 
 @pytest.mark.parametrize(
-    "path", [UNIT, DOCKERFILE, COMPOSE, DEPLOY / "kubernetes/kustomization.yaml"], ids=str
+    "path", [*UNITS, DOCKERFILE, COMPOSE, DEPLOY / "kubernetes/kustomization.yaml"], ids=str
 )
 def test_each_says_at_its_top_whether_it_was_run(path: Path) -> None:
     head = path.read_text()[:700]
@@ -38,7 +39,7 @@ def test_each_says_at_its_top_whether_it_was_run(path: Path) -> None:
     assert "# Not run: " in head or "# Run: " in head
 
 
-@pytest.mark.parametrize("path", [UNIT, DOCKERFILE, COMPOSE, *KUBERNETES], ids=lambda p: p.name)
+@pytest.mark.parametrize("path", [*UNITS, DOCKERFILE, COMPOSE, *KUBERNETES], ids=lambda p: p.name)
 def test_variables_that_are_set_exist(path: Path) -> None:
     known = {variable.name for variable in variables()}
     known |= {"HARN_ADMIN_KEY", "HARN_ADMIN_KEY_FILE"}  # a secret's name, from the manifest
@@ -48,15 +49,16 @@ def test_variables_that_are_set_exist(path: Path) -> None:
 
 def accepted(arguments: list[str]) -> bool:
     """Tell whether the command line understands *arguments*; nothing is run."""
-    assert arguments[:2] == ["orchestrator", "serve"]
-    group = tree.get_command(None, "orchestrator")  # type: ignore[arg-type]
-    command = group.get_command(None, "serve")  # type: ignore[union-attr]
-    command.make_context("serve", arguments[2:])
-    return True
+    command, words = tree, list(arguments)
+    while isinstance(command, click.Group):
+        command = command.get_command(click.Context(command), words.pop(0))  # type: ignore[assignment]
+    command.make_context(str(command.name), words)
+    return command.name in ("serve", "worker")
 
 
-def test_the_units_command_is_understood_and_stops_in_time() -> None:
-    text = UNIT.read_text()
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_the_units_command_is_understood_and_stops_in_time(path: Path) -> None:
+    text = path.read_text()
     program, *arguments = shlex.split(re.search(r"^ExecStart=(.*)$", text, re.M)[1])  # type: ignore[index]
 
     assert program.endswith("/harn")
@@ -71,9 +73,10 @@ def grace(text: str, pattern: str) -> int:
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd here")
-def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
-    unit = tmp_path / "harn.service"
-    unit.write_text(UNIT.read_text().replace("/opt/harn/bin/harn", "/bin/true"))
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_systemd_finds_nothing_wrong_with_the_unit(path: Path, tmp_path: Path) -> None:
+    unit = tmp_path / path.name
+    unit.write_text(path.read_text().replace("/opt/harn/bin/harn", "/bin/true"))
 
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(unit)],
@@ -122,6 +125,7 @@ def test_compose_builds_this_image_and_keeps_secrets_out_of_urls() -> None:
     build = service["build"]
     assert (COMPOSE.parent / build["context"] / build["dockerfile"]).resolve() == DOCKERFILE
     assert accepted(service["command"])
+    assert accepted(document["services"]["worker"]["command"])
     assert not re.search(r"://[^/@\s]+:[^/@\s]+@", COMPOSE.read_text())
     for each in document["services"].values():
         assert set(each["secrets"]) <= set(document["secrets"])

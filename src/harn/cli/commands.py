@@ -56,6 +56,10 @@ class LazyGroup(click.Group):
             "harn.cli.orchestrator:orchestrator",
             "Run manifests: triggers, worker queues, webhooks.",
         ),
+        "worker": (
+            "harn.cli.worker:worker",
+            "Serve queues with the @durable functions of modules.",
+        ),
         "top": ("harn.cli.top:top", "Watch pools, queues, limits and failures, live."),
         "lint": ("harn.cli.lint:lint", "Find owned handles that escape (HARN-OWN-003)."),
         "ratelimit": ("harn.cli.ratelimit:ratelimit", "Show rate limits."),

@@ -1,8 +1,8 @@
 """How a signal ends a command: it is cancelled, everything is closed, and one line reports it.
 
-Exit codes are 130 for Ctrl-C and 143 for SIGTERM. `serve`, `queue drain` and `top` run until a
-signal: they stop in order, with exit code 0. `stoppable_call` ends a call that blocks outside of
-any event loop.
+Exit codes are 130 for Ctrl-C and 143 for SIGTERM. `serve`, `worker`, `queue drain` and `top` run
+until a signal: they stop in order, with exit code 0. `stoppable_call` ends a call that blocks
+outside of any event loop.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ consumer.py          drain: claim, work, renew, settle
 functions.py         durable functions as jobs: submit writes them, a consumer runs them
 attempt.py           what becomes of a job whose attempt did not end well, decided
 wishes.py            RetryLater, GiveBack, Bury: what a handler may raise
+worker.py            Worker: several queues under one consumer id, as `harn worker` serves them
+shared_slots.py      slots that the consumers of a worker share
 running_job.py       RunningJob: a claimed job, its handler and its settlement
 consumer_lease.py    a consumer is alive or it is not: its lease, and the claims of dead ones
 consumers.py         consumers: who works on the queues
@@ -31,6 +33,7 @@ from harn.workers.queue import WorkerQueue, summarise, worker_queue, worker_queu
 from harn.workers.records import DrainReport, EnqueueReceipt, Job, NewJob, QueueSummary
 from harn.workers.scheduler_policy import SchedulerPolicy
 from harn.workers.wishes import Bury, GiveBack, RetryLater
+from harn.workers.worker import Worker
 
 __all__ = [
     "Bury",
@@ -47,6 +50,7 @@ __all__ = [
     "QueueSummary",
     "RetryLater",
     "SchedulerPolicy",
+    "Worker",
     "WorkerQueue",
     "consumers",
     "consumers_for",

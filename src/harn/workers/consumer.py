@@ -17,7 +17,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from harn.checks import whole_number
 from harn.clock import resolve
 from harn.context import Ambient, Frame, Task
 from harn.current import current_frame, current_runtime
@@ -48,6 +47,7 @@ from harn.workers.queue import MOST_AT_ONCE, WorkerQueue
 from harn.workers.records import DrainReport, Job, check_consumer, check_ttl
 from harn.workers.running_job import RunningJob
 from harn.workers.scheduler_policy import SchedulerPolicy
+from harn.workers.shared_slots import SharedSlots
 
 POLL = 0.5
 """Seconds after which an idle consumer looks again, hint or no hint."""
@@ -68,19 +68,21 @@ class Consumer:
         *,
         consumer_id: str | None = None,
         claim_ttl: Duration = "5m",
-        concurrency: int = 1,
+        concurrency: int | SharedSlots = 1,
         stop_when_empty: bool = True,
         triggers: frozenset[str] | None = None,
         progress: Callable[[Consumer], None] | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
-        whole_number("concurrency", concurrency, least=1)
         self.queue = queue
         self.consumer_id = check_consumer(
             default_consumer_id(queue.runtime) if consumer_id is None else consumer_id
         )
         self.ttl_ms = check_ttl(claim_ttl)
-        self.concurrency = concurrency
+        self._slots = (
+            concurrency if isinstance(concurrency, SharedSlots) else SharedSlots(concurrency)
+        )
+        self.concurrency = self._slots.limit
         self.drained = self.acked = self.deferred = self.released = 0
         self.responses: deque[dict[str, Any]] = deque(maxlen=KEPT_RESPONSES)
         self._runtime: Runtime = queue.runtime
@@ -98,6 +100,8 @@ class Consumer:
         self._ambients: dict[tuple[str | None, ...], Ambient] = {}
         self._unanswered = 0
         self._asking: asyncio.Future[Claimed] | None = None
+        self._slots_asked_for = 0
+        """Slots taken for the jobs that `_asking` may bring."""
         self._is_empty = False
         self._stopping = False
         self._giving_up = False
@@ -133,7 +137,7 @@ class Consumer:
                             self._ask()
                             await self._wait()
                 finally:
-                    self._stopping = True
+                    self.retire()
                     asked = self._asking
                     if asked is not None and not asked.cancel():
                         # It has jobs for us that we have not heard of: the scope ends them all.
@@ -152,6 +156,7 @@ class Consumer:
     def retire(self) -> None:
         """Claim no more; `run` returns when the handlers have ended."""
         self._stopping = True
+        self._slots.leave(self)
         self._wake()
 
     def stop(self) -> None:
@@ -194,28 +199,36 @@ class Consumer:
 
     def _ask(self) -> None:
         """Ask for as many jobs as there are free slots, unless that is under way."""
-        if self._stopping or self._asking is not None or len(self._running) >= self.concurrency:
+        if self._stopping or self._asking is not None or self._is_empty:
             return
-        if self._is_empty:
+        self._slots_asked_for = self._slots.take(self, 1)
+        if not self._slots_asked_for:
             return
         self._mark = self.queue.store.growth(self.queue.topics.jobs)
         self._asking = self.queue.operations.claim(self._wanted)
         self._asking.add_done_callback(self._answered, context=self._context)
 
     def _wanted(self) -> Claiming | None:
-        free = min(self.concurrency - len(self._running), MOST_AT_ONCE)
-        if self._stopping or free < 1:
+        if self._stopping:
             return None
+        # Slots that became free since we asked: their jobs are settled in the same transaction.
+        free = min(self._slots.free_for(self), MOST_AT_ONCE - self._slots_asked_for)
+        if free:
+            self._slots_asked_for += self._slots.take(self, free)
+        free = self._slots_asked_for
         lease = self._living.lease
         return self.queue.claiming(self.consumer_id, free, self.ttl_ms, self._needs, lease)
 
     def _answered(self, asked: asyncio.Future[Claimed]) -> None:
         self._asking = None
+        unused, self._slots_asked_for = self._slots_asked_for, 0
         if asked.cancelled():
+            self._slots.give_back(self, unused)
             self._wake()
             return
         error = asked.exception()
         if error is not None:
+            self._slots.give_back(self, unused)
             self._is_empty = True
             self._due_in = RETRY_AFTER
             if self._stop_when_empty:
@@ -231,6 +244,8 @@ class Consumer:
             claim = self.queue.open(one, self.consumer_id, self.ttl_ms)
             if claim is not None:
                 self._start(claim)
+                unused -= 1
+        self._slots.give_back(self, unused)
         self._ask()
         self._wake()
 
@@ -288,6 +303,10 @@ class Consumer:
         """Warn of jobs whose functions this process does not know, where it runs functions."""
         if self._unknown is not None:
             await self._unknown.look()
+
+    def slot_is_free(self) -> None:
+        """Ask for a job: this consumer has waited for a slot."""
+        self._ask()
 
     def _wake(self) -> None:
         if self._attention is not None:
@@ -379,7 +398,9 @@ class Consumer:
 
     def _free(self, running: RunningJob) -> None:
         self._renewal.let_go(running.claim)
-        self._running.discard(running)
+        if running in self._running:
+            self._running.remove(running)
+            self._slots.give_back(self, 1)
         self._is_empty = False  # what has just ended may have made something ready
         self._wake()
 

@@ -1,0 +1,66 @@
+"""Slots that several consumers share: a slot that becomes free goes to the one that waits longest.
+
+A consumer takes a slot before it asks for a job and returns it when the job has ended, or when
+there was none. A consumer that finds no slot free waits in line. One that has had a slot goes to
+the end of the line, so a busy queue does not keep the others out.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from harn.checks import whole_number
+
+
+class Waiter(Protocol):
+    """A consumer that waits for a slot."""
+
+    def slot_is_free(self) -> None:
+        """Hear that a slot may be taken now."""
+
+
+class SharedSlots:
+    """Room for *limit* running jobs, shared by consumers of one event loop."""
+
+    def __init__(self, limit: int) -> None:
+        whole_number("concurrency", limit, least=1)
+        self.limit = limit
+        self._taken = 0
+        self._waiting: dict[Waiter, None] = {}
+
+    def free_for(self, consumer: Waiter) -> int:
+        """Return how many slots *consumer* may take now; those who wait before it come first."""
+        ahead = 0
+        for other in self._waiting:
+            if other is consumer:
+                break
+            ahead += 1
+        return max(0, self.limit - self._taken - ahead)
+
+    def take(self, consumer: Waiter, most: int) -> int:
+        """Take up to *most* slots; a consumer that gets none waits in line from now on."""
+        got = min(self.free_for(consumer), most)
+        if got:
+            self._taken += got
+            self._waiting.pop(consumer, None)
+        else:
+            self._waiting.setdefault(consumer)
+        return got
+
+    def give_back(self, consumer: Waiter, slots: int) -> None:
+        """Return *slots*; other consumers that wait hear of it. *consumer* asks for itself."""
+        self._taken -= slots
+        self._tell(consumer)
+
+    def leave(self, consumer: Waiter) -> None:
+        """Wait no longer."""
+        if consumer in self._waiting:
+            del self._waiting[consumer]
+            self._tell(consumer)
+
+    def _tell(self, but: Waiter) -> None:
+        for other in list(self._waiting):
+            if self._taken >= self.limit:
+                return
+            if other is not but:
+                other.slot_is_free()
