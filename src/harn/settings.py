@@ -93,6 +93,10 @@ def _milliseconds(value: str) -> int:
     return to_ms(int(text) if text.isascii() and text.isdigit() else text, "duration_ms")
 
 
+def _kept_ms(value: str) -> int:
+    return 0 if value.strip() == "0" else _duration_ms(value)
+
+
 def _duration_ms(value: str) -> int:
     return to_ms(value.strip(), "duration")
 
@@ -203,6 +207,18 @@ class Settings:
         86_400_000,
         _duration_ms,
         "How long a settled job's dedupe key still answers with that job.",
+    )
+    keep_settled_ms: int = _variable(
+        "HARN_KEEP_SETTLED",
+        14 * 86_400_000,
+        _kept_ms,
+        "How long acked, cancelled and purged jobs are kept after they settled; `0` is forever.",
+    )
+    keep_dead_ms: int = _variable(
+        "HARN_KEEP_DEAD",
+        90 * 86_400_000,
+        _kept_ms,
+        "How long dead jobs are kept after they died; `0` is forever.",
     )
 
     @classmethod

@@ -16,6 +16,7 @@ running_job.py       RunningJob: a claimed job, its handler and its settlement
 consumer_lease.py    a consumer is alive or it is not: its lease, and the claims of dead ones
 consumers.py         consumers: who works on the queues
 claim_renewal.py     renews the claims of running jobs on a thread of its own
+job_retention.py     settled jobs are trimmed by the consumers of their queue
 failures.py          what is kept of a failed attempt, and its log line
 records.py           jobs, receipts, summaries
 job_state.py         JobState: a job as an application sees it

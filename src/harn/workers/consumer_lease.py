@@ -28,6 +28,7 @@ from harn.storage.leases import (
 )
 from harn.storage.queue import end_claims_of
 from harn.workers.claim_renewal import ClaimRenewal
+from harn.workers.job_retention import JobRetention
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -132,6 +133,7 @@ class LivingConsumers:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._by_id: dict[str, LivingConsumer] = {}
+        self._retention = runtime.service(JobRetention)
         self._store = runtime.service(LeaseStore).store
         self._heartbeat = runtime.service(Heartbeat)
         self._look = self._heartbeat.beat("dead consumers", self._store, self._end_dead_ones)
@@ -146,13 +148,18 @@ class LivingConsumers:
         try:
             await living.serve(serving)
         except BaseException:
-            await self.leave(living, serving)
+            await self._end(living, serving)
             raise
         self._look.wake()
+        self._retention.serve(serving.queue)
         return living
 
     async def leave(self, living: LivingConsumer, serving: Serving) -> None:
         """Serve a queue no more; a consumer that serves none is not listed any longer."""
+        self._retention.leave(serving.queue)
+        await self._end(living, serving)
+
+    async def _end(self, living: LivingConsumer, serving: Serving) -> None:
         living.leave(serving)
         if living.is_idle and self._by_id.get(living.consumer_id) is living:
             del self._by_id[living.consumer_id]

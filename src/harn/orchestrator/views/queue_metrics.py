@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from itertools import accumulate
 
 from harn.orchestrator.views.queue_views import (
@@ -16,13 +15,7 @@ from harn.orchestrator.views.queue_views import (
 )
 from harn.runtime import Runtime
 from harn.storage.leases import LeaseStore, list_consumers
-from harn.storage.queue import (
-    AGE_BOUNDS,
-    HANDLER_BOUNDS,
-    QueueCounts,
-    ShareCounts,
-    shown_key,
-)
+from harn.storage.queue import Histogram, QueueCounts, ShareCounts, shown_key
 from harn.telemetry.metrics import HistogramSample, Sample
 from harn.workers import SchedulerPolicy
 
@@ -73,17 +66,14 @@ def _job_samples(counts: QueueCounts) -> list[Sample | HistogramSample]:
         Sample("harn_worker_queue_paused_seconds", paused, (queue,)),
         Sample("harn_worker_dead_letters_total", dead, (queue,)),
         *(Sample("harn_worker_jobs_total", n, (queue, how)) for how, n in outcomes.items()),
-        _histogram("harn_worker_queue_claim_age_seconds", queue, AGE_BOUNDS, counts.ages),
-        _histogram("harn_worker_handler_seconds", queue, HANDLER_BOUNDS, counts.handled),
+        _histogram("harn_worker_queue_claim_age_seconds", queue, counts.ages),
+        _histogram("harn_worker_handler_seconds", queue, counts.handled),
     ]
 
 
-def _histogram(
-    name: str, queue: str, bounds: Sequence[float], stored: Sequence[int]
-) -> HistogramSample:
-    *by_bound, total_ms = stored
-    buckets = zip((*bounds, float("inf")), accumulate(by_bound), strict=True)
-    return HistogramSample(name, tuple(buckets), total_ms / 1000, (queue,))
+def _histogram(name: str, queue: str, times: Histogram) -> HistogramSample:
+    buckets = zip((*times.bounds, float("inf")), accumulate(times.counts), strict=True)
+    return HistogramSample(name, tuple(buckets), times.total_ms / 1000, (queue,))
 
 
 def _share_samples(

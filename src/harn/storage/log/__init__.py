@@ -11,7 +11,7 @@ from __future__ import annotations
 from harn.storage.log.events import PAGE, append, head, list_topics, raise_head, read
 from harn.storage.log.export import Importer, export
 from harn.storage.log.rebuild import Difference, compare, rebuild
-from harn.storage.log.trim import first_since_oldest, first_where, trim
+from harn.storage.log.trim import first_since_oldest, first_where, oldest_kept, trim
 
 __all__ = [
     "PAGE",
@@ -24,6 +24,7 @@ __all__ = [
     "first_where",
     "head",
     "list_topics",
+    "oldest_kept",
     "raise_head",
     "read",
     "rebuild",

@@ -37,7 +37,7 @@ REMEMBERED = {"queue_triggers"}
 TOTALS = {
     "queues": {
         *("acked", "purged", "dead", "cancelled", "responses", "promotions", "ages"),
-        *("expired", "retried", "handled"),
+        *("expired", "retried", "handled", "trimmed"),
         *("round", "last_key", "promoted"),
     },
     "shares": {"turn", "round", "credit"},
@@ -50,37 +50,40 @@ def trim(
     *,
     keep: int | None = None,
     before_ms: int | None = None,
+    below: int | None = None,
+    at_most: int = AT_MOST,
     force: bool = False,
     dedupe_ms: int = DAY_MS,
     indexes: Sequence[Index] | None = None,
 ) -> Operation[int]:
-    """Remove records of *topic* beyond the newest *keep* or older than *before_ms*.
+    """Remove records of *topic* beyond the newest *keep*, older than *before_ms*, or *below* one.
 
     What the indexes kept of them goes too. A settled job whose dedupe key still counts, for
-    *dedupe_ms*, stays. Returns how many went; call again until it is 0.
+    *dedupe_ms*, stays. Returns how many went, *at_most* so many; call again until it is 0.
     """
     concerned = [each for each in (INDEXES if indexes is None else indexes) if each.wants(topic)]
     rows = yield ask("topic_head", topic=topic)
     first = yield ask("first_offset", topic=topic)
     if not rows or not first:
         return 0
-    below = yield from _asked_for(topic, int(rows[0][0]), keep, before_ms)
-    below = min(below, int(first[0][0]) + AT_MOST)
+    head, most = int(rows[0][0]), int(first[0][0]) + at_most
+    until = max(below or 0, 0 if keep is None else head - keep + 1)
+    if before_ms is not None:
+        until = max(until, (yield from _first_since(topic, before_ms, most)) or head + 1)
+    until = min(until, most)
     if not force:
-        below = yield from _allowed(topic, below, concerned, dedupe_ms)
-    gone = yield ask("trim_events", topic=topic, below=below, at_most=AT_MOST)
+        until = yield from _allowed(topic, until, concerned, dedupe_ms)
+    gone = yield ask("trim_events", topic=topic, below=until, at_most=at_most)
     if gone:
         for index in concerned:
-            yield from index.forget(topic, below)
+            yield from index.forget(topic, until)
     return len(gone)
 
 
-def _asked_for(topic: str, head: int, keep: int | None, before_ms: int | None) -> Operation[int]:
-    below = 0 if keep is None else head - keep + 1
-    if before_ms is not None:
-        young = yield ask("first_offset_since", topic=topic, since=before_ms)
-        below = max(below, int(young[0][0]) if young else head + 1)
-    return below
+def _first_since(topic: str, since: int, below: int) -> Operation[int | None]:
+    """Return the first offset of *topic* that is not older than a time, if it is *below* one."""
+    first = yield ask("first_offset_since", topic=topic, since=since, below=below)
+    return int(first[0][0]) if first else None
 
 
 def _allowed(topic: str, below: int, indexes: Sequence[Index], dedupe_ms: int) -> Operation[int]:
@@ -94,13 +97,12 @@ def _allowed(topic: str, below: int, indexes: Sequence[Index], dedupe_ms: int) -
     return below
 
 
-def first_since_oldest(topic: str, other: str) -> Operation[int | None]:
-    """Return the first offset of *topic* that is not older than the oldest record of *other*."""
+def first_since_oldest(topic: str, other: str, below: int) -> Operation[int | None]:
+    """Return the first offset of *topic*, *below* one, that is as new as the oldest of *other*."""
     oldest = yield ask("read_events", topic=other, after=0, limit=1, budget=1)
     if not oldest:
         return None
-    first = yield ask("first_offset_since", topic=topic, since=oldest[0][4])
-    return int(first[0][0]) if first else None
+    return (yield from _first_since(topic, oldest[0][4], below))
 
 
 def first_where(topic: str, is_needed: Callable[[dict[str, Any]], bool]) -> Operation[int | None]:

@@ -12,12 +12,13 @@ job_index.py       the queue's tables; job_fold.py, the same tables from the log
 job_views.py       what can be seen of a queue
 job_states.py      jobs as an application sees them: by id, or a page of them
 notes.py           records that an operation gathers
+retention.py       settled jobs go when their time is over, and their totals stay
 dead_jobs.py       what goes to the dead letters when a job has no attempt left
 """
 
 from __future__ import annotations
 
-from harn.storage.queue import job_control, job_states
+from harn.storage.queue import job_control, job_states, retention
 from harn.storage.queue.claim import (
     Claimed,
     Claiming,
@@ -29,10 +30,6 @@ from harn.storage.queue.claim import (
 )
 from harn.storage.queue.job_fold import (
     JobIndex,
-)
-from harn.storage.queue.job_index import (
-    AGE_BOUNDS,
-    HANDLER_BOUNDS,
 )
 from harn.storage.queue.job_records import (
     DIMENSIONS,
@@ -52,6 +49,7 @@ from harn.storage.queue.job_records import (
     shown_key,
 )
 from harn.storage.queue.job_views import (
+    Histogram,
     JobView,
     QueueCounts,
     ShareCounts,
@@ -67,9 +65,7 @@ from harn.storage.queue.job_views import (
 from harn.storage.queue.settle import end_claims_of, purge_jobs
 
 __all__ = [
-    "AGE_BOUNDS",
     "DIMENSIONS",
-    "HANDLER_BOUNDS",
     "PRIORITIES",
     "STATES",
     "Board",
@@ -79,6 +75,7 @@ __all__ = [
     "ClaimedJob",
     "Claiming",
     "Dimension",
+    "Histogram",
     "JobDraft",
     "JobIndex",
     "JobView",
@@ -102,6 +99,7 @@ __all__ = [
     "look_at_job",
     "purge_jobs",
     "queue_names",
+    "retention",
     "settle_claims",
     "shown_key",
     "waiting_functions",

@@ -45,7 +45,7 @@ from harn.storage.queue.parking import (
     fold_parked,
     fold_unparked,
 )
-from harn.storage.queue.pauses import read_pauses
+from harn.storage.queue.retention import fold_trimmed, forget_jobs
 from harn.topics import WORKER_QUEUES, queue_topics
 
 
@@ -59,7 +59,7 @@ class JobIndex:
             (
                 *("queue_id", "name", "dimension", "cap", "round", "last_key", "promoted"),
                 *("promotions", "alarm", "acked", "purged", "dead", "responses", "ages"),
-                *("cancelled", "paused", "expired", "retried", "handled"),
+                *("cancelled", "paused", "expired", "retried", "handled", "trimmed"),
             ),
             *("dump_queues", "clear_queues", "restore_queues"),
         ),
@@ -124,6 +124,7 @@ class JobIndex:
             "jobs_parked": _fold_parked,
             "jobs_unparked": _fold_unparked,
             "tickets_bound": _fold_tickets,
+            "jobs_trimmed": fold_trimmed,
         }
         if not isinstance(queue, str) or event.kind not in folds:
             return
@@ -138,19 +139,20 @@ class JobIndex:
     def held(self, topic: str, below: int, dedupe_ms: int) -> Operation[int | None]:
         """Return the oldest offset of *topic* that is needed: by a job that is not settled or
         whose dedupe key counts, and, of claims and responses, by one whose record is still there.
-        Claims are also needed from the first pause on that has not ended.
+        Claims are also needed from the first pause on that has not ended, and from the last
+        record of what was trimmed.
         """
         queue = yield from _queue_of(topic)
         if queue is None:
             return None
         jobs = queue_topics(queue).jobs
         if topic != jobs:
-            needed = [(yield from first_since_oldest(topic, jobs))]
+            needed = [(yield from first_since_oldest(topic, jobs, below))]
             if topic == queue_topics(queue).claims:
-                needed.append((yield from _first_of_pauses(queue, topic)))
+                needed += yield from _needed_claims(queue, topic, below)
             return min((each for each in needed if each is not None), default=None)
         [(queue_id, now, *_)] = yield ask("open_queue", queue=queue)
-        unsettled = yield ask("oldest_unsettled", queue_id=queue_id)
+        unsettled = yield ask("oldest_unsettled", queue_id=queue_id, below=below)
         deduping = yield ask(
             "oldest_deduping", queue_id=queue_id, below=below, since=now - dedupe_ms
         )
@@ -162,19 +164,19 @@ class JobIndex:
         if queue is None or topic != queue_topics(queue).jobs:
             return
         [(queue_id, *_)] = yield ask("open_queue", queue=queue)
-        yield ask("forget_dedupe", queue_id=queue_id, below=below)
-        yield ask("forget_tickets", queue_id=queue_id, below=below)
-        yield ask("forget_jobs", queue_id=queue_id, below=below)
+        yield from forget_jobs(queue, queue_id, below)
 
 
-def _first_of_pauses(queue: str, topic: str) -> Operation[int | None]:
-    """Return the first offset of the claims since the oldest pause that has not ended."""
+def _needed_claims(queue: str, topic: str, below: int) -> Operation[list[int]]:
+    """Return the first offset since the oldest pause that lasts, and that of the kept totals."""
     [row] = yield ask("open_queue", queue=queue)
-    since = read_pauses(row[12]).since
-    if since is None:
-        return None
-    found = yield ask("first_offset_since", topic=topic, since=since)
-    return int(found[0][0]) if found else None
+    state = QueueState(queue, *row)
+    needed = [state.trimmed] if state.trimmed else []
+    since = state.pauses.since
+    if since is not None:
+        found = yield ask("first_offset_since", topic=topic, since=since, below=below)
+        needed += [int(id) for (id,) in found]
+    return needed
 
 
 def _queue_of(topic: str) -> Operation[str | None]:

@@ -104,6 +104,8 @@ class QueueState(msgspec.Struct):
     """What is paused, as it is stored; `pauses` reads it."""
     handled: str = ""
     """The histogram of how long handlers worked, as it is stored."""
+    trimmed: int = 0
+    """The newest record of the claims that tells the totals of jobs that were trimmed."""
     outbox: bool | None = None
     """Whether jobs wait in the outbox; None where the engine has none."""
     is_new: bool = False

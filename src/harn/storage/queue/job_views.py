@@ -17,6 +17,14 @@ COUNTED = 10_000
 """Jobs counted ahead of another one before "at least" has to do."""
 
 
+class Histogram(msgspec.Struct, frozen=True):
+    """Times by upper bound, in seconds: the count of each bound and beyond, and their sum."""
+
+    bounds: tuple[float, ...]
+    counts: list[int]
+    total_ms: int
+
+
 class QueueCounts(msgspec.Struct, frozen=True):
     """How much of everything a queue holds, and its scheduler's own state."""
 
@@ -41,9 +49,10 @@ class QueueCounts(msgspec.Struct, frozen=True):
     last_key: str
     promotions: int
     deferrals: int
-    ages: list[int]
-    handled: list[int]
-    """How long handlers worked, as a histogram."""
+    ages: Histogram
+    """How long jobs had waited when they were claimed."""
+    handled: Histogram
+    """How long handlers worked."""
     expired: int
     """Attempts that ended because their claim expired."""
     retried: int
@@ -120,7 +129,7 @@ def count_queue(queue: str) -> Operation[QueueCounts | None]:
     if not rows:
         return None
     (queue_id, now, dimension, cap, policy, round, last_key, _, alarm, ages, *more) = rows[0]
-    deferrals, promotions, paused, handled, acked, purged, dead, responses, *more = more
+    deferrals, promotions, paused, handled, _, acked, purged, dead, responses, *more = more
     other, policy_at, selected, deferred, gone, expired, retried = more
     [(ready, scheduled, in_flight, parked)] = yield ask("queue_totals", queue_id=queue_id)
     [oldest] = yield ask("oldest_ready", queue_id=queue_id)
@@ -146,8 +155,8 @@ def count_queue(queue: str) -> Operation[QueueCounts | None]:
         last_key=last_key,
         promotions=promotions,
         deferrals=deferrals,
-        ages=read_times(ages, AGE_BOUNDS),
-        handled=read_times(handled, HANDLER_BOUNDS),
+        ages=_histogram(ages, AGE_BOUNDS),
+        handled=_histogram(handled, HANDLER_BOUNDS),
         expired=expired,
         retried=retried,
         dropped_selected=selected,
@@ -155,6 +164,11 @@ def count_queue(queue: str) -> Operation[QueueCounts | None]:
         is_due=alarm is not None and alarm <= now,
         pauses=read_pauses(paused),
     )
+
+
+def _histogram(stored: str, bounds: tuple[float, ...]) -> Histogram:
+    *counts, total_ms = read_times(stored, bounds)
+    return Histogram(bounds, counts, total_ms)
 
 
 def in_flight_by_lease(queue: str) -> Operation[dict[str, int]]:

@@ -1,12 +1,12 @@
 -- name: open_queue
 -- Read a queue's row, the time, and whether jobs wait in the outbox; the row stays locked until the commit.
-SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled,
+SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled, trimmed,
     EXISTS (SELECT 1 FROM outbox WHERE queue = :queue)
 FROM queues WHERE name = :queue FOR UPDATE;
 
 -- name: queue_row
 -- Read a queue's row for display, and the time.
-SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled,
+SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled, trimmed,
     acked, purged, dead, responses, other_policy, policy_at, dropped_selected, dropped_deferred, cancelled,
     expired, retried
 FROM queues WHERE name = :queue;
@@ -277,11 +277,11 @@ WHERE jobs.queue_id = v.queue_id AND jobs.id = v.id;
 -- name: restore_queues
 -- Fill the index of queues.
 INSERT INTO queues (queue_id, name, dimension, cap, round, last_key, promoted, promotions, alarm, acked, purged, dead, responses, ages,
-    cancelled, paused, expired, retried, handled)
+    cancelled, paused, expired, retried, handled, trimmed)
 SELECT * FROM unnest(:queue_id::bigint[], :name::text[], :dimension::text[], :cap::bigint[], :round::bigint[], :last_key::text[],
     :promoted::bigint[], :promotions::bigint[], :alarm::bigint[], :acked::bigint[], :purged::bigint[], :dead::bigint[],
     :responses::bigint[], :ages::text[], :cancelled::bigint[], :paused::text[],
-    :expired::bigint[], :retried::bigint[], :handled::text[]);
+    :expired::bigint[], :retried::bigint[], :handled::text[], :trimmed::bigint[]);
 
 -- name: restore_shares
 -- Fill the index of shares.

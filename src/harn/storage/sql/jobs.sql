@@ -183,8 +183,12 @@ ORDER BY id LIMIT :limit;
 SELECT max(id) FROM jobs WHERE queue_id = :queue_id;
 
 -- name: oldest_unsettled
--- Tell the oldest job that is not settled, and when it was enqueued.
-SELECT id, enqueued_at FROM jobs WHERE queue_id = :queue_id AND state < 4 ORDER BY id LIMIT 1;
+-- Tell the oldest job below an id that is not settled.
+SELECT id FROM jobs WHERE queue_id = :queue_id AND state < 4 AND id < :below ORDER BY id LIMIT 1;
+
+-- name: oldest_jobs
+-- List the oldest jobs of a queue, with when they were settled.
+SELECT id, state, settled_at FROM jobs WHERE queue_id = :queue_id ORDER BY id LIMIT :limit;
 
 -- name: oldest_deduping
 -- Find the oldest job below an id that holds a dedupe key and is not settled, or was settled after a time.
@@ -199,6 +203,21 @@ AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.queue_id = job_dedupe.queue_id AND 
 -- name: forget_jobs
 -- Remove settled jobs below an id.
 DELETE FROM jobs WHERE queue_id = :queue_id AND id < :below AND state >= 4;
+
+-- name: queue_totals_kept
+-- Read what a queue has counted, and the time.
+SELECT acked, purged, dead, cancelled, responses, expired, retried, promotions, ages, handled, :now FROM queues
+WHERE queue_id = :queue_id;
+
+-- name: set_totals
+-- Write what a queue has counted, as of the record at an offset of its claims.
+UPDATE queues SET acked = :acked, purged = :purged, dead = :dead, cancelled = :cancelled, responses = :responses,
+    expired = :expired, retried = :retried, promotions = :promotions, trimmed = :trimmed
+WHERE queue_id = :queue_id;
+
+-- name: note_trimmed
+-- Note where a queue's claims tell what it had counted when its jobs were trimmed.
+UPDATE queues SET trimmed = :trimmed WHERE queue_id = :queue_id;
 
 -- name: queue_totals
 -- Sum a queue's shares.
@@ -257,7 +276,7 @@ DELETE FROM queue_triggers;
 SELECT queue_id, name, dimension, cap, round, last_key, promoted, promotions,
     coalesce((SELECT 0 FROM jobs j WHERE j.queue_id = queues.queue_id AND j.state = 1 LIMIT 1),
         (SELECT 0 FROM jobs j WHERE j.queue_id = queues.queue_id AND j.state IN (2, 3) LIMIT 1)),
-    acked, purged, dead, responses, ages, cancelled, paused, expired, retried, handled
+    acked, purged, dead, responses, ages, cancelled, paused, expired, retried, handled, trimmed
 FROM queues ORDER BY name;
 
 -- name: dump_shares

@@ -39,9 +39,9 @@ SELECT e.id FROM topics t JOIN events e ON e.topic_id = t.topic_id
 WHERE t.name = :topic ORDER BY e.id LIMIT 1;
 
 -- name: first_offset_since
--- Tell the oldest offset that is not older than a time.
+-- Tell the oldest offset, below one, that is not older than a time.
 SELECT e.id FROM topics t JOIN events e ON e.topic_id = t.topic_id
-WHERE t.name = :topic AND e.occurred_at_ms >= :since ORDER BY e.id LIMIT 1;
+WHERE t.name = :topic AND e.id < :below AND e.occurred_at_ms >= :since ORDER BY e.id LIMIT 1;
 
 -- name: trim_events
 -- Delete a topic's records below an offset, at most a number at a time.

@@ -102,3 +102,4 @@ CREATE INDEX jobs_by_tenant ON jobs (queue_id, tenant_id, state, id) WHERE tenan
 ALTER TABLE queues ADD COLUMN expired bigint NOT NULL DEFAULT 0;
 ALTER TABLE queues ADD COLUMN retried bigint NOT NULL DEFAULT 0;
 ALTER TABLE queues ADD COLUMN handled text COLLATE "C" NOT NULL DEFAULT '';
+ALTER TABLE queues ADD COLUMN trimmed bigint NOT NULL DEFAULT 0;

@@ -209,13 +209,13 @@ class TriggerIndex:
         elif topic == topics.CRON_STATE:
             oldest = yield from _newest_instants()
         else:
-            oldest = yield from self._held_beside(topic)
+            oldest = yield from self._held_beside(topic, below)
         return None if oldest is None else int(oldest)
 
-    def _held_beside(self, topic: str) -> Operation[int | None]:
+    def _held_beside(self, topic: str, below: int) -> Operation[int | None]:
         if topic == topics.TRIGGER_OWNERS:
             return (yield from _oldest_owner())
-        held = [(yield from first_since_oldest(topic, topics.TRIGGER_ENVELOPES))]
+        held = [(yield from first_since_oldest(topic, topics.TRIGGER_ENVELOPES, below))]
         if topic == topics.TRIGGER_CLAIMS:
             [(now,)] = yield ask("now")
             held.append((yield from first_where(topic, lambda it: it.get("until_ms", 0) > now)))

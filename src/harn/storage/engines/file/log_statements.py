@@ -137,8 +137,10 @@ class LogStatements:
     def _first_offset(self, topic: str) -> Rows:
         return [(row[0],) for _, row in self._page(topic, 0, 1, 1)]
 
-    def _first_offset_since(self, topic: str, since: int) -> Rows:
+    def _first_offset_since(self, topic: str, since: int, below: int) -> Rows:
         for line in self.lines(topic, 0):
+            if isinstance(line, Line) and line.id >= below:
+                break
             if isinstance(line, Line) and line.at >= since:
                 return [(line.id,)]
         return []

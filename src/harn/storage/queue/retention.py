@@ -1,0 +1,129 @@
+"""Removing settled jobs when their time is over, and what is remembered of those that went.
+
+The topic of the jobs is trimmed from its oldest record on, some at a time, up to the first job that
+is not settled or whose time is not over; then the claims and responses that no job needs any more.
+Each trim of the jobs leaves a record among the claims, `jobs_trimmed`, with the queue's totals: a
+fold of what is left counts on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from harn.storage.contract import Draft, Event
+from harn.storage.log import append, oldest_kept, trim
+from harn.storage.operations import Operation, ask
+from harn.storage.queue.job_index import QueueState
+from harn.storage.queue.job_records import DEAD, SETTLED_STATES
+from harn.storage.queue.notes import queue_headers
+from harn.topics import queue_topics
+
+LARGE = 10_000
+"""Jobs of a topic above which an engine that rewrites it whole waits for a quarter to go."""
+TOTALS = ("acked", "purged", "dead", "cancelled", "responses", "expired", "retried", "promotions")
+
+
+class Keeping(msgspec.Struct, frozen=True):
+    """How long settled jobs are kept, in milliseconds; 0 is forever."""
+
+    settled_ms: int
+    dead_ms: int
+
+    @property
+    def shortest(self) -> int:
+        """The shorter of the two; 0 if everything is kept."""
+        return min((each for each in (self.settled_ms, self.dead_ms) if each), default=0)
+
+    def is_over(self, state: int, settled_at: int | None, now: int) -> bool:
+        """Tell whether the time of a job is over."""
+        if state not in SETTLED_STATES or settled_at is None:
+            return False
+        kept_ms = self.dead_ms if state == DEAD else self.settled_ms
+        return kept_ms > 0 and settled_at + kept_ms <= now
+
+
+def settled_prefix(rows: Iterable[tuple[Any, ...]], now: int, keeping: Keeping) -> list[int]:
+    """Return the oldest jobs whose time is over, up to the first that is needed.
+
+    *rows* are (id, state, settled at), the oldest first.
+    """
+    found: list[int] = []
+    for id, state, settled_at in rows:
+        if not keeping.is_over(state, settled_at, now):
+            break
+        found.append(id)
+    return found
+
+
+def trim_settled(
+    queue: str, keeping: Keeping, at_most: int, dedupe_ms: int, *, rewrites: bool = False
+) -> Operation[int]:
+    """Remove the oldest jobs of *queue* whose time is over, *at_most* so many; return how many.
+
+    With *rewrites* a large topic is left alone until a quarter of it can go: removing from it
+    costs as much as writing what stays.
+    """
+    rows = yield ask("queue_row", queue=queue)
+    if not rows:
+        return 0
+    queue_id, now = rows[0][:2]
+    oldest = yield ask("oldest_jobs", queue_id=queue_id, limit=at_most)
+    over = settled_prefix(oldest, now, keeping)
+    if not over:
+        return 0
+    if rewrites:
+        [(newest,)] = yield ask("newest_job", queue_id=queue_id)
+        kept = newest - over[0] + 1
+        if kept > LARGE and len(over) * 4 < kept:
+            return 0
+    jobs, below = queue_topics(queue).jobs, over[-1] + 1
+    gone = yield from trim(jobs, below=below, at_most=at_most, dedupe_ms=dedupe_ms)
+    if not gone and (yield from oldest_kept(jobs)) >= below:  # a forced trim took their records
+        yield from forget_jobs(queue, queue_id, below)
+        gone = len(over)
+    return gone
+
+
+def trim_history(topic: str, keeping: Keeping, at_most: int) -> Operation[int]:
+    """Remove old records of a queue's claims or responses that no job needs; return how many."""
+    [(now,)] = yield ask("now")
+    return (yield from trim(topic, before_ms=now - keeping.shortest, at_most=at_most))
+
+
+def forget_jobs(queue: str, queue_id: int, below: int) -> Operation[None]:
+    """Remove the rows of settled jobs below an offset, and note the totals that they are in."""
+    yield from _forget(queue_id, below)
+    [row] = yield ask("queue_totals_kept", queue_id=queue_id)
+    *totals, ages, handled, now = row
+    record = {
+        "below": below,
+        "trimmed_at_ms": now,
+        "totals": dict(zip(TOTALS, totals, strict=True)),
+        "ages": ages,
+        "handled": handled,
+    }
+    topic, headers = queue_topics(queue).claims, queue_headers(queue)
+    [(at, _)] = yield from append(
+        [Draft(topic, "jobs_trimmed", msgspec.json.encode(record), headers)]
+    )
+    yield ask("note_trimmed", queue_id=queue_id, trimmed=at)
+
+
+def fold_trimmed(state: QueueState, event: Event) -> Operation[None]:
+    """Forget the jobs that were trimmed, and count on from the totals that were noted."""
+    record = event.payload
+    yield from _forget(state.queue_id, int(record["below"]))
+    totals = {name: int(record["totals"][name]) for name in TOTALS}
+    yield ask("set_totals", queue_id=state.queue_id, trimmed=event.id, **totals)
+    state.promotions = totals["promotions"]
+    state.ages, state.handled = str(record["ages"]), str(record["handled"])
+    state.is_changed = True
+
+
+def _forget(queue_id: int, below: int) -> Operation[None]:
+    yield ask("forget_dedupe", queue_id=queue_id, below=below)
+    yield ask("forget_tickets", queue_id=queue_id, below=below)
+    yield ask("forget_jobs", queue_id=queue_id, below=below)
