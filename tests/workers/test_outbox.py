@@ -25,6 +25,7 @@ from harn import (
     durable,
     worker_queue,
 )
+from harn.orchestrator import known_job
 from harn.storage import Store
 from harn.storage.log.rebuild import compare, rebuild
 from harn.storage.queue import JobIndex
@@ -97,6 +98,17 @@ async def test_a_job_is_there_with_the_commit_and_not_before(caller: Caller) -> 
     claim = await queue.claim_next("worker")
     assert claim is not None and claim.job.payload == {"pr": 1984}
     assert (state := await queue.job(ticket)) is not None and state.id == claim.job.id
+
+
+async def test_an_operator_finds_a_job_by_its_ticket(caller: Caller) -> None:
+    queue, connection = worker_queue("reviews"), await caller.connect(autocommit=True)
+    ticket = await caller.enqueue(connection, "reviews", "'1'")
+    claim = await queue.claim_next("worker")
+    assert claim is not None
+
+    found = await known_job(queue, ticket)
+
+    assert found.id == claim.job.id
 
 
 async def test_a_rolled_back_job_never_was(caller: Caller) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from harn.errors import HarnError, did_you_mean
+from harn.errors import HarnError, InvalidOption, did_you_mean
 from harn.orchestrator.verb_options import Options, Tell
 from harn.runtime import Runtime
 from harn.storage import Store
@@ -93,11 +93,13 @@ async def known_queue(runtime: Runtime, name: str) -> WorkerQueue:
 
 
 async def known_job(queue: WorkerQueue, id: int | str) -> JobState:
-    """Return a job of *queue*, by its id as it was typed; `NotFound` if there is none."""
+    """Return a job of *queue*, by its id or ticket as typed; `NotFound` if there is none."""
     if isinstance(id, str) and id.isascii() and id.isdecimal() and len(id) <= LONGEST_NUMBER:
         id = int(id)
-    # Text that is no number cannot be a job's id.
-    job = await queue.job(id) if isinstance(id, int) else None
+    try:
+        job = await queue.job(id)
+    except InvalidOption:  # text that is neither an id nor a ticket
+        job = None
     if job is None:
         raise NotFound(
             f"queue {queue.name!r} has no job {id}: it was never enqueued there, or it was "
