@@ -174,10 +174,12 @@ def test_sigterm_lets_a_job_finish_and_exits_with_0(place: Path, processes: str)
         submit(place, "q", wait)
         [busy] = map(int, until(lambda: ledger(place)))
 
-        # A service manager signals every process: for a child that is no second signal.
-        for pid in {worker.process.pid, busy}:
-            os.kill(pid, signal.SIGTERM)
-        says(worker, "stopping")
+        worker.signal(signal.SIGTERM)
+        while says(worker, "stopping")["pid"] != busy:
+            pass
+        if busy != worker.process.pid:
+            # A service manager signals every process: for a child that is no second signal.
+            os.kill(busy, signal.SIGTERM)
         (place / "go").touch()
         ended = worker.ends()
 
