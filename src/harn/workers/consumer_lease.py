@@ -64,6 +64,8 @@ class LivingConsumer:
         self._heartbeat = runtime.service(Heartbeat)
         self._serving: list[Serving] = []
         self._every = runtime.settings.lease_renew_ms / 1000
+        self._due = 0.0
+        """When the lease is to be renewed, by the heartbeat's clock."""
         self._beat = self._heartbeat.beat(f"consumer {consumer_id!r}", self._store, self._renew)
         self._claims = runtime.service(ClaimRenewal)
 
@@ -75,7 +77,9 @@ class LivingConsumer:
     async def serve(self, serving: Serving) -> None:
         """Serve another queue too, under a lease that is renewed from now on."""
         self._serving.append(serving)
+        asked = self._heartbeat.clock.monotonic()
         await self._store.run(self._keeping(), durability="normal")
+        self._due = asked + self._every
         self._beat.wake()
 
     def leave(self, serving: Serving) -> None:
@@ -104,12 +108,15 @@ class LivingConsumer:
     async def _renew(self) -> float | None:
         """Renew the lease; called on the heartbeat's thread."""
         now = self._heartbeat.clock.monotonic()
+        if now < self._due:
+            return self._due
         by = now + PATIENCE
         try:
             is_alive = await self._beat.run(self._keeping(), by=by, durability="normal")
             if is_alive:
                 await self._claims.lose_cancelled(by)
-                return now + self._every
+                self._due = now + self._every
+                return self._due
         except HarnError as error:
             logger.warning("consumer %r could not renew its lease: %s", self.consumer_id, error)
             return now + self._every / RETRIES
