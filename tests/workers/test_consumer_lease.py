@@ -67,6 +67,11 @@ async def line(process: subprocess.Popen[str]) -> str:
     return (await asyncio.to_thread(process.stdout.readline)).strip()
 
 
+async def has_renewed_twice() -> bool:
+    [only] = await consumers()
+    return only.seen_at_ms - only.started_at_ms >= 800
+
+
 async def renew_for(runtime: Runtime) -> None:
     """Write the row of the one consumer that is listed."""
     store = runtime.service(LeaseStore).store
@@ -77,6 +82,9 @@ async def renew_for(runtime: Runtime) -> None:
 
 async def stop_outside_transactions(process: subprocess.Popen[str], queue: Any) -> None:
     """Stop *process* at a moment when it holds no lock of the store: others could not go on."""
+    async with asyncio.timeout(60):
+        while not await has_renewed_twice():  # what it does at its start is over
+            await asyncio.sleep(0.05)
     for _ in range(20):
         process.send_signal(signal.SIGSTOP)
         try:
