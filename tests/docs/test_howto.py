@@ -67,12 +67,14 @@ def test_moving_from_sqlite_to_postgres_keeps_jobs_and_their_ids(
 
 def test_what_to_do_when_a_queue_is_stuck_can_be_typed_as_it_stands(tmp_path: Path) -> None:
     async def fill() -> None:
-        await worker_queue("triage").enqueue_many(
-            range(17),
-        )
-        claim = await worker_queue("triage").claim_next("worker")
-        assert claim is not None
-        await claim.fail("it broke")
+        queue = worker_queue("triage")
+        await queue.enqueue_many(range(17))
+        dead = await queue.enqueue("dead", priority="high", max_attempts=1)
+        assert dead.job_id == 18
+        for claim in await queue.claim_many("worker", 2):
+            await claim.fail("it broke")
+        await queue.pause()
+        await queue.pause(tenant_id="acme")
 
     harn.run(fill, state_dir=tmp_path / ".harn")
     (tmp_path / "harn.toml").write_text("")
