@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -53,23 +53,30 @@ def ask(url: str, method: str = "GET", **query: str) -> Any:
         return json.load(answer)
 
 
+def is_up(url: str) -> bool:
+    try:
+        with urlopen(f"{url}/docs", None, 5):
+            return True
+    except URLError:
+        return False
+
+
 async def until_up(url: str) -> None:
     async with asyncio.timeout(60):
-        while True:
-            try:
-                await asyncio.to_thread(urlopen, f"{url}/docs", None, 5)
-                return
-            except URLError:
-                await asyncio.sleep(0.1)
+        while not await asyncio.to_thread(is_up, url):
+            await asyncio.sleep(0.1)
+
+
+async def living_workers() -> list[int]:
+    listed = {each.pid for each in await consumers("reviews") if each.alive}
+    return sorted(pid for pid in listed if Path(f"/proc/{pid}/status").exists())
 
 
 async def workers_at_work() -> list[int]:
     async with asyncio.timeout(60):
-        while True:
-            pids = [each.pid for each in await consumers("reviews") if each.alive]
-            if len(set(pids)) >= 2:
-                return sorted(set(pids))
+        while len(await living_workers()) < 2:
             await asyncio.sleep(0.1)
+    return await living_workers()
 
 
 @pytest.mark.timeout(240)
@@ -108,7 +115,8 @@ async def test_every_review_arrives_although_workers_are_killed(
                 for n in range(REVIEWS)
             ]
             for _ in range(KILLS):
-                os.kill((await workers_at_work())[0], signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it is replaced before its lease expires
+                    os.kill((await workers_at_work())[0], signal.SIGKILL)
             answers = await asyncio.gather(*asked)
         states = await worker_queue("reviews").jobs(limit=1000)
         responses = await event_log_read("worker.reviews.responses")

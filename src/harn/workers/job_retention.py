@@ -106,7 +106,7 @@ class JobRetention:
             self._dedupe_ms,
             rewrites=self._rewrites,
         )
-        gone = await self._beat.run(settled, by=self._by(), durability="normal")
+        gone = (await self._beat.run(settled, by=self._by(), durability="normal")).count
         if not gone and queue not in self._behind:
             return False
         has_more = gone > 0

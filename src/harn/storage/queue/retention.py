@@ -58,9 +58,20 @@ def settled_prefix(rows: Iterable[tuple[Any, ...]], now: int, keeping: Keeping) 
     return found
 
 
+class TrimmedJobs(msgspec.Struct, frozen=True):
+    """How many jobs were removed; a look that removes none is not committed."""
+
+    count: int
+
+    @property
+    def changed_nothing(self) -> bool:
+        """Whether there was nothing to remove."""
+        return not self.count
+
+
 def trim_settled(
     queue: str, keeping: Keeping, at_most: int, dedupe_ms: int, *, rewrites: bool = False
-) -> Operation[int]:
+) -> Operation[TrimmedJobs]:
     """Remove the oldest jobs of *queue* whose time is over, *at_most* so many; return how many.
 
     With *rewrites* a large topic is left alone until a quarter of it can go: removing from it
@@ -68,23 +79,23 @@ def trim_settled(
     """
     rows = yield ask("queue_row", queue=queue)
     if not rows:
-        return 0
+        return TrimmedJobs(0)
     queue_id, now = rows[0][:2]
     oldest = yield ask("oldest_jobs", queue_id=queue_id, limit=at_most)
     over = settled_prefix(oldest, now, keeping)
     if not over:
-        return 0
+        return TrimmedJobs(0)
     if rewrites:
         [(newest,)] = yield ask("newest_job", queue_id=queue_id)
         kept = newest - over[0] + 1
         if kept > LARGE and len(over) * 4 < kept:
-            return 0
+            return TrimmedJobs(0)
     jobs, below = queue_topics(queue).jobs, over[-1] + 1
     gone = yield from trim(jobs, below=below, at_most=at_most, dedupe_ms=dedupe_ms)
     if not gone and (yield from oldest_kept(jobs)) >= below:  # a forced trim took their records
         yield from forget_jobs(queue, queue_id, below)
         gone = len(over)
-    return gone
+    return TrimmedJobs(gone)
 
 
 def trim_history(topic: str, keeping: Keeping, at_most: int) -> Operation[int]:
