@@ -56,7 +56,7 @@ MUTANTS = (
     ),
     Mutant(
         "release-keeps-the-attempt",
-        "storage/queue/job_index.py",
+        "storage/queue/job_changes.py",
         "    return Change(state, until, 0, max(0, job.attempts - 1), None, job.history)",
         "    return Change(state, until, 0, job.attempts, None, job.history)",
         ("workers/test_queue.py::test_release_gives_the_attempt_back",),
@@ -118,7 +118,7 @@ MUTANTS = (
     ),
     Mutant(
         "release-refunds-an-earlier-round",
-        "storage/queue/job_index.py",
+        "storage/queue/job_changes.py",
         "        if is_released and job.claim_round == self._state.round:",
         "        if is_released:",
         (
@@ -129,7 +129,7 @@ MUTANTS = (
     ),
     Mutant(
         "release-refunds-nothing",
-        "storage/queue/job_index.py",
+        "storage/queue/job_changes.py",
         "            self._refunds[job.key] += 1",
         "            self._refunds[job.key] += 0",
         ("workers/test_fairshare.py::test_D5_a_job_that_is_given_back_costs_its_key_no_credit",),

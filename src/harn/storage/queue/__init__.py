@@ -9,6 +9,9 @@ pauses.py          what of a queue is paused
 parking.py         a paused tenant's jobs leave the ready ones, and come back
 job_records.py     what travels between a queue and its callers
 job_index.py       the queue's tables; job_fold.py, the same tables from the log
+job_changes.py     what settling, failing or releasing makes of a job's row
+attempt_history.py what the row keeps of its attempts
+share_keys.py      the keys of the shares, when they change
 job_views.py       what can be seen of a queue
 job_states.py      jobs as an application sees them: by id, or a page of them
 notes.py           records that an operation gathers

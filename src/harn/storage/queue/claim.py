@@ -21,8 +21,6 @@ from harn.storage.queue.job_index import (
     QueueState,
     Shifts,
     ack_held,
-    change_cap,
-    change_keys,
     hold_jobs,
     look_by,
     open_queue,
@@ -49,6 +47,7 @@ from harn.storage.queue.settle import (
     settle_all,
     write_back,
 )
+from harn.storage.queue.share_keys import change_cap, change_keys
 from harn.topics import queue_topics
 
 _encode = msgspec.json.encode

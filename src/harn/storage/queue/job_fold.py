@@ -11,32 +11,30 @@ from harn.storage.contract import Event
 from harn.storage.indexes import Table
 from harn.storage.log import first_since_oldest
 from harn.storage.operations import Operation, ask
-from harn.storage.queue.job_index import (
+from harn.storage.queue.attempt_history import is_expiry, without_expiry
+from harn.storage.queue.job_changes import (
     Change,
     Changes,
+    buried,
+    cancelled,
+    failed,
+    purged,
+    released,
+    retried,
+)
+from harn.storage.queue.job_index import (
     JobRow,
     QueueState,
     Shifts,
     add_jobs,
     bind_tickets,
-    buried,
-    cancelled,
-    change_cap,
-    change_keys,
     dedupe_tenant,
-    failed,
     hold_jobs,
-    is_expiry,
     look_by,
     open_queue,
-    purged,
-    refresh_key,
-    released,
-    retried,
     save_queue,
     serve_shares,
     wake_jobs,
-    without_expiry,
 )
 from harn.storage.queue.job_records import CLAIMED, PARKED, PRIORITIES, READY, JobDraft, Share
 from harn.storage.queue.parking import (
@@ -46,6 +44,7 @@ from harn.storage.queue.parking import (
     fold_unparked,
 )
 from harn.storage.queue.retention import fold_trimmed, forget_jobs
+from harn.storage.queue.share_keys import change_cap, change_keys, refresh_key
 from harn.topics import WORKER_QUEUES, queue_topics
 
 

@@ -2,30 +2,26 @@
 
 Live operations (`claim.py`) decide, append the records, and apply these changes in the same
 transaction, many at a time. `job_fold.py` applies the same changes to records read back from the
-log, so that a rebuilt index is the index. Changes that only time brings (a claim lapses, a
-scheduled job comes due) have a record too, written by whoever noticed.
+log, so that a rebuilt index is the index. Changes that only time brings (a claim expires, a
+scheduled job comes due) have a record too, written by the process that notices them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from harn.storage.codec import decode
 from harn.storage.contract import Draft
 from harn.storage.operations import Ask, Operation, Row, ask, ask_ahead, ask_many, ask_together
+from harn.storage.queue.attempt_history import EXPIRED, add_history
 from harn.storage.queue.job_records import (
-    ACKED,
-    CANCELLED,
     CLAIMED,
-    DEAD,
     FAILED,
     PARKED,
-    PURGED,
     READY,
     SCHEDULED,
     JobDraft,
@@ -54,7 +50,6 @@ GROW_COLUMNS = (
 CLAIM_COLUMNS = (
     *("queue_id", "id", "claim_id", "consumer", "wake_at", "claimed_at", "claim_round", "lease"),
 )
-REFUND_COLUMNS = ("queue_id", "key", "count", "round")
 SERVE_COLUMNS = (
     *("queue_id", "key", "served", "promoted", "turn", "round", "credit", "deferrals"),
     *("oldest_at", "known"),
@@ -385,16 +380,6 @@ def wake_jobs(state: QueueState, rows: Sequence[Row]) -> Operation[None]:
     yield from shifts.apply(state)
 
 
-EXPIRED = "the claim expired: its consumer died or stopped renewing"
-
-
-def add_history(history: str | None, attempt: int, at: int, status: str, error: str | None) -> str:
-    """Add one attempt to a job's history, kept as JSON."""
-    entries = decode(history.encode()) if history else []
-    entries.append({"attempt": attempt, "at_ms": at, "status": status, "error": error})
-    return msgspec.json.encode(entries[-20:]).decode()
-
-
 def add_times(stored: str, times_ms: Iterable[int], bounds: Sequence[float]) -> str:
     """Count times in a histogram: a number for each bound and beyond, then the sum."""
     counts = read_times(stored, bounds)
@@ -409,11 +394,6 @@ def read_times(stored: str, bounds: Sequence[float]) -> list[int]:
     return [int(each) for each in stored.split(",")] if stored else [0] * (len(bounds) + 2)
 
 
-def is_expiry(attempts: Sequence[Mapping[str, Any]]) -> bool:
-    """Tell whether the last of a dead job's *attempts* ended because its claim expired."""
-    return bool(attempts) and attempts[-1].get("status") == "expired"
-
-
 def bind_tickets(state: QueueState, tickets: Iterable[tuple[str | None, int]]) -> Operation[None]:
     """Let tickets stand for jobs, given as (ticket, job's id); a job without one is left out."""
     rows: list[Row] = [(state.queue_id, each, id) for each, id in tickets if each is not None]
@@ -424,197 +404,3 @@ def bind_tickets(state: QueueState, tickets: Iterable[tuple[str | None, int]]) -
 def dedupe_tenant(tenant_id: str | None) -> str:
     """Return the tenant part of a dedupe key; no tenant is one that no tenant can name."""
     return share_key("tenant", tenant_id, None, None)
-
-
-def without_expiry(history: str | None) -> str | None:
-    """Take back the note that a claim expired: it was renewed after all."""
-    entries = decode(history.encode()) if history else []
-    if entries and entries[-1]["status"] == "expired":
-        entries.pop()
-    return msgspec.json.encode(entries).decode() if entries else None
-
-
-class Change(msgspec.Struct):
-    """A job's row after it was settled, failed or released."""
-
-    state: int
-    wake_at: int | None
-    held: int
-    attempts: int
-    settled_at: int | None
-    history: str | None
-    response: int | None = None
-    """The offset of its response; None keeps the last one, 0 takes it away."""
-
-
-class Changes:
-    """Jobs that are settled, failed or released together, and what that does to their shares."""
-
-    def __init__(self, state: QueueState) -> None:
-        self._state = state
-        self._rows: dict[int, Row] = {}
-        self._acked: list[tuple[int, int | None]] = []
-        self._ahead: list[int] = []
-        self._shifts = Shifts()
-        self._refunds: Counter[str] = Counter()
-
-    def add(self, job: JobRow, to: Change) -> None:
-        """Change *job*; a job may change more than once."""
-        state = self._state.ready_for(job.tenant_id) if to.state == READY else to.state
-        self._shifts.move(job.key, job.state, state)
-        is_released = to.attempts < job.attempts and job.state != DEAD
-        if is_released and job.claim_round == self._state.round:
-            self._refunds[job.key] += 1  # its turn of this round does not count
-        self._rows[job.id] = (
-            *(job.id, state, to.wake_at, to.held, to.attempts, to.settled_at, to.history),
-            to.response,
-        )
-        job.state, job.wake_at, job.held = state, to.wake_at, to.held
-        job.attempts, job.history = to.attempts, to.history
-        if to.wake_at is not None:
-            look_by(self._state, to.wake_at)
-
-    def ack(self, job: JobRow, response: int | None) -> None:
-        """Settle *job* as done: what most jobs come to, and all of them alike."""
-        self._shifts.move(job.key, job.state, ACKED)
-        self._acked.append((job.id, response))
-        job.state, job.wake_at, job.held = ACKED, None, 0
-
-    def acked_ahead(self, rows: Iterable[Row]) -> Sequence[int]:
-        """Note jobs that are written already, *rows* of `ack_held`; return their ids in order."""
-        self._ahead = [row[0] for row in rows]
-        return self._ahead
-
-    @property
-    def ids(self) -> list[int]:
-        """The jobs that change."""
-        return [*self._ahead, *(id for id, _ in self._acked), *self._rows]
-
-    def apply(self) -> Operation[None]:
-        """Write jobs' new rows and move their work between the counters of their shares."""
-        state = self._state
-        yield from settle_jobs(state, tuple(self._rows.values()))
-        for first, ids in _runs(self._acked):
-            yield ask(
-                "ack_jobs",
-                queue_id=state.queue_id,
-                ids=msgspec.json.encode(ids).decode(),
-                response=first,
-                at=state.now,
-            )
-        yield from self._shifts.apply(state)
-        if self._refunds:
-            back: list[Row] = [
-                (state.queue_id, key, count, state.round)
-                for key, count in sorted(self._refunds.items())
-            ]
-            yield ask_many("refund_shares", REFUND_COLUMNS, back)
-
-
-def _runs(
-    acked: Sequence[tuple[int, int | None]],
-) -> Iterator[tuple[int | None, list[int]]]:
-    """Split acked jobs where their responses do not follow each other."""
-    run: list[int] = []
-    first: int | None = None
-    for id, response in acked:
-        if run and (response is None or first is None or response != first + len(run)):
-            yield first, run
-            run = []
-        if not run:
-            first = response
-        run.append(id)
-    if run:
-        yield first, run
-
-
-def failed(job: JobRow, record: dict[str, Any], now: int) -> Change:
-    """Leave *job* to its claim's expiry, or to the backoff in *record*."""
-    history = add_history(job.history, job.attempts, now, "failed", record.get("error"))
-    until = record.get("not_before_ms")
-    if until is not None:
-        return Change(SCHEDULED, until, 0, job.attempts, None, history)
-    if job.state in (READY, PARKED):  # the claim had expired already
-        return Change(READY, None, 0, job.attempts, None, history)
-    return Change(FAILED, job.wake_at, 0, job.attempts, None, history)
-
-
-def buried(job: JobRow, record: dict[str, Any], now: int) -> Change:
-    """Settle *job* as dead."""
-    history = msgspec.json.encode(record["attempts"]).decode()
-    return Change(DEAD, None, 0, job.attempts, now, history)
-
-
-def released(job: JobRow, record: dict[str, Any], now: int) -> Change:
-    """Give *job* back, and its attempt too."""
-    until = record.get("not_before_ms")
-    state = READY if until is None else SCHEDULED
-    return Change(state, until, 0, max(0, job.attempts - 1), None, job.history)
-
-
-def cancelled(job: JobRow, record: dict[str, Any], now: int) -> Change:
-    """Settle *job* as cancelled; the reason stays in its history."""
-    reason = record.get("reason")
-    history = add_history(job.history, job.attempts, now, "cancelled", reason)
-    return Change(CANCELLED, None, 0, job.attempts, now, history)
-
-
-def retried(job: JobRow, record: dict[str, Any], now: int) -> Change:
-    """Make a dead *job* ready again, its attempts counted from zero; its history stays."""
-    return Change(READY, None, 0, 0, None, job.history, 0)
-
-
-def purged(job: JobRow, record: dict[str, Any], now: int) -> Change:
-    """Settle *job* as taken away."""
-    return Change(PURGED, None, 0, job.attempts, now, job.history)
-
-
-def change_keys(state: QueueState, dimension: str) -> Operation[None]:
-    """Make a queue's keys of something else: every unsettled job changes its share."""
-    if state.dimension == dimension:
-        return
-    state.dimension, state.last_key, state.promoted = dimension, "", 0
-    yield ask("set_dimension", queue_id=state.queue_id, dimension=dimension)
-    after = 0
-    while rows := (
-        yield ask("unsettled_origins", queue_id=state.queue_id, after=after, limit=BATCH)
-    ):
-        after = rows[-1][0]
-        keyed: list[Row] = [
-            (state.queue_id, id, share_key(dimension, *origin)) for id, *origin in rows
-        ]
-        yield ask_many("rekey_jobs", ("queue_id", "id", "key"), keyed)
-    yield ask("forget_shares", queue_id=state.queue_id)
-    yield ask("count_shares", queue_id=state.queue_id)
-    yield from apply_cap(state)
-
-
-def refresh_key(state: QueueState, job: JobRow) -> Operation[None]:
-    """Give *job* the key that it has today: while it was settled, the queue's may have changed."""
-    [row] = yield ask("one_job", queue_id=state.queue_id, id=job.id)
-    tenant_id, binding_key, trigger_id = row[13:16]
-    job.key = share_key(state.dimension, tenant_id, binding_key, trigger_id)
-    keyed: list[Row] = [(state.queue_id, job.id, job.key)]
-    yield ask_many("rekey_jobs", ("queue_id", "id", "key"), keyed)
-    # The share may have been forgotten: it is made again, with nothing in it.
-    empty = (state.queue_id, job.key, 0, 0, state.round, None, state.cap, state.deferrals, 0)
-    yield ask_many("grow_shares", GROW_COLUMNS, [empty])
-
-
-def change_cap(state: QueueState, cap: int) -> Operation[None]:
-    """Let at most *cap* claims of a key be in flight from now on; 0 is no cap."""
-    if cap != state.cap:
-        state.cap = cap
-        yield ask("set_cap", queue_id=state.queue_id, cap=cap)
-        yield from apply_cap(state)
-
-
-def apply_cap(state: QueueState) -> Operation[None]:
-    """Reconsider which keys can be served under the state's cap."""
-    yield ask(
-        "apply_cap",
-        queue_id=state.queue_id,
-        cap=state.cap,
-        round=state.round,
-        deferrals=state.deferrals,
-    )

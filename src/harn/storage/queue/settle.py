@@ -13,29 +13,27 @@ from harn.storage.contract import Draft, Event
 from harn.storage.indexes import INDEXES
 from harn.storage.log import append
 from harn.storage.operations import Operation, ask
+from harn.storage.queue.attempt_history import EXPIRED, add_history, is_expiry, without_expiry
 from harn.storage.queue.dead_jobs import dead_letters, failure_fields
+from harn.storage.queue.job_changes import (
+    Change,
+    Changes,
+    buried,
+    cancelled,
+    failed,
+    purged,
+    released,
+    retried,
+)
 from harn.storage.queue.job_index import (
     ACK_HELD,
     BATCH,
-    EXPIRED,
-    Change,
-    Changes,
     JobRow,
     QueueState,
-    add_history,
-    buried,
-    cancelled,
     drop_idle,
-    failed,
-    is_expiry,
     open_queue,
-    purged,
-    refresh_key,
-    released,
-    retried,
     save_queue,
     wake_jobs,
-    without_expiry,
 )
 from harn.storage.queue.job_records import (
     CANCELLED,
@@ -49,6 +47,7 @@ from harn.storage.queue.job_records import (
     Share,
 )
 from harn.storage.queue.notes import note, queue_headers
+from harn.storage.queue.share_keys import refresh_key
 from harn.topics import TRIGGER_DLQ, queue_topics
 
 PURGE_BATCH = 2000

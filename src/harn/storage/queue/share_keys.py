@@ -1,0 +1,58 @@
+"""The keys of a queue's shares, and their cap, when they change."""
+
+from __future__ import annotations
+
+from harn.storage.operations import Operation, Row, ask, ask_many
+from harn.storage.queue.job_index import BATCH, GROW_COLUMNS, JobRow, QueueState
+from harn.storage.queue.job_records import share_key
+
+
+def change_keys(state: QueueState, dimension: str) -> Operation[None]:
+    """Make a queue's keys of something else: every unsettled job changes its share."""
+    if state.dimension == dimension:
+        return
+    state.dimension, state.last_key, state.promoted = dimension, "", 0
+    yield ask("set_dimension", queue_id=state.queue_id, dimension=dimension)
+    after = 0
+    while rows := (
+        yield ask("unsettled_origins", queue_id=state.queue_id, after=after, limit=BATCH)
+    ):
+        after = rows[-1][0]
+        keyed: list[Row] = [
+            (state.queue_id, id, share_key(dimension, *origin)) for id, *origin in rows
+        ]
+        yield ask_many("rekey_jobs", ("queue_id", "id", "key"), keyed)
+    yield ask("forget_shares", queue_id=state.queue_id)
+    yield ask("count_shares", queue_id=state.queue_id)
+    yield from apply_cap(state)
+
+
+def refresh_key(state: QueueState, job: JobRow) -> Operation[None]:
+    """Give *job* the key that it has today: while it was settled, the queue's may have changed."""
+    [row] = yield ask("one_job", queue_id=state.queue_id, id=job.id)
+    tenant_id, binding_key, trigger_id = row[13:16]
+    job.key = share_key(state.dimension, tenant_id, binding_key, trigger_id)
+    keyed: list[Row] = [(state.queue_id, job.id, job.key)]
+    yield ask_many("rekey_jobs", ("queue_id", "id", "key"), keyed)
+    # The share may have been forgotten: it is made again, with nothing in it.
+    empty = (state.queue_id, job.key, 0, 0, state.round, None, state.cap, state.deferrals, 0)
+    yield ask_many("grow_shares", GROW_COLUMNS, [empty])
+
+
+def change_cap(state: QueueState, cap: int) -> Operation[None]:
+    """Let at most *cap* claims of a key be in flight from now on; 0 is no cap."""
+    if cap != state.cap:
+        state.cap = cap
+        yield ask("set_cap", queue_id=state.queue_id, cap=cap)
+        yield from apply_cap(state)
+
+
+def apply_cap(state: QueueState) -> Operation[None]:
+    """Reconsider which keys can be served under the state's cap."""
+    yield ask(
+        "apply_cap",
+        queue_id=state.queue_id,
+        cap=state.cap,
+        round=state.round,
+        deferrals=state.deferrals,
+    )
