@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +25,7 @@ from harn.errors import HarnError
 from harn.escaping import one_line
 from harn.masking import without_secrets_of
 from harn.private_files import weakness
+from harn.records import Record
 
 Status = Literal["ok", "note", "warn", "fail"]
 
@@ -39,7 +40,7 @@ EPOCH_MS = 1_735_689_600_000  # 2025-01-01: before this harn did not exist
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Check(Record):
     """One check and its result; *fix* says what to do about a problem."""
 
     name: str
@@ -56,7 +57,11 @@ def doctor(state_dir: Path | None, storage: str | None, as_json: bool) -> int:
     """Check Python, the SQLite engine, PostgreSQL, the state directory, the clock, the extras."""
     checks = list(examine(*chosen_store(storage, state_dir)))
     healthy = all(check.status != "fail" for check in checks)
-    document = {"version": __version__, "ok": healthy, "checks": [asdict(each) for each in checks]}
+    document = {
+        "version": __version__,
+        "ok": healthy,
+        "checks": [each.as_dict() for each in checks],
+    }
     emit(as_json, document, lambda: _render(checks))
     return 0 if healthy else 1
 

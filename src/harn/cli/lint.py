@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -11,12 +11,13 @@ import click
 from harn.cli.lint_rules import Finding, check_source
 from harn.cli.output import emit, json_flag
 from harn.escaping import one_line
+from harn.records import Record
 
 SKIPPED = {"__pycache__", "node_modules", "build", "dist", "venv"}
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class Unreadable(Record):
     """A file that could not be checked, and why."""
 
     path: str
@@ -45,7 +46,7 @@ def lint(paths: tuple[Path, ...], as_json: bool) -> int:
         "ok": fine,
         "files": len(files),
         "findings": [finding.as_dict() for finding in findings],
-        "unreadable": [asdict(each) for each in unreadable],
+        "unreadable": [each.as_dict() for each in unreadable],
     }
     emit(as_json, document, lambda: _render(findings, unreadable, len(files)))
     return 0 if fine else 1

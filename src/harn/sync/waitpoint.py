@@ -8,13 +8,14 @@ every process that uses the store, also after a restart.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from harn.current import current_runtime
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption
 from harn.graceful import asked, raise_if_asked
+from harn.records import SparseRecord
 from harn.runtime import Runtime
 from harn.sync.wait_queue import GONE, GRANTED, Waiter, WaitQueue, guard, park
 from harn.topics import waitpoint_topic
@@ -26,16 +27,12 @@ MOST_ENDED = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Waitpoint:
+class Waitpoint(SparseRecord):
     """The result of a wait; *value* is that of the completion, *reason* that of the cancel."""
 
     status: Status
     value: Any = None
     reason: str | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields that are set."""
-        return {name: each for name, each in asdict(self).items() if each is not None}
 
 
 class Waitpoints:

@@ -6,7 +6,6 @@ queue_act.py  a queue, two worker processes; run as a module it is one of them
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -22,7 +21,7 @@ def demo(as_json: bool) -> None:
     from harn.cli.stoppable import run_stoppable
 
     acts, queue = run_stoppable(_play)
-    document = {"slots": pool_act.SLOTS, "acts": [asdict(act) for act in acts], "queue": queue}
+    document = {"slots": pool_act.SLOTS, "acts": [act.as_dict() for act in acts], "queue": queue}
     emit(as_json, document, lambda: f"{pool_act.render(acts)}\n\n{queue_act.render(queue)}")
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from harn.cli.output import on_terminal, table
+from harn.records import Record
 
 NOISY, QUIET = ("noisy", 500), ("quiet", 10)
 SLOTS = 8
@@ -40,7 +41,7 @@ class Tenant:
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class Act(Record):
     """How the pool's queue was ordered, and how long each tenant waited."""
 
     queue: str
