@@ -243,7 +243,7 @@ async def test_another_version_is_refused_by_name(version: str) -> None:
     async with peer() as (served, client, _):
         context = ClientCallContext(service_parameters={"A2A-Version": version})
         asked = SendMessageRequest(message=hello())
-        with pytest.raises(VersionNotSupportedError, match=r"1\.0 and 0\.3 are understood"):
+        with pytest.raises(VersionNotSupportedError, match=r"1\.0 and 0\.3 are supported"):
             _ = [each async for each in client.send_message(asked, context=context)]
 
     assert served.seen == []

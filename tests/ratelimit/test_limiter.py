@@ -369,7 +369,7 @@ async def test_leaving_the_runtime_gives_places_in_line_back(
         waiting = spawn(acquire(key="k", limit=1, state_path=path))
         await clock.settle()
         assert await use_of("k", path) == (1, 1)
-    with pytest.raises(HarnError, match="left"):
+    with pytest.raises(HarnError, match="closed"):
         await waiting
 
     async with fresh_runtime(clock=clock):

@@ -98,7 +98,7 @@ def test_a_supervisor_needs_children(children: object) -> None:
 
 
 def test_two_children_may_not_share_a_name() -> None:
-    with pytest.raises(InvalidOption, match="a name of its own"):
+    with pytest.raises(InvalidOption, match="a different name for each child"):
         spec(children=[Child("a", task), Child("a", task)])
 
 
