@@ -86,6 +86,21 @@ async def test_explain_shows_the_last_failure(runtime: Runtime) -> None:
     assert "ZeroDivisionError" in told["failure"]["traceback"]
 
 
+async def test_explain_finds_the_failure_without_a_search_of_the_responses(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await worker_queue("jobs").enqueue_many([1, 2])
+    await drain("jobs", deep, claim_ttl="1s")
+
+    async def search(*_: Any) -> None:
+        pytest.fail("it searched")
+
+    monkeypatch.setattr(type(runtime.event_log), "read", search)
+    told = await explain(runtime, "jobs", 1)
+
+    assert told["failure"]["error"] == "Broken: no luck with 1"
+
+
 def _raises(error: Callable[[], BaseException]) -> Callable[[Job], None]:
     def handler(job: Job) -> None:
         raise error()

@@ -15,16 +15,13 @@ from harn.storage.queue import (
     STATES,
     JobView,
     QueueCounts,
+    job_states,
     keys_in_turn,
     look_at_job,
     shown_key,
 )
-from harn.topics import queue_topics
 from harn.workers import SchedulerPolicy, WorkerQueue, consumers, consumers_for, rank
 
-LOOKED_BACK = 100_000
-"""Responses searched, newest first, for the last failure of a job."""
-_PAGE = 500
 SETTLED = {
     "acked": "it is done",
     "purged": "it was purged",
@@ -50,27 +47,18 @@ async def explain(runtime: Runtime, queue: str, job_id: int) -> dict[str, Any]:
     if view.settled_at is None:
         document |= _pause(counts, view) | await _workers(runtime, queue, view)
     if view.history:
-        document |= await _last_failure(runtime, queue, view)
+        document |= await _last_failure(store, queue, view)
     document["verdict"] = _verdict(counts, view, document)
     return document
 
 
-async def _last_failure(runtime: Runtime, queue: str, view: JobView) -> dict[str, Any]:
-    """Find the latest failed attempt of a job among the responses, newest first."""
-    log, topic = runtime.event_log, queue_topics(queue).responses
-    end = await log.head(topic)
-    last = max(0, end - LOOKED_BACK)
-    while end > last:
-        start = max(last, end - _PAGE)
-        page = await log.read(topic, start, end - start)
-        for record in reversed(page):
-            response = record.payload
-            if response.get("job_event_id") == view.id and response.get("error") is not None:
-                names = ("error", "error_type", "error_message", "traceback")
-                return {"failure": {name: response.get(name) for name in names}}
-        if page and page[0].occurred_at_ms < view.enqueued_at:
-            break
-        end = start
+async def _last_failure(store: Store, queue: str, view: JobView) -> dict[str, Any]:
+    """Read what the job's last response says of its failure."""
+    for job in await store.run(lambda: job_states.read_jobs(queue, [view.id]), write=False):
+        response = decode(job.answer) if job.answer else None
+        if isinstance(response, dict) and response.get("error") is not None:
+            names = ("error", "error_type", "error_message", "traceback")
+            return {"failure": {name: response.get(name) for name in names}}
     return {}
 
 
