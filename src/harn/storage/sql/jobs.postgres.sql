@@ -69,6 +69,11 @@ FROM lanes AS l LEFT JOIN LATERAL (
 ) AS j ON l.depth IS NOT NULL
 ORDER BY l.place, j.priority, j.id;
 
+-- name: shares_in_turn
+-- List shares that can be served in a round, in the order of their keys, within a range of them.
+SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares
+WHERE queue_id = :queue_id AND turn = :turn AND key > :after AND key <= :until ORDER BY key LIMIT :limit;
+
 -- name: shares_in_turn_and_jobs
 -- List shares that can be served in a round, in a range of keys and in their order, with their first ready jobs.
 WITH few AS MATERIALIZED (
@@ -331,8 +336,9 @@ AND (CAST(:tenant_id AS TEXT) IS NULL OR tenant_id = :tenant_id) ORDER BY id LIM
 
 -- name: page_in_flight
 -- List jobs in flight after an id; of a tenant, unless it is null.
-SELECT id FROM jobs WHERE queue_id = :queue_id AND state IN (2, 3) AND id > :after
-AND (CAST(:tenant_id AS TEXT) IS NULL OR tenant_id = :tenant_id) ORDER BY id LIMIT :limit;
+-- The sum keeps the planner from the primary key, by which it would read every settled job.
+SELECT id FROM jobs WHERE queue_id = :queue_id AND state IN (2, 3) AND id + 0 > :after
+AND (CAST(:tenant_id AS TEXT) IS NULL OR tenant_id = :tenant_id) ORDER BY id + 0 LIMIT :limit;
 
 -- name: page_of_state
 -- List jobs of another state after an id.
@@ -343,3 +349,33 @@ ORDER BY id LIMIT :limit;
 -- List jobs of a tenant and another state after an id.
 SELECT id FROM jobs WHERE queue_id = :queue_id AND tenant_id = :tenant_id AND tenant_id IS NOT NULL AND state = :state
 AND state NOT IN (0, 2, 3) AND id > :after ORDER BY id LIMIT :limit;
+
+-- name: ready_up_to
+-- List ready, parked and scheduled jobs up to an id, some at a time; settled ones are not read.
+SELECT id, key, state FROM (
+    SELECT * FROM (SELECT id, key, state FROM jobs WHERE queue_id = :queue_id AND priority = 0 AND state = 0 AND id > 0 AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS high
+    UNION ALL
+    SELECT * FROM (SELECT id, key, state FROM jobs WHERE queue_id = :queue_id AND priority = 1 AND state = 0 AND id > 0 AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS normal
+    UNION ALL
+    SELECT * FROM (SELECT id, key, state FROM jobs WHERE queue_id = :queue_id AND priority = 2 AND state = 0 AND id > 0 AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS low
+    UNION ALL
+    SELECT * FROM (SELECT id, key, state FROM jobs WHERE queue_id = :queue_id AND state = -1 AND state NOT IN (0, 2, 3) AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS parked
+    UNION ALL
+    SELECT * FROM (SELECT id, key, state FROM jobs WHERE queue_id = :queue_id AND state = 1 AND state NOT IN (0, 2, 3) AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS scheduled
+) AS found ORDER BY id LIMIT :limit;
+
+-- name: oldest_unsettled
+-- Tell the oldest job below an id that is not settled; settled ones are not read.
+SELECT id FROM (
+    SELECT * FROM (SELECT id FROM jobs WHERE queue_id = :queue_id AND priority = 0 AND state = 0 AND id > 0 AND id < :below ORDER BY id LIMIT 1) AS high
+    UNION ALL
+    SELECT * FROM (SELECT id FROM jobs WHERE queue_id = :queue_id AND priority = 1 AND state = 0 AND id > 0 AND id < :below ORDER BY id LIMIT 1) AS normal
+    UNION ALL
+    SELECT * FROM (SELECT id FROM jobs WHERE queue_id = :queue_id AND priority = 2 AND state = 0 AND id > 0 AND id < :below ORDER BY id LIMIT 1) AS low
+    UNION ALL
+    SELECT * FROM (SELECT id FROM jobs WHERE queue_id = :queue_id AND state = -1 AND state NOT IN (0, 2, 3) AND id < :below ORDER BY id LIMIT 1) AS parked
+    UNION ALL
+    SELECT * FROM (SELECT id FROM jobs WHERE queue_id = :queue_id AND state = 1 AND state NOT IN (0, 2, 3) AND id < :below ORDER BY id LIMIT 1) AS scheduled
+    UNION ALL
+    SELECT * FROM (SELECT id FROM jobs WHERE queue_id = :queue_id AND state IN (2, 3) AND id + 0 < :below ORDER BY id + 0 LIMIT 1) AS in_flight
+) AS found ORDER BY id LIMIT 1;

@@ -38,11 +38,6 @@ turn = CASE WHEN shares.turn IS NOT NULL THEN shares.turn WHEN shares.ready > 0 
 -- this round.
 credit = shares.credit + {count}, turn = CASE WHEN shares.turn IS NULL THEN NULL ELSE {round} END
 
--- name: shares_in_turn
--- List shares that can be served in a round, in the order of their keys, within a range of them.
-SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares
-WHERE queue_id = :queue_id AND turn = :turn AND key > :after AND key <= :until ORDER BY key LIMIT :limit;
-
 -- name: open_shares
 -- List the shares that can be served and whose jobs have waited longest.
 SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares
@@ -159,10 +154,10 @@ FROM jobs WHERE queue_id = :queue_id AND id = :id;
 SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares WHERE queue_id = :queue_id AND key = :key;
 
 -- name: find_dedupe
--- Find the job that holds a dedupe key.
-SELECT d.job_id, j.settled_at, j.id IS NOT NULL FROM job_dedupe d
-LEFT JOIN jobs j ON j.queue_id = d.queue_id AND j.id = d.job_id
-WHERE d.queue_id = :queue_id AND d.tenant_id = :tenant_id AND d.dedupe_key = :dedupe_key;
+-- Find the job that holds a dedupe key. With a join, PostgreSQL may read a whole queue.
+SELECT d.job_id, (SELECT j.settled_at FROM jobs j WHERE j.queue_id = d.queue_id AND j.id = d.job_id),
+    (SELECT j.id FROM jobs j WHERE j.queue_id = d.queue_id AND j.id = d.job_id) IS NOT NULL
+FROM job_dedupe d WHERE d.queue_id = :queue_id AND d.tenant_id = :tenant_id AND d.dedupe_key = :dedupe_key;
 
 -- name: bind_dedupe
 -- Make a job the holder of a dedupe key.
@@ -173,18 +168,9 @@ ON CONFLICT (queue_id, tenant_id, dedupe_key) DO UPDATE SET job_id = excluded.jo
 -- List the trigger ids that jobs of a queue have had.
 SELECT trigger_id FROM queue_triggers WHERE queue_id = :queue_id ORDER BY trigger_id;
 
--- name: ready_up_to
--- List ready and scheduled jobs up to an id, some at a time.
-SELECT id, key, state FROM jobs WHERE queue_id = :queue_id AND state IN (-1, 0, 1) AND id > :after AND id <= :until
-ORDER BY id LIMIT :limit;
-
 -- name: newest_job
 -- Tell the newest job of a queue.
 SELECT max(id) FROM jobs WHERE queue_id = :queue_id;
-
--- name: oldest_unsettled
--- Tell the oldest job below an id that is not settled.
-SELECT id FROM jobs WHERE queue_id = :queue_id AND state < 4 AND id < :below ORDER BY id LIMIT 1;
 
 -- name: oldest_jobs
 -- List the oldest jobs of a queue, with when they were settled.
@@ -192,13 +178,14 @@ SELECT id, state, settled_at FROM jobs WHERE queue_id = :queue_id ORDER BY id LI
 
 -- name: oldest_deduping
 -- Find the oldest job below an id that holds a dedupe key and is not settled, or was settled after a time.
-SELECT d.job_id FROM job_dedupe d JOIN jobs j ON j.queue_id = d.queue_id AND j.id = d.job_id
-WHERE d.queue_id = :queue_id AND d.job_id < :below AND (j.settled_at IS NULL OR j.settled_at > :since) ORDER BY d.job_id LIMIT 1;
+SELECT d.job_id FROM job_dedupe d WHERE d.queue_id = :queue_id AND d.job_id < :below
+AND (SELECT j.settled_at IS NULL OR j.settled_at > :since FROM jobs j WHERE j.queue_id = d.queue_id AND j.id = d.job_id)
+ORDER BY d.job_id LIMIT 1;
 
 -- name: forget_dedupe
 -- Remove dedupe keys held by settled jobs below an id.
 DELETE FROM job_dedupe WHERE queue_id = :queue_id AND job_id < :below
-AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.queue_id = job_dedupe.queue_id AND j.id = job_dedupe.job_id AND j.state < 4);
+AND coalesce((SELECT j.state FROM jobs j WHERE j.queue_id = job_dedupe.queue_id AND j.id = job_dedupe.job_id), 4) >= 4;
 
 -- name: forget_jobs
 -- Remove settled jobs below an id.

@@ -25,6 +25,11 @@ INSERT INTO shares (queue_id, key, ready, scheduled, turn, round, oldest_at, def
 VALUES (?1, ?2, ?3, ?4, @first_turn(?3, ?5), ?5, CASE WHEN ?3 > 0 THEN ?6 END, ?8, ?9)
 ON CONFLICT (queue_id, key) DO UPDATE SET @grow_share(?7);
 
+-- name: shares_in_turn
+-- List shares that can be served in a round, in the order of their keys, within a range of them.
+SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares INDEXED BY shares_in_turn
+WHERE queue_id = :queue_id AND turn = :turn AND key > :after AND key <= :until ORDER BY key LIMIT :limit;
+
 -- name: ready_priorities
 -- List the priorities that have a ready job.
 SELECT 0 WHERE EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND priority = 0 AND state = 0)
@@ -62,7 +67,7 @@ FROM (
 
 -- name: open_job_of
 -- Find a ready job with one of these trigger ids (a JSON list) whose key can be served.
-SELECT j.id FROM jobs j WHERE j.queue_id = :queue_id AND j.state = 0 AND coalesce(char(3) || j.function, j.trigger_id) IN (SELECT value FROM json_each(:triggers))
+SELECT j.id FROM jobs j INDEXED BY jobs_ready WHERE j.queue_id = :queue_id AND j.state = 0 AND coalesce(char(3) || j.function, j.trigger_id) IN (SELECT value FROM json_each(:triggers))
 AND EXISTS (SELECT 1 FROM shares s WHERE s.queue_id = j.queue_id AND s.key = j.key AND s.turn IS NOT NULL) LIMIT 1;
 
 -- name: claim_jobs
@@ -220,3 +225,33 @@ ORDER BY id LIMIT :limit;
 -- List jobs of a tenant and another state after an id.
 SELECT id FROM jobs INDEXED BY jobs_by_tenant WHERE queue_id = :queue_id AND tenant_id = :tenant_id AND tenant_id IS NOT NULL AND state = :state
 AND state NOT IN (0, 2, 3) AND id > :after ORDER BY id LIMIT :limit;
+
+-- name: ready_up_to
+-- List ready, parked and scheduled jobs up to an id, some at a time; settled ones are not read.
+SELECT id, key, state FROM (
+    SELECT * FROM (SELECT id, key, state FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND priority = 0 AND state = 0 AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS high
+    UNION ALL
+    SELECT * FROM (SELECT id, key, state FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND priority = 1 AND state = 0 AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS normal
+    UNION ALL
+    SELECT * FROM (SELECT id, key, state FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND priority = 2 AND state = 0 AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS low
+    UNION ALL
+    SELECT * FROM (SELECT id, key, state FROM jobs INDEXED BY jobs_by_state WHERE queue_id = :queue_id AND state = -1 AND state NOT IN (0, 2, 3) AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS parked
+    UNION ALL
+    SELECT * FROM (SELECT id, key, state FROM jobs INDEXED BY jobs_by_state WHERE queue_id = :queue_id AND state = 1 AND state NOT IN (0, 2, 3) AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS scheduled
+) AS found ORDER BY id LIMIT :limit;
+
+-- name: oldest_unsettled
+-- Tell the oldest job below an id that is not settled; settled ones are not read.
+SELECT id FROM (
+    SELECT * FROM (SELECT id FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND priority = 0 AND state = 0 AND id < :below ORDER BY id LIMIT 1) AS high
+    UNION ALL
+    SELECT * FROM (SELECT id FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND priority = 1 AND state = 0 AND id < :below ORDER BY id LIMIT 1) AS normal
+    UNION ALL
+    SELECT * FROM (SELECT id FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND priority = 2 AND state = 0 AND id < :below ORDER BY id LIMIT 1) AS low
+    UNION ALL
+    SELECT * FROM (SELECT id FROM jobs INDEXED BY jobs_by_state WHERE queue_id = :queue_id AND state = -1 AND state NOT IN (0, 2, 3) AND id < :below ORDER BY id LIMIT 1) AS parked
+    UNION ALL
+    SELECT * FROM (SELECT id FROM jobs INDEXED BY jobs_by_state WHERE queue_id = :queue_id AND state = 1 AND state NOT IN (0, 2, 3) AND id < :below ORDER BY id LIMIT 1) AS scheduled
+    UNION ALL
+    SELECT * FROM (SELECT id FROM jobs INDEXED BY jobs_in_flight WHERE queue_id = :queue_id AND state IN (2, 3) AND id < :below ORDER BY id LIMIT 1) AS in_flight
+) AS found ORDER BY id LIMIT 1;

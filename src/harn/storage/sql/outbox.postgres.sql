@@ -31,8 +31,9 @@ WHERE before < :budget ORDER BY place, xact, seq;
 
 -- name: clear_outbox
 -- Take jobs out of the outbox that were moved into their queue.
-DELETE FROM outbox USING unnest(:xacts::text[], :seqs::bigint[]) AS v(xact, seq)
-WHERE outbox.queue = :queue AND outbox.xact = v.xact COLLATE "C" AND outbox.seq = v.seq;
+-- The queue is in the list because the planner, given a constant, may read all that waits for it.
+DELETE FROM outbox USING (SELECT :queue::text AS queue, v.xact, v.seq FROM unnest(:xacts::text[], :seqs::bigint[]) AS v(xact, seq) OFFSET 0) AS v
+WHERE outbox.queue = v.queue COLLATE "C" AND outbox.xact = v.xact COLLATE "C" AND outbox.seq = v.seq;
 
 -- name: clear_commits
 -- Forget commits of which nothing waits.

@@ -5,7 +5,7 @@ SELECT t.job_id FROM job_tickets t JOIN queues q ON q.queue_id = t.queue_id WHER
 -- name: forget_tickets
 -- Remove the tickets of settled jobs below an id.
 DELETE FROM job_tickets WHERE queue_id = :queue_id AND job_id < :below
-AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.queue_id = job_tickets.queue_id AND j.id = job_tickets.job_id AND j.state < 4);
+AND coalesce((SELECT j.state FROM jobs j WHERE j.queue_id = job_tickets.queue_id AND j.id = job_tickets.job_id), 4) >= 4;
 
 -- name: dump_tickets
 -- Read the index of tickets whole.
