@@ -23,6 +23,8 @@ from harn import (
     worker_queue,
 )
 from harn.context import current_frame_var
+from harn.errors import StorageCorrupt
+from harn.storage.queue import job_states
 from harn.testing import FakeClock
 from tests.sweep import Run, sweep
 
@@ -251,6 +253,45 @@ async def test_a_result_that_takes_too_long_is_a_deadline(
 
     with pytest.raises(DeadlineExceeded, match="job 1 of queue 'triage' was not settled within 5s"):
         await waiting
+
+
+async def test_results_that_are_awaited_together_are_read_together(
+    queue: WorkerQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receipts = await queue.enqueue_many(range(50))
+    await harn.drain("triage", double)
+    reads: list[int] = []
+    read_jobs = job_states.read_jobs
+
+    def counted(name: str, ids: Any) -> Any:
+        reads.append(len(ids))
+        return read_jobs(name, ids)
+
+    monkeypatch.setattr(job_states, "read_jobs", counted)
+    results = await asyncio.gather(*(receipt.result() for receipt in receipts))
+
+    assert results == [n * 2 for n in range(50)]
+    assert reads == [50]
+
+
+async def test_a_job_that_cannot_be_read_spoils_no_other_result(
+    queue: WorkerQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receipts = await queue.enqueue_many([1, 2, 3])
+    await harn.drain("triage", double)
+    read_jobs = job_states.read_jobs
+
+    def damaged(name: str, ids: Any) -> Any:
+        if 2 in ids:
+            raise StorageCorrupt("job 2 cannot be read")
+        return read_jobs(name, ids)
+
+    monkeypatch.setattr(job_states, "read_jobs", damaged)
+    results = [receipt.result() for receipt in receipts]
+    first, second, third = await asyncio.gather(*results, return_exceptions=True)
+
+    assert (first, third) == (2, 6)
+    assert isinstance(second, StorageCorrupt)
 
 
 async def test_the_result_of_a_purged_or_trimmed_job_says_so(queue: WorkerQueue) -> None:

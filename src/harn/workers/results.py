@@ -2,6 +2,7 @@
 
 Callers that wait for jobs of one queue share one look at the store: when the queue's records grow,
 the jobs that are waited for are looked at together, and the callers of those that are settled wake.
+What callers then read at the same moment is read together, too.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 AGAIN = 0.5
 """Seconds after which the store is looked at again, hint or no hint."""
+READ_AT_ONCE = 100
+"""Jobs that are read together at most."""
+
+Reads = dict[int, list[asyncio.Future[job_states.StoredJob | None]]]
 
 
 class JobResults:
@@ -36,6 +41,8 @@ class JobResults:
         self._store = runtime.service(Store)
         self._awaited: dict[str, dict[int, list[asyncio.Future[None]]]] = {}
         self._watchers: dict[str, asyncio.Task[None]] = {}
+        self._reads: dict[str, Reads] = {}
+        """The jobs to be read in the next turn of the loop, by queue."""
 
     async def settled(self, queue: str, key: int | str) -> JobState | None:
         """Wait until a job is settled and return its state; None if there is no such job.
@@ -49,7 +56,7 @@ class JobResults:
             await self._store.grown(topic, mark, AGAIN)
             mark = self._store.growth(topic)
         while True:
-            job = await self.state(queue, id)
+            job = await self._state_together(queue, id)
             if job is None or job.is_settled:
                 return job
             await self._wait(queue, id)
@@ -75,6 +82,32 @@ class JobResults:
             return None
         found = await self._store.run(partial(job_states.read_jobs, queue, [id]), write=False)
         return job_state(queue, found[0]) if found else None
+
+    async def _state_together(self, queue: str, id: int) -> JobState | None:
+        """Return the state of a job, read with those that other callers ask for at this moment."""
+        asked: asyncio.Future[job_states.StoredJob | None] = self._runtime.loop.create_future()
+        if queue not in self._reads:
+            self._reads[queue] = {}
+            self._runtime.loop.call_soon(self._read_together, queue)
+        self._reads[queue].setdefault(id, []).append(asked)
+        try:
+            found = await asked
+        except HarnError:  # the trouble may be that of a job that was read with it
+            return await self.state(queue, id)
+        return job_state(queue, found) if found else None
+
+    def _read_together(self, queue: str) -> None:
+        reads = self._reads.pop(queue)
+        ids = sorted(reads)
+        for start in range(0, len(ids), READ_AT_ONCE):
+            some = {id: reads[id] for id in ids[start : start + READ_AT_ONCE]}
+            try:
+                look = partial(job_states.read_jobs, queue, [*some])
+                read = self._store.submit(look, write=False)
+            except HarnError as error:
+                _tell(some, error)
+            else:
+                read.add_done_callback(partial(_answer, some))
 
     async def _wait(self, queue: str, id: int) -> None:
         waiters = self._awaited.setdefault(queue, defaultdict(list))
@@ -125,6 +158,26 @@ class JobResults:
                 for woken in waiters.get(id, ()):
                     resolve(woken)
             await self._store.grown(topic, mark, AGAIN)
+
+
+def _answer(reads: Reads, read: asyncio.Future[list[job_states.StoredJob]]) -> None:
+    """Give each caller the job that it asked for, None if there is none."""
+    error = HarnError("the read was given up") if read.cancelled() else read.exception()
+    if error is not None:
+        _tell(reads, error)
+        return
+    found = {job.id: job for job in read.result()}
+    for id, asked in reads.items():
+        for each in asked:
+            if not each.done():
+                each.set_result(found.get(id))
+
+
+def _tell(reads: Reads, error: BaseException) -> None:
+    for asked in reads.values():
+        for each in asked:
+            if not each.done():
+                each.set_exception(error)
 
 
 async def cancel(runtime: Runtime, queue: str, key: int | str, reason: str | None) -> bool:
