@@ -228,7 +228,8 @@ def draft_job(queue: str, item: Any) -> JobDraft:
     if tracing():  # the handler continues the trace of the code that enqueued the job
         job = msgspec.structs.replace(job, headers={**trace_headers(), **(job.headers or {})})
     for option in ("trigger_id", "tenant_id", "binding_key", "function"):
-        check_name(option, getattr(job, option))
+        if (name := getattr(job, option)) is not None:
+            check_name(option, name)
     if job.dedupe_key is not None:
         _check_dedupe(job.dedupe_key)
     if job.priority not in PRIORITIES:
@@ -238,7 +239,8 @@ def draft_job(queue: str, item: Any) -> JobDraft:
     accepts = "a whole number; 0 means forever"
     whole_number("max_attempts", most, least=0, most=(1 << 31) - 1, wanted=accepts)
     not_before_ms, delay_ms = _when(job.not_before)
-    _check_cost(job.cost)
+    if job.cost != 1:
+        _check_cost(job.cost)
     if job.headers is not None:
         encode_headers(job.headers)
     record = _Record(
