@@ -52,7 +52,7 @@ GRACE_SECONDS = 20.0
 
 USUAL_SECONDS = {
     "growth": 35,
-    "jobs": 90,
+    "jobs": 30,
     "pools": 115,
     "pools_peers": 70,
     "primitives": 22,
