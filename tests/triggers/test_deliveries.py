@@ -94,7 +94,7 @@ async def test_65_a_takeover_of_a_replay_uses_the_replays_key(lasting_url: str) 
     async with Runtime(storage=lasting_url) as second:
         await pool_create(name="work")
         await to_pool(factory)
-        await second.service(Triggers).recover()
+        await second.service(Triggers).recovery.recover()
         await second.service(Triggers).dispatcher.idle()
 
         assert keys() == [f"t:{event_id}#1"]

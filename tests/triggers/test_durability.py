@@ -89,7 +89,7 @@ async def test_an_event_whose_handler_was_interrupted_is_dispatched_again(lastin
 
     async with Runtime(storage=lasting_url) as third:
         await on_channel(note)
-        assert await third.service(Triggers).recover() == 0
+        assert await third.service(Triggers).recovery.recover() == 0
     assert seen == ["work"]
 
 
@@ -133,7 +133,7 @@ async def test_a_handler_that_blocks_the_loop_does_not_lose_its_event_to_another
 
     async def rival() -> None:
         await on_channel(print)
-        taken_over.append(await current_runtime().service(Triggers).recover())
+        taken_over.append(await current_runtime().service(Triggers).recovery.recover())
 
     async def block(event: TriggerEvent) -> None:
         time.sleep(2.5)  # this is what blocks

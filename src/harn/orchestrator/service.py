@@ -81,7 +81,7 @@ class Service:
         plan = self.prepare()
         await self._set_up(plan.manifest)
         self._enforce(plan)
-        await self.triggers.recover()
+        await self.triggers.recovery.recover()
         if consume:
             self._looking = asyncio.ensure_future(self._keep_looking())
             self.runtime.own(self._looking)

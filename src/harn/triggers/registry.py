@@ -334,10 +334,6 @@ class Triggers:
         )
         return accepted.dispatches[0]
 
-    async def recover(self) -> int:
-        """Take over the unfinished events of processes that are gone; return how many."""
-        return await self.recovery.recover()
-
     async def aclose(self) -> None:
         """End this process's lease, so that its unfinished events can be taken over at once."""
         if self.taken_in or self.recovery.recovered:
