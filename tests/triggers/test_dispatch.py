@@ -38,6 +38,8 @@ from harn.storage import Store
 from harn.storage.triggers import has_no_failures
 from harn.testing import FakeClock
 from harn.triggers import Triggers
+from harn.triggers.circuit import THRESHOLD
+from harn.triggers.circuits import Circuits
 from harn.triggers.secrets import Secrets
 
 Seen = list[Any]
@@ -221,6 +223,29 @@ async def test_five_failures_in_a_row_open_the_circuit(runtime: Runtime, clock: 
     assert "circuit is open" in str(second.error)
     assert (one["attempt_count"], two["attempt_count"]) == (5, 0)
     assert third.result == "up"
+
+
+async def test_a_success_in_between_starts_the_count_again(runtime: Runtime) -> None:
+    circuits = Circuits(runtime)
+    for _ in range(THRESHOLD - 1):
+        await circuits.note_failure("local:t")
+
+    await circuits.note_success("local:t")
+
+    assert not await circuits.note_failure("local:t")
+
+
+async def test_a_probe_that_succeeds_closes_the_circuit(runtime: Runtime, clock: FakeClock) -> None:
+    circuits = Circuits(runtime)
+    for _ in range(THRESHOLD):
+        await circuits.note_failure("local:t")
+    await clock.advance("60s")
+    probe = await circuits.admits("local:t")
+
+    await circuits.note_success("local:t")
+
+    assert probe
+    assert await circuits.admits("local:t")
 
 
 async def test_what_is_not_json_is_kept_as_text(runtime: Runtime) -> None:

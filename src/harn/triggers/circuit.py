@@ -33,6 +33,7 @@ class Circuit:
 
 
 CLOSED = Circuit()
+"""The circuit of a destination that never failed, or whose last call succeeded."""
 
 
 def circuit_state(failures: int, open_until_ms: int, now_ms: int) -> State:
@@ -56,11 +57,6 @@ def admit(circuit: Circuit, now_ms: int) -> tuple[bool, Circuit]:
     if state == "open" or now_ms < circuit.probing_until_ms:
         return False, circuit
     return True, replace(circuit, probing_until_ms=now_ms + OPEN_MS)
-
-
-def after_success(circuit: Circuit) -> Circuit:
-    """Close the circuit."""
-    return CLOSED
 
 
 def after_failure(circuit: Circuit, now_ms: int) -> Circuit:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from harn.storage import Store
 from harn.storage.triggers import CircuitRow, at_circuit, has_no_failures
-from harn.triggers.circuit import Circuit, admit, after_failure, after_success
+from harn.triggers.circuit import CLOSED, Circuit, admit, after_failure
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -43,7 +43,7 @@ class Circuits:
         """Close the circuit of *destination*."""
 
         def decide(row: CircuitRow, now: int) -> tuple[None, CircuitRow]:
-            return None, _row(after_success(_circuit(row)))
+            return None, _row(CLOSED)
 
         if not await self._is_working(destination):
             await self._store.run(lambda: at_circuit(destination, decide))
