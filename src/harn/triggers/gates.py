@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from harn.checks import is_whole
 from harn.clock import resolve, sleep_until
 from harn.storage import Store
 from harn.storage.triggers import Change, Mark, at_gate
@@ -187,9 +186,10 @@ class Gates:
         if window is None:
             return
         gate = entrant.gate("rate_limit", window.key)
-        if not await self._in_window(
+        full_until = await self._take_room(
             gate, entrant, window, "rate_limit_allowed", "rate_limit_blocked"
-        ):
+        )
+        if full_until is not None:
             passage.skipped = "rate_limited"
 
     async def _throttle(self, entrant: Entrant, passage: Passage) -> None:
@@ -204,25 +204,30 @@ class Gates:
         async def attempt() -> bool | int:
             nonlocal told
             blocked = None if told else "throttle_wait"
-            admitted = await self._in_window(gate, entrant, window, "throttle_acquired", blocked)
-            if is_whole(admitted):
-                told = True
-                entrant.parked()
-                if entrant.told_until is not None:
-                    entrant.told_until(gate, admitted)
-            return admitted
+            full_until = await self._take_room(gate, entrant, window, "throttle_acquired", blocked)
+            if full_until is None:
+                return True
+            told = True
+            entrant.parked()
+            if entrant.told_until is not None:
+                entrant.told_until(gate, full_until)
+            return full_until
 
         await queue.wait(place, attempt, entrant.parked)
 
-    async def _in_window(
+    async def _take_room(
         self, gate: str, entrant: Entrant, window: Window, admits: str, blocks: str | None
-    ) -> bool | int:
-        """Ask for room in a window: True, or the time to ask again (False for `rate_limit`)."""
-        answer: list[bool | int] = []
+    ) -> int | None:
+        """Take room in a window and return None; return the time to ask again if it is full.
+
+        *admits* and *blocks* are the kinds of the records that are written; None writes nothing.
+        """
+        full_until: int | None = None
 
         def decide(marks: list[Mark], now: int) -> Sequence[Change]:
+            nonlocal full_until
             wait = within_window(window, [mark.at_ms for mark in marks], now)
-            answer[:] = [True if wait is None else wait.until_ms]
+            full_until = None if wait is None else wait.until_ms
             if wait is None:
                 return [Change(admits, "add", prune_ms=window.period_ms)]
             if blocks is None:
@@ -230,9 +235,7 @@ class Gates:
             return [Change(blocks, "note", details={"delay_ms": wait.until_ms - now})]
 
         await self._at(gate, entrant, decide)
-        if blocks == "rate_limit_blocked":
-            return answer[0] is True
-        return answer[0]
+        return full_until
 
     async def _singleton(self, entrant: Entrant, passage: Passage) -> None:
         singleton = entrant.flow.singleton
