@@ -11,8 +11,8 @@ ask_service.py    run a verb in the running service, or else in this process
 stoppable.py      how a signal ends a command
 command_log.py    what a command logs
 output.py         JSON or text, and never a terminal's escapes
-orchestrator.py   `harn orchestrator`: check.py, serve.py, fire.py, queue.py with queue_jobs.py,
-                  dlq.py, reload.py, metrics.py
+orchestrator.py   `harn orchestrator`: check.py, serve.py, fire.py, queue_commands.py with
+                  queue_jobs.py, dlq.py, reload.py, metrics.py
 worker.py         `harn worker`; worker_processes.py, its children
 log.py            `harn log`; ratelimit.py, `harn ratelimit`; top.py, `harn top`
 demo/             `harn demo`
@@ -74,22 +74,12 @@ def _invoke(argv: Sequence[str]) -> int:
         if stopped.code not in STOPPED:
             raise
         return _fail(STOPPED[stopped.code], int(stopped.code or 0))
-    except BrokenPipeError:
-        # The reader of our output has ended, so a message would reach no reader.
-        sys.stderr.close()
-        return 1
     except HarnError as error:
         return _fail(str(error), 1)
     except ImportError as error:
         return _missing(error)
-    except PermissionError as error:
-        return _fail(
-            f"no permission for {error.filename or 'a file'}; give this user access, or choose "
-            "another directory with --state-dir or HARN_STATE_DIR",
-            1,
-        )
     except OSError as error:
-        return _fail(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), 1)
+        return _system_error(error)
     except Exception as error:
         return _unexpected(error)
 
@@ -102,6 +92,20 @@ def _usage(error: click.UsageError, argv: Sequence[str]) -> str:
     for word in argv:  # click repeats wrong words, and one may be a URL with a password
         text = text.replace(word, mask(word))
     return f"{' '.join(text.split())} (see `{where} --help`)"
+
+
+def _system_error(error: OSError) -> int:
+    if isinstance(error, BrokenPipeError):
+        # The reader of our output has ended, so a message would reach no reader.
+        sys.stderr.close()
+        return 1
+    if isinstance(error, PermissionError):
+        return _fail(
+            f"no permission for {error.filename or 'a file'}; give this user access, or choose "
+            "another directory with --state-dir or HARN_STATE_DIR",
+            1,
+        )
+    return _fail(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), 1)
 
 
 EXTRA_OF = {

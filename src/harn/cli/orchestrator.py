@@ -17,7 +17,7 @@ DEFAULT_CONFIG = Path("harn.toml")
         "serve": ("harn.cli.serve:serve", "Run a manifest: triggers, queues, webhooks."),
         "check": ("harn.cli.check:check", "Check a manifest; report every mistake."),
         "fire": ("harn.cli.fire:fire", "Fire one trigger by hand."),
-        "queue": ("harn.cli.queue:queue", "List, drain and purge worker queues."),
+        "queue": ("harn.cli.queue_commands:queue", "List, drain and purge worker queues."),
         "reload": ("harn.cli.reload:reload", "Let the running service read its manifest again."),
         "inspect": ("harn.cli.dlq:inspect", "Show triggers, events under way, and failures."),
         "dlq": ("harn.cli.dlq:dlq", "List, replay or discard dead letters."),
