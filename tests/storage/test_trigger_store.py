@@ -128,7 +128,7 @@ async def test_an_owner_that_leaves_is_not_waited_for(store: Store) -> None:
     await store.run(partial(take_in, new("e1", owner="old")))
     await store.run(partial(leave, "old"))
 
-    await store.run(partial(keep_alive, "old"))  # a sign of life that was late
+    await store.run(partial(keep_alive, "old"))  # a renewal that was late
     found = await store.run(partial(take_over, "new", frozenset({"a", "b"})))
 
     assert len(found) == 2

@@ -2,8 +2,8 @@
 
 A bucket's own row holds the sums and the last few charges (see `ratelimit/window.py` for what they
 mean), `limit_rows` holds the charges before those, `limit_line` the tickets of the waiting
-callers, lowest first. Reading a bucket keeps every other process from it until the transaction
-ends. There is no log here: reservations are short-lived by nature. Times are microseconds.
+callers, lowest first. Reading a bucket locks it for other processes until the transaction ends.
+Buckets are not in the log, because reservations are short-lived. Times are microseconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from harn.storage.operations import Operation, Row, Rows, ask, ask_many
 
 BucketRow = tuple[Any, ...]
 """id, key, live, kept, head, next, head_us, tail_us, paused_us, the longest rule (limit, span),
-until when any rule is in force, other rules, spilled, recent, whether to look at the line."""
+when the last rule ends, other rules, how many rows are in `limit_rows`, the rows in the bucket
+itself, whether the line must be read."""
 
 ROW = ("bucket", "seq", "expires", "units")
 PLACE = ("bucket", "ticket", "owner", "charge", "lines")
@@ -42,7 +43,7 @@ STATE = (
 
 
 class Head(NamedTuple):
-    """The first ticket in a bucket's line, and until when its owner is known to be alive."""
+    """The first ticket in a bucket's line, and when the lease of its owner expires."""
 
     ticket: int
     owner: str
@@ -65,7 +66,7 @@ class BucketUse(NamedTuple):
 
 
 def lock_buckets(keys: Sequence[str]) -> Operation[list[BucketRow]]:
-    """Read the buckets of *keys*, sorted and without repeats, making those that are missing."""
+    """Read and lock the buckets of *keys*, sorted and without repeats; missing ones are made."""
     while True:
         if len(keys) == 1:
             rows: Rows = yield ask("limit_bucket", key=keys[0])
@@ -104,7 +105,7 @@ def rows_from(bucket: int, first: int, count: int) -> Operation[list[tuple[int, 
 
 
 def last_expiry(bucket: int, first: int) -> Operation[int | None]:
-    """Return when the last row that counts for something expires, from number *first* on."""
+    """Return when the last row with units expires, from number *first* on."""
     rows = yield ask("limit_last", bucket=bucket, first=first)
     return int(rows[0][0]) if rows else None
 
@@ -115,7 +116,7 @@ def charge(rows: Sequence[Row]) -> Operation[None]:
 
 
 def correct(bucket: int, seq: int, units: int) -> Operation[None]:
-    """Set what a row was charged."""
+    """Set the units that a row was charged."""
     yield ask("limit_set_units", bucket=bucket, seq=seq, units=units)
 
 
@@ -170,20 +171,20 @@ def those_ahead(bucket: int, ticket: int, most: int) -> Operation[Ahead]:
 
 
 def renew_owner(owner: str, until: int) -> Operation[bool]:
-    """Note that *owner* is alive until *until*; false if it was not known any more."""
+    """Renew the lease of *owner* until *until*; False if the owner had been removed."""
     known = yield ask("limit_owner", owner=owner)
     yield ask("limit_lease", owner=owner, until=until)
     return bool(known)
 
 
 def drop_owner(owner: str) -> Operation[None]:
-    """Forget *owner* and every ticket of it."""
+    """Remove *owner* and all its tickets."""
     yield ask("limit_drop_line", owner=owner)
     yield ask("limit_drop_owner", owner=owner)
 
 
 def sweep(before: int) -> Operation[int]:
-    """Forget some buckets unused since *before*, with their rows; return how many."""
+    """Remove some buckets unused since *before*, with their rows; return how many."""
     gone = yield ask("limit_sweep", before=before)
     for (bucket,) in gone:
         yield ask("limit_prune", bucket=bucket, below=2**62)
@@ -218,7 +219,7 @@ def _use(row: Row, instant: int) -> BucketUse:
 
 
 def unpack_rows(recent: bytes) -> array[int]:
-    """Read the rows that a bucket holds itself: expiry and units, in turn, little-endian."""
+    """Read the rows in a bucket itself: expiry and units alternate, little-endian."""
     rows = array("q")
     rows.frombytes(recent)
     if sys.byteorder != "little":

@@ -56,14 +56,14 @@ HEAD = "topic_head"
 
 
 class Claiming(msgspec.Struct, frozen=True):
-    """Who claims, how much, and by which policy."""
+    """A request for jobs: the claimer, how many jobs, and its policy."""
 
     consumer: str
     claim_ids: tuple[str, ...]
     """One for each job that is wanted."""
     ttl_ms: int
     look: Ask
-    """What the policy wants to know first, asked ahead."""
+    """The first question of the policy, asked ahead."""
     choose: Choose
     policy: str
     strategy: str
@@ -77,7 +77,7 @@ class Claiming(msgspec.Struct, frozen=True):
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """What was claimed, and when it is worth asking again if nothing else happens."""
+    """The claimed jobs, and when the next one is due if nothing else happens."""
 
     jobs: list[ClaimedJob]
     now: int = 0
@@ -85,7 +85,7 @@ class Claimed(msgspec.Struct, frozen=True):
 
 
 class Work(msgspec.Struct, frozen=True):
-    """What is asked of one queue at the same time, done in this order."""
+    """The requests that one operation on a queue carries out, in this order."""
 
     jobs: Sequence[JobDraft] = ()
     settlements: Sequence[Settlement] = ()
@@ -95,23 +95,23 @@ class Work(msgspec.Struct, frozen=True):
 
 
 class WorkDone(msgspec.Struct, frozen=True):
-    """The answers, in the order of the questions."""
+    """The results of a `Work`, each list in the order of its requests."""
 
     entered: list[tuple[int, bool]]
     settled: list[SettlementResult]
     claimed: list[Claimed]
     changed_nothing: bool = False
-    """Whether it was only a look: claims that chose nothing."""
+    """Whether nothing was written, because the claims chose no job."""
 
 
 def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
-    """Enqueue, settle and claim in one transaction, with one look at the queue's row."""
+    """Enqueue, settle and claim in one transaction, which reads the queue's row once."""
     drafts = job_drafts(queue, work.jobs)
     ahead = _ahead(queue, work, drafts)
     state = yield from open_queue(queue, create=bool(work.jobs), ahead=ahead)
     if state is None and work.dedupe_ms is not None:
         waiting: Any = yield outbox_waits(queue)
-        if waiting is not None:  # again in any case: another process may just have moved them
+        if waiting is not None:  # even if none waits: another process may just have moved them
             state = yield from open_queue(queue, create=bool(waiting), ahead=ahead)
     if state is None:
         gone = [SettlementResult("lost", note="the queue is gone") for _ in work.settlements]
@@ -137,14 +137,14 @@ def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
 
 
 def _is_idle(state: QueueState, work: Work, claimed: Sequence[Claimed]) -> bool:
-    """Tell whether nothing was asked but claims, which chose nothing and changed nothing."""
+    """Tell whether there were only claims, which chose nothing and changed nothing."""
     if work.jobs or work.settlements or state.is_changed or state.is_touched or state.drafts:
         return False
     return not any(each.jobs for each in claimed)
 
 
 def _ahead(queue: str, work: Work, drafts: Sequence[Draft]) -> list[Ask]:
-    """Return what can be asked along with the queue's row, because nothing else comes before it."""
+    """Return the questions that can be asked with the queue's row, before anything is written."""
     head = ask(HEAD, topic=queue_topics(queue).responses)
     asked: list[Ask] = [head] if work.settlements else []
     if work.jobs:
@@ -160,7 +160,7 @@ def _ahead(queue: str, work: Work, drafts: Sequence[Draft]) -> list[Ask]:
 
 
 def _must_take_in(state: QueueState, ahead: Sequence[Ask]) -> bool:
-    """Tell whether jobs wait in the outbox, as the queue's row says, or an append that refused."""
+    """Tell whether jobs wait in the outbox: the queue's row says so, or an append was refused."""
     if state.outbox is None:
         return False
     is_refused = APPEND not in state.ahead and any(each.name == APPEND for each in ahead)
@@ -201,7 +201,7 @@ def enqueue_jobs(
 def has_work(
     queue: str, triggers: frozenset[str] | None = None
 ) -> Operation[tuple[bool, int, int | None]]:
-    """Tell, without writing, whether a claim may find something, the time, and what is due.
+    """Return, without writing, whether a claim may find a job, the time, and the queue's alarm.
 
     With *triggers* only jobs of these trigger ids count.
     """
@@ -326,7 +326,7 @@ def _hold(state: QueueState, claiming: Claiming, choice: Choice) -> Operation[li
 
 
 def _fill(state: QueueState, claimed: Claimed) -> Operation[None]:
-    """Read the records of claimed jobs into them, as far as they are not there yet."""
+    """Read the records of claimed jobs whose records did not come with the choice."""
     empty = [job for job in claimed.jobs if not job.body]
     if empty:
         found = yield from read_bodies(queue_topics(state.name).jobs, [job.id for job in empty])
@@ -387,7 +387,7 @@ def _serve(state: QueueState, claiming: Claiming, choice: Choice) -> Operation[N
 def settle_claims(
     queue: str, items: Sequence[Settlement], new_id: NewId
 ) -> Operation[list[SettlementResult]]:
-    """Carry out what claims' holders ask for; each is judged alone.
+    """Carry out the settlements; each is judged alone.
 
     A superseded claim is `lost`, a second call on a settled claim or job is `again`, and
     neither changes anything.

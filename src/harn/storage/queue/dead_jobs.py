@@ -1,4 +1,4 @@
-"""What goes to `trigger.dlq` when a job has no attempt left: the move, and an entry to list."""
+"""The two records in `trigger.dlq` for a job that has no attempt left: a move, and a letter."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def error_class(error: str) -> str:
 
 
 def failure_fields(told: Settlement) -> dict[str, Any]:
-    """Return what a record says of a failed attempt beside its `error`."""
+    """Return the fields of a record that describe a failed attempt, beside its `error`."""
     return {
         "error_type": told.error_type,
         "error_message": told.error_message,

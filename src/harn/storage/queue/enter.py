@@ -61,7 +61,7 @@ def job_drafts(queue: str, jobs: Sequence[JobDraft]) -> list[Draft]:
 def _without_duplicates(
     state: QueueState, jobs: Sequence[JobDraft], dedupe_ms: int
 ) -> Operation[tuple[list[tuple[int, bool]], list[JobDraft]]]:
-    """Find the jobs that are not there yet; a place below zero counts among them."""
+    """Return a place for each job, and the new jobs; -1 is the place of the first new job."""
     places: list[tuple[int, bool]] = []
     fresh: list[JobDraft] = []
     met: dict[tuple[str, str], int] = {}

@@ -1,4 +1,4 @@
-"""What an operator or an application asks of a queue: cancel, retry, pause, resume."""
+"""Operations of an operator or an application on a queue: cancel, retry, pause, resume."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cancel_job(queue: str, id: int, by: str, reason: str | None, new_id: NewId) 
 
 
 def retry_job(queue: str, id: int, by: str, new_id: NewId) -> Operation[tuple[bool, str | None]]:
-    """Make a dead job ready again; tell whether it was, and the id of its dead letter."""
+    """Make a dead job ready again; return whether it was dead, and the id of its dead letter."""
     state, job = yield from _open(queue, id)
     if state is None or job is None or job.state != DEAD:
         return False, None
@@ -75,7 +75,7 @@ def resume_queue(queue: str, tenant_id: str | None, by: str) -> Operation[bool]:
 
 
 def carry_on_queue(queue: str) -> Operation[bool]:
-    """Park, or bring back, one more batch of a tenant's jobs; tell whether more is to be done."""
+    """Park or unpark one more batch of a tenant's jobs; tell whether any are left."""
     state = yield from open_queue(queue)
     if state is None:
         return False

@@ -1,4 +1,4 @@
-"""The same changes, from records read back: what makes a rebuilt index the index."""
+"""Rebuild the queue index from the log: each record makes the changes that its operation made."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class JobIndex:
         return topic.startswith("worker.") and topic != WORKER_QUEUES
 
     def fold(self, event: Event) -> Operation[None]:
-        """Apply *event*; a record that is not ours, or does not fit, changes nothing."""
+        """Apply *event*; a record of another kind, or of another queue's topic, changes nothing."""
         queue = event.headers.get("queue")
         folds = {
             "trigger_dispatch": _fold_job,
@@ -167,7 +167,7 @@ class JobIndex:
 
 
 def _needed_claims(queue: str, topic: str, below: int) -> Operation[list[int]]:
-    """Return the first offset since the oldest pause that lasts, and that of the kept totals."""
+    """Return the offsets of claims that are needed: by the oldest pause, and by the kept totals."""
     [row] = yield ask("open_queue", queue=queue)
     state = QueueState(queue, *row)
     needed = [state.trimmed] if state.trimmed else []

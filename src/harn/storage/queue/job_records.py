@@ -1,4 +1,4 @@
-"""What travels between a worker queue and its index: states, new jobs, claims, choices.
+"""The records that a worker queue and its index exchange: states, new jobs, claims, choices.
 
 A job's state is a number in its row. READY jobs can be claimed now, SCHEDULED ones later; PARKED
 ones would be ready if their tenant were not paused; CLAIMED and FAILED ones are in flight until
@@ -34,7 +34,7 @@ DIMENSIONS = ("tenant", "binding", "trigger-id", "tenant-and-binding")
 Dimension = Literal["tenant", "binding", "trigger-id", "tenant-and-binding"]
 Settling = Literal["ack", "fail", "release", "renew"]
 Settled = Literal["done", "again", "lost"]
-"""What became of an action on a claim: carried out, settled before, or superseded."""
+"""The result of an action on a claim: carried out, settled before, or superseded."""
 
 _MISSING = "\x02"
 _BETWEEN = "\x01"
@@ -93,11 +93,11 @@ class JobDraft(msgspec.Struct, frozen=True):
     delay_ms: int | None = None
     function: str | None = None
     ticket: str | None = None
-    """What it is known by to the transaction that enqueued it."""
+    """The name under which the transaction that enqueued it knows the job."""
 
     @property
     def need(self) -> str:
-        """What a claimer must know to handle the job; empty for nothing in particular."""
+        """The trigger id or function that a claimer must know; empty if any claimer will do."""
         if self.function is not None:
             return function_need(self.function)
         return self.trigger_id or ""
@@ -123,7 +123,7 @@ class ClaimedJob(msgspec.Struct):
 
 
 class Settlement(msgspec.Struct, frozen=True):
-    """What a claim's holder wants done with it."""
+    """A request of a claim's holder: ack, fail, release or renew it."""
 
     action: Settling
     job_id: int
@@ -147,7 +147,7 @@ class Settlement(msgspec.Struct, frozen=True):
 
 
 class SettlementResult(msgspec.Struct, frozen=True):
-    """What became of a settlement, and what was written for it."""
+    """The result of a settlement, and the response that was written for it."""
 
     settled: Settled
     expires_at: int = 0
@@ -171,7 +171,7 @@ class Share(msgspec.Struct):
     credit: int
     oldest_at: int | None
     knows_oldest: bool = False
-    """Whether *oldest_at* is what it is after the share was served."""
+    """Whether *oldest_at* was computed again after the share was served."""
 
     def serve(self, round: int, credit: int, cap: int) -> None:
         """Move one job from ready to in flight, in *round*, which leaves *credit* in it.
@@ -191,7 +191,7 @@ class Share(msgspec.Struct):
 
 
 class Board(msgspec.Struct, frozen=True):
-    """What a queue's row tells a claimer."""
+    """The parts of a queue's row that a claimer needs."""
 
     queue: str
     queue_id: int
@@ -215,7 +215,7 @@ class Pick(msgspec.Struct, frozen=True):
     attempts: int
     max_attempts: int
     body: bytes | None
-    """Its record, if it came along."""
+    """Its record, if it was read together with the choice."""
     round: int
     credit: int
     promoted: bool = False
@@ -233,4 +233,4 @@ class Choice(msgspec.Struct):
 
 
 Choose = Callable[[Board, int, Rows | None], Operation[Choice]]
-"""Choose at most so many jobs from a board, given what was asked ahead; it asks for the rest."""
+"""Choose jobs from a board: at most so many, given the answers ahead; it asks for the rest."""

@@ -79,7 +79,7 @@ def read_jobs(queue: str, ids: Sequence[int]) -> Operation[list[StoredJob]]:
 
 
 class Ticket(msgspec.Struct, frozen=True):
-    """What became of a ticket: its job's id, or whether the job waits to be moved."""
+    """What is known of a ticket: its job's id, or whether the job waits in the outbox."""
 
     job_id: int | None
     is_waiting: bool
@@ -112,7 +112,7 @@ def settled_among(queue: str, ids: Sequence[int]) -> Operation[SettledJobs]:
 
 
 class JobsPage(msgspec.Struct, frozen=True):
-    """Some jobs of a queue, or word that claims have expired there and must be ended first."""
+    """Some jobs of a queue; with *is_due* none, because expired claims must be ended first."""
 
     jobs: list[StoredJob]
     is_due: bool = False
@@ -121,7 +121,7 @@ class JobsPage(msgspec.Struct, frozen=True):
 def page_of_jobs(
     queue: str, status: str | None, tenant_id: str | None, after: int, limit: int
 ) -> Operation[JobsPage]:
-    """Read jobs of *queue* after an id: of one status, of one tenant, or of all."""
+    """Read jobs of *queue* after an id: of one status or tenant, or all jobs."""
     rows = yield ask("queue_row", queue=queue)
     if not rows:
         return JobsPage([])

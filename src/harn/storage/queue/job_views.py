@@ -1,4 +1,4 @@
-"""Looking at worker queues: counts, shares, and where one job stands. Reading only."""
+"""Reading worker queues: counts, shares, and what one job waits for. Nothing is written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harn.storage.queue.pauses import Pauses, read_pauses
 from harn.storage.queue.settle import NewId, settle_due
 
 COUNTED = 10_000
-"""Jobs counted ahead of another one before "at least" has to do."""
+"""The most jobs counted ahead of another one; beyond it the count is "at least" this."""
 
 
 class Histogram(msgspec.Struct, frozen=True):
@@ -26,7 +26,7 @@ class Histogram(msgspec.Struct, frozen=True):
 
 
 class QueueCounts(msgspec.Struct, frozen=True):
-    """How much of everything a queue holds, and its scheduler's own state."""
+    """The counts of a queue, and the state of its scheduler."""
 
     queue: str
     queue_id: int
@@ -82,7 +82,7 @@ class ShareCounts(msgspec.Struct, frozen=True):
 
 
 class JobView(msgspec.Struct, frozen=True):
-    """A job's row, and what stands between it and its next claim."""
+    """A job's row, and the jobs ahead of it."""
 
     id: int
     key: str
@@ -211,7 +211,7 @@ def keys_in_turn(queue_id: int, turn: int, limit: int) -> Operation[list[Share]]
 
 
 def look_at_job(queue_id: int, id: int) -> Operation[JobView | None]:
-    """Return everything that is known of one job's place, or None if there is no such job."""
+    """Return one job and its place in the queue, or None if there is no such job."""
     rows = yield ask("one_job", queue_id=queue_id, id=id)
     if not rows:
         return None

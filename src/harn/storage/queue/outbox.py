@@ -1,4 +1,4 @@
-"""The outbox of a PostgreSQL store: jobs that were enqueued in a transaction of the caller's own.
+"""The outbox of a PostgreSQL store: jobs that were enqueued in a caller's own transaction.
 
 The SQL function `enqueue` writes a row there, in the caller's transaction. The next operation on
 the queue moves the rows that are committed into it, in the order of their commits, as if they were
@@ -19,7 +19,7 @@ from harn.storage.queue.notes import note
 AT_ONCE = 1000
 """Jobs that one operation moves, at most."""
 AT_ONCE_BYTES = 32 * 1024 * 1024
-"""Roughly what they may weigh; one always fits."""
+"""Roughly the bytes that it moves, at most; one job always fits."""
 
 
 def outbox_waits(queue: str) -> Ask:
@@ -28,10 +28,10 @@ def outbox_waits(queue: str) -> Ask:
 
 
 def take_in(state: QueueState, dedupe_ms: int) -> Operation[None]:
-    """Move jobs of committed transactions into the queue, the first so many of them.
+    """Move the first `AT_ONCE` jobs of committed transactions into the queue.
 
-    Where the operation has done something ahead, which is first in the log then, they wait for the
-    next one.
+    If the operation has appended or acked ahead, that is first in the log already, and the jobs
+    wait for the next operation.
     """
     if state.ahead.get(APPEND) or state.ahead.get(ACK_HELD):
         return

@@ -1,4 +1,4 @@
-"""Parking the jobs of a paused tenant, and bringing them back: a batch at a time."""
+"""Parking the jobs of a paused tenant, and making them ready again: a batch at a time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def begin_pause(state: QueueState, record: dict[str, Any]) -> Operation[None]:
 
 
 def begin_resumption(state: QueueState, record: dict[str, Any]) -> Operation[None]:
-    """Resume the queue, or the tenant that *record* names; its jobs come back after that."""
+    """Resume the queue, or the tenant that *record* names; its jobs are made ready after that."""
     pauses = state.pauses
     tenant = record.get("tenant_id")
     if tenant is None:
@@ -42,7 +42,7 @@ def begin_resumption(state: QueueState, record: dict[str, Any]) -> Operation[Non
 
 
 def carry_on(state: QueueState) -> Operation[bool]:
-    """Park or bring back one more batch of jobs; tell whether more is to be done."""
+    """Park or unpark one more batch of jobs; tell whether any are left."""
     pauses = state.pauses
     unfinished = pauses.unfinished
     if not unfinished:

@@ -1,9 +1,9 @@
-"""What of a queue is paused: the whole of it, or some tenants.
+"""The pauses of a queue: of the whole queue, or of some tenants.
 
-A paused queue gives out nothing; that is a note in its row. A paused tenant's jobs are *parked*:
-they leave the ready ones, so that claims never walk past them. The jobs that are ready when the
-pause begins are parked a batch at a time, and come back the same way when it ends. A pause or a
-resumption that was cut short goes on with the next claim.
+Claims on a paused queue find nothing; the pause is stored in the queue's row. The jobs of a paused
+tenant are *parked*: they are not among the ready ones, so claims never read past them. The jobs
+that are ready when the pause begins are parked a batch at a time, and are made ready the same way
+when it ends. A pause or a resumption that was interrupted continues with the next claim.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Pause(msgspec.Struct, omit_defaults=True):
     parking: Progress | None = None
     """Of a tenant: how far its ready jobs have been parked; None when all are."""
     is_ending: bool = False
-    """Whether parked jobs are on their way back."""
+    """Whether parked jobs are being made ready again."""
 
 
 class Pauses(msgspec.Struct, omit_defaults=True):
@@ -36,13 +36,13 @@ class Pauses(msgspec.Struct, omit_defaults=True):
     tenants: dict[str, Pause] = {}
 
     def state_of_ready(self, tenant_id: str | None) -> int:
-        """Return the state of a job of *tenant_id* that nothing else keeps from being ready."""
+        """Return the state of a ready job of *tenant_id*: PARKED while the tenant is paused."""
         pause = self.tenants.get(tenant_id) if tenant_id is not None else None
         return READY if pause is None or pause.is_ending else PARKED
 
     @property
     def unfinished(self) -> list[str]:
-        """The tenants whose jobs are still being parked or brought back."""
+        """The tenants whose jobs are still being parked or made ready."""
         return [
             tenant
             for tenant, pause in self.tenants.items()
@@ -65,7 +65,7 @@ _decoder = msgspec.json.Decoder(Pauses)
 
 
 def read_pauses(stored: Any) -> Pauses:
-    """Read what a queue's row says; an empty note is no pause."""
+    """Read the pauses in a queue's row; None is no pause."""
     return Pauses() if stored is None else _decoder.decode(stored)
 
 

@@ -1,9 +1,9 @@
-"""Removing settled jobs when their time is over, and what is remembered of those that went.
+"""Removing settled jobs when their time is over; the queue keeps their totals.
 
 The topic of the jobs is trimmed from its oldest record on, some at a time, up to the first job that
 is not settled or whose time is not over; then the claims and responses that no job needs any more.
 Each trim of the jobs leaves a record among the claims, `jobs_trimmed`, with the queue's totals: a
-fold of what is left counts on from there.
+fold of the records that are left starts to count from these.
 """
 
 from __future__ import annotations

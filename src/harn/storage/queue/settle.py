@@ -54,7 +54,7 @@ PURGE_BATCH = 2000
 
 
 DROP_EVERY = 512
-"""Idle keys are looked for when a job whose id divides by this is settled."""
+"""Idle keys are dropped when a job is settled whose id is a multiple of this."""
 
 
 NewId = Callable[[str], str]
@@ -65,7 +65,7 @@ _encode = msgspec.json.encode
 
 
 def _append(drafts: Sequence[Draft]) -> Operation[None]:
-    """Append *drafts*; an index of dead letters, if there is one, gets those among them."""
+    """Append *drafts*; dead letters among them are folded into their index, if there is one."""
     if not any(item.topic == TRIGGER_DLQ for item in drafts):
         yield from append(drafts, places=False)
         return
@@ -156,6 +156,7 @@ def _bury(state: QueueState, rows: Sequence[tuple[Any, ...]], new_id: NewId) -> 
 def settle_all(
     state: QueueState, items: Sequence[Settlement], new_id: NewId
 ) -> Operation[list[SettlementResult]]:
+    """Carry out *items*; return a result for each, in their order."""
     settling = Settling(state, new_id)
     acked = {id: settling.tell_acked(item) for id, item in settling.take_acked(items)}
     left = {item.job_id for item in items} - acked.keys()
@@ -190,7 +191,7 @@ def _jobs_of(state: QueueState, ids: Set[int]) -> Operation[dict[int, JobRow]]:
 
 
 def _verdict(job: JobRow | None, item: Settlement) -> SettlementResult | None:
-    """Decide whether the consumer that has a claim may still act on it."""
+    """Return why a claim cannot be acted on any more; None if it can."""
     if job is None:
         return SettlementResult("lost", note="the job was settled and its record trimmed")
     if job.state == CANCELLED:
@@ -213,7 +214,7 @@ class Settling:
         self._changes = Changes(state)
 
     def take_acked(self, items: Sequence[Settlement]) -> list[tuple[int, Settlement]]:
-        """Take in which jobs were acked ahead, in the order of their responses."""
+        """Return the jobs that were acked ahead, in the order of their responses."""
         rows = self._state.ahead.pop(ACK_HELD, ())
         if not rows:
             return []
@@ -222,7 +223,7 @@ class Settling:
         return [(id, asked[id]) for id in self._changes.acked_ahead(rows)]
 
     def carry_out(self, job: JobRow, item: Settlement) -> Operation[SettlementResult]:
-        """Do what *item* asks for, unless it is to ack; its claim is the current one."""
+        """Carry out *item*, which is no ack and whose claim is the current one."""
         if item.action == "renew":
             return (yield from self._renew(job, item))
         if item.action == "release":
@@ -303,7 +304,7 @@ class Settling:
             status = "expired" if error == EXPIRED else "failed"
             history = add_history(history, job.attempts, now, status, error)
         attempts = decode(history.encode()) if history else []
-        if attempts:  # by which a retry finds the letter again
+        if attempts:  # a retry finds the letter by this id
             attempts[-1]["dlq_entry_id"] = entry
         record = {"dead_at_ms": now, "error": error, "attempts": attempts}
         change = buried(job, record, now)
@@ -345,7 +346,7 @@ class Settling:
         self._state.tally.retried += 1
 
     def purge(self, job: JobRow, by: str, reason: str | None) -> None:
-        """Take *job* away."""
+        """Settle *job* as purged."""
         record: dict[str, Any] = {
             "job_event_id": job.id,
             "purged_by": by,
@@ -399,9 +400,10 @@ class Settling:
 def purge_jobs(
     queue: str, after: int, until: int | None, by: str, reason: str | None, new_id: NewId
 ) -> Operation[tuple[int, int | None, int | None]]:
-    """Take away ready and scheduled jobs after an id, some at a time.
+    """Purge ready and scheduled jobs after an id, some at a time.
 
-    Returns how many went, where to go on (None when done), and the newest job that counts.
+    Return how many were purged, the id to continue after (None at the end), and *until*: jobs with
+    a later id are not purged.
     """
     state = yield from open_queue(queue)
     if state is None:

@@ -1,7 +1,7 @@
-"""The owners of events on their way: processes that renew a sign of life.
+"""The owners of events on their way: processes that hold a lease and renew it.
 
-An owner dispatches the events that it took in. What it leaves behind when it dies is taken over by
-another (`inbox.take_over`).
+An owner dispatches the events that it took in. When its lease expires, another owner takes over
+the events that are left (`inbox.take_over`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from harn.storage.operations import Operation, ask
 from harn.storage.triggers.trigger_fold import lock, write
 
 OWNER_MS = 30_000
-"""How long an owner counts as alive after its last sign of life."""
+"""How long a lease lasts, from its last renewal."""
 LEFT = 0
 """The `until_ms` of an owner that has left."""
 
 
 def keep_alive(owner: str) -> Operation[None]:
-    """Write a sign of life of *owner*, and remove what has expired."""
+    """Renew the lease of *owner*, and remove what has expired."""
     yield from lock(topics.TRIGGER_OWNERS)
     [(now,)] = yield ask("now")
     rows = yield ask("trigger_owner_until", owner=owner)
@@ -38,7 +38,7 @@ def keep_alive(owner: str) -> Operation[None]:
 
 
 def leave(owner: str) -> Operation[None]:
-    """Note that *owner* ends: its envelopes may be taken over at once."""
+    """End the lease of *owner*, so that its envelopes can be taken over at once."""
     yield from lock(topics.TRIGGER_OWNERS)
     rows = yield ask("trigger_owner_until", owner=owner)
     if rows:
@@ -46,7 +46,7 @@ def leave(owner: str) -> Operation[None]:
 
 
 def renewal(owner: str, now: int) -> Operation[list[Draft]]:
-    """Return a new sign of life, or nothing if the last one is recent."""
+    """Return the record that renews the lease of *owner*; nothing if less than half is used."""
     rows = yield ask("trigger_owner_until", owner=owner)
     if rows and (rows[0][0] > now + OWNER_MS // 2 or rows[0][0] == LEFT):
         return []
