@@ -1,12 +1,12 @@
 """Callers that meet share the next operation.
 
-What is asked for while an operation is under way gathers, and becomes the next one; so does what is
-asked for in the same turn of the event loop. A hundred callers therefore pay for one commit, and
-nothing waits for a batch to fill.
+Requests that arrive while an operation is under way form the next one; so do requests of the same
+turn of the event loop. A hundred callers therefore pay for one commit, and no request waits for a
+batch to fill.
 
-`Batcher` keeps the order of arrival, drops what its caller gave up before the operation began,
-bounds the size of an operation, and passes every caller its own result. Its owner defines the
-operation with *start*, which takes the entries of a batch and a future for the operation's value.
+`Batcher` keeps the order of arrival, drops requests whose callers gave up before the operation
+began, bounds the size of an operation, and passes every caller its own result. Its owner defines
+the operation with *start*, which takes the entries of a batch and a future for its value.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class Answer(Protocol):
         """Whether the caller has given up."""
 
     def set_result(self, result: Any, /) -> None:
-        """Take the result; called on the loop, and must not raise."""
+        """Receive the result; called on the loop, and must not raise."""
 
     def set_exception(self, error: Any, /) -> None:
-        """Take the error that the operation ended with."""
+        """Receive the error that the operation ended with."""
 
     def cancel(self) -> object:
-        """Take the news that the operation was cancelled."""
+        """Note that the operation was cancelled."""
 
 
 class Entry(Generic[T]):
-    """One thing that was asked for; *answer* is None where the caller does not wait."""
+    """One request; *answer* is None if the caller does not wait."""
 
     __slots__ = ("answer", "item")
 
@@ -215,7 +215,7 @@ class Batcher(Generic[T]):
         return batch, keys
 
     def _land(self, batch: list[Entry[T]], keys: set[Hashable], landing: Landing) -> None:
-        has_more = bool(self.waiting)  # what *failed* puts back is not to be tried at once
+        has_more = bool(self.waiting)  # before *failed*: entries that it adds again must wait
         self._end(keys)
         if landing.cancelled():
             self._fail(batch, asyncio.CancelledError())
@@ -227,7 +227,7 @@ class Batcher(Generic[T]):
             self.wake()
 
     def _end(self, keys: set[Hashable]) -> None:
-        self._under_way.remove(keys)  # an equal one serves as well: it blocks the same keys
+        self._under_way.remove(keys)  # may remove an equal set, which blocks the same keys
         if self._until_next_end is not None:
             self._until_next_end.set_result(None)
             self._until_next_end = None

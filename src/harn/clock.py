@@ -1,4 +1,4 @@
-"""Time, behind one door.
+"""The only module that reads the time.
 
 A `Clock` has the wall time for people and stores, the monotonic time for waiting, and timers.
 Everything in harn that waits is built on `call_at`, so a test that brings
@@ -16,7 +16,7 @@ from functools import partial
 from typing import Protocol
 
 PATIENCE = 1.0
-"""Real seconds that a fake clock waits for threads before it goes on without them."""
+"""Real seconds that a fake clock waits for threads; then it no longer waits for them."""
 
 
 class Timer(Protocol):
@@ -69,11 +69,11 @@ class Activity:
         self._when_less: list[asyncio.Future[None]] = []
 
     def store_began(self) -> None:
-        """Count one store operation that has been handed over."""
+        """Count one store operation that was submitted."""
         self.storing += 1
 
     def store_ended(self) -> None:
-        """Count it off; call it after its result has been handed back."""
+        """Count one store operation less; to be called after its result was delivered."""
         self.storing -= 1
         if not self.storing and self._when_less:
             self._less()
@@ -84,7 +84,7 @@ class Activity:
         self._calls[call] = None
 
     def call_ended(self, call: object) -> None:
-        """Count *call* off: it has ended, or waits for the loop."""
+        """Count *call* no longer: it has ended, or waits for the loop."""
         self.working -= 1
         self._calls.pop(call, None)
         if self._when_less:
@@ -101,7 +101,7 @@ class Activity:
             await self._until_less(None)
 
     async def worked(self) -> bool:
-        """Wait until a call on a thread is counted off; false if there is none to wait for.
+        """Wait until a call on a thread ends or waits for the loop; False if there is none.
 
         After `PATIENCE` those under way are no longer waited for: a thread may work forever.
         Cancelling leaves nothing behind.

@@ -1,8 +1,8 @@
-"""The running task: its place in the tree, its frame, and what it knows of its work.
+"""The running task: its place in the tree, its frame, and the work that it belongs to.
 
 A `Task` is an id, a parent and a name, with what it inherited. Inside it is a chain of `Frame`s:
-the task's own, then one for each open `scope`. The innermost frame is all that travels, in a
-single contextvar; asyncio copies it into children, which is the spec's inheritance by snapshot.
+the task's own, then one for each open `scope`. Only the innermost frame is in a contextvar;
+asyncio copies it into child tasks, which is the specification's inheritance by snapshot.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ambient:
-    """What a task knows of the work it belongs to; inherited whole, replaced, never changed."""
+    """The work that a task belongs to; inherited whole, replaced, never changed."""
 
     pipeline_id: str | None = None
     workflow_id: str | None = None
@@ -49,7 +49,7 @@ class Ambient:
 
 
 class Task:
-    """A task in the tree: its names, what it inherited, and whether it is to stop."""
+    """A task in the tree: its names, what it inherited, and whether it was asked to stop."""
 
     __slots__ = (
         "__weakref__",

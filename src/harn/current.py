@@ -1,4 +1,4 @@
-"""What is current: the runtime, the frame and the context values that a call belongs to.
+"""The runtime, the frame and the context values that a call belongs to.
 
 A call finds its frame in a contextvar, and its runtime through the frame. A call without a context
 means the only open runtime of the process (`open_runtimes.py`); if none is open, the event loop

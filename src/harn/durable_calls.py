@@ -1,7 +1,7 @@
 """`@durable`: the functions that stored data may name, and their calls as data.
 
-A journal and a queue hold data, never code. What they may name is in this registry, which the
-decorator fills when your modules are imported. A name that is not registered runs nothing.
+A journal and a queue hold data, never code. A stored call names a function of this registry, which
+the decorator fills when your modules are imported. A name that is not registered runs nothing.
 
 A stored call is the function's name and its arguments as JSON, `[[positional], {keywords}]`.
 """
@@ -70,7 +70,7 @@ def durable(
     retry: RetryPolicy | None = None,
     timeout: Duration | None = None,
 ) -> Any:
-    """Let queues and pipeline pools keep calls of this function, and run them in a later process.
+    """Let queues and pipeline pools store calls of this function and run them in a later process.
 
     It is registered as `module:qualname`, or under *name*, which must stay the same from one run
     to the next. Submit it with JSON arguments: `queue.submit(fn, *args)`,
@@ -127,7 +127,7 @@ def _home(fn: Callable[..., Any]) -> tuple[str, str]:
 
 
 def durable_function_named(name: str) -> DurableFunction | None:
-    """Return the function registered under *name*."""
+    """Return the function registered under *name*; None if there is none."""
     return _by_name.get(name)
 
 
@@ -137,7 +137,7 @@ def durable_names() -> list[str]:
 
 
 def durable_function(fn: Callable[..., Any]) -> DurableFunction | None:
-    """Return how *fn* itself is registered."""
+    """Return the registration of *fn*; None if it has none."""
     try:
         return _by_function.get(fn)
     except TypeError:  # an object that cannot be hashed is not a registered function
@@ -154,7 +154,7 @@ def split_call(
 
 
 def encode_arguments(positional: Sequence[Any], keywords: Mapping[str, Any]) -> bytes | None:
-    """Write the arguments of a call as JSON; None if JSON would not bring them back the same.
+    """Write the arguments of a call as JSON; return None if JSON would change them.
 
     >>> encode_arguments([7], {"dry": True})
     b'[[7],{"dry":true}]'

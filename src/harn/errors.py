@@ -1,7 +1,7 @@
 """Every error that harn raises, and the codes that operators search for.
 
-    HarnError                    the root: catch it to catch all of ours
-    ├─ InvalidOption             a value we refuse, named; also a ValueError
+    HarnError                    the root: catch it to catch every error of harn
+    ├─ InvalidOption             an option's value is not accepted; also a ValueError
     ├─ PoolError
     │  ├─ PoolFull               HARN-POL-001: a bounded queue refused the submit
     │  ├─ PoolBusy               HARN-POL-002: fail_fast had no free slot
@@ -23,7 +23,7 @@
     ├─ WorkerDied                a worker process ended under its task
     ├─ DeadlineExceeded          a deadline passed; also a TimeoutError
     ├─ ClaimLost                 another consumer holds the job now
-    ├─ JobError                  a job's result cannot be had
+    ├─ JobError                  a job has no result to return
     │  ├─ JobFailed              the job is dead; `.error`, `.traceback`
     │  └─ JobCancelled           the job was cancelled or purged
     ├─ StorageError
@@ -32,7 +32,7 @@
     │  └─ StorageVersion         written by a newer harn
     ├─ ManifestError             a mistake in harn.toml
     ├─ TriggerError              a trigger that cannot be registered or fired
-    ├─ RateLimitError            a limit that cannot be asked for
+    ├─ RateLimitError            a limit that cannot be acquired or stored
     └─ ModelError                a call to a model failed; see `.retryable`
 
 A class exists where a caller would act differently; its code, where it has one, belongs to the
@@ -59,8 +59,8 @@ class HarnError(Exception):
         return f"{self.code}: {text}" if self.code else text
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Errors cross process boundaries; the default rebuilds from `args` through __init__,
-        # which our richer constructors would refuse.
+        # Errors cross process boundaries. The default passes `args` to __init__, which fails for
+        # constructors with other parameters.
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
@@ -72,7 +72,7 @@ def _rebuild(cls: type[HarnError], args: tuple[Any, ...], state: dict[str, Any])
 
 
 class InvalidOption(HarnError, ValueError):
-    """An option's value is refused; the message names option, value and what is accepted."""
+    """An option's value is not accepted; the message names option, value and what is accepted."""
 
     def __init__(self, option: str, value: object, accepted: str) -> None:
         super().__init__(f"{option}={_shown(value)} is not accepted: {accepted}")
@@ -93,11 +93,11 @@ def _shown(value: object) -> str:
 
 
 class PoolError(HarnError):
-    """Something about a pool."""
+    """The root of the errors of pools."""
 
 
 class PoolFull(PoolError):
-    """A pool's queue is full and its policy is to say so."""
+    """A pool's queue is full, and its policy is to raise this."""
 
     code = "HARN-POL-001"
 
@@ -141,7 +141,7 @@ class PoolLocked(PoolError):
 
 
 class DeadlockError(HarnError):
-    """Waiting here could never end."""
+    """A wait that could never end."""
 
 
 class MutexReentered(DeadlockError):
@@ -151,7 +151,7 @@ class MutexReentered(DeadlockError):
 
 
 class ChannelDeadlock(DeadlockError):
-    """Every task waits on channels that only they could serve."""
+    """Every task waits on channels that only these tasks could serve."""
 
     code = "HARN-ORC-012"
 
@@ -189,7 +189,7 @@ class ClaimLost(HarnError):
 
 
 class JobError(HarnError):
-    """A job's result cannot be had; *job* is its state, where it is known."""
+    """A job has no result to return; *job* is its state, if it is known."""
 
     def __init__(self, message: str, job: JobState | None = None) -> None:
         super().__init__(message)
@@ -197,19 +197,19 @@ class JobError(HarnError):
 
 
 class JobFailed(JobError):
-    """The job is dead: it failed on its last attempt, or was given up.
+    """The job is dead: it failed on its last attempt, or was buried.
 
-    *error* and *traceback* tell of its last attempt.
+    *error* and *traceback* are those of its last attempt.
     """
 
     @property
     def error(self) -> str | None:
-        """What the last attempt failed with."""
+        """The error of the last attempt."""
         return None if self.job is None else self.job.error
 
     @property
     def traceback(self) -> str | None:
-        """Where it failed, as far as it was kept."""
+        """The traceback of the last attempt, if it was kept."""
         return None if self.job is None else self.job.traceback
 
 
@@ -218,7 +218,7 @@ class JobCancelled(JobError):
 
 
 class StorageError(HarnError):
-    """The store could not do what was asked."""
+    """The store could not carry out an operation."""
 
 
 class StorageBusy(StorageError):
@@ -226,7 +226,7 @@ class StorageBusy(StorageError):
 
 
 class StorageCorrupt(StorageError):
-    """Something in the store cannot be read."""
+    """A record or page of the store cannot be read."""
 
 
 class StorageVersion(StorageError):
@@ -242,14 +242,14 @@ class TriggerError(HarnError):
 
 
 class RateLimitError(HarnError):
-    """A rate limit that cannot be asked for or kept."""
+    """A rate limit that cannot be acquired or stored."""
 
 
 class ModelError(HarnError):
     """A call to a model failed.
 
-    *status_code* and *headers* are the provider's answer, where there was one; *retryable* tells
-    whether the same call may succeed later.
+    *status_code* and *headers* are those of the provider's answer, if there was one; *retryable*
+    tells whether the same call may succeed later.
     """
 
     def __init__(
@@ -271,7 +271,8 @@ class ModelError(HarnError):
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Return `"; did you mean 'x'?"` for the nearest of *known*, or nothing.
 
-    What is no short text is near to nothing: to show it might take forever, or run out of stack.
+    A name that is not a short text has no match: to print it might take forever, or overflow the
+    stack.
     """
     if not isinstance(name, str) or len(name) > 100:
         return ""

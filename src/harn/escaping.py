@@ -1,7 +1,8 @@
-r"""Text from outside, made safe to show: no terminal obeys it, no reader of lines is misled.
+r"""Making text from outside safe to show: it cannot control a terminal or fake a line.
 
-Everything that is not printable is spelled out: C0, DEL and C1 controls, line separators, marks of
-writing direction, lone surrogates. What harn prints, logs and exports goes through here.
+Every character that is not printable is written as an escape: C0, DEL and C1 controls, line
+separators, marks of writing direction, lone surrogates. All that harn prints, logs and exports is
+escaped here.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import re
 from typing import Any
 
 _MAYBE = re.compile(r"[^\x20-\x7e]")
-"""Characters to look at: every other one is printable."""
+"""Characters that may need an escape: every other one is printable."""
 
 
 def one_line(text: str) -> str:
-    r"""Return *text* on one line, everything that is not printable spelled out.
+    r"""Return *text* on one line; every character that is not printable is escaped.
 
     >>> one_line("a\nb\x1b[2J")
     'a\\nb\\x1b[2J'
@@ -24,7 +25,7 @@ def one_line(text: str) -> str:
 
 
 def on_lines(text: str) -> str:
-    r"""Return *text* with its line ends, everything else that is not printable spelled out.
+    r"""Return *text* with its line ends; every other character that is not printable is escaped.
 
     >>> on_lines("a\nb\x9b2J")
     'a\nb\\x9b2J'

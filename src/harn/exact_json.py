@@ -1,7 +1,7 @@
 """JSON that reads back as the same value, or is not written at all.
 
-A tuple would come back as a list and the key 1 as "1". What is stored here for a later process
-(the arguments and the result of a durable call) must not change on the way.
+JSON turns a tuple into a list and the key 1 into "1". The arguments and the result of a durable
+call are stored for a later process, so they must not change.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """A graceful stop: raised once, in the wait that a task is in, or in the next one it enters.
 
-`request_stop` marks a task as cancelled and raises `TaskCancelled` in it, once. It comes out of a
+`request_stop` marks a task as cancelled and raises `TaskCancelled` in it, once. It is raised in a
 wait of this library (sleep, a channel, a permit, the result of another task ...), because there
 the task holds nothing that an interruption could leave half done. Later waits work again, so that
 the task can tidy up and return. An await of anything else is left alone; the caller of
-`request_stop` decides when its patience is over and cancels the task.
+`request_stop` decides how long it waits before it cancels the task.
 
 How a wait takes part:
 
-- it calls `raise_if_asked()` when it is entered, guarded by `if asked:`, which costs next to
-  nothing while no stop is under way;
+- it calls `raise_if_asked()` when it is entered, guarded by `if asked:`, which costs almost nothing
+  while no stop is under way;
 - it puts its future into `Task.parked` while it awaits it, and takes it out afterwards. Setting an
   exception on that future must leave no more behind than cancelling the wait does.
 
@@ -30,11 +30,11 @@ from harn.context import Task, current_frame_var
 from harn.errors import TaskCancelled
 
 asked: set[Task] = set()
-"""Tasks in which a stop is still to be raised. Always the same set; changed on the loop only."""
+"""Tasks in which a stop has not been raised yet. Never rebound; changed on the loop only."""
 
 
 def request_stop(task: Task) -> None:
-    """Ask *task* to stop, and raise this in the wait it is in; a second call changes nothing.
+    """Ask *task* to stop, and raise `TaskCancelled` in its current wait; only once.
 
     To be called on the thread of the task's loop. Harmless when the task has ended.
     """

@@ -1,8 +1,8 @@
-"""New ids, and the ids that are the same every time.
+"""New ids, and ids that are computed from names.
 
 Random ids are UUIDs of version 7: they sort by time. Their milliseconds come from the runtime's
 clock and their random bits from the runtime's own generator, so that a seeded runtime with a
-fake clock names the same things the same way in every run.
+fake clock makes the same ids in every run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class IdSource:
         ms = self._now_ms()
         if ms > self._last_ms:
             self._last_ms, self._tick = ms, 0
-        else:  # the same millisecond, or a clock that went back: count on
+        else:  # the same millisecond, or a clock that went back: count up
             self._tick += 1
             if self._tick > 0xFFF:
                 self._last_ms, self._tick = self._last_ms + 1, 0

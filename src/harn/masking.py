@@ -1,7 +1,7 @@
-"""Passwords out of what is shown: every URL goes through `mask` before it reaches a message.
+"""Masking passwords: every URL goes through `mask` before it is shown in a message.
 
-A URL that cannot be used is shown as well, in the error that refuses it. So nothing here relies on
-its being well formed: what may be a password is masked, even if a host or a path goes with it.
+A URL that is not well formed is shown too, in the error that rejects it. So nothing here relies on
+its form: a part that may be a password is masked, even if a host or a path is masked with it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def mask(url: str) -> str:
 
 
 def mask_text(text: str) -> str:
-    """Return *text*, a sentence in which URLs may stand, without their passwords.
+    """Return *text*, which may contain URLs, without their passwords.
 
     >>> mask_text("no such thing as (mysql://me:secret@db)")
     'no such thing as (mysql://me:***@db)'
@@ -58,7 +58,7 @@ def without_secrets_of(url: str, text: str) -> str:
 
 
 def _secrets(url: str) -> Iterator[tuple[int, int]]:
-    """Yield where the passwords stand, in their order."""
+    """Yield the start and the end of each password, in order."""
     if _IS_KEYWORDS.match(url):
         yield from (each.span(2) for each in _KEYWORD.finditer(url) if _SECRET.search(each[1]))
         return

@@ -1,8 +1,8 @@
-"""What may be a name, and how several names become one key.
+"""Rules for names, and how several names become one key.
 
 A *name* is chosen by the people who run a system: a queue, a pool, a mailbox. It is never
 changed; one that could be mistaken for another on a screen is refused. A tenant or a key is
-*data*: it is kept and compared exactly as given.
+*data*: it is stored and compared exactly as given.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def check_name(option: str, value: object, most: int = MAX_NAME) -> str:
 
 
 def check_data(option: str, value: object, most: int | None = None) -> str:
-    """Return *value*, a tenant or a key, if every store can keep it exactly as it is."""
+    """Return *value*, a tenant or a key, if every store can hold it unchanged."""
     if not isinstance(value, str) or not value.strip():
         raise InvalidOption(option, value, "a non-empty string")
     if most is not None and len(value) > most:

@@ -5,7 +5,7 @@ the context that entered a runtime. If exactly one runtime is open, the call mea
 several are open, the call raises: a guess could put work into the wrong store.
 
 A fork copies a runtime's memory but not its threads, its loop or its connections. So a child
-process has none open, and what it inherited is refused.
+process has none open, and a call to an inherited runtime raises.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def note_open(runtime: Runtime) -> None:
 
 
 def note_left(runtime: Runtime) -> None:
-    """Let no call find *runtime* any more."""
+    """Stop calls without a context from finding *runtime*."""
     with _lock:
         _open.discard(runtime)
 
@@ -49,10 +49,10 @@ def note_left(runtime: Runtime) -> None:
 def only_open() -> Runtime | None:
     """Return the only open runtime of this process, or None if none is open.
 
-    Several, or one that only the parent of a forked process has, are a `HarnError`.
+    Raises `HarnError` if several are open, or if only the parent of a forked process had one.
     """
     with _lock:
-        # A loop that was closed under its runtime can carry nothing out.
+        # A runtime whose loop was closed can carry nothing out.
         found = [each for each in _open if not each.loop.is_closed()]
     if len(found) > 1:
         names = ", ".join(sorted(each._where for each in found))

@@ -1,4 +1,4 @@
-"""Files and directories that only their owner may use: how they are made, and how they are checked.
+"""Making and checking files and directories that only their owner may use.
 
 Every room that keeps something on disk makes it here: directories are 0700 and files 0600,
 whatever the umask. A path that others can write to is refused: a user who can write to a store or

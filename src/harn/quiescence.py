@@ -1,8 +1,8 @@
-"""Could anything outside still wake this loop?
+"""Telling whether anything outside an event loop could still wake it.
 
-Two rooms ask. A fake clock may only jump ahead when nothing real is at work, and the
-deadlock detector may only raise when no sender is left. What cannot be
-inspected (another kind of event loop, a thread of unknown origin) counts as at work.
+A fake clock may only jump ahead when nothing real is at work, and the deadlock detector may only
+raise when no sender is left. What cannot be inspected (another kind of event loop, a thread of
+unknown origin) counts as at work.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def something_ready(loop: asyncio.AbstractEventLoop) -> bool:
             return True
         if inner._scheduled and inner._scheduled[0].when() <= loop.time():
             return True
-        return bool(inner._selector.select(0))  # level-triggered: looking takes nothing away
+        return bool(inner._selector.select(0))  # level-triggered: a look consumes no event
     except AttributeError:
         return True
 

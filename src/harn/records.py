@@ -1,8 +1,8 @@
-"""How a record becomes a dict.
+"""Turning a record into a dict.
 
 A record is a dataclass or a `msgspec.Struct` that a caller receives: a snapshot, a receipt, a
-report. It inherits `as_dict` from `Record`, or from `SparseRecord` if a field without a value is
-left out. A record with a form of its own writes `as_dict` itself, on top of `fields_of`.
+report. It inherits `as_dict` from `Record`, or from `SparseRecord` to leave out fields that are
+None. A record with another form defines `as_dict` itself, with `fields_of`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long a failed job waits before its next attempt, and which errors end it at once."""
+"""How long a failed job waits before its next attempt, and which errors make it dead at once."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def delay_after(attempt: int, policy: RetryPolicy, random: float) -> float:
 
 
 def gives_up_on(policy: RetryPolicy, error: BaseException) -> bool:
-    """Tell whether *error* is one that another attempt would not help."""
+    """Tell whether *error* makes the job dead without another attempt."""
     return isinstance(error, policy.give_up_on)
 
 

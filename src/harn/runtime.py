@@ -1,4 +1,4 @@
-"""The runtime: one set of named things, and the tasks that use them.
+"""The runtime: one set of services, and the tasks that use them.
 
 A `Runtime` owns a clock, a state directory, one service of each kind (the pools' registry, the
 named permits, the event log ...) and every task without another owner. Leaving it cancels and
@@ -50,10 +50,10 @@ NAMED_SERVICES = {
     "event_log": ("harn.eventlog", "EventLog"),
     "store": ("harn.storage", "Store"),
 }
-"""Services that a runtime's own methods use. Named, not imported: ground knows no room above it."""
+"""Services that a runtime's own methods use; named, because this module imports no room."""
 
 SEAMS = {
-    "ambient": "what the root task knows of the work it belongs to",
+    "ambient": "the work that the root task belongs to",
     "at_exit": "called first when the runtime is left",
     "check_here": "raises where the caller is on another loop or in a forked process",
     "closing": "whether the runtime takes no more work",
@@ -79,7 +79,7 @@ SCHEMES = "memory:// sqlite:///path file:///dir postgresql://..."
 
 
 class Runtime:
-    """A set of named things, entered with `async with`; leaving it ends all it owns.
+    """A set of services and tasks, entered with `async with`; leaving it ends all it owns.
 
     *storage* is a URL (`memory://`, `sqlite:///path`, `file:///dir`, `postgresql://...`); without
     one everything stays in memory, unless *state_dir* is given: then SQLite lives in it. *seed*
@@ -87,8 +87,8 @@ class Runtime:
 
     Cancelling on the way out still closes everything, then raises the cancel.
 
-    Programs use `event_log`, `backup`, `clock`, `settings`, `state_dir` and `aclose`. What else has
-    a name without an underscore is for the rooms of harn (`SEAMS`), and `dir` leaves it out.
+    Programs use `event_log`, `backup`, `clock`, `settings`, `state_dir` and `aclose`. Every other
+    name without an underscore is for the rooms of harn (`SEAMS`), and `dir` leaves it out.
 
     >>> from harn import runtime_context
     >>> async def main() -> str:
@@ -138,7 +138,7 @@ class Runtime:
         """Every task alive in this runtime, for the deadlock detector and for tools."""
         self.frame = Frame(self.root)
         self.at_exit: list[Callable[[], Awaitable[None]]] = []
-        """Run first when the runtime is left, last added first; their errors come out of it."""
+        """Run first when the runtime is left, last added first; their errors are raised by it."""
         self.debug_sources: dict[str, Callable[[], list[Any]]] = {}
         self._services: dict[type[Any], Any] = {}
         self._detached: set[asyncio.Future[Any]] = set()
@@ -270,7 +270,7 @@ class Runtime:
         if loop is None or self.on_loop_thread() or not loop.is_running():
             return make()
         answer: concurrent.futures.Future[T] = concurrent.futures.Future()
-        with suppress(RuntimeError):  # the loop is closed: said below
+        with suppress(RuntimeError):  # the loop is closed: raised below
             loop.call_soon_threadsafe(_answer, answer, make)
         while True:
             try:
@@ -327,7 +327,7 @@ class Runtime:
             _, service = self._services.popitem()
             if (aclose := getattr(service, "aclose", None)) is not None:
                 await finish(aclose(), failures)
-        # Only now: until then a call without a context is refused, not sent to another runtime.
+        # Only now: until then a call without a context raises, and does not use another runtime.
         note_left(self)
         if (error := choose_error(None, failures)) is not None:
             raise error

@@ -103,7 +103,7 @@ def _duration_ms(value: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the environment asks for."""
+    """The settings that a runtime or a command reads from the environment."""
 
     state_dir: Path = _variable(
         "HARN_STATE_DIR",
@@ -308,7 +308,7 @@ def allow_insecure_state() -> None:
 
 
 def environment_with(told: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for a process that is *told* something more."""
+    """Return this process's environment with the variables *told* added."""
     return {**os.environ, **told}
 
 
@@ -330,7 +330,7 @@ def read_secret(name: str, environ: Mapping[str, str] | None = None) -> str | No
 
 
 def host_name() -> str:
-    """Return what this machine calls itself in `HOSTNAME`, or `"local"`."""
+    """Return the machine's name from `HOSTNAME`, or `"local"`."""
     return os.environ.get("HOSTNAME", "").strip() or "local"
 
 
@@ -347,8 +347,8 @@ RATE_LIMIT = "HARN_RATE_LIMIT_"
 def rate_limit_variables(environ: Mapping[str, str] | None = None) -> dict[str, int]:
     """Return every `HARN_RATE_LIMIT_<PROVIDER>...` that holds a whole number, by what follows.
 
-    Which provider, model and field each of them means is for the limiter to say. Anything that
-    is not a number is left out with a warning.
+    The limiter finds the provider, model and field in each name. A value that is not a whole
+    number is left out with a warning.
 
     >>> rate_limit_variables({"HARN_RATE_LIMIT_ACME_TPM": "90000", "HOME": "/"})
     {'ACME_TPM': 90000}

@@ -1,16 +1,16 @@
-"""Stopping a program at a signal: the first one asks, the next one hurries, and time is limited.
+"""Stopping a program at a signal: the first one asks, the second one hurries, time is limited.
 
 `harn.run` and every command run inside a `Stopping`. The first SIGTERM or SIGINT asks: the main
-task is cancelled, or the command does something gentler. From then on time runs out in two steps:
+task is cancelled, or the command stops in its own way. From then on the time has two limits:
 
 - shortly before the timeout it *gives up* on what cannot be stopped, such as a function on a
   thread. The owner of that work releases its claim, and everything is closed in order;
-- at the timeout comes the *last moment*. Code that ignores its cancellation or blocks the event
-  loop is not waited for either: the calls in `last_calls` release what other processes need, and
-  the process exits.
+- the timeout is the *last moment*. Code that ignores its cancellation or blocks the event loop is
+  not waited for either: the calls in `last_calls` release what other processes need, and the
+  process exits.
 
-A thread watches over both, so that a blocked event loop does not hold the process. A second signal
-gives up at once and leaves a moment for closing; more signals change nothing.
+A thread watches both limits, so that a blocked event loop does not keep the process alive. A second
+signal gives up at once and leaves two seconds for closing; more signals change nothing.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ T = TypeVar("T")
 logger = logging.getLogger("harn.runtime")
 
 FOR_CLOSING = 1.0
-"""Seconds between giving up and the last moment, as far as the timeout is long enough."""
+"""Seconds between giving up and the last moment, if the timeout is long enough."""
 LEAST_FOR_CLOSING = 0.5
 AFTER_HURRY = 2.0
-"""Seconds that a second signal leaves."""
+"""Seconds that a second signal leaves for closing."""
 FOR_LAST_CALLS = 2.0
 """Seconds that the last calls may take together."""
 LONGEST_WAIT = 100_000.0
@@ -90,7 +90,7 @@ class Stopping:
         self._signals_hurry = signals_hurry
         self._ask = ask or self.cancel
         self._heard = False
-        """Whether the main task was there to be asked."""
+        """Whether the main task was running when it was asked."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[Any] | None = None
         self._hurries: SimpleQueue[bool] = SimpleQueue()
@@ -100,7 +100,7 @@ class Stopping:
         """Run *main* in a new event loop and return its result.
 
         A main that a signal cancelled ends in `KeyboardInterrupt` or, for SIGTERM, `SystemExit`
-        with 143. One that returns all the same has its result returned.
+        with 143. If it returns a result despite the cancel, that is returned.
         """
         try:
             with self._listening(), asyncio.Runner() as runner:
@@ -110,11 +110,11 @@ class Stopping:
                 raise
             raise self.as_exit() from None
         if self.signal is not None and not self._heard:
-            raise self.as_exit()  # main had ended when it came
+            raise self.as_exit()  # main had ended when the signal came
         return result
 
     def as_exit(self) -> BaseException:
-        """Return what ends a program that the signal stopped."""
+        """Return the exception that ends a program that the signal stopped."""
         if self.signal == signal.SIGINT:
             return KeyboardInterrupt()
         return SystemExit(128 + (self.signal or 0))
@@ -138,7 +138,7 @@ class Stopping:
         self._main = asyncio.current_task()
         self._loop = asyncio.get_running_loop()
         if self.signal is not None:
-            self._hear()  # it came before there was a loop to tell it
+            self._hear()  # the signal came before there was a loop
         return await main()
 
     def _hear(self) -> None:
@@ -170,7 +170,7 @@ class Stopping:
             self._hurries.put(False)  # ends the watching thread
 
     def _signalled(self, number: int, frame: object) -> None:
-        # In the main thread, between any two instructions: nothing here takes a lock.
+        # Runs in the main thread, between any two instructions, so it must not take a lock.
         if self.signal is not None:
             if self._signals_hurry:
                 self.hurry()
@@ -224,7 +224,7 @@ class Stopping:
                 call(max(0.1, until - _now()))
             except Exception:
                 logger.exception("something was not released before the exit")
-        # Another thread may hold a stream for good: do not wait for that one either.
+        # Another thread may hold a stream's lock forever: do not wait for it either.
         flushing = threading.Thread(target=_flush, daemon=True)
         flushing.start()
         flushing.join(timeout=0.5)

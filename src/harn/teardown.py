@@ -1,12 +1,12 @@
-"""Ending what is owned: wait for cancelled tasks, run cleanups, choose the error that comes out.
+"""Ending owned tasks: wait for cancelled ones, run cleanups, choose the error to raise.
 
 Structured code must not return while something it owns is still running. `join_cancelled` waits for
 tasks that were cancelled; `unwind` runs the cleanups of a frame, last in, first out. A cancel that
 arrives meanwhile is kept and raised once everything has ended. It is never swallowed and never
 turned into anything else.
 
-Several errors may meet on the way out. `choose_error` takes a cancel before anything else, then
-the error that was already on its way, then the first failure. The others become notes on it.
+Several errors may occur at the end. `choose_error` takes a cancel first, then the error that was
+already being raised, then the first failure. The others become notes on it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ async def join_cancelled(
 
 
 async def unwind(frame: Frame, error: BaseException | None = None) -> BaseException | None:
-    """Call every cleanup of *frame*; return what is to be raised now, *error* included, or None.
+    """Call every cleanup of *frame*; return the error to raise now, which may be *error*, or None.
 
     A plain cleanup is called here, on the loop; what it returns is awaited. Cancelling is kept
     until every cleanup has run, and is then the error returned.
@@ -113,7 +113,7 @@ def _report_later(clock: Clock, owner: object) -> Timer:
 def choose_error(
     error: BaseException | None, failures: Iterable[BaseException]
 ) -> BaseException | None:
-    """Choose what comes out; the others become notes on it."""
+    """Choose the error to raise; the others become notes on it."""
     found = [*([error] if error is not None else []), *failures]
     if not found:
         return None
@@ -143,7 +143,7 @@ def _described(error: BaseException) -> str:
 
 
 async def finish(work: Awaitable[Any], failures: list[BaseException]) -> bool:
-    """Await *work* to its end; add what it raises to *failures*, and each cancel of the caller.
+    """Await *work* to its end; add its error to *failures*, and each cancel of the caller.
 
     It runs as a task of its own: a cancel aimed at the caller must not stop it half-way. Returns
     false if *work* itself was cancelled.

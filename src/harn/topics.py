@@ -1,7 +1,7 @@
 """Every topic of the event log and every record kind we write, on one page.
 
 `TOPICS` is what the reference page lists and what a test compares it with; the functions below
-build the names that contain a queue or another user's word.
+build the names that contain the name of a queue, channel or waitpoint.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ TOPICS: tuple[Topic, ...] = (
             "jobs_trimmed",
             "tickets_bound",
         ),
-        "What became of a queue's jobs, what its fairness keys are made of, and its pauses.",
+        "What happened to a queue's jobs, what its fairness keys are made of, and its pauses.",
     ),
     Topic("worker.<queue>.responses", ("job_response",), "What handlers returned or raised."),
     Topic(
@@ -117,7 +117,7 @@ TOPICS += (
     Topic(
         TRIGGER_OUTBOX,
         ("dispatch_succeeded", "dispatch_failed", "dispatch_skipped"),
-        "What became of each dispatch.",
+        "How each dispatch ended.",
     ),
     Topic(
         TRIGGER_ATTEMPTS,
@@ -154,7 +154,7 @@ TOPICS += (
     Topic(
         TRIGGER_OWNERS,
         ("owner_alive", "owner_left", "owner_forgotten"),
-        "Which processes dispatch, and until when they are known to live.",
+        "Which processes dispatch, and when their leases expire.",
     ),
     Topic(
         TRIGGER_INTAKE,

@@ -1,7 +1,7 @@
-"""What would be left undone if the process ended now: `unsettled_state`.
+"""The work that would be left unfinished if the process ended now: `unsettled_state`.
 
-Each room that has something under way adds a source when its service is made. Ground asks the
-sources and knows no room: a runtime that never made a pool has no pool to ask.
+Each room that has work under way adds a source when its service is made. This module knows only
+the sources: a runtime that never made a pool has no source for pools.
 """
 
 from __future__ import annotations

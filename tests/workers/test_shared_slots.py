@@ -30,7 +30,7 @@ def test_a_free_slot_goes_to_the_one_that_waits_longest() -> None:
     assert slots.take(a, 5) == 2
     assert (slots.take(b, 1), slots.take(c, 1)) == (0, 0)
 
-    slots.give_back(a, 1)
+    slots.release(a, 1)
 
     assert (slots.take(a, 1), slots.take(c, 1)) == (0, 0)
     assert (b.told, slots.take(b, 5)) == (1, 1)
@@ -41,7 +41,7 @@ def test_one_that_leaves_the_line_makes_room_for_the_next() -> None:
     slots.take(a, 1)
     slots.take(b, 1)
     slots.take(c, 1)
-    slots.give_back(a, 1)
+    slots.release(a, 1)
 
     slots.leave(b)
 

@@ -1,8 +1,8 @@
 """The log of a command, on stderr.
 
-A command that runs and ends logs warnings, and leaves out failed work, which it reports itself in
-one line. A command that serves has its log and nothing else: it calls `log_as_service`. The
-environment's HARN_LOG_LEVEL wins over both.
+A command that runs and ends logs warnings, but not failed work, which it reports itself in one
+line. A command that serves has only its log, so it calls `log_as_service`. The environment's
+HARN_LOG_LEVEL overrides both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harn.settings import Settings
 from harn.telemetry import logs
 
 LOG = "harn.cli.command_log"
-"""Where the context of a command has its log."""
+"""The key of the log in a command's context."""
 
 
 @contextmanager

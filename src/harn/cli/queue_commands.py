@@ -20,7 +20,7 @@ from harn.topics import check_queue_name
 from harn.workers import WorkerQueue, default_consumer_id
 
 MOST_NAMED = 10
-"""Paused tenants that are named."""
+"""The most paused tenants that are listed by name."""
 
 
 @click.group(invoke_without_command=True)

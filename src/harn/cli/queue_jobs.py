@@ -1,7 +1,7 @@
-"""`harn orchestrator queue jobs|job|cancel|retry|pause|resume`: jobs, one by one.
+"""`harn orchestrator queue jobs|job|cancel|retry|pause|resume`.
 
-`jobs` and `job` look. The others act: the service that owns the state directory does it if there
-is one, else the command does it itself; they need no manifest.
+`jobs` and `job` only read. The others are carried out by the service that owns the state directory,
+if one runs, else by the command; they need no manifest.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _cut(text: str | None, most: int) -> str:
 @job_argument
 @common
 def job(target: CommandTarget, name: str, id: str) -> int:
-    """Show what is known of job ID of QUEUE: its status, its outcome, its last error."""
+    """Show job ID of QUEUE: its status, its outcome, its last error."""
     target.check_config()
 
     async def work(runtime: Runtime) -> dict[str, Any]:
@@ -158,7 +158,7 @@ tenant_option = click.option("--tenant", help="Only this tenant of the queue.")
 @click.option("--reason", help="Shown by `explain`.")
 @common
 def pause(target: CommandTarget, name: str, tenant: str | None, reason: str | None) -> int:
-    """Give out no more jobs of QUEUE; those in flight go on, and new ones are accepted."""
+    """Stop claims on QUEUE; jobs in flight continue, and new ones are accepted."""
     options = PauseQueue(queue=name, tenant=tenant, reason=reason)
     return _act(target, "pause queue", options, f"paused{_of(tenant)}")
 
@@ -168,7 +168,7 @@ def pause(target: CommandTarget, name: str, tenant: str | None, reason: str | No
 @tenant_option
 @common
 def resume(target: CommandTarget, name: str, tenant: str | None) -> int:
-    """Give out jobs of QUEUE again."""
+    """Allow claims on QUEUE again."""
     options = ResumeQueue(queue=name, tenant=tenant)
     return _act(target, "resume queue", options, f"resumed{_of(tenant)}")
 

@@ -1,8 +1,8 @@
 """`harn worker`: serves queues forever with the `@durable` functions of some modules.
 
 SIGTERM and SIGINT stop it: it claims no more, running functions may finish within the timeout, the
-rest is released, and the exit code is 0. A second signal does not wait. With several processes
-this command only keeps them running (`worker_processes.py`).
+other jobs are released, and the exit code is 0. A second signal does not wait. With several
+processes this command only keeps them running (`worker_processes.py`).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def worker(
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """What a worker is told."""
+    """The options of the command."""
 
     modules: Sequence[str]
     queues: Sequence[str]
@@ -125,7 +125,7 @@ class WorkerOptions:
         ]
 
     def environ(self) -> dict[str, str]:
-        """Return what its environment says of the store: a password is no argument."""
+        """Return its variables for the store: a password must not be an argument."""
         told = {"HARN_STORAGE": self.storage, "HARN_STATE_DIR": self.state_dir}
         return {name: str(value) for name, value in told.items() if value is not None}
 
@@ -165,7 +165,9 @@ class _Working:
         return 0
 
     async def _work(self, runtime: Runtime) -> None:
-        await runtime.service(Store).run(list_topics, write=False)  # a store out of reach: one line
+        await runtime.service(Store).run(
+            list_topics, write=False
+        )  # fails here, in one line, if the store cannot be reached
         options = self._options
         self._worker = worker = Worker(
             runtime, options.queues, concurrency=options.concurrency, claim_ttl=options.claim_ttl
@@ -180,7 +182,7 @@ class _Working:
         self._say(worker, "stopped")
 
     def _ask(self) -> None:
-        """Claim no more, at the first signal; what has not begun is cancelled."""
+        """Claim no more, at the first signal; a worker that has not started yet is cancelled."""
         if self._worker is None:
             self._stopping.cancel()
             return
@@ -232,7 +234,7 @@ class _Working:
 
 
 def import_modules(names: Sequence[str]) -> None:
-    """Import each module; one that cannot be imported is one clear line.
+    """Import each module; raise `HarnError` with one clear line if that fails.
 
     The current directory comes first, as it does for `python -m`.
     """

@@ -1,12 +1,12 @@
 """Several worker processes, kept running by the command that started them.
 
-Each child has a socket to its parent as its standard input. The parent asks it to stop (`s`) or to
-hurry (`h`) there, and the end of the socket means that the parent has ended, however it did. So
-children never outlive the command. In the other direction a child sends its status. A terminal or a
-service manager may signal every process: to a child that is one more request to stop, no hurry.
+Each child has a socket to its parent as its standard input. There the parent asks it to stop (`s`)
+or to hurry (`h`), and the end of the socket means that the parent has ended. So children never
+outlive the command. In the other direction a child sends its status. A terminal or a service
+manager may signal every process: a child takes that as one more request to stop, not as a hurry.
 
-The first child starts alone: a module that cannot be imported is told once and ends the command. A
-child that ends later is replaced, after a pause that grows while children keep ending.
+The first child starts alone: a module that cannot be imported is reported once, and the command
+ends. A child that ends later is replaced, after a pause that grows while children keep ending.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class WorkerProcesses:
         try:
             await _first_of(first.is_ready.wait(), self._stop.wait(), ended)
             if ended.done() and not first.is_ready.is_set() and not self._stop.is_set():
-                return self._left(first)  # it has said why
+                return self._left(first)  # it has printed the reason
             kept = [asyncio.ensure_future(self._keep(first))]
             kept += [asyncio.ensure_future(self._keep(None)) for _ in range(self._count - 1)]
             showing = asyncio.ensure_future(self._show()) if show else None
@@ -124,7 +124,7 @@ class WorkerProcesses:
                 raise ended
 
     async def _keep(self, child: _Child | None) -> None:
-        """Keep one place filled until the stop."""
+        """Keep one child running, and replace it when it ends, until the stop."""
         ends: deque[float] = deque(maxlen=20)
         while child is not None or not self._stop.is_set():
             child = child or await self._start()
@@ -181,7 +181,7 @@ class WorkerProcesses:
             child.send(what)
 
     async def _show(self) -> None:
-        """Show the sum of what the children say, where that is a terminal."""
+        """Show the sum of the children's counts, on a terminal."""
         line = LiveLine()
         try:
             while True:
@@ -217,7 +217,7 @@ class _Child:
         await self.process.wait()
 
     def send(self, what: bytes) -> None:
-        """Ask it for something."""
+        """Send it a request: `STOP` or `HURRY`."""
         with suppress(OSError):
             self._writer.write(what)
 
@@ -242,7 +242,7 @@ class Parent:
 
     @classmethod
     def found(cls) -> Parent:
-        """Take the socket from standard input, in whose place nothing is left to read."""
+        """Take the socket from standard input, and put the null device in its place."""
         end = socket.socket(fileno=os.dup(0))
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
@@ -254,7 +254,7 @@ class Parent:
         threading.Thread(target=self._follow, args=(stopping, within), daemon=True).start()
 
     def tell(self, record: dict[str, Any]) -> None:
-        """Send a status; one that the parent does not take at once is left out."""
+        """Send a status; it is dropped if the parent does not read it at once."""
         with suppress(OSError):
             self._end.send(f"{to_json(record)}\n".encode(), socket.MSG_DONTWAIT)
 
@@ -287,11 +287,11 @@ async def _first_of(*waits: Awaitable[Any]) -> None:
 
 
 def in_words(counts: Iterable[Mapping[str, int]]) -> str:
-    """Say what consumers have done so far, from their counts."""
+    """Return the sums of consumers' counts as text."""
     listed = [*counts]
     total = {name: sum(each[name] for each in listed) for name in COUNTED}
     return ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in total.items())
 
 
 def _keep_quiet(record: dict[str, Any]) -> None:
-    """Say nothing: only --json asks for status lines."""
+    """Print nothing: only --json prints status lines."""

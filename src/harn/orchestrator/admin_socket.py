@@ -38,7 +38,7 @@ class AdminSocket:
     def bind(self) -> socket.socket:
         """Create the socket; a left-over socket is replaced, any other file is an error.
 
-        It does not listen yet, so no one can connect before its mode is set.
+        It does not listen yet, so no process can connect before its mode is set.
         """
         found = _lstat(self._folder)
         if found is not None:

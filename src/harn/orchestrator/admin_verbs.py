@@ -1,4 +1,4 @@
-"""What an operator may ask of a service: one table of verbs for HTTP, socket and commands.
+"""The verbs of a service: one table for HTTP, the admin socket and commands.
 
 A verb has a path under `/api/v1/`, options that are checked before it starts, and a function that
 returns a JSON-ready document. The HTTP server, the socket in the state directory and the commands

@@ -1,7 +1,7 @@
-"""What an operator asks of a queue and its jobs: cancel, retry, pause, resume.
+"""The verbs of a queue and its jobs: cancel, retry, pause, resume.
 
-These verbs need the store only. A queue or job that is not there is `NotFound`; what would change
-nothing does not apply, and says what is so instead.
+These verbs need only the store. A queue or job that does not exist raises `NotFound`. A verb that
+would change nothing raises `HarnError` with the current state.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class CancelJob(RetryJob, frozen=True, kw_only=True):
 
 
 class ResumeQueue(Options, frozen=True, kw_only=True):
-    """Give out the jobs of *queue*, or of one tenant of it, again."""
+    """Allow claims on *queue*, or on one tenant's jobs in it, again."""
 
     queue: str
     tenant: str | None = None
 
 
 class PauseQueue(ResumeQueue, frozen=True, kw_only=True):
-    """Give out no more jobs of *queue*, or of one tenant of it, for *reason*."""
+    """Stop claims on *queue*, or on one tenant's jobs in it, for *reason*."""
 
     reason: str | None = None
 

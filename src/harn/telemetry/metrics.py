@@ -1,8 +1,8 @@
-"""Every Prometheus family we expose, and the registry that collects them.
+"""Every Prometheus family of harn, and the registry that collects them.
 
-Hot paths count in plain integers of their own. A room that has something to show adds a source:
-a function that yields `Sample`s when it is scraped. Families are declared here, on one page,
-so that the reference, the dashboard and the exposition cannot disagree.
+Hot paths count in plain integers. A room with metrics adds a source: a function that yields
+`Sample`s at every scrape. All families are declared here, so that the reference, the dashboard
+and the exposition cannot disagree.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ class Metrics:
 
     @property
     def registry(self) -> CollectorRegistry:
-        """A Prometheus registry that holds all our families, for an exposition of your own."""
+        """A Prometheus registry with all families of harn, for an exposition of your own."""
         if self._registry is None:
             from prometheus_client import CollectorRegistry
 
@@ -262,7 +262,7 @@ class Metrics:
             self._sources.pop()
 
     def collect(self) -> Iterable[Any]:
-        """Yield Prometheus metric objects: what a registry asks of its collectors."""
+        """Yield Prometheus metric objects, as a registry's collector does."""
         gathered: dict[str, list[Sample | HistogramSample]] = {name: [] for name in FAMILIES}
         for source in self._sources:
             try:

@@ -3,7 +3,7 @@
 `FakeClock` stands still until it is moved (or, with `autojump`, until nothing else can
 run). `fresh_runtime()` is a runtime in memory on such a clock; `mock_time()` swaps the clock of
 the runtime you are in. `VirtualTimeLoop` goes further and fakes the event loop's own time, for
-code that calls `asyncio.sleep` itself. None of them ever jumps over real work.
+code that calls `asyncio.sleep` itself. None of them jumps while real work is under way.
 
 fake_clock.py     FakeClock, fresh_runtime, mock_time
 virtual_loop.py   VirtualTimeLoop, run_virtual

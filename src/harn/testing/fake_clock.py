@@ -20,7 +20,7 @@ from harn.runtime import Runtime
 
 EPSILON = 1e-9
 BLIND_ROUNDS = 100
-"""Turns given to a loop that cannot be inspected before it counts as idle."""
+"""Turns of a loop that cannot be inspected, after which it counts as idle."""
 MOST_ROUNDS = 100_000
 """Turns after which `settle` stops waiting for a program that is never idle."""
 PATIENCE = 0.001
@@ -88,7 +88,7 @@ class FakeClock:
         return self._live
 
     async def advance(self, duration: Duration = 0, **parts: float) -> None:
-        """Move time forward, firing due timers in order and letting what they woke run.
+        """Move time forward; due timers fire in order, and the tasks that they wake run.
 
         *duration* is `"5m"`, a number of seconds or a timedelta; or give the parts of one
         (`minutes=5`). Cancelling stops the clock where it is.
@@ -111,8 +111,9 @@ class FakeClock:
                 self._watch(asyncio.get_running_loop())
 
     async def settle(self) -> None:
-        """Let everything run that can, store operations and plain functions on their threads
-        included, without moving time.
+        """Run everything that can run without moving time.
+
+        Store operations and plain functions on threads are waited for.
         """
         loop = asyncio.get_running_loop()
         if not can_look_into(loop):
@@ -174,7 +175,7 @@ class FakeClock:
 
 
 class _FakeTimer:
-    """A wake-up in the heap; a cancelled one has no *wake* and is dropped there."""
+    """A timer in the heap; a cancelled one has no *wake* and is removed later."""
 
     __slots__ = ("background", "clock", "sequence", "wake", "when")
 
@@ -218,7 +219,7 @@ def _start_ms(start: str | int | datetime) -> int:
 async def fresh_runtime(*, autojump: bool = False, **options: Any) -> AsyncIterator[Runtime]:
     """Open a runtime in memory with a `FakeClock` and a fixed seed, for one test.
 
-    *options* are those of `Runtime`, which they override.
+    *options* are passed to `Runtime`, and override these defaults.
 
     >>> async def main() -> str:
     ...     async with fresh_runtime() as runtime:
@@ -232,7 +233,7 @@ async def fresh_runtime(*, autojump: bool = False, **options: Any) -> AsyncItera
 
 
 class _MockedTime(FakeClock):
-    """The clock of `mock_time`; leaving it as a context manager brings the old one back."""
+    """The clock of `mock_time`; leaving it as a context manager restores the old clock."""
 
     def __init__(self, ms: int, runtime: Runtime) -> None:
         super().__init__(ms, autojump=True)

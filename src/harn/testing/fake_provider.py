@@ -1,7 +1,7 @@
-"""A model provider that does what a script says: a real HTTP server on loopback.
+"""A model provider that follows a script: a real HTTP server on loopback.
 
-It speaks OpenAI's chat completions under `/v1` and Anthropic's messages beside it, whole and
-streamed, and can fail in the ways that real ones do. Any client can be pointed at it.
+It serves OpenAI's chat completions under `/v1` and Anthropic's messages at the root, whole and
+streamed, and can fail in the ways that real providers do. Any client can use it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from harn.testing.fake_wire import (
 class Say:
     """Answer with *text*, or with *tool_calls*: pairs of a name and arguments.
 
-    Without *usage* (input and output tokens) a quarter of the bytes is counted, at least one.
+    Without *usage* (input and output tokens) it counts a token for every four bytes, at least one.
     """
 
     text: str = ""
@@ -57,7 +57,7 @@ class Slow:
 
 @dataclass(frozen=True, slots=True)
 class CutShort:
-    """Begin to answer, then close the connection after *pieces* of the stream."""
+    """Begin a stream, then close the connection after *pieces* of it."""
 
     text: str
     pieces: int = 1
@@ -77,7 +77,7 @@ Step = Say | Fail | Slow | CutShort | Garbage
 class Received:
     """One request as the server saw it: *at* is when all of it had arrived (monotonic seconds).
 
-    *tokens* is what it charged, in and out together, as of that moment.
+    *tokens* are those that its answer charges, input and output together.
     """
 
     path: str
@@ -88,7 +88,7 @@ class Received:
 
 
 class FakeModels:
-    """The server. *script* is a list of steps, used up one a request, or a function of the body.
+    """The server. *script* is a list of steps, one for each request, or a function of the body.
 
     After the last step, and without a script, it repeats the last user message.
 
@@ -113,7 +113,7 @@ class FakeModels:
         self.open_now = 0
         """Requests being answered at this moment."""
         self.most_open = 0
-        """The most that were ever open at once."""
+        """The most requests that were open at once."""
 
     @property
     def url(self) -> str:

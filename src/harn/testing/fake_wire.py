@@ -1,4 +1,4 @@
-"""What a model provider sends: whole answers and streams, as OpenAI and Anthropic write them."""
+"""The answers of a model provider, whole and streamed, in the formats of OpenAI and Anthropic."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 CREATED = 1_767_225_600
-"""When every answer was made, by OpenAI's field: the start of 2026."""
+"""The value of OpenAI's field `created` in every answer: the start of 2026."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer of a model, in no provider's format; *usage* is input and output tokens."""
+    """One answer of a model, before it is formatted; *usage* is input and output tokens."""
 
     model: str
     number: int

@@ -1,4 +1,4 @@
-"""Fixtures for pytest: asked for by name, never imposed.
+"""Fixtures for pytest, used only by the tests that name them.
 
 `harn_clock` is a `FakeClock`. `harn_runtime` is an open runtime on that clock, for test functions
 that are coroutines (pytest-asyncio or anyio runs them). `harn_run` is for plain tests: it runs an

@@ -1,7 +1,7 @@
 """An event loop whose time is virtual.
 
 Where `FakeClock` moves only what asks harn for the time, this loop fakes `loop.time()` itself, so
-that third-party code which calls `asyncio.sleep` is carried along. Whenever every callback has
+that third-party code which calls `asyncio.sleep` follows too. Whenever every callback has
 run and the loop would wait for its next timer, it jumps there instead, unless something real is
 at work (a thread, a subprocess, a socket, a store operation): then it waits in real time.
 """
@@ -23,7 +23,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 STEP = 0.01
-"""Most real seconds spent waiting for work outside before looking again."""
+"""The most real seconds to wait for work outside before looking again."""
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
@@ -48,7 +48,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._virtual
 
     def is_outside_at_work(self) -> bool:
-        """Tell whether something real could still wake us, so that time must not jump."""
+        """Tell whether real work could still wake the loop, so that time must not jump."""
         return outside_work(self, self.harn_clock.activity, self._known_threads) is not None
 
     def run_in_executor(
@@ -67,7 +67,7 @@ def _one_less(activity: Activity) -> None:
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Answers "wait this long" by moving virtual time, when nothing real is at work."""
+    """Moves virtual time instead of waiting, when nothing real is at work."""
 
     def __init__(self, loop: VirtualTimeLoop) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 class _LoopClock:
-    """harn's clock on a virtual-time loop; a `Runtime` opened on the loop takes it by itself."""
+    """harn's clock on a virtual-time loop; a `Runtime` that is opened on the loop uses it."""
 
     is_fake = True
 

@@ -1,23 +1,23 @@
 """Worker queues: durable hand-off between processes, with a fair turn for every key.
 
 queue.py             WorkerQueue: enqueue, claim, list, cancel, retry, pause, purge
-enqueue_on.py        enqueue in a PostgreSQL transaction of the caller's own
+enqueue_on.py        enqueue in the caller's own PostgreSQL transaction
 claim.py             Claim: renew, ack, fail, release
 queue_operations.py  enqueues, settlements and claims that meet share one transaction
 scheduler_policy.py  SchedulerPolicy: how consumers share a queue
 fairshare.py         deficit round robin, decided
 consumer.py          drain: claim, work, renew, settle
 functions.py         durable functions as jobs: submit writes them, a consumer runs them
-attempt.py           what becomes of a job whose attempt did not end well, decided
+attempt.py           what happens to a job after a failed attempt, decided
 wishes.py            RetryLater, GiveBack, Bury: what a handler may raise
 worker.py            Worker: several queues under one consumer id, as `harn worker` serves them
 shared_slots.py      slots that the consumers of a worker share
 running_job.py       RunningJob: a claimed job, its handler and its settlement
-consumer_lease.py    a consumer is alive or it is not: its lease, and the claims of dead ones
-consumers.py         consumers: who works on the queues
+consumer_lease.py    the lease of a living consumer, and the end of dead ones' claims
+consumers.py         consumers: the consumers of all processes
 claim_renewal.py     renews the claims of running jobs on a thread of its own
-job_retention.py     settled jobs are trimmed by the consumers of their queue
-failures.py          what is kept of a failed attempt, and its log line
+job_retention.py     consumers trim the settled jobs of their queues
+failures.py          the record of a failed attempt, and its log line
 records.py           jobs, receipts, summaries
 job_state.py         JobState: a job as an application sees it
 results.py           waiting for jobs to be settled, in any process

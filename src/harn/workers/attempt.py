@@ -1,4 +1,4 @@
-"""What becomes of a job whose attempt did not end well: a decision."""
+"""What happens to a job after a failed attempt: a decision."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harn.workers.wishes import Bury, GiveBack, RetryLater, failure_behind
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """The job goes back, uncounted, and can be claimed again after *delay_ms*."""
+    """The job is released, the attempt does not count; it can be claimed after *delay_ms*."""
 
     delay_ms: int
     reason: str | None

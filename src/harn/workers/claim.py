@@ -108,7 +108,7 @@ class Claim:
         )
 
     def _handler_ms(self) -> int:
-        """Return how long the job has been worked on: a consumer starts it when it has claimed."""
+        """Return the time since the claim: a consumer starts the handler at once."""
         return int((self._queue.runtime.clock.monotonic() - self._began) * 1000)
 
     async def _do(self, settlement: Settlement) -> SettlementResult:
@@ -137,9 +137,9 @@ class Claim:
 
 
 class ClaimsByHand:
-    """The claims that callers of `claim_next` and `claim_many` hold, until they settle them.
+    """The claims of callers of `claim_next` and `claim_many` that are not settled.
 
-    A claim that its caller has dropped is not held here: the store lets it expire.
+    A claim that its caller has dropped is not kept here; it expires in the store.
     """
 
     def __init__(self, runtime: Runtime) -> None:

@@ -1,9 +1,9 @@
-"""Keeping claims alive while their handlers work.
+"""Renewing claims while their handlers run.
 
-The heartbeat's thread looks at the claims that are held several times in their life and renews
-those that have used up a third of it, in one operation for each queue. A claim that is lost, or
-that could not be renewed in good time, is reported, so that its handler is cancelled before another
-consumer starts. If the process has to exit while its event loop is stuck, the thread releases them.
+The heartbeat's thread looks at each held claim several times in its life and renews those that have
+used up a third of it, in one operation for each queue. A claim that is lost, or that could not be
+renewed in time, is reported, so that its handler is cancelled before another consumer starts. If
+the process must exit while its event loop is blocked, the thread releases the claims.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ LOOKS = 6
 """How often claims are looked at while they live."""
 RENEW_AT = 1 / 3
 GIVE_UP_AT = 0.9
-"""Parts of its life after which a claim is renewed, and given up if that has not worked."""
+"""Parts of its life after which a claim is renewed, and given up if the renewal failed."""
 PATIENCE = 1.0
-"""Seconds that the store has to answer at least, however short a claim lives."""
+"""The least seconds that the store has to answer, however short a claim's life is."""
 
 
 class HeldClaim:
@@ -63,7 +63,7 @@ class ClaimRenewal:
         self._beat = self._heartbeat.beat("the claims", runtime.service(Store), self._look)
         self._held: dict[str, HeldClaim] = {}
         self._shortest = float("inf")
-        """The shortest time to live, in seconds, that the next look takes into account."""
+        """The shortest time to live, in seconds, for which the next look is planned."""
         self._releasing: asyncio.Task[None] | None = None
         runtime.service(UnsettledSources).add("partial_handoffs", self._handoffs)
         if not self._clock.is_fake:
@@ -78,7 +78,7 @@ class ClaimRenewal:
             self._beat.wake()
 
     def let_go(self, claim: Claim) -> None:
-        """Renew *claim* no more."""
+        """Stop renewing *claim*."""
         self._held.pop(claim.claim_id, None)
 
     def lose_job(self, queue: str, id: int, note: str) -> None:
@@ -88,7 +88,7 @@ class ClaimRenewal:
                 self._lose(one, note)
 
     async def lose_cancelled(self, by: float) -> None:
-        """Give up claims on jobs that were cancelled elsewhere; on the heartbeat's thread."""
+        """Give up claims on jobs that other processes cancelled; on the heartbeat's thread."""
         by_queue: dict[str, dict[int, HeldClaim]] = defaultdict(dict)
         for one in list(self._held.values()):
             by_queue[one.claim.job.queue][one.claim.job.id] = one
@@ -98,7 +98,7 @@ class ClaimRenewal:
                 self._lose(held[id], "the job was cancelled")
 
     async def aclose(self) -> None:
-        """Renew nothing any more."""
+        """Stop renewing all claims."""
         last_calls.pop(self, None)
         self._held.clear()
         self._beat.stop()
@@ -108,7 +108,7 @@ class ClaimRenewal:
         return [held.claim.as_handoff(now) for held in self._held.values()]
 
     def _release_held(self, within: float) -> None:
-        """Release every claim, *within* seconds: the process exits. (On yet another thread.)"""
+        """Release every claim, *within* seconds, because the process exits; on a third thread."""
         if self._held:
             ended = threading.Event()
             self._heartbeat.call(partial(self._begin_release, within, ended))
@@ -173,12 +173,12 @@ class ClaimRenewal:
                 self._lose(one, "it could not be renewed in time")
 
     def _lose(self, one: HeldClaim, note: str) -> None:
-        # A claim that is no longer held was settled meanwhile: that is what became of it.
+        # A claim that is no longer held was settled meanwhile, so it is not lost.
         if self._held.pop(one.claim.claim_id, None) is not None:
             self._heartbeat.tell(one.lost, note)
 
     def _next_look(self) -> float | None:
-        # Forgotten before the claims are read: a claim that is held after that wakes us.
+        # Reset before the claims are read, so that a claim added after that wakes this thread.
         self._shortest = float("inf")
         lives = [held.ttl for held in list(self._held.values())]
         if not lives:
@@ -190,6 +190,6 @@ class ClaimRenewal:
 def _by(held: list[HeldClaim], now: float) -> float:
     """Return when an answer is too late: when the first claim of *held* is given up.
 
-    But not at once: a connection may have to be opened first, or the process was paused.
+    It is at least `PATIENCE` away: a connection may have to be opened, or the process was paused.
     """
     return max(now + PATIENCE, min(one.renewed_at + one.ttl * GIVE_UP_AT for one in held))

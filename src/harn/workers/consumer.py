@@ -1,9 +1,9 @@
-"""Draining a queue: claim, work, renew meanwhile, then ack, fail or release.
+"""Draining a queue: claim, run the handler, renew meanwhile, then ack, fail or release.
 
 A consumer keeps up to *concurrency* handlers busy. A slot that becomes free asks for the next job
 in the same transaction that settles the last one. A handler's claim is renewed on another thread
-(`claim_renewal.py`); if it is lost all the same, the handler is cancelled. Stopping means: claim no
-more, let handlers finish, and after the grace time cancel them and release their jobs.
+(`claim_renewal.py`); if it is lost, the handler is cancelled. To stop, a consumer claims no more
+jobs and lets handlers finish; after the grace time it cancels them and releases their jobs.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from harn.workers.scheduler_policy import SchedulerPolicy
 from harn.workers.shared_slots import SharedSlots
 
 POLL = 0.5
-"""Seconds after which an idle consumer looks again, hint or no hint."""
+"""Seconds after which an idle consumer looks again, even without a notification."""
 KEPT_RESPONSES = 10_000
 RETRY_AFTER = 0.5
-"""Seconds before a consumer whose store is out of reach asks again."""
+"""Seconds before a consumer whose store cannot be reached asks again."""
 
 Handler = Callable[[Job], Any]
 
@@ -101,7 +101,7 @@ class Consumer:
         self._unanswered = 0
         self._asking: asyncio.Future[Claimed] | None = None
         self._slots_asked_for = 0
-        """Slots taken for the jobs that `_asking` may bring."""
+        """Slots taken for the jobs that `_asking` may return."""
         self._is_empty = False
         self._stopping = False
         self._giving_up = False
@@ -111,10 +111,10 @@ class Consumer:
         self._attention: asyncio.Future[None] | None = None
 
     async def run(self) -> DrainReport:
-        """Work until stopped, or until the queue is empty if so asked for.
+        """Handle jobs until `stop`, or with *stop_when_empty* until the queue is empty.
 
-        Cancelling cancels the handlers and releases their jobs. A graceful stop is `stop`, and
-        comes out as `TaskCancelled` when the handlers have ended.
+        Cancelling cancels the handlers and releases their jobs. A graceful stop calls `stop`, and
+        raises `TaskCancelled` when the handlers have ended.
         """
         consumers = self._runtime.service(LivingConsumers)
         serving = Serving(self.queue.name, self._lose_all, self._known_functions)
@@ -140,7 +140,7 @@ class Consumer:
                     self.retire()
                     asked = self._asking
                     if asked is not None and not asked.cancel():
-                        # It has jobs for us that we have not heard of: the scope ends them all.
+                        # Its jobs are claimed already. They are started; the scope then ends them.
                         asked.remove_done_callback(self._answered)
                         self._answered(asked)
         finally:
@@ -160,9 +160,9 @@ class Consumer:
         self._wake()
 
     def stop(self) -> None:
-        """Claim no more, and ask the handlers to stop: each is told in a wait of ours, once.
+        """Claim no more, and ask the handlers to stop; each is told once, in a wait of harn's.
 
-        The job of a handler that lets the stop pass is released.
+        The job of a handler that does not catch `TaskCancelled` is released.
         """
         self.retire()
         for running in list(self._running):
@@ -182,14 +182,14 @@ class Consumer:
 
     @property
     def running(self) -> int:
-        """How many handlers are at work."""
+        """How many handlers run."""
         return len(self._running)
 
     # -- claiming ----------------------------------------------------------------------------
 
     @property
     def _needs(self) -> frozenset[str] | None:
-        """What can be handled here: these triggers, the functions known by now, or all (None)."""
+        """The triggers or functions that this consumer can handle; None for every job."""
         return self._triggers if self._functions is None else self._functions.needs
 
     def _is_done(self) -> bool:
@@ -198,7 +198,7 @@ class Consumer:
         return self._stopping or (self._is_empty and self._stop_when_empty)
 
     def _ask(self) -> None:
-        """Ask for as many jobs as there are free slots, unless that is under way."""
+        """Ask for as many jobs as there are free slots, unless a claim is under way."""
         if self._stopping or self._asking is not None or self._is_empty:
             return
         self._slots_asked_for = self._slots.take(self, 1)
@@ -211,7 +211,7 @@ class Consumer:
     def _wanted(self) -> Claiming | None:
         if self._stopping:
             return None
-        # Slots that became free since we asked: their jobs are settled in the same transaction.
+        # Also the slots that became free meanwhile: their jobs are settled in the same transaction.
         free = min(self._slots.free_for(self), MOST_AT_ONCE - self._slots_asked_for)
         if free:
             self._slots_asked_for += self._slots.take(self, free)
@@ -223,12 +223,12 @@ class Consumer:
         self._asking = None
         unused, self._slots_asked_for = self._slots_asked_for, 0
         if asked.cancelled():
-            self._slots.give_back(self, unused)
+            self._slots.release(self, unused)
             self._wake()
             return
         error = asked.exception()
         if error is not None:
-            self._slots.give_back(self, unused)
+            self._slots.release(self, unused)
             self._is_empty = True
             self._due_in = RETRY_AFTER
             if self._stop_when_empty:
@@ -245,7 +245,7 @@ class Consumer:
             if claim is not None:
                 self._start(claim)
                 unused -= 1
-        self._slots.give_back(self, unused)
+        self._slots.release(self, unused)
         self._ask()
         self._wake()
 
@@ -269,7 +269,7 @@ class Consumer:
             watching.cancel()
 
     async def _watch(self) -> None:
-        """Wait for the queue to grow or for something to come due, then look, reading only."""
+        """Wait until the queue grows or a job is due, then look for work without writing."""
         store, topic = self.queue.store, self.queue.topics.jobs
         while self._is_empty:
             await store.grown(topic, self._mark, self._due_in)
@@ -294,13 +294,13 @@ class Consumer:
         self._wake()
 
     def _known_functions(self) -> list[str] | None:
-        """Return the functions that can be run here; None if every job can be handled."""
+        """Return the functions that this consumer can run; None if it can handle every job."""
         if self._functions is not None:
             return durable_names()
         return None if self._triggers is None else []
 
     async def _look_for_unknown(self) -> None:
-        """Warn of jobs whose functions this process does not know, where it runs functions."""
+        """Warn of jobs whose functions this process does not know, if it runs functions."""
         if self._unknown is not None:
             await self._unknown.look()
 
@@ -364,7 +364,7 @@ class Consumer:
         self._ask()
 
     def _after(self, running: RunningJob, error: BaseException) -> Settlement:
-        """Return what is asked for after an attempt that ended with *error*."""
+        """Return the settlement of an attempt that ended with *error*."""
         claim, functions = running.claim, self._functions
         policy = self._retry if functions is None else functions.policy(claim.job)
         what = after_error(error, claim.attempt, policy, self._runtime.ids.random.random())
@@ -374,7 +374,7 @@ class Consumer:
         return claim.failing(what.failure, delay_ms=what.delay_ms, final=what.final)
 
     async def _traced(self, job: Job) -> Any:
-        """Run the handler inside a span of the trace that the job brought along."""
+        """Run the handler inside a span of the trace in the job's headers."""
         about = {"harn.queue": job.queue, "harn.job_id": job.id, "harn.attempt": job.attempts}
         with span_after(f"worker.job {job.queue}", job.headers, about):
             return await self._call(job)
@@ -388,7 +388,7 @@ class Consumer:
             self._free(running)
         else:
             self.released += 1
-            running.is_given_back = True
+            running.is_released = True
             self._settle(running, running.claim.asking("release", reason="consumer stopped"))
 
     def _settle(self, running: RunningJob, settlement: Settlement) -> None:
@@ -400,25 +400,25 @@ class Consumer:
         self._renewal.let_go(running.claim)
         if running in self._running:
             self._running.remove(running)
-            self._slots.give_back(self, 1)
-        self._is_empty = False  # what has just ended may have made something ready
+            self._slots.release(self, 1)
+        self._is_empty = False  # the end of this job may have made another one ready
         self._wake()
 
     def settled(
         self, running: RunningJob, result: SettlementResult | None, error: str = ""
     ) -> None:
-        """Note what became of a job, or why that is not known."""
+        """Count the result of a settlement; None and *error* if the store did not answer."""
         self._unanswered -= 1
         if not self._unanswered:
             self._wake()
-        if running.is_given_back:
+        if running.is_released:
             return
         self.drained += 1
         if running.failure is not None:
             _log(running.claim.job, running.failure, result, error)
             running.failure = None
         if result is None:
-            # The store is out of reach: the claim will expire and the job will be done again.
+            # The store cannot be reached: the claim expires, and the job runs again.
             self.deferred += 1
             job_id = running.claim.job.id
             told = {"queue": self.queue.name, "job_event_id": job_id, "error": error}

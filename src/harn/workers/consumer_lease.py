@@ -1,9 +1,9 @@
-"""A consumer is alive or it is not: it renews one lease, and its claims end when the lease does.
+"""The lease of a consumer: while it is renewed the consumer is alive; its claims end with it.
 
 The heartbeat's thread renews the lease, however busy the loop is, and looks for consumers whose
 lease has expired: their claims are ended at once, without waiting for the claims' own time to live.
-A consumer that wakes too late finds its lease ended. It then cancels what it ran and takes part
-again under a new one; the claims that it had are fenced (`ClaimLost`) if others have them.
+A consumer that wakes too late finds that its lease has ended. It cancels its handlers and continues
+under a new lease; its old claims raise `ClaimLost` if other consumers have taken them over.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("harn.workers")
 
 RETRIES = 4
-"""Attempts in the time between two renewals, while the store does not answer."""
+"""Attempts to renew within one interval, while the store does not answer."""
 PATIENCE = 10.0
-"""Seconds that the store has for an answer: opening a connection to it may take some."""
+"""Seconds that the store has to answer: it may have to open a connection first."""
 LATE = 0.05
-"""Seconds that a lease is given beyond its expiry before it is looked at."""
+"""Seconds after a lease's expiry at which the next look is made."""
 
 
 class Serving(NamedTuple):
@@ -50,7 +50,7 @@ class Serving(NamedTuple):
     lost: Callable[[str], None]
     """Called on the loop when the lease has ended."""
     functions: Callable[[], list[str] | None]
-    """Tells which functions it runs there; None for every job. (On any thread.)"""
+    """Returns the functions that it runs there; None if it handles every job. On any thread."""
 
 
 class LivingConsumer:
@@ -65,7 +65,7 @@ class LivingConsumer:
         self._serving: list[Serving] = []
         self._every = runtime.settings.lease_renew_ms / 1000
         self._due = 0.0
-        """When the lease is to be renewed, by the heartbeat's clock."""
+        """When the lease must be renewed, by the heartbeat's clock."""
         self._beat = self._heartbeat.beat(f"consumer {consumer_id!r}", self._store, self._renew)
         self._claims = runtime.service(ClaimRenewal)
 
@@ -83,11 +83,11 @@ class LivingConsumer:
         self._beat.wake()
 
     def leave(self, serving: Serving) -> None:
-        """Serve that queue no more."""
+        """Stop serving that queue."""
         self._serving.remove(serving)
 
     async def end(self) -> None:
-        """Give the lease back: no claim is held under it any more."""
+        """Release the lease; no claim is held under it any more."""
         self._beat.stop()
         try:
             await self._store.run(partial(drop_consumer, self.lease), durability="normal")
@@ -126,7 +126,7 @@ class LivingConsumer:
 
     def _lose(self) -> None:
         logger.warning(
-            "consumer %r woke after its lease had expired; it cancels what it ran and goes on "
+            "consumer %r woke after its lease had expired; it cancels its handlers and continues "
             "under a new lease",
             self.consumer_id,
         )
@@ -135,7 +135,7 @@ class LivingConsumer:
 
 
 class LivingConsumers:
-    """The consumers of this process, and the look for those of other processes that have died."""
+    """The consumers of this process, and the search for consumers that have died."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -162,7 +162,7 @@ class LivingConsumers:
         return living
 
     async def leave(self, living: LivingConsumer, serving: Serving) -> None:
-        """Serve a queue no more; a consumer that serves none is not listed any longer."""
+        """Stop serving a queue; a consumer that serves none is no longer listed."""
         self._retention.leave(serving.queue)
         await self._end(living, serving)
 

@@ -1,4 +1,4 @@
-"""Who works on the queues: every consumer of every process, and what it holds."""
+"""The consumers of all processes, and how many jobs each has in flight."""
 
 from __future__ import annotations
 

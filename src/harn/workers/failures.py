@@ -1,4 +1,4 @@
-"""What is kept of a failed attempt, and the line that the log gets for it."""
+"""The record of a failed attempt, and its log line."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ MAX_ERROR = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why an attempt failed, as its records and its log line tell it.
+    """Why an attempt failed, as it is recorded and logged.
 
-    An exception that has an attribute `failure` of this kind decides itself what is shown of it.
+    An exception with an attribute `failure` of this type is recorded as that failure.
     """
 
     text: str
@@ -33,7 +33,7 @@ class Failure:
     """The exception itself, for the log; None if it must not be shown as it is."""
 
     def as_dict(self) -> dict[str, str | None]:
-        """Return what a record says of it beside its `error`."""
+        """Return the fields of a record that describe it, beside `error`."""
         return {
             "error_type": self.type,
             "error_message": self.message,

@@ -1,4 +1,4 @@
-"""Deficit round robin over a queue's keys, decided without looking at more than it must.
+"""Deficit round robin over a queue's keys, which reads only the keys that it needs.
 
 The rule (spec, with rulings 36 to 38): keys rotate in lexicographic order, each visit serves one
 job and costs one credit; when no key that could be served has credit left, a new round begins and
@@ -10,7 +10,7 @@ while another key could be served.
 A round must not cost more because a queue has ten thousand keys, so nothing here ever touches
 them all. A round is a number. Each share notes the round in which it can be served next, its
 *turn*: this one if it has credit, the next one if it has spent it or has just come. Those are the
-only two values there can be, because a round ends exactly when nobody has credit left. So a
+only two values there can be, because a round ends exactly when no key has credit left. So a
 refill is "the round is one higher", and the next key in the rotation is the first row of an index
 on (turn, key) after the key served last. A share's credit is written down when it is served; if
 it was written in an earlier round, the share has been refilled since.
@@ -42,11 +42,11 @@ CHUNK = 100
 LOOK = "open_shares_and_jobs"
 HEADS = "queue_heads"
 FEW = 32
-"""So many keys that could be served are looked at all at once."""
+"""Up to so many keys that could be served are read all at once."""
 
 Head = tuple[int, int, int, int, bytes | None]
 """A job as the scheduler sees it: its id, when it was enqueued, its attempts, their limit, and its
-record if it was short enough to bring along."""
+record if it was short enough to be read with it."""
 
 
 def rank(priority: int, age_ms: int) -> int:
@@ -61,12 +61,12 @@ def rank(priority: int, age_ms: int) -> int:
 
 
 def chooser(policy: SchedulerPolicy) -> Choose:
-    """Return what chooses jobs by *policy*."""
+    """Return the function that chooses jobs by *policy*."""
     return partial(_drr if policy.strategy == "drr" else _fifo, policy)
 
 
 def first_look(policy: SchedulerPolicy, queue: str, wanted: int) -> Ask:
-    """Return what is asked ahead for a claim of *wanted* jobs by *policy*."""
+    """Return the question to ask ahead for a claim of *wanted* jobs by *policy*."""
     about = {"queue": queue, "topic": queue_topics(queue).jobs, "triggers": None, "wanted": wanted}
     if policy.strategy == "drr":
         return ask_ahead(LOOK, limit=FEW + 1, **about)
@@ -99,7 +99,7 @@ def _drr(
 
 
 class _Lane:
-    """A share that has been looked at and, once it is needed, its next jobs of each priority."""
+    """A share that has been read and, once they are needed, its next jobs of each priority."""
 
     __slots__ = ("full", "heads", "is_loaded", "last_taken", "more", "served", "share")
 
@@ -118,27 +118,27 @@ class _Lane:
         return share.credit if share.round == round else self.full
 
     def loaded(self, depth: int) -> None:
-        """Note that the first *depth* jobs of each priority are here."""
+        """Note that the first *depth* jobs of each priority have been read."""
         self.is_loaded = True
         self.more = [len(heads) == depth for heads in self.heads]
 
     @property
     def is_open(self) -> bool:
-        """Whether the key is under its cap and, as far as is known, has work for us."""
+        """Whether the key is under its cap and, as far as is known, has a job for this claimer."""
         return self.share.turn is not None and (any(self.heads) or any(self.more))
 
     @property
     def lacks(self) -> int | None:
-        """A priority of which more has to be fetched before anything can be said."""
+        """A priority of which more jobs must be read before the next one is known; None if none."""
         for priority in range(3):
             if not self.heads[priority] and self.more[priority]:
                 return priority
         return None
 
     def age(self) -> tuple[int, str]:
-        """Return what promotions go by: the oldest job's time, then the key.
+        """Return the order of promotions: the oldest job's time, then the key.
 
-        Until every priority has been looked at it is the earliest time possible.
+        Until every priority has been read it is the earliest time possible.
         """
         known = self.is_loaded and self.lacks is None
         return self.oldest()[1] if known else self.share.oldest_at or 0, self.share.key
@@ -176,13 +176,13 @@ def _about(board: Board) -> dict[str, Any]:
 
 
 def _shares_alone(asked: Ask) -> Operation[list[Row]]:
-    """List shares without their jobs, for an engine that does not bring them."""
+    """List shares without their jobs, for an engine that does not return both together."""
     rows = yield asked
     return [(*row, None) for row in rows]
 
 
 def _shares_of(rows: Sequence[Row]) -> list[Share]:
-    """Read the shares of *rows*, in which each comes once for every job that it brings."""
+    """Return the shares in *rows*, which has a row for every job of a share."""
     return [Share(*row[:7]) for row in {row[0]: row for row in rows}.values()]
 
 
@@ -205,7 +205,7 @@ def _by_age(head: Head) -> tuple[int, int]:
 
 
 class _Table:
-    """One claim's view of the rotation: what it has looked at, and what it has served."""
+    """One claim's view of the rotation: the shares it has read, and the jobs it has chosen."""
 
     def __init__(self, policy: SchedulerPolicy, board: Board, wanted: int) -> None:
         self.left = wanted
@@ -229,7 +229,7 @@ class _Table:
         for lane in self._lanes.values():
             share = lane.share
             if share.turn is not None and share.turn < self._round:
-                share.turn = self._round  # passed over while a round ended: refilled like all
+                share.turn = self._round  # a round ended while it was passed over: refilled too
                 shares.append(share)
             elif lane.served:
                 shares.append(share)
@@ -239,9 +239,9 @@ class _Table:
         return Choice(self._picks, self._round, self._last, self._promoted, shares)
 
     def look_around(self, seen: list[Row] | None) -> Operation[None]:
-        """Look at all keys that can be served if they are few, else at the oldest.
+        """Read all keys that can be served if they are few, else those with the oldest jobs.
 
-        Those that starve are among them.
+        Keys that starve are among them.
         """
         board = self._board
         rows = seen
@@ -297,7 +297,7 @@ class _Table:
             lane = min(found, key=_Lane.age)
             if lane.lacks is None:
                 return lane
-            yield from self._load(lane)  # then its age may be another one
+            yield from self._load(lane)  # which may change its age
 
     def _may_promote(self, lane: _Lane) -> Operation[bool]:
         if not self._promoted:
@@ -336,7 +336,7 @@ class _Table:
                     yield from self._load(lane)
                 if lane.is_open:
                     return lane
-                self._ring.remove(nearest)  # nothing there that we could handle
+                self._ring.remove(nearest)  # it has no job that this claimer can handle
             elif not self._seen_all:
                 yield from self._look_further()
             elif not (yield from self._refill()):
@@ -385,7 +385,7 @@ class _Table:
         if place >= 0 and self._ring[place] == key:
             del self._ring[place]
 
-    # -- what has been looked at: an arc of the rotation, from the base to the frontier --------
+    # -- what has been read: an arc of the rotation, from the base to the frontier -------------
 
     def _look_from(self, base: str) -> None:
         self._base = base
@@ -400,7 +400,7 @@ class _Table:
         return here < self._place_of(key) <= self._frontier
 
     def _look_further(self) -> Operation[None]:
-        """Move the frontier on by some shares that have their turn in this round."""
+        """Read some more shares that have their turn in this round, and move the frontier."""
         size = min(CHUNK, max(1, self.left))
         wrapped, at = self._frontier
         wanted = {
@@ -438,12 +438,12 @@ class _Table:
     # -- jobs, fetched when they are needed ------------------------------------------------------
 
     def _load(self, lane: _Lane) -> Operation[None]:
-        """Fetch the next jobs of *lane*; the first time, those of the keys after it as well."""
+        """Read the next jobs of *lane*; the first time, those of the keys after it as well."""
         if lane.is_loaded:
             yield from self._load_more(lane)
             return
         lanes = [lane, *(each for each in self._coming_up() if each is not lane)][: self.left]
-        depth = 1 + max(1, -(-self.left // len(lanes)))  # one more: how old the next one is
+        depth = 1 + max(1, -(-self.left // len(lanes)))  # one more, to know how old the next one is
         keys = [each.share.key for each in lanes]
         rows: list[Row] = yield Ask(
             "ready_heads",
@@ -461,7 +461,7 @@ class _Table:
             each.loaded(depth)
 
     def _brought(self, rows: Sequence[Row]) -> None:
-        """Take the jobs that came along with the shares, where an engine brings them."""
+        """Add the jobs in *rows*, if the engine returned them together with their shares."""
         depths: dict[str, int] = {}
         for row in rows:
             if row[7] is not None:

@@ -1,4 +1,4 @@
-"""Durable functions as jobs: written by `submit`, run by a consumer that has no handler."""
+"""Durable functions as jobs: `submit` writes them, a consumer without a handler runs them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("harn.workers")
 
 UNKNOWN_AGAIN = "1m"
-"""How long a job waits whose function was known when it was claimed, and is not any more."""
+"""How long a job waits whose function was known when it was claimed, but no longer is."""
 DEFAULT = RetryPolicy()
 
 
@@ -68,14 +68,14 @@ def call_job(fn: Callable[..., Any], args: Sequence[Any]) -> tuple[str, list[Any
         raise InvalidOption(
             "args",
             f"{len(positional) + len(keywords)} arguments of {function.name}",
-            "what JSON brings back the same: text, finite numbers, true, false, None, and lists "
+            "values that JSON does not change: text, finite numbers, true, false, None, and lists "
             "and dicts with text keys of these",
         )
     return function.name, [list(positional), dict(keywords)]
 
 
 class FunctionRunner:
-    """The handler of a consumer that was given none: it runs the durable functions known here."""
+    """The handler of a consumer without one: it runs the durable functions of this process."""
 
     def __init__(self, runtime: Runtime, retry: RetryPolicy | None) -> None:
         self._runner: Runner = runner_for(runtime, "auto")
@@ -85,7 +85,7 @@ class FunctionRunner:
 
     @property
     def needs(self) -> frozenset[str]:
-        """How a claim says which functions are known here; imports may add to them."""
+        """The functions of this process, as a claim names them; imports may add more."""
         names = durable_names()
         if names != self._names:
             self._names = names
@@ -117,7 +117,7 @@ def _closure(function: DurableFunction, job: Job) -> Callable[[], Any]:
 
 
 class UnknownFunctions:
-    """The functions that jobs of a queue wait for and this process does not know: each told once.
+    """Warns once of each function that a queue's jobs name and this process does not know.
 
     A consumer looks at its start, when it has nothing to do, and before it returns.
     """
@@ -134,7 +134,7 @@ class UnknownFunctions:
             self._told.add(function_need(name))
             logger.warning(
                 "queue %r holds jobs of the function %r, which this process does not know; it "
-                "leaves them to others (import the module that has it)",
+                "leaves them to other consumers (import the module that defines it)",
                 self._queue.name,
                 name,
             )

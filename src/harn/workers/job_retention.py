@@ -1,8 +1,8 @@
-"""Trimming settled jobs by themselves: what a process's consumers serve, once a minute.
+"""Trimming the settled jobs of the queues that a process's consumers serve, once a minute.
 
-It happens on the heartbeat's thread, beside the work: a look costs one small read, a step removes a
-bounded number of jobs in short transactions, and claims go in between. Commands that only look
-have no consumer, and trim nothing.
+It runs on the heartbeat's thread: a look costs one small read, and a step removes a bounded number
+of jobs in short transactions, with claims in between. Commands that only read have no consumer, so
+they trim nothing.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class JobRetention:
             self._beat.wake()
 
     def leave(self, queue: str) -> None:
-        """Trim *queue* no more, after what a look that is due finds."""
+        """Stop trimming *queue*, after a look that is due already."""
         if self._keeping.shortest:
             self._served[queue] -= 1
 
@@ -85,7 +85,7 @@ class JobRetention:
         self._looked[queue] = self._heartbeat.clock.monotonic()
         try:
             has_more = await self._trim_once(queue)
-        except HarnError as error:  # the store is busy or out of reach: there is no hurry
+        except HarnError as error:  # busy or not reached: the next look tries again
             logger.info("queue %r is not trimmed now: %s", queue, error)
             has_more = False
         if has_more:
@@ -94,7 +94,7 @@ class JobRetention:
             self._behind.discard(queue)
 
     async def _trim_once(self, queue: str) -> bool:
-        """Remove jobs, and what only they needed; tell whether there may be more."""
+        """Remove jobs, and the records that only they needed; tell whether there may be more."""
         jobs, history = JOBS_AT_ONCE, HISTORY_AT_ONCE
         if self._rewrites:
             jobs = history = REWRITTEN_AT_ONCE

@@ -1,4 +1,4 @@
-"""A job as an application sees it: its status, what it was asked, and what came of it."""
+"""A job as an application sees it: its status, its payload and its outcome."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def job_state(queue: str, job: job_states.StoredJob) -> JobState:
 
 
 def _status(job: job_states.StoredJob) -> Status:
-    """Return the status by now: a claim that expired, or a time that came, may not be noted yet."""
+    """Return the status at this moment: an expiry or a due time may not be written yet."""
     is_due = job.wake_at is not None and job.wake_at <= job.now
     status = _STATUS[STATES[job.state]]
     return "ready" if is_due and status in ("scheduled", "in_flight") else status
@@ -121,7 +121,7 @@ def _read(payload: bytes | None) -> dict[str, Any]:
 
 
 def outcome_of(job: JobState) -> Any:
-    """Return what the settled *job* came to, or raise what it died of."""
+    """Return the outcome of the settled *job*, or raise the error that it ended with."""
     name = f"job {job.id} of queue {job.queue!r}"
     if job.status == "acked":
         return job.outcome

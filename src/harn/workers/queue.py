@@ -247,7 +247,7 @@ class WorkerQueue:
         try:
             claimed = await asked
         except asyncio.CancelledError:
-            # The answer may have come in the same turn as the cancel: its jobs are ours to release.
+            # The claim may have succeeded in the same turn as the cancel: release its jobs.
             if asked.done() and not asked.cancelled() and asked.exception() is None:
                 self.operations.release(asked.result())
             raise
@@ -283,7 +283,7 @@ class WorkerQueue:
         )
 
     def open(self, one: ClaimedJob, consumer_id: str, ttl_ms: int) -> Claim | None:
-        """Read one claimed job; None if its record is damaged, which is the end of it."""
+        """Read one claimed job; a job whose record is damaged is buried, and None is returned."""
         try:
             job = read_job(
                 *(self.name, one.id, one.body, one.enqueued_at, one.attempts, one.max_attempts)
@@ -366,9 +366,9 @@ class WorkerQueue:
         return await self.store.run(lambda: retry_and_close_letter(self.name, id, who, ids))
 
     async def pause(self, *, tenant_id: str | None = None, reason: str | None = None) -> bool:
-        """Give out no more jobs, of the queue or of one tenant; False if that was so already.
+        """Stop claims on the queue, or on one tenant's jobs; False if it was paused already.
 
-        Jobs in flight go on, and new ones are accepted. The pause is stored: every process sees it.
+        Jobs in flight continue, and new ones are accepted. The pause is stored for all processes.
         Cancelling may leave it paused.
         """
         check_name("tenant_id", tenant_id)
@@ -382,7 +382,7 @@ class WorkerQueue:
         return changed
 
     async def resume(self, *, tenant_id: str | None = None) -> bool:
-        """Give out jobs again, of the queue or of one tenant; False if it was not paused.
+        """Allow claims again, on the queue or on one tenant's jobs; False if it was not paused.
 
         Cancelling may leave it resumed.
         """
@@ -394,7 +394,7 @@ class WorkerQueue:
         return changed
 
     async def _carry_on(self) -> None:
-        """Park a paused tenant's jobs, or bring them back, until that is done."""
+        """Park a paused tenant's jobs, or make them ready again, until none is left."""
         while await self.store.run(lambda: job_control.carry_on_queue(self.name)):
             pass
 
@@ -417,7 +417,7 @@ class WorkerQueue:
         return counts
 
     async def purge(self, reason: str | None = None, *, by: str | None = None) -> int:
-        """Take away every job that is ready or scheduled now; return how many that was.
+        """Purge every job that is ready or scheduled now; return how many.
 
         Jobs in flight stay, and so do jobs enqueued after the call. Cancelling leaves a part
         purged, oldest first.

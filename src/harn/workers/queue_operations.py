@@ -1,4 +1,4 @@
-"""The operations of one process on one queue: those asked for together share a transaction.
+"""The operations of one process on one queue: those that meet share a transaction.
 
 Enqueues, settlements and claims that meet while an operation is under way share the next one, in
 that order and in one transaction. So a hundred acks and the claim of the next hundred jobs cost
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MOST_BYTES = 32 * 1024 * 1024
 
 Wanted = Callable[[], Claiming | None]
-"""Tells what is to be claimed, asked when the operation begins; None for nothing after all."""
+"""Returns what to claim, when the operation begins; None if nothing is wanted any more."""
 
 
 class QueueOperations:
@@ -50,11 +50,11 @@ class QueueOperations:
         return self._batcher.ask(jobs)
 
     def settle(self, settlement: Settlement) -> asyncio.Future[SettlementResult]:
-        """Ask for something to be done with a claim."""
+        """Ask for a claim to be acked, failed, released or renewed."""
         return self._batcher.ask(settlement)
 
     def settle_into(self, settlement: Settlement, answer: Answer) -> None:
-        """Ask the same, without a future: the result goes to *answer*."""
+        """Do the same without a future: *answer* receives the result."""
         self._batcher.add(settlement, answer)
 
     def claim(self, wanted: Wanted) -> asyncio.Future[Claimed]:
@@ -103,7 +103,7 @@ class QueueOperations:
         return results
 
     def release(self, claimed: Claimed) -> None:
-        """Release jobs whose claimer was cancelled; it does not wait for that."""
+        """Release jobs whose claimer was cancelled, without waiting for it."""
         for job in claimed.jobs:
             release = Settlement(
                 "release", job.id, job.claim_id, "", reason="the claimer was cancelled"

@@ -1,4 +1,4 @@
-"""What users of a worker queue see: jobs, receipts, summaries, reports."""
+"""The records that users of a worker queue see: jobs, receipts, summaries, reports."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class EnqueueReceipt(msgspec.Struct, Generic[T], frozen=True):
 
     queue: str
     job_id: int | Any
-    """None with a ticket; `Any`, so that other callers need not rule that out."""
+    """None with a ticket; typed `Any`, so that callers without one need no check for None."""
     response_topic: str
     durability: Durability
     duplicate: bool
@@ -108,7 +108,7 @@ class EnqueueReceipt(msgspec.Struct, Generic[T], frozen=True):
         """Wait until the job is settled, and return its outcome.
 
         A dead job is `JobFailed`, a cancelled or purged one `JobCancelled`, a job whose record was
-        trimmed `JobError`; when *timeout* has passed it is `DeadlineExceeded`, and the job goes on.
+        trimmed `JobError`. After *timeout* it is `DeadlineExceeded`, and the job is not affected.
         With a ticket it first waits for the transaction to commit. Cancelling leaves nothing
         behind.
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from harn.runtime import Runtime
 
 AGAIN = 0.5
-"""Seconds after which the store is looked at again, hint or no hint."""
+"""Seconds after which the store is read again, even without a notification."""
 READ_AT_ONCE = 100
 """Jobs that are read together at most."""
 
@@ -126,14 +126,14 @@ class JobResults:
                 self._watchers.pop(queue).cancel()
 
     def _watch(self, queue: str) -> None:
-        # In no task's context: a graceful stop of the caller that comes first must not end it.
+        # In an empty context: a graceful stop of the first caller must not end the watcher.
         watcher = self._runtime.loop.create_task(self._follow(queue), context=contextvars.Context())
         self._watchers[queue] = watcher
         self._runtime.own(watcher)
         watcher.add_done_callback(partial(self._watched, queue))
 
     def _watched(self, queue: str, watcher: asyncio.Task[None]) -> None:
-        """Tell those who still wait that the watcher has ended."""
+        """Fail the waiters that are left when the watcher has ended."""
         if self._watchers.get(queue) is watcher:
             del self._watchers[queue]
         if watcher.cancelled():
@@ -152,7 +152,7 @@ class JobResults:
             look = partial(job_states.settled_among, queue, [*waiters])
             try:
                 ended = (await self._store.run(look, write=False)).ids
-            except HarnError:  # out of reach: it may be back the next time
+            except HarnError:  # the store cannot be reached: try again
                 ended = []
             for id in ended:
                 for woken in waiters.get(id, ()):
@@ -192,6 +192,6 @@ async def cancel(runtime: Runtime, queue: str, key: int | str, reason: str | Non
     is_cancelled = await runtime.service(Store).run(
         lambda: job_control.cancel_job(queue, id, who, reason, runtime.ids.new)
     )
-    if is_cancelled:  # elsewhere a handler hears of it when its consumer renews its lease
+    if is_cancelled:  # another process cancels its handler when it renews its lease
         runtime.service(ClaimRenewal).lose_job(queue, id, "the job was cancelled")
     return is_cancelled

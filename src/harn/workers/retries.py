@@ -1,4 +1,4 @@
-"""A dead job is made ready again, and its dead letter is closed with the same commit."""
+"""Making a dead job ready again, and closing its dead letter with the same commit."""
 
 from __future__ import annotations
 

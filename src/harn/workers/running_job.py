@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 class RunningJob:
     """A job whose handler runs, or whose settlement is under way.
 
-    It is the nursery of the handler's task, which tells it of a handler that was cancelled or never
-    began, and it takes the answer to the settlement.
+    It is the nursery of the handler's task, so it is told when a handler was cancelled or never
+    began. It also receives the settlement's result.
     """
 
-    __slots__ = ("claim", "consumer", "failure", "handle", "is_given_back", "is_lost", "outcome")
+    __slots__ = ("claim", "consumer", "failure", "handle", "is_lost", "is_released", "outcome")
 
     handle: TaskHandle[None]
 
@@ -30,7 +30,7 @@ class RunningJob:
         self.outcome: Any = None
         self.failure: Failure | None = None
         self.is_lost = False
-        self.is_given_back = False
+        self.is_released = False
 
     def lose(self, note: str) -> None:
         """Cancel the handler: another consumer holds the claim now."""
@@ -51,11 +51,11 @@ class RunningJob:
         self.consumer.nursery.child_failed(error)
 
     def done(self) -> bool:
-        """The answer is always waited for."""
+        """Return False: the result is always wanted."""
         return False
 
     def set_result(self, result: SettlementResult) -> None:
-        """Take the store's answer."""
+        """Receive the settlement's result."""
         self.consumer.settled(self, result)
 
     def set_exception(self, error: BaseException) -> None:

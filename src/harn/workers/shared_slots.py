@@ -1,6 +1,6 @@
 """Slots that several consumers share: a slot that becomes free goes to the one that waits longest.
 
-A consumer takes a slot before it asks for a job and returns it when the job has ended, or when
+A consumer takes a slot before it asks for a job and releases it when the job has ended, or when
 there was none. A consumer that finds no slot free waits in line. One that has had a slot goes to
 the end of the line, so a busy queue does not keep the others out.
 """
@@ -16,7 +16,7 @@ class Waiter(Protocol):
     """A consumer that waits for a slot."""
 
     def slot_is_free(self) -> None:
-        """Hear that a slot may be taken now."""
+        """Note that a slot may be taken now."""
 
 
 class SharedSlots:
@@ -29,7 +29,7 @@ class SharedSlots:
         self._waiting: dict[Waiter, None] = {}
 
     def free_for(self, consumer: Waiter) -> int:
-        """Return how many slots *consumer* may take now; those who wait before it come first."""
+        """Return how many slots *consumer* may take now; waiters ahead of it come first."""
         ahead = 0
         for other in self._waiting:
             if other is consumer:
@@ -47,13 +47,13 @@ class SharedSlots:
             self._waiting.setdefault(consumer)
         return got
 
-    def give_back(self, consumer: Waiter, slots: int) -> None:
-        """Return *slots*; other consumers that wait hear of it. *consumer* asks for itself."""
+    def release(self, consumer: Waiter, slots: int) -> None:
+        """Release *slots* and wake the consumers that wait, but not *consumer* itself."""
         self._taken -= slots
         self._tell(consumer)
 
     def leave(self, consumer: Waiter) -> None:
-        """Wait no longer."""
+        """Stop waiting for a slot."""
         if consumer in self._waiting:
             del self._waiting[consumer]
             self._tell(consumer)

@@ -1,4 +1,4 @@
-"""What a handler may raise to say what becomes of its job: again later, given back, or dead."""
+"""What a handler may raise to decide about its job: retry it later, release it, or bury it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RetryLater(Exception):
     """
 
     failure: Failure | None = None
-    """What is shown of the attempt, if neither the cause nor this exception shall be."""
+    """The failure to record, instead of the cause or this exception."""
 
     def __init__(self, delay: Duration) -> None:
         self.delay_ms = to_ms(delay, "delay")
@@ -26,9 +26,9 @@ class RetryLater(Exception):
 
 
 class GiveBack(Exception):
-    """Raise it in a handler: the job goes back to the queue, and the attempt does not count.
+    """Raise it in a handler: the job is released, and the attempt does not count.
 
-    It can be claimed again after *delay*, at once if there is none.
+    It can be claimed again after *delay*, or at once without one.
 
     >>> GiveBack("5s").delay_ms, GiveBack().delay_ms
     (5000, 0)
@@ -53,7 +53,7 @@ class Bury(Exception):
     """
 
     failure: Failure | None = None
-    """What is shown of the attempt, if this exception shall not be."""
+    """The failure to record, instead of this exception."""
 
     def __init__(self, reason: str) -> None:
         if not isinstance(reason, str) or not reason.strip():
@@ -62,7 +62,7 @@ class Bury(Exception):
 
 
 def failure_behind(wish: RetryLater | Bury) -> Failure:
-    """Return what is shown of an attempt that ended with *wish*."""
+    """Return the failure to record for an attempt that ended with *wish*."""
     if wish.failure is not None:
         return wish.failure
     if isinstance(wish, Bury):
