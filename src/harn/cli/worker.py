@@ -165,9 +165,8 @@ class _Working:
         return 0
 
     async def _work(self, runtime: Runtime) -> None:
-        await runtime.service(Store).run(
-            list_topics, write=False
-        )  # fails here, in one line, if the store cannot be reached
+        # A store that cannot be reached fails here, so that the command ends with one line.
+        await runtime.service(Store).run(list_topics, write=False)
         options = self._options
         self._worker = worker = Worker(
             runtime, options.queues, concurrency=options.concurrency, claim_ttl=options.claim_ttl
