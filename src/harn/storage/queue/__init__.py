@@ -2,21 +2,21 @@
 
 claim.py           enqueue, settle and claim, in one transaction
 enter.py           how jobs enter a queue
-outbox.py          jobs of a caller's own PostgreSQL transaction, on their way in
-settle.py          what ends a claim or a job
+outbox.py          jobs that a caller's own PostgreSQL transaction enqueued
+settle.py          ack, fail, release, renew, expire, bury, cancel, purge
 job_control.py     cancel, retry, pause and resume
-pauses.py          what of a queue is paused
-parking.py         a paused tenant's jobs leave the ready ones, and come back
-job_records.py     what travels between a queue and its callers
+pauses.py          which parts of a queue are paused
+parking.py         a paused tenant's jobs are parked, and made ready again
+job_records.py     the records that a queue and its index exchange
 job_index.py       the queue's tables; job_fold.py, the same tables from the log
-job_changes.py     what settling, failing or releasing makes of a job's row
-attempt_history.py what the row keeps of its attempts
-share_keys.py      the keys of the shares, when they change
-job_views.py       what can be seen of a queue
+job_changes.py     how settling, failing or releasing changes a job's row
+attempt_history.py the attempts in a job's row
+share_keys.py      changes of the shares' keys and of their cap
+job_views.py       counts of a queue and its keys, and one job's place in it
 job_states.py      jobs as an application sees them: by id, or a page of them
 notes.py           records that an operation gathers
-retention.py       settled jobs go when their time is over, and their totals stay
-dead_jobs.py       what goes to the dead letters when a job has no attempt left
+retention.py       settled jobs are removed when their time is over; their totals stay
+dead_jobs.py       the dead letter of a job that has no attempt left
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def is_expiry(attempts: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def without_expiry(history: str | None) -> str | None:
-    """Take back the note that a claim expired: it was renewed after all."""
+    """Remove the last entry if it says that a claim expired: the claim was renewed after all."""
     entries = decode(history.encode()) if history else []
     if entries and entries[-1]["status"] == "expired":
         entries.pop()

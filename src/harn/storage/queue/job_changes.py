@@ -1,4 +1,4 @@
-"""Jobs that are settled, failed or released together, and what each of these makes of a job."""
+"""Jobs that are settled, failed or released together, and the row of each afterwards."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Change(msgspec.Struct):
     settled_at: int | None
     history: str | None
     response: int | None = None
-    """The offset of its response; None keeps the last one, 0 takes it away."""
+    """The offset of its response; None keeps the last one, 0 removes it."""
 
 
 class Changes:
@@ -66,7 +66,7 @@ class Changes:
             look_by(self._state, to.wake_at)
 
     def ack(self, job: JobRow, response: int | None) -> None:
-        """Settle *job* as done: what most jobs come to, and all of them alike."""
+        """Settle *job* as done; acked jobs are written together, because all change alike."""
         self._shifts.move(job.key, job.state, ACKED)
         self._acked.append((job.id, response))
         job.state, job.wake_at, job.held = ACKED, None, 0
@@ -120,7 +120,7 @@ def _runs(
 
 
 def failed(job: JobRow, record: dict[str, Any], now: int) -> Change:
-    """Leave *job* to its claim's expiry, or to the backoff in *record*."""
+    """Note a failed attempt: *job* waits for its claim's expiry, or the backoff in *record*."""
     history = add_history(job.history, job.attempts, now, "failed", record.get("error"))
     until = record.get("not_before_ms")
     if until is not None:
@@ -137,7 +137,7 @@ def buried(job: JobRow, record: dict[str, Any], now: int) -> Change:
 
 
 def released(job: JobRow, record: dict[str, Any], now: int) -> Change:
-    """Give *job* back, and its attempt too."""
+    """Make *job* ready or scheduled again; its attempt does not count."""
     until = record.get("not_before_ms")
     state = READY if until is None else SCHEDULED
     return Change(state, until, 0, max(0, job.attempts - 1), None, job.history)
@@ -156,5 +156,5 @@ def retried(job: JobRow, record: dict[str, Any], now: int) -> Change:
 
 
 def purged(job: JobRow, record: dict[str, Any], now: int) -> Change:
-    """Settle *job* as taken away."""
+    """Settle *job* as purged."""
     return Change(PURGED, None, 0, job.attempts, now, job.history)

@@ -100,7 +100,7 @@ class QueueState(msgspec.Struct):
     handled: str = ""
     """The histogram of how long handlers worked, as it is stored."""
     trimmed: int = 0
-    """The newest record of the claims that tells the totals of jobs that were trimmed."""
+    """The offset of the newest `jobs_trimmed` record, which has the totals of trimmed jobs."""
     outbox: bool | None = None
     """Whether jobs wait in the outbox; None where the engine has none."""
     is_new: bool = False
@@ -109,11 +109,11 @@ class QueueState(msgspec.Struct):
     """Whether anything else was written for the queue."""
     tally: Tally = msgspec.field(default_factory=Tally)
     drafts: list[Draft] = []
-    """Records to append when the operation is through."""
+    """Records to append at the end of the operation."""
     responded: int = 0
     """The newest offset of the responses before this operation, where it was asked for."""
     ahead: dict[str, Any] = {}
-    """What was asked along with the row and has been answered, by the statement's name."""
+    """Answers to the questions asked together with the row, by the statement's name."""
 
     @property
     def pauses(self) -> Pauses:
@@ -153,7 +153,7 @@ def open_queue(
 ) -> Operation[QueueState | None]:
     """Read and, where the engine has row locks, lock the row of *queue*.
 
-    What is asked *ahead* is asked along with it, once it is locked.
+    The questions *ahead* are asked in the same round trip, after the row is locked.
     """
     found: Any = yield ask_together([ask("open_queue", queue=queue), *ahead])
     rows, *answers = found
@@ -206,7 +206,7 @@ def save_pauses(state: QueueState, pauses: Pauses) -> Operation[None]:
 
 
 def look_by(state: QueueState, at: int) -> None:
-    """Have the queue looked at again at *at*, if not before."""
+    """Set the queue's alarm to *at*, unless it is set to an earlier time."""
     if state.alarm is None or at < state.alarm:
         state.alarm = at
         state.is_changed = True
@@ -334,10 +334,10 @@ class Shifts:
 
 
 def ack_held(queue: str, claims: Mapping[int, str]) -> Ask:
-    """Ask ahead for claimed jobs to be acked, if *claims* (by the jobs' ids) still hold.
+    """Return the question, asked ahead, that acks the jobs whose *claims* (by job id) still hold.
 
-    The id and the key of each that was come back, in the order of their responses, and the time;
-    its share has been told.
+    Its answer is the id and the key of each acked job, in the order of their responses, and the
+    time. The shares of these jobs are already changed.
     """
     responses = queue_topics(queue).responses
     return ask_ahead(
@@ -352,7 +352,7 @@ def settle_jobs(state: QueueState, rows: Sequence[Row]) -> Operation[None]:
 
 
 def drop_idle(state: QueueState) -> Operation[None]:
-    """Forget keys that have been idle longest, when there are many; their counters stay."""
+    """Remove the keys idle longest, when there are many; the queue keeps their counters."""
     gone = yield ask("drop_idle_shares", queue_id=state.queue_id, keep=IDLE_SHARES)
     if gone:
         yield ask(
@@ -395,12 +395,12 @@ def read_times(stored: str, bounds: Sequence[float]) -> list[int]:
 
 
 def bind_tickets(state: QueueState, tickets: Iterable[tuple[str | None, int]]) -> Operation[None]:
-    """Let tickets stand for jobs, given as (ticket, job's id); a job without one is left out."""
+    """Store tickets, given as (ticket, job's id); a job without a ticket is skipped."""
     rows: list[Row] = [(state.queue_id, each, id) for each, id in tickets if each is not None]
     if rows:
         yield ask_many("bind_tickets", ("queue_id", "ticket", "job_id"), rows)
 
 
 def dedupe_tenant(tenant_id: str | None) -> str:
-    """Return the tenant part of a dedupe key; no tenant is one that no tenant can name."""
+    """Return the tenant part of a dedupe key; without a tenant, a name that no tenant can have."""
     return share_key("tenant", tenant_id, None, None)

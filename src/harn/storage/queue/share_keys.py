@@ -1,4 +1,4 @@
-"""The keys of a queue's shares, and their cap, when they change."""
+"""Changing the keys of a queue's shares, and their cap."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from harn.storage.queue.job_records import share_key
 
 
 def change_keys(state: QueueState, dimension: str) -> Operation[None]:
-    """Make a queue's keys of something else: every unsettled job changes its share."""
+    """Change the dimension of a queue's keys: every unsettled job moves to another share."""
     if state.dimension == dimension:
         return
     state.dimension, state.last_key, state.promoted = dimension, "", 0
@@ -28,13 +28,13 @@ def change_keys(state: QueueState, dimension: str) -> Operation[None]:
 
 
 def refresh_key(state: QueueState, job: JobRow) -> Operation[None]:
-    """Give *job* the key that it has today: while it was settled, the queue's may have changed."""
+    """Set the key of *job* again: the queue's dimension may have changed while it was settled."""
     [row] = yield ask("one_job", queue_id=state.queue_id, id=job.id)
     tenant_id, binding_key, trigger_id = row[13:16]
     job.key = share_key(state.dimension, tenant_id, binding_key, trigger_id)
     keyed: list[Row] = [(state.queue_id, job.id, job.key)]
     yield ask_many("rekey_jobs", ("queue_id", "id", "key"), keyed)
-    # The share may have been forgotten: it is made again, with nothing in it.
+    # The share may have been removed: it is made again, with nothing in it.
     empty = (state.queue_id, job.key, 0, 0, state.round, None, state.cap, state.deferrals, 0)
     yield ask_many("grow_shares", GROW_COLUMNS, [empty])
 
