@@ -30,7 +30,7 @@ OTHER_COPIES = {
 }
 """How else to copy a store."""
 POLL = 0.5
-"""Seconds after which a waiting reader looks again, hint or no hint."""
+"""Seconds after which a waiting reader looks again, even without a notification."""
 
 
 class Store:

@@ -47,7 +47,7 @@ async def _consumers_alive(runtime: Runtime) -> Counter[str]:
 
 
 def _job_samples(counts: QueueCounts) -> list[Sample | HistogramSample]:
-    """Tell what became of a queue's jobs, of which the store keeps the totals."""
+    """Count how a queue's jobs ended, from the totals in the store."""
     queue = counts.queue
     dead = counts.dead + counts.retried  # a job that was retried was dead once, all the same
     outcomes = {

@@ -2,7 +2,7 @@
 
 Live operations (`claim.py`) decide, append the records, and apply these changes in the same
 transaction, many at a time. `job_fold.py` applies the same changes to records read back from the
-log, so that a rebuilt index is the index. Changes that only time brings (a claim expires, a
+log, so a rebuilt index equals the live one. Changes that only time brings (a claim expires, a
 scheduled job comes due) have a record too, written by the process that notices them.
 """
 

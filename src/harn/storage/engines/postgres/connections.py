@@ -134,7 +134,7 @@ class Server:
 
 
 class _Borrowed:
-    """A connection of the pool, given back at the end of the block."""
+    """A connection of the pool, released at the end of the block."""
 
     def __init__(self, pool: psycopg_pool.ConnectionPool[Any]) -> None:
         self._pool = pool
