@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from harn.records import fields_of
@@ -230,4 +230,4 @@ class RuntimeContext:
 
     def as_dict(self) -> dict[str, Any]:
         """Return every field, JSON-ready as far as the context values are."""
-        return {**fields_of(self), "debug": fields_of(self.debug)}
+        return {**fields_of(self), "debug": asdict(self.debug)}  # which holds records of its own
