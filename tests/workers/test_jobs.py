@@ -24,7 +24,8 @@ from harn import (
 )
 from harn.context import current_frame_var
 from harn.errors import StorageCorrupt
-from harn.storage.queue import job_states
+from harn.storage.log.rebuild import compare
+from harn.storage.queue import JobIndex, job_control, job_states
 from harn.testing import FakeClock
 from tests.sweep import Run, sweep
 
@@ -507,6 +508,27 @@ async def test_a_pause_of_many_jobs_holds_at_once_and_ends_whole(queue: WorkerQu
     assert before.ready == 2_500
     assert [claim.job.payload for claim in back] == list(range(1000))
     assert (await queue.summary()).ready == 1_500
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=["fifo", "by tenant", "by binding"])
+async def test_the_next_claim_carries_on_a_pause_that_was_cut_short(
+    queue: WorkerQueue, policy: SchedulerPolicy
+) -> None:
+    queue = worker_queue("triage", policy)
+    await queue.enqueue_many([NewJob(n, tenant_id="ab"[n % 2]) for n in range(6)])
+    [held] = await queue.claim_many("w", 1)  # the queue knows its policy now
+    await held.release()
+    # As when the process dies after the first commit of `pause`.
+    await queue.store.run(lambda: job_control.pause_queue("triage", "a", "me", None))
+
+    taken = []
+    for _ in range(8):
+        taken += [claim.job.tenant_id for claim in await queue.claim_many("w", 1)]
+    run = queue.store.run
+
+    assert taken.count("a") <= 2  # before all of them were parked, a batch with each claim
+    assert taken.count("b") == 3
+    assert await run(lambda: compare([JobIndex()])) == []
 
 
 async def test_a_purge_takes_a_paused_tenants_jobs_too(queue: WorkerQueue) -> None:

@@ -232,6 +232,7 @@ def _claim(state: QueueState, claiming: Claiming, new_id: NewId) -> Operation[Cl
     yield from _adopt_policy(state, claiming)
     if state.paused is not None:
         yield from carry_on(state)
+        state.ahead.clear()  # jobs that were seen there may be parked now
         if state.pauses.queue is not None:
             return Claimed([], state.now, state.alarm)
     board = Board(
