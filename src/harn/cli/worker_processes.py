@@ -183,15 +183,17 @@ class WorkerProcesses:
     async def _show(self) -> None:
         """Show the sum of the children's counts, on a terminal."""
         line = LiveLine()
+        stopped = asyncio.ensure_future(self._stop.wait())
         try:
             while True:
-                await asyncio.wait((asyncio.ensure_future(self._stop.wait()),), timeout=1.0)
+                await asyncio.wait((stopped,), timeout=1.0)
                 said = [child.said for child in self._children if child.said]
                 counts = [each for record in said for each in record["queues"].values()]
                 line.show(f"{len(self._children)} processes: {in_words(counts)}")
                 if self._stop.is_set():
                     return
         finally:
+            stopped.cancel()
             line.end()
 
 
