@@ -27,6 +27,7 @@ from harn.errors import StorageCorrupt
 from harn.storage.log.rebuild import compare
 from harn.storage.queue import JobIndex, job_control, job_states
 from harn.testing import FakeClock
+from harn.workers.results import JobResults
 from tests.sweep import Run, sweep
 
 
@@ -324,6 +325,32 @@ async def test_a_result_reaches_another_runtime_of_the_same_store(lasting_url: s
             current_frame_var.reset(token)
 
         assert await waiting == 42
+
+
+async def test_a_job_that_is_settled_while_it_is_read_is_not_missed(
+    queue: WorkerQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, receipt = await queue.enqueue_many([1, 2])
+    waiting = harn.spawn(other.result)  # so that a watcher runs
+    results = queue.runtime.service(JobResults)
+    read = results._state_together
+    reads = 0
+
+    async def read_then_settle(name: str, id: int) -> Any:
+        nonlocal reads
+        job = await read(name, id)
+        if id == receipt.job_id and not reads:
+            reads += 1
+            await receipt.cancel("meanwhile")
+            for _ in range(200):  # the watcher looks, without this job
+                await asyncio.sleep(0)
+        return job
+
+    monkeypatch.setattr(results, "_state_together", read_then_settle)
+
+    with pytest.raises(JobCancelled, match="meanwhile"):
+        await asyncio.wait_for(receipt.result(), 5)
+    waiting.cancel()
 
 
 async def test_cancelling_a_wait_for_a_result_anywhere_leaves_nothing(queue: WorkerQueue) -> None:

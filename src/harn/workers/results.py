@@ -56,10 +56,13 @@ class JobResults:
             await self._store.grown(topic, mark, AGAIN)
             mark = self._store.growth(topic)
         while True:
+            mark = self._store.growth(queue_topics(queue).claims)
             job = await self._state_together(queue, id)
             if job is None or job.is_settled:
                 return job
-            await self._wait(queue, id)
+            job = await self._wait(queue, id, mark)
+            if job is not None:
+                return job
 
     async def id_of(self, queue: str, key: int | str) -> int | None:
         """Return the id of a job; None if *key* is a ticket that is not committed here.
@@ -109,15 +112,25 @@ class JobResults:
             else:
                 read.add_done_callback(partial(_answer, some))
 
-    async def _wait(self, queue: str, id: int) -> None:
+    async def _wait(self, queue: str, id: int, mark: tuple[int, int]) -> JobState | None:
+        """Wait until the watcher finds the job settled; its state, if it was settled before that.
+
+        *mark* is the growth of the claims before the job was read. If they have grown since, the
+        watcher may have looked already, without this job: it is read once more.
+        """
         waiters = self._awaited.setdefault(queue, defaultdict(list))
         woken: asyncio.Future[None] = self._runtime.loop.create_future()
         waiters[id].append(woken)
         if queue not in self._watchers:
             self._watch(queue)
         try:
+            if self._store.growth(queue_topics(queue).claims) != mark:
+                job = await self._state_together(queue, id)
+                if job is None or job.is_settled:
+                    return job
             with parked(woken):
                 await woken
+            return None
         finally:
             waiters[id].remove(woken)
             if not waiters[id]:
