@@ -10,8 +10,8 @@ import pytest
 from harn import Runtime, StorageBusy, worker_queue
 from harn.storage import Store
 from harn.testing import FakeClock
-from harn.workers.claim import Claim
 from harn.workers.claim_renewal import ClaimRenewal
+from harn.workers.held_claim import Claim
 
 
 async def claim_one() -> Claim:

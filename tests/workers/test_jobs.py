@@ -27,7 +27,7 @@ from harn.errors import StorageCorrupt
 from harn.storage.log.rebuild import compare
 from harn.storage.queue import JobIndex, job_control, job_states
 from harn.testing import FakeClock
-from harn.workers.results import JobResults
+from harn.workers.job_results import JobResults
 from tests.sweep import Run, sweep
 
 

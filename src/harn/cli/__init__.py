@@ -13,7 +13,7 @@ command_log.py    what a command logs
 output.py         JSON or text, and never a terminal's escapes
 orchestrator.py   `harn orchestrator`: check.py, serve.py, fire.py, queue_commands.py with
                   queue_jobs.py, dlq.py, reload.py, metrics.py
-worker.py         `harn worker`; worker_processes.py, its children
+worker_command.py `harn worker`; worker_processes.py, its children
 log.py            `harn log`; ratelimit.py, `harn ratelimit`; top.py, `harn top`
 demo/             `harn demo`
 doctor.py         `harn doctor`; completion.py, `harn completion`

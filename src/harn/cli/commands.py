@@ -57,7 +57,7 @@ class LazyGroup(click.Group):
             "Run manifests: triggers, worker queues, webhooks.",
         ),
         "worker": (
-            "harn.cli.worker:worker",
+            "harn.cli.worker_command:worker",
             "Serve queues with the @durable functions of modules.",
         ),
         "top": ("harn.cli.top:top", "Watch pools, queues, limits and failures, live."),

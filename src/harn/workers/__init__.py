@@ -2,7 +2,7 @@
 
 queue.py             WorkerQueue: enqueue, claim, list, cancel, retry, pause, purge
 enqueue_on.py        enqueue in the caller's own PostgreSQL transaction
-claim.py             Claim: renew, ack, fail, release
+held_claim.py        Claim: renew, ack, fail, release
 queue_operations.py  enqueues, settlements and claims that meet share one transaction
 scheduler_policy.py  SchedulerPolicy: how consumers share a queue
 fairshare.py         deficit round robin, decided
@@ -10,31 +10,31 @@ consumer.py          drain: claim, work, renew, settle
 functions.py         durable functions as jobs: submit writes them, a consumer runs them
 attempt.py           what happens to a job after a failed attempt, decided
 wishes.py            RetryLater, GiveBack, Bury: what a handler may raise
-worker.py            Worker: several queues under one consumer id, as `harn worker` serves them
+queue_worker.py      Worker: several queues under one consumer id, as `harn worker` serves them
 shared_slots.py      slots that the consumers of a worker share
 running_job.py       RunningJob: a claimed job, its handler and its settlement
 consumer_lease.py    the lease of a living consumer, and the end of dead ones' claims
 consumers.py         consumers: the consumers of all processes
-claim_renewal.py     renews the claims of running jobs on a thread of its own
+claim_renewal.py     renews the claims of running jobs on the heartbeat's thread
 job_retention.py     consumers trim the settled jobs of their queues
 failures.py          the record of a failed attempt, and its log line
 records.py           jobs, receipts, summaries
 job_state.py         JobState: a job as an application sees it
-results.py           waiting for jobs to be settled, in any process
+job_results.py       waiting for jobs to be settled, in any process
 retries.py           a dead job is made ready again
 """
 
-from harn.workers.claim import Claim
 from harn.workers.consumer import Consumer, default_consumer_id, drain
 from harn.workers.consumers import ConsumerState, consumers, consumers_for
 from harn.workers.failures import Failure
 from harn.workers.fairshare import rank
+from harn.workers.held_claim import Claim
 from harn.workers.job_state import JobState
 from harn.workers.queue import WorkerQueue, summarise, worker_queue, worker_queues
+from harn.workers.queue_worker import Worker
 from harn.workers.records import DrainReport, EnqueueReceipt, Job, NewJob, QueueSummary
 from harn.workers.scheduler_policy import SchedulerPolicy
 from harn.workers.wishes import Bury, GiveBack, RetryLater
-from harn.workers.worker import Worker
 
 __all__ = [
     "Bury",

@@ -25,7 +25,7 @@ from harn.unsettled import PartialHandoff, UnsettledSources
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
-    from harn.workers.claim import Claim
+    from harn.workers.held_claim import Claim
 
 logger = logging.getLogger("harn.workers")
 

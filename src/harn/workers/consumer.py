@@ -38,11 +38,11 @@ from harn.tasks import (
 )
 from harn.telemetry.spans import span_after, tracing
 from harn.workers.attempt import Return, after_error
-from harn.workers.claim import Claim
 from harn.workers.claim_renewal import ClaimRenewal
 from harn.workers.consumer_lease import LivingConsumers, Serving
 from harn.workers.failures import Failure, log_failure
 from harn.workers.functions import FunctionRunner, UnknownFunctions
+from harn.workers.held_claim import Claim
 from harn.workers.queue import MOST_AT_ONCE, WorkerQueue
 from harn.workers.records import DrainReport, Job, check_consumer, check_ttl
 from harn.workers.running_job import RunningJob

@@ -32,10 +32,11 @@ from harn.storage.queue import (
     wake_queue,
 )
 from harn.topics import check_queue_name, queue_topics
-from harn.workers.claim import Claim, ClaimsByHand
 from harn.workers.enqueue_on import enqueue_on
 from harn.workers.fairshare import chooser, first_look
 from harn.workers.functions import JobOptions, call_job
+from harn.workers.held_claim import Claim, ClaimsByHand
+from harn.workers.job_results import JobResults, cancel
 from harn.workers.job_state import JobState, Status, job_state
 from harn.workers.queue_operations import OperationsByQueue, QueueOperations
 from harn.workers.records import (
@@ -48,7 +49,6 @@ from harn.workers.records import (
     draft_job,
     read_job,
 )
-from harn.workers.results import JobResults, cancel
 from harn.workers.retries import retry_and_close_letter
 from harn.workers.scheduler_policy import SchedulerPolicy
 

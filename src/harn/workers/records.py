@@ -18,8 +18,8 @@ from harn.storage.queue import PRIORITIES, JobDraft
 from harn.tasks import deadline
 from harn.telemetry.html import html_fields
 from harn.telemetry.spans import trace_headers, tracing
+from harn.workers.job_results import JobResults, cancel
 from harn.workers.job_state import JobState, outcome_of, unknown
-from harn.workers.results import JobResults, cancel
 
 T = TypeVar("T")
 

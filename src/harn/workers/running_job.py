@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from harn.storage.queue import SettlementResult
 from harn.tasks import TaskHandle
-from harn.workers.claim import Claim
 from harn.workers.failures import Failure
+from harn.workers.held_claim import Claim
 
 if TYPE_CHECKING:
     from harn.workers.consumer import Consumer
