@@ -222,6 +222,7 @@ async def setup():
     if not (HERE / "ledger").exists():
         for n in range(6):
             await harn.pool_get("work").submit(work, n)
+        (HERE / "submitted").touch()
 
 def write(line):
     with open(HERE / "ledger", "a") as file:
@@ -254,7 +255,7 @@ def test_a_command_leaves_the_backlog_of_a_killed_service_to_the_next_service(
 ) -> None:
     place = write(tmp_path, BACKLOG, BACKLOG_TRIGGERS)
     with serving(place, "--no-http", env={"RUN": "killed"}) as process:
-        until(lambda: len(ledger(place)) == 2)
+        until(lambda: len(ledger(place)) == 2 and (place / "submitted").exists())
         process.signal(signal.SIGKILL)
         process.ends()
     (place / "ledger").write_text("")
