@@ -38,7 +38,7 @@ SLEEP = "pools: 1 ms, ten at once"
 QUEUED = "pools: memory of one of a million queued tasks"
 
 
-def everybody(contest: str, n: int, warm: int = 0) -> tuple[Contestant, ...]:
+def contestants(contest: str, n: int, warm: int = 0) -> tuple[Contestant, ...]:
     queued = contest == "queued"
 
     def play(peer: Peer, who: str, note: str = "") -> list[Contestant]:
@@ -59,9 +59,9 @@ def everybody(contest: str, n: int, warm: int = 0) -> tuple[Contestant, ...]:
 
 def contests() -> Iterable[Contest]:
     """Compare short closures, a millisecond, and memory."""
-    yield Contest(NOOP, everybody("no-op", 20_000, warm=2000), "µs/task", warm_up=False)
-    yield Contest(SLEEP, everybody("1 ms", 2000, warm=100), "µs/task", warm_up=False)
-    yield Contest(QUEUED, everybody("queued", 1_000_000), "bytes", rounds=1, warm_up=False)
+    yield Contest(NOOP, contestants("no-op", 20_000, warm=2000), "µs/task", warm_up=False)
+    yield Contest(SLEEP, contestants("1 ms", 2000, warm=100), "µs/task", warm_up=False)
+    yield Contest(QUEUED, contestants("queued", 1_000_000), "bytes", rounds=1, warm_up=False)
 
 
 GOALS = [

@@ -1,7 +1,7 @@
 """Channels, locks and select: harn beside asyncio, anyio and aiologic. Nothing here is durable.
 
 *1:1* and *4:4* pass messages between so many producers and consumers at capacity 256. *A lock* is
-taken and given back: alone, and by ten tasks that hold it for one turn of the loop; *a semaphore*
+taken and released: alone, and by ten tasks that hold it for one turn of the loop; *a semaphore*
 of four likewise by ten tasks. anyio's usual lock passes through the loop each time; the quicker
 `fast_acquire` stands beside it. *Select* takes from two channels whichever has something: asyncio
 by `wait` on two gets that stay under way (a cancelled one could lose a value), anyio and aiologic,
@@ -24,7 +24,7 @@ from bench.peers import AIOLOGIC, ANYIO, HERE, Peer, contestant
 SUBJECT = "primitives, against peers"
 
 CHANNELS = {"1:1": "channel, 1:1", "4:4": "channel, 4:4"}
-LOCKS = {"lock, 1": "a lock nobody else wants", "lock, 10": "a lock ten tasks want"}
+LOCKS = {"lock, 1": "a lock without contention", "lock, 10": "a lock ten tasks want"}
 SEMAPHORE = "a semaphore of four ten tasks want"
 SELECT = "select from two channels"
 

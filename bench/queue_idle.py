@@ -51,11 +51,11 @@ class Idle:
 def contests() -> Iterable[Contest]:
     """Compare waking up on both, and what waiting costs."""
     idle = Idle()
-    players = queue_sqlite.everybody("idle", idle=idle.hear)
+    players = queue_sqlite.contestants("idle", idle=idle.hear)
     yield Contest(SQLITE, (budget(PICK_UP_US), *players), "µs", warm_up=False)
     yield Contest(SQLITE_CPU, (budget(IDLE_PERCENT), *map(idle.of, players)), "%", warm_up=False)
     idle = Idle()
-    players = queue_postgres.everybody("idle", idle=idle.hear)
+    players = queue_postgres.contestants("idle", idle=idle.hear)
     yield Contest(POSTGRES, (budget(PICK_UP_US), *players), "µs", warm_up=False)
     yield Contest(POSTGRES_CPU, (budget(IDLE_PERCENT), *map(idle.of, players)), "%", warm_up=False)
 

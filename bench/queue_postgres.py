@@ -38,7 +38,7 @@ PEERS = ("PgQueuer", "procrastinate", "SAQ", "DBOS")
 SLOW = {SAQ, DBOS, PROCRASTINATE}
 
 
-def everybody(
+def contestants(
     operation: str,
     n: int = 0,
     few: int = 0,
@@ -77,10 +77,10 @@ def contests() -> Iterable[Contest]:
     yield from (
         Contest(name, players, "µs/job", warm_up=False)
         for name, players in (
-            (ENQUEUE, everybody("enqueue", 100, 100)),
-            (MANY, everybody("enqueue many", 1000, 1000)),
-            (SINGLE, everybody("drain", 150, 50, concurrency=1)),
-            (FOUR, everybody("drain", 800, 300, workers=4)),
+            (ENQUEUE, contestants("enqueue", 100, 100)),
+            (MANY, contestants("enqueue many", 1000, 1000)),
+            (SINGLE, contestants("drain", 150, 50, concurrency=1)),
+            (FOUR, contestants("drain", 800, 300, workers=4)),
         )
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.harness import Contest, Contestant, Goal
 from bench.peers import PGQUEUER, Postgres, contestant
-from bench.queue_postgres import everybody
+from bench.queue_postgres import contestants
 
 SUBJECT = "queue on PostgreSQL, many in flight, against peers"
 
@@ -36,8 +36,11 @@ def contests() -> Iterable[Contest]:
     yield from (
         Contest(name, players, "µs/job", warm_up=False)
         for name, players in (
-            (TEN, (*everybody("drain", 600, 200), *twice_the_cap(600, 10))),
-            (HUNDRED, (*everybody("drain", 2000, 600, concurrency=100), *twice_the_cap(2000, 100))),
+            (TEN, (*contestants("drain", 600, 200), *twice_the_cap(600, 10))),
+            (
+                HUNDRED,
+                (*contestants("drain", 2000, 600, concurrency=100), *twice_the_cap(2000, 100)),
+            ),
         )
     )
 

@@ -35,7 +35,7 @@ DRAIN = "beside Redis: claim to ack, one process"
 PEERS = ("arq", "RQ", "Celery")
 
 
-def everybody(operation: str, n: int) -> tuple[Contestant, ...]:
+def contestants(operation: str, n: int) -> tuple[Contestant, ...]:
     what: dict[str, Any] = {"operation": operation, "n": n}
     redis: dict[str, Any] = {**what, "at": Redis.empty}
     return (
@@ -54,8 +54,8 @@ def contests() -> Iterable[Contest]:
     except PeerMissing as missing:
         leave_out(f"redis-server could not be installed: {missing}, Celery, arq and RQ left out")
         return
-    yield Contest(ENQUEUE, everybody("enqueue", 100), "µs/job", warm_up=False)
-    yield Contest(DRAIN, everybody("drain", 300), "µs/job", warm_up=False)
+    yield Contest(ENQUEUE, contestants("enqueue", 100), "µs/job", warm_up=False)
+    yield Contest(DRAIN, contestants("drain", 300), "µs/job", warm_up=False)
 
 
 GOALS = [

@@ -46,7 +46,7 @@ DBOS_ROUNDS = 2
 PEERS = ("huey", "litequeue", "persist-queue", "DBOS")
 
 
-def everybody(
+def contestants(
     operation: str,
     n: int = 0,
     few: int = 0,
@@ -87,11 +87,11 @@ def contests() -> Iterable[Contest]:
     yield from (
         Contest(name, players, "µs/job", warm_up=False)
         for name, players in (
-            (ENQUEUE, everybody("enqueue", 100, 50)),
-            (SINGLE, everybody("drain", 200, 20, concurrency=1)),
-            (ONE, everybody("drain", 400, 60)),
-            (FOUR, everybody("drain", 600, 200, workers=4)),
-            (LIFE, everybody("life", 2000, 400, concurrency=100)),
+            (ENQUEUE, contestants("enqueue", 100, 50)),
+            (SINGLE, contestants("drain", 200, 20, concurrency=1)),
+            (ONE, contestants("drain", 400, 60)),
+            (FOUR, contestants("drain", 600, 200, workers=4)),
+            (LIFE, contestants("life", 2000, 400, concurrency=100)),
         )
     )
 

@@ -10,10 +10,10 @@ The limit is so high that no caller waits: this is the price of being counted.
 | limits | **memory** | no (Redis could) | **no** | moving |
 | aiolimiter | **memory** | no | **no** | leaky bucket |
 
-The two in memory promise less and are shown for what the promise costs; goals are set against those
-who keep it. *Five buckets* are all or nothing in harn and the floor, in one transaction; the others
-ask five limiters in turn, and what was taken before a refusal stays taken. *Four processes* share
-one file. Each contestant runs in processes of its own.
+The two in memory promise less and are shown for what the promise costs; goals are set against
+those that keep it. *Five buckets* are all or nothing in harn and the floor, in one transaction; the
+others ask five limiters in turn, and what was taken before a refusal stays taken. *Four processes*
+share one file. Each contestant runs in processes of its own.
 """
 
 from __future__ import annotations

@@ -35,7 +35,9 @@ MANY = "event log: append, a hundred under way"
 FOUR = "event log: append in four processes"
 
 
-def everybody(contest: str, n: int, players: Iterable[Peer], **what: int) -> tuple[Contestant, ...]:
+def contestants(
+    contest: str, n: int, players: Iterable[Peer], **what: int
+) -> tuple[Contestant, ...]:
     def play(peer: Peer, who: str, note: str = "") -> list[Contestant]:
         told: dict[str, Any] = {"contest": contest, "who": who, "n": n, **what}
         return contestant(peer, "log_contest", name=who, note=note, **told)
@@ -50,12 +52,12 @@ def everybody(contest: str, n: int, players: Iterable[Peer], **what: int) -> tup
 def contests() -> Iterable[Contest]:
     """Compare appends, alone, by hundreds and from four processes."""
     everyone = (HUEY, LITEQUEUE, PERSIST_QUEUE, DBOS)
-    yield Contest(ONE, everybody("one", 200, everyone), "µs/record", warm_up=False)
+    yield Contest(ONE, contestants("one", 200, everyone), "µs/record", warm_up=False)
     yield Contest(
-        MANY, everybody("many", 5000, (LITEQUEUE, PERSIST_QUEUE)), "µs/record", warm_up=False
+        MANY, contestants("many", 5000, (LITEQUEUE, PERSIST_QUEUE)), "µs/record", warm_up=False
     )
     yield Contest(
-        FOUR, everybody("one", 100, (HUEY, LITEQUEUE), processes=4), "µs/record", warm_up=False
+        FOUR, contestants("one", 100, (HUEY, LITEQUEUE), processes=4), "µs/record", warm_up=False
     )
 
 

@@ -1,7 +1,7 @@
 """huey on SQLite: WAL, `fsync=True`, its own consumer with threads.
 
 huey has no ack: taking a job deletes it, so a killed worker loses what it holds. That is one
-commit less than everybody else pays.
+commit less than all others pay.
 """
 
 from _play import WHAT, did, main

@@ -1,7 +1,7 @@
 """litequeue: put, pop, done; `synchronous` set to FULL (it sets NORMAL itself).
 
 It has no worker: one loop pops, calls and marks done, and looks again after 50 ms when empty.
-Locked messages of a killed process stay locked until somebody retries them by hand.
+Locked messages of a killed process stay locked until they are retried by hand.
 """
 
 import time

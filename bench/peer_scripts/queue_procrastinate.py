@@ -1,6 +1,6 @@
 """procrastinate on PostgreSQL: its own worker, LISTEN/NOTIFY, jobs kept after they succeed.
 
-At least once; a job of a killed worker waits until somebody retries stalled jobs.
+At least once; a job of a killed worker waits until stalled jobs are retried by hand.
 """
 
 import logging
