@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import tomllib
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,6 +63,7 @@ def test_a_lambda_in_a_pipeline_pool_is_warned_about_once(
 
 WITHOUT = """
 import sys
+import tomllib
 
 class Missing:
     def find_spec(self, name, path=None, target=None):
@@ -76,9 +79,13 @@ main()
 @pytest.mark.parametrize(
     ("modules", "argv", "extra"),
     [
-        (["starlette", "uvicorn"], ["orchestrator", "serve"], "harn[server]"),
+        (["starlette", "uvicorn"], ["orchestrator", "serve"], "harn-runtime[server]"),
         (["psycopg"], ["orchestrator", "queue", "ls", "--storage", "postgresql://x"], "[postgres]"),
-        (["psycopg_pool"], ["top", "--once", "--storage", "postgresql://x"], "harn[postgres]"),
+        (
+            ["psycopg_pool"],
+            ["top", "--once", "--storage", "postgresql://x"],
+            "harn-runtime[postgres]",
+        ),
     ],
 )
 def test_a_missing_extra_is_named(
@@ -96,7 +103,7 @@ def test_a_module_that_an_extra_brings_is_told_as_that_extra(
     module: Any, extra: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli._missing(ModuleNotFoundError(f"No module named {module!r}", name=module)) == 1
-    assert f"harn[{extra}]" in capsys.readouterr().err
+    assert f"harn-runtime[{extra}]" in capsys.readouterr().err
     assert extra in EXTRAS
     assert module in EXTRAS[extra]
 
@@ -112,7 +119,32 @@ def test_a_program_without_the_extra_is_told_which_one_it_needs(tmp_path: Path) 
         "harn.run(main, storage='postgresql://x')\n"
     )
 
-    assert "harn[postgres]" in run(tmp_path, code=code).stdout
+    assert "harn-runtime[postgres]" in run(tmp_path, code=code).stdout
+
+
+# The package index gives the name `harn` to another project.
+INSTALLS_ANOTHER = re.compile(
+    r"""(?:install|add|tool run|uvx|--with)\s+(?:-\S+\s+)*['"]?harn(?![\w.-])"""
+)
+
+
+@pytest.mark.parametrize("text", ["pip install harn", "uv add 'harn[llm]'", "uvx harn top"])
+def test_a_line_that_installs_the_other_project_would_be_found(text: str) -> None:
+    assert INSTALLS_ANOTHER.search(text)
+
+
+def test_no_text_of_ours_leads_to_the_other_project_called_harn() -> None:
+    root = Path(__file__).parent.parent
+    files = [root / "README.md", root / "CHANGELOG.md", root / "pyproject.toml", root / "Makefile"]
+    for folder in ("src", "docs", "deploy", "examples"):
+        files += [each for each in (root / folder).rglob("*") if each.is_file()]
+    read = [each for each in files if each.suffix not in {".png", ".pyc", ".svg"}]
+
+    found = [str(each) for each in read if INSTALLS_ANOTHER.search(each.read_text())]
+
+    assert len(read) > 300
+    assert found == []
+    assert tomllib.loads((root / "pyproject.toml").read_text())["project"]["name"] == "harn-runtime"
 
 
 def test_a_bad_manifest_is_told_with_its_line_and_the_nearest_word(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def _missing(error: ImportError) -> int:
     while isinstance(cause, ImportError):
         extra = EXTRA_OF.get((cause.name or "").partition(".")[0])
         if extra is not None:
-            return _fail(f"this needs the extra {extra!r}: pip install 'harn[{extra}]'", 1)
+            return _fail(f"this needs the extra {extra!r}: pip install 'harn-runtime[{extra}]'", 1)
         cause = cause.__cause__ or cause.__context__
     return _unexpected(error)
 

@@ -117,7 +117,9 @@ def _postgres(storage: str | None) -> Iterator[Check]:
         yield Check("postgresql", "note", "not asked for (--storage or HARN_STORAGE)")
         return
     if find_spec("psycopg") is None:
-        yield Check("postgresql", "fail", "psycopg is missing", "pip install 'harn[postgres]'")
+        yield Check(
+            "postgresql", "fail", "psycopg is missing", "pip install 'harn-runtime[postgres]'"
+        )
         return
     import psycopg
 
@@ -205,7 +207,9 @@ def _extras() -> Iterator[Check]:
             found = ", ".join(f"{each} {_version(each)}" for each in modules)
             yield Check(f"extra {extra}", "ok", found)
         else:
-            yield Check(f"extra {extra}", "note", "not installed", f"pip install 'harn[{extra}]'")
+            yield Check(
+                f"extra {extra}", "note", "not installed", f"pip install 'harn-runtime[{extra}]'"
+            )
 
 
 def _present(module: str) -> bool:

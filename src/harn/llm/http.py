@@ -45,7 +45,9 @@ class Wire:
         try:
             import httpx2
         except ImportError:
-            raise HarnError("calling models needs httpx2: pip install 'harn[llm]'") from None
+            raise HarnError(
+                "calling models needs httpx2: pip install 'harn-runtime[llm]'"
+            ) from None
         self.provider = provider
         self._key = key
         self._client = httpx2.AsyncClient(

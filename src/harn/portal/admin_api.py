@@ -25,7 +25,7 @@ try:
     from starlette.requests import Request
     from starlette.responses import Response, StreamingResponse
 except ImportError as error:  # pragma: no cover - the extra is installed in tests
-    raise ImportError("serving needs the extra: install harn[server]") from error
+    raise ImportError("serving needs the extra: install harn-runtime[server]") from error
 
 logger = logging.getLogger("harn.portal")
 

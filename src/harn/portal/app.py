@@ -27,7 +27,7 @@ try:
     from starlette.routing import BaseRoute, Match, Route
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 except ImportError as error:  # pragma: no cover - the extra is installed in tests
-    raise ImportError("serving needs the extra: install harn[server]") from error
+    raise ImportError("serving needs the extra: install harn-runtime[server]") from error
 
 if TYPE_CHECKING:
     from harn.triggers import Headers

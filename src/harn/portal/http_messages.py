@@ -11,7 +11,7 @@ try:
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import Response
 except ImportError as error:  # pragma: no cover - the extra is installed in tests
-    raise ImportError("serving needs the extra: install harn[server]") from error
+    raise ImportError("serving needs the extra: install harn-runtime[server]") from error
 
 MOST_BODY = 1024 * 1024
 READ_WITHIN = 10.0

@@ -16,7 +16,7 @@ try:
     import uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol
 except ImportError as error:  # pragma: no cover - the extra is installed in tests
-    raise ImportError("serving needs the extra: install harn[server]") from error
+    raise ImportError("serving needs the extra: install harn-runtime[server]") from error
 
 logger = logging.getLogger("harn.portal")
 

@@ -37,7 +37,7 @@ def open_driver(place: Place, clock: Callable[[], Clock], hooks: Hooks) -> Drive
         from harn.storage.engines.postgres import PostgresDriver
     except ImportError as error:
         raise StorageError(
-            "postgresql:// needs the extra 'postgres': pip install 'harn[postgres]'"
+            "postgresql:// needs the extra 'postgres': pip install 'harn-runtime[postgres]'"
         ) from error
     return PostgresDriver(place, clock, hooks)
 
