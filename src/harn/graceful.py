@@ -85,6 +85,24 @@ def parked(place: asyncio.Future[Any] | Callable[[], None]) -> Generator[None]:
             task.parked = before
 
 
+@contextmanager
+def shielded() -> Generator[None]:
+    """Hold back a graceful stop of the current task until the block has ended.
+
+    The stop is then raised in the task's next wait.
+    """
+    frame = current_frame_var.get(None)
+    if frame is None:
+        yield  # the implicit runtime's root, which nothing can stop
+        return
+    task = frame.task
+    task.shielded += 1
+    try:
+        yield
+    finally:
+        task.shielded -= 1
+
+
 def is_stop(task: Task, error: BaseException | None) -> bool:
     """Tell whether *error* is the stop that was raised in *task*."""
     return error is not None and error is task.told

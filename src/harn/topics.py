@@ -73,7 +73,13 @@ TOPICS: tuple[Topic, ...] = (
     ),
     Topic(
         AGENTS,
-        ("agent_started", "agent_model_called", "agent_tool_called", "agent_finished"),
+        (
+            "agent_started",
+            "agent_model_called",
+            "agent_tool_called",
+            "agent_turn_ended",
+            "agent_finished",
+        ),
         "What an agent loop did, without what was said.",
     ),
     Topic(

@@ -26,7 +26,10 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAgent(Record):
-    """An `agent_loop` that has not returned; *iteration* counts the model's turns, from 1."""
+    """An `agent_loop` in a turn; *iteration* counts the calls of the model, from 1.
+
+    A daemon between turns, which waits for mail, is not listed.
+    """
 
     task_id: str
     task_name: str
@@ -139,7 +142,7 @@ def unsettled_state() -> UnsettledState:
     `pool_pending_tasks` lists pools by id; in each the queued tasks in order, then the running.
     `partial_handoffs` lists the jobs that this process has claimed, by its consumers or by hand,
     and the trigger dispatches that run. `queued_triggers` lists the events that wait at a gate or
-    for their next attempt, `suspended_subagents` every open `agent_loop`, and
+    for their next attempt, `suspended_subagents` every open turn of an `agent_loop`, and
     `in_flight_llm_calls` the requests that a model has not answered.
 
     >>> import harn

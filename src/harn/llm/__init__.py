@@ -6,12 +6,14 @@ openai.py      one wire format; anthropic.py, the other; http.py, the HTTP clien
 registry.py    the providers of a runtime, and which of them a call uses
 call.py        llm_call: reserve, call, settle; llm_stream.py, llm_stream
 schemas.py     structured answers, checked
-tools.py       functions as tools; agent.py, agent_loop
+tools.py       functions as tools
+agent.py       agent_loop; conversation.py, its messages; done_tool.py, the tool that ends it
 telemetry.py   spans and counters
 """
 
-from harn.llm.agent import AgentResult, agent_loop
+from harn.llm.agent import agent_loop
 from harn.llm.call import llm_call
+from harn.llm.conversation import AgentResult
 from harn.llm.llm_stream import llm_stream
 from harn.llm.messages import (
     Delta,

@@ -1,106 +1,47 @@
-"""The agent loop: call the model, run the tools that it asks for, call it with the results."""
+"""The agent loop: call the model, run the tools that it asks for, call it with the results.
+
+`mode="once"` is one turn. A daemon has one turn for each message of its mailbox.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 from harn import topics
 from harn.checks import whole_number
-from harn.context import Task
 from harn.current import current_frame, current_runtime
-from harn.errors import did_you_mean
+from harn.errors import InvalidOption, MailboxClosed, did_you_mean
+from harn.graceful import shielded
 from harn.llm.call import llm_call
-from harn.llm.messages import LlmResult, Message, ToolCall, Usage
+from harn.llm.conversation import AgentResult, Conversation, OpenAgents, Stop
+from harn.llm.done_tool import DONE, GO_ON, done
+from harn.llm.messages import Message, ToolCall
 from harn.llm.tools import Tool, as_text, tools_of
-from harn.runtime import Runtime
+from harn.sync import Mailbox
 from harn.tasks import is_async_callable, parallel_each, spawn
-from harn.unsettled import OpenAgent, UnsettledSources
 
 MOST_TOOLS_AT_ONCE = 8
 
 OPTIONS = frozenset(inspect.signature(llm_call).parameters) - {"prompt", "system", "tools"}
 """The options that `agent_loop` passes to each call of the model."""
 
-Stop = Literal["done", "max_iterations"]
+Mode = Literal["once", "daemon"]
 
 
 @dataclass(frozen=True, slots=True)
-class AgentResult:
-    """The outcome of an agent loop: its last text, and the whole conversation."""
+class _Agent:
+    """What stays the same in all turns of one loop."""
 
-    text: str
-    stop: Stop
-    iterations: int
-    usage: Usage
-    messages: tuple[Message, ...]
-    tool_calls: int = 0
-
-    @property
-    def done(self) -> bool:
-        """Whether the model gave a final answer before *max_iterations* was reached."""
-        return self.stop == "done"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return everything but the conversation, JSON-ready."""
-        return {
-            "text": self.text,
-            "stop": self.stop,
-            "iterations": self.iterations,
-            "usage": self.usage.as_dict(),
-            "tool_calls": self.tool_calls,
-        }
-
-
-@dataclass(slots=True, eq=False)
-class _Conversation:
-    """The messages so far, and the tokens that they have used."""
-
-    messages: list[Message]
-    usage: Usage = field(default_factory=Usage)
-    tool_calls: int = 0
-    iteration: int = 1
-
-    def add_reply(self, reply: LlmResult) -> None:
-        self.messages.append(Message("assistant", reply.text, reply.tool_calls))
-        self.usage = self.usage + reply.usage
-        self.tool_calls += len(reply.tool_calls)
-
-
-class OpenAgents:
-    """The agent loops of a runtime that have not returned."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._open: dict[_Conversation, tuple[Task, int]] = {}
-        self._runtime = runtime
-        runtime.service(UnsettledSources).add("suspended_subagents", self._agents)
-
-    @contextlib.contextmanager
-    def opened(self, talk: _Conversation, task: Task) -> Iterator[None]:
-        """List *talk*, held by *task*, as open during the block."""
-        self._open[talk] = task, self._runtime.clock.now_ms()
-        try:
-            yield
-        finally:
-            del self._open[talk]
-
-    def _agents(self) -> list[OpenAgent]:
-        now = self._runtime.clock.now_ms()
-        return [
-            OpenAgent(
-                task_id=task.id,
-                task_name=task.name,
-                tenant_id=task.ambient.tenant_id,
-                iteration=talk.iteration,
-                tool_calls=talk.tool_calls,
-                started_at_ms=started,
-                age_ms=max(0, now - started),
-            )
-            for talk, (task, started) in self._open.items()
-        ]
+    system: str | None
+    tools: Mapping[str, Tool]
+    max_iterations: int
+    max_concurrent_tools: int
+    until_done: bool
+    options: Mapping[str, Any]
 
 
 async def agent_loop(
@@ -110,6 +51,10 @@ async def agent_loop(
     tools: Sequence[Callable[..., Any] | Tool] = (),
     max_iterations: int = 24,
     max_concurrent_tools: int = MOST_TOOLS_AT_ONCE,
+    until_done: bool = False,
+    mode: Mode = "once",
+    mailbox: Mailbox[Any] | None = None,
+    keep_turns: int = 20,
     **options: Any,
 ) -> AgentResult:
     """Let a model work on *task* with *tools* until it answers without calling one.
@@ -119,8 +64,83 @@ async def agent_loop(
     called with wrong arguments, goes to the model, which may try something else. *options* are
     those of `llm_call`.
 
-    Cancelling cancels the call or the tools under way and waits until they have ended.
+    With *until_done* an answer without a tool call does not end the loop: the model is asked to
+    continue until it calls the built-in tool `done`, whose argument becomes the result's text.
+
+    With `mode="daemon"` it takes one turn for each message of *mailbox*, until the mailbox is
+    closed and empty; *task* sets the scene and is no turn. *max_iterations* then holds for each
+    turn, and the conversation has the scene and the last *keep_turns* turns. A graceful stop lets
+    the turn under way end and raises `TaskCancelled`; messages that wait stay in the mailbox.
+
+    Cancelling cancels the call or the tools under way and waits until they have ended. A daemon's
+    message of that turn is used up.
     """
+    agent = _checked(system, tools, max_iterations, max_concurrent_tools, until_done, options)
+    _check_mode(mode, mailbox)
+    whole_number("keep_turns", keep_turns, least=1)
+    talk = Conversation([Message("user", task)] if isinstance(task, str) else list(task))
+    _record("agent_started", {"tools": sorted(agent.tools), "max_iterations": max_iterations})
+    if mailbox is not None:
+        return await _serve(agent, talk, mailbox, keep_turns)
+    return _ended(*await _turn(agent, talk), talk)
+
+
+async def _serve(
+    agent: _Agent, talk: Conversation, mailbox: Mailbox[Any], keep_turns: int
+) -> AgentResult:
+    """Take one turn for each message, until the mailbox is closed and empty."""
+    scene = len(talk.messages)
+    turns: deque[int] = deque()  # how many messages each kept turn has
+    text = ""
+    while True:
+        try:
+            mail = await mailbox.receive()
+        except MailboxClosed:
+            return _ended("closed", text, talk)
+        before = len(talk.messages)
+        talk.messages.append(mail if isinstance(mail, Message) else Message("user", as_text(mail)))
+        with shielded():  # a graceful stop waits for the end of the turn
+            stop, text = await _turn(agent, talk)
+        _record("agent_turn_ended", {"iterations": talk.iteration, "stop": stop})
+        turns.append(len(talk.messages) - before)
+        if len(turns) > keep_turns:
+            del talk.messages[scene : scene + turns.popleft()]
+
+
+async def _turn(agent: _Agent, talk: Conversation) -> tuple[Stop, str]:
+    """Call the model and run its tools until it is done; return why it ended, and its text."""
+    specs = [tool.spec for tool in agent.tools.values()]
+    runner = current_frame().task
+    with runner.runtime.service(OpenAgents).opened(talk, runner):
+        for _ in range(agent.max_iterations):
+            talk.iteration += 1
+            reply = await llm_call(talk.messages, agent.system, tools=specs, **agent.options)
+            talk.add_reply(reply)
+            _record("agent_model_called", {"iteration": talk.iteration, **reply.as_dict()["usage"]})
+            if not reply.tool_calls and not agent.until_done:
+                return "done", reply.text
+            results = await parallel_each(
+                reply.tool_calls,
+                lambda call: _run_tool(agent.tools, call),
+                max_concurrent=agent.max_concurrent_tools,
+            )
+            talk.messages += results
+            for call, result in zip(reply.tool_calls, results, strict=True):
+                if agent.until_done and call.name == DONE and not result.is_error:
+                    return "done", result.text or reply.text
+            if not reply.tool_calls:
+                talk.messages.append(GO_ON)
+    return "max_iterations", reply.text
+
+
+def _checked(
+    system: str | None,
+    tools: Sequence[Callable[..., Any] | Tool],
+    max_iterations: int,
+    max_concurrent_tools: int,
+    until_done: bool,
+    options: Mapping[str, Any],
+) -> _Agent:
     whole_number("max_iterations", max_iterations, least=1)
     for name in options:
         if name not in OPTIONS:
@@ -128,24 +148,24 @@ async def agent_loop(
                 f"agent_loop() got an unexpected keyword argument {name!r}"
                 f"{did_you_mean(name, sorted(OPTIONS))}"
             )
+    if not isinstance(until_done, bool):
+        raise InvalidOption("until_done", until_done, "True or False")
     known = tools_of(tools)
-    specs = [tool.spec for tool in known.values()]
-    talk = _Conversation([Message("user", task)] if isinstance(task, str) else list(task))
-    _record("agent_started", {"tools": sorted(known), "max_iterations": max_iterations})
-    runner = current_frame().task
-    with runner.runtime.service(OpenAgents).opened(talk, runner):
-        for talk.iteration in range(1, max_iterations + 1):
-            reply = await llm_call(talk.messages, system, tools=specs, **options)
-            talk.add_reply(reply)
-            _record("agent_model_called", {"iteration": talk.iteration, **reply.as_dict()["usage"]})
-            if not reply.tool_calls:
-                return _ended("done", reply.text, talk)
-            talk.messages += await parallel_each(
-                reply.tool_calls,
-                lambda call: _run_tool(known, call),
-                max_concurrent=max_concurrent_tools,
-            )
-    return _ended("max_iterations", reply.text, talk)
+    if until_done:
+        if DONE in known:
+            accepted = f"no tool named {DONE!r}: until_done=True brings its own"
+            raise InvalidOption("tools", DONE, accepted)
+        known = {**known, DONE: Tool(done)}
+    return _Agent(system, known, max_iterations, max_concurrent_tools, until_done, options)
+
+
+def _check_mode(mode: Mode, mailbox: Mailbox[Any] | None) -> None:
+    if mode not in get_args(Mode):
+        raise InvalidOption("mode", mode, '"once" or "daemon"')
+    if mode == "daemon" and not isinstance(mailbox, Mailbox):
+        raise InvalidOption("mailbox", mailbox, 'a mailbox of mailbox_open() with mode="daemon"')
+    if mode == "once" and mailbox is not None:
+        raise InvalidOption("mailbox", mailbox, 'None, or mode="daemon" with it')
 
 
 async def _run_tool(known: Mapping[str, Tool], call: ToolCall) -> Message:
@@ -171,7 +191,7 @@ async def _outcome(known: Mapping[str, Tool], call: ToolCall) -> tuple[str, bool
         return f"{type(error).__name__}: {error}", True
 
 
-def _ended(stop: Stop, text: str, talk: _Conversation) -> AgentResult:
+def _ended(stop: Stop, text: str, talk: Conversation) -> AgentResult:
     result = AgentResult(
         text, stop, talk.iteration, talk.usage, tuple(talk.messages), talk.tool_calls
     )
