@@ -43,6 +43,14 @@ def test_an_unknown_fragment_or_a_wrong_number_of_arguments_is_an_error(text: st
         expand(text, FRAGMENTS)
 
 
+def test_every_plain_insert_of_sqlite_writes_many_rows_in_one_step() -> None:
+    plain = re.compile(r"INSERT INTO \w+ \([^()]+\)\s*VALUES\s*\([?\d, ]+\)")
+    inserts = [each for each in load_queries("sqlite").values() if plain.fullmatch(each.text)]
+
+    assert "insert_jobs" in {name for name, each in load_queries("sqlite").items() if each.wide}
+    assert [each.text for each in inserts if not each.wide] == []
+
+
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_no_statement_keeps_an_unexpanded_fragment(dialect: Dialect) -> None:
     assert [name for name, query in load_queries(dialect).items() if "@" in query.text] == []

@@ -273,3 +273,15 @@ def test_some_jobs_are_found_by_their_ids(name: str) -> None:
 
 def test_every_reason_is_one_of_a_statement_that_exists() -> None:
     assert set(WALKS) <= {*statements("sqlite"), *statements("postgres")}
+
+
+@pytest.mark.parametrize("name", ["insert_jobs", "claim_jobs", "settle_jobs", "restore_jobs"])
+def test_a_job_is_written_to_sqlite_without_a_temporary_table_for_its_indexes(name: str) -> None:
+    db = apsw.Connection(":memory:")
+    migrate(db, "a test")
+    text = load_queries("sqlite")[name].text
+    places = max(int(each) for each in re.findall(r"\?(\d+)", text))
+
+    steps = [row[1] for row in db.execute(f"EXPLAIN {text}", (None,) * places)]
+
+    assert "OpenEphemeral" not in steps

@@ -27,7 +27,7 @@ _ENTRY = re.compile(r"^-- (name|fragment): (\w+)(?:\(([\w, ]+)\))?\n", re.M)
 _VERSION = re.compile(r"^-- version: (\d+)\n", re.M)
 _TYPES = re.compile(r"^-- types: (.*)$", re.M)
 _PARAM = re.compile(r"(?<![:\w]):([a-z_]+)")
-_INSERT = re.compile(r"(INSERT INTO \w+ \([\w, ]+\) VALUES )\(((?:\?\d+, )*\?\d+)\)")
+_INSERT = re.compile(r"(INSERT INTO \w+ \([\w\s,]+\)\s+VALUES\s+)\(((?:\?\d+,\s+)*\?\d+)\)")
 
 WIDE = 40
 """How many rows the wide form of an INSERT writes in one step."""

@@ -195,7 +195,7 @@ INSERT INTO queue_triggers (queue_id, trigger_id) VALUES (?1, ?2);
 SELECT (SELECT enqueued_at FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND state = 0 AND priority = 0 ORDER BY id LIMIT 1),
        (SELECT enqueued_at FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND state = 0 AND priority = 1 ORDER BY id LIMIT 1),
        (SELECT enqueued_at FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND state = 0 AND priority = 2 ORDER BY id LIMIT 1),
-       (SELECT enqueued_at FROM jobs INDEXED BY jobs_by_state WHERE queue_id = :queue_id AND state = -1 AND state NOT IN (0, 2, 3) ORDER BY id LIMIT 1);
+       (SELECT enqueued_at FROM jobs INDEXED BY jobs_by_state WHERE queue_id = :queue_id AND state = -1 AND state <> 0 AND state <> 2 AND state <> 3 ORDER BY id LIMIT 1);
 
 -- name: in_flight_by_lease
 -- Count the jobs in flight of each lease.
@@ -218,13 +218,13 @@ AND (CAST(:tenant_id AS TEXT) IS NULL OR tenant_id = :tenant_id) ORDER BY id LIM
 
 -- name: page_of_state
 -- List jobs of another state after an id.
-SELECT id FROM jobs INDEXED BY jobs_by_state WHERE queue_id = :queue_id AND state = :state AND state NOT IN (0, 2, 3) AND id > :after
+SELECT id FROM jobs INDEXED BY jobs_by_state WHERE queue_id = :queue_id AND state = :state AND state <> 0 AND state <> 2 AND state <> 3 AND id > :after
 ORDER BY id LIMIT :limit;
 
 -- name: page_of_tenant
 -- List jobs of a tenant and another state after an id.
 SELECT id FROM jobs INDEXED BY jobs_by_tenant WHERE queue_id = :queue_id AND tenant_id = :tenant_id AND tenant_id IS NOT NULL AND state = :state
-AND state NOT IN (0, 2, 3) AND id > :after ORDER BY id LIMIT :limit;
+AND state <> 0 AND state <> 2 AND state <> 3 AND id > :after ORDER BY id LIMIT :limit;
 
 -- name: ready_up_to
 -- List ready, parked and scheduled jobs up to an id, some at a time; settled ones are not read.
@@ -235,9 +235,9 @@ SELECT id, key, state FROM (
     UNION ALL
     SELECT * FROM (SELECT id, key, state FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND priority = 2 AND state = 0 AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS low
     UNION ALL
-    SELECT * FROM (SELECT id, key, state FROM jobs INDEXED BY jobs_by_state WHERE queue_id = :queue_id AND state = -1 AND state NOT IN (0, 2, 3) AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS parked
+    SELECT * FROM (SELECT id, key, state FROM jobs INDEXED BY jobs_by_state WHERE queue_id = :queue_id AND state = -1 AND state <> 0 AND state <> 2 AND state <> 3 AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS parked
     UNION ALL
-    SELECT * FROM (SELECT id, key, state FROM jobs INDEXED BY jobs_by_state WHERE queue_id = :queue_id AND state = 1 AND state NOT IN (0, 2, 3) AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS scheduled
+    SELECT * FROM (SELECT id, key, state FROM jobs INDEXED BY jobs_by_state WHERE queue_id = :queue_id AND state = 1 AND state <> 0 AND state <> 2 AND state <> 3 AND id > :after AND id <= :until ORDER BY id LIMIT :limit) AS scheduled
 ) AS found ORDER BY id LIMIT :limit;
 
 -- name: oldest_unsettled
@@ -249,9 +249,9 @@ SELECT id FROM (
     UNION ALL
     SELECT * FROM (SELECT id FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND priority = 2 AND state = 0 AND id < :below ORDER BY id LIMIT 1) AS low
     UNION ALL
-    SELECT * FROM (SELECT id FROM jobs INDEXED BY jobs_by_state WHERE queue_id = :queue_id AND state = -1 AND state NOT IN (0, 2, 3) AND id < :below ORDER BY id LIMIT 1) AS parked
+    SELECT * FROM (SELECT id FROM jobs INDEXED BY jobs_by_state WHERE queue_id = :queue_id AND state = -1 AND state <> 0 AND state <> 2 AND state <> 3 AND id < :below ORDER BY id LIMIT 1) AS parked
     UNION ALL
-    SELECT * FROM (SELECT id FROM jobs INDEXED BY jobs_by_state WHERE queue_id = :queue_id AND state = 1 AND state NOT IN (0, 2, 3) AND id < :below ORDER BY id LIMIT 1) AS scheduled
+    SELECT * FROM (SELECT id FROM jobs INDEXED BY jobs_by_state WHERE queue_id = :queue_id AND state = 1 AND state <> 0 AND state <> 2 AND state <> 3 AND id < :below ORDER BY id LIMIT 1) AS scheduled
     UNION ALL
     SELECT * FROM (SELECT id FROM jobs INDEXED BY jobs_in_flight WHERE queue_id = :queue_id AND state IN (2, 3) AND id < :below ORDER BY id LIMIT 1) AS in_flight
 ) AS found ORDER BY id LIMIT 1;
