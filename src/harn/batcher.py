@@ -45,8 +45,8 @@ class Entry(Generic[T]):
     __slots__ = ("answer", "item")
 
     def __init__(self, item: T, answer: Answer | None) -> None:
-        self.item = item
-        self.answer = answer
+        self.item: T = item
+        self.answer: Answer | None = answer
 
     @property
     def is_given_up(self) -> bool:
@@ -122,7 +122,7 @@ class Batcher(Generic[T]):
         self._scheduled = False
         self._under_way: list[set[Hashable]] = []
         self._until_next_end: asyncio.Future[None] | None = None
-        self.was_shared = False
+        self.was_shared: bool = False
         """Whether the last operation served several callers: then more are likely to come."""
 
     @property

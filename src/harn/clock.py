@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 PATIENCE = 1.0
 """Real seconds that a fake clock waits for threads; then it no longer waits for them."""
@@ -59,8 +59,8 @@ class Activity:
     __slots__ = ("_calls", "_when_less", "idle_fds", "idle_timers", "storing", "working")
 
     def __init__(self) -> None:
-        self.storing = 0
-        self.working = 0
+        self.storing: int = 0
+        self.working: int = 0
         self.idle_fds: set[int] = set()
         """Sockets of harn that carry only hints, such as a LISTEN connection."""
         self.idle_timers: weakref.WeakSet[Timer] = weakref.WeakSet()
@@ -137,13 +137,13 @@ class SystemClock:
     is_fake = False
 
     def __init__(self) -> None:
-        self.activity = Activity()
+        self.activity: Activity = Activity()
 
     def now_ms(self) -> int:
         """Return the wall time in milliseconds since 1970, UTC."""
         return time.time_ns() // 1_000_000
 
-    monotonic = staticmethod(time.monotonic)
+    monotonic: ClassVar[staticmethod[[], float]] = staticmethod(time.monotonic)
 
     def call_at(
         self, when: float, wake: Callable[[], object], *, background: bool = False

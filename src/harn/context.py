@@ -82,13 +82,13 @@ class Task:
         ambient: Ambient | None = None,
         cancel_from: Task | None = None,
     ) -> None:
-        self.runtime = runtime
-        self.id = id
-        self.name = name
-        self.parent = parent
-        self.group_id = group_id
-        self.cancel_requested = False
-        self.cancel_from = cancel_from
+        self.runtime: Runtime = runtime
+        self.id: str = id
+        self.name: str = name
+        self.parent: Task | None = parent
+        self.group_id: str | None = group_id
+        self.cancel_requested: bool = False
+        self.cancel_from: Task | None = cancel_from
         """The task whose cancel is also this one's: its parent, except in pools and supervisors."""
         self.counters: dict[str, int] | None = None
         self.aio: asyncio.Task[Any] | None = None
@@ -97,14 +97,14 @@ class Task:
         """The worker thread or process that runs this one, while one does."""
         self.parked: asyncio.Future[Any] | Callable[[], None] | None = None
         """Where a graceful stop reaches this task while it waits; see `graceful.py`."""
-        self.shielded = 0
+        self.shielded: int = 0
         """How many cleanups are running, which a graceful stop does not interrupt."""
         self.told: BaseException | None = None
         """The `TaskCancelled` that a graceful stop raised in this task."""
         self.waiting: Any = None
         """What this task is blocked on, where a primitive knows it; see `sync/deadlock.py`."""
         if parent is None:
-            self.ambient = ambient or runtime.ambient
+            self.ambient: Ambient = ambient or runtime.ambient
             self.values: Mapping[str, Any] = {}
         else:
             self.ambient = ambient or parent.ambient
@@ -150,8 +150,8 @@ class Frame:
     __slots__ = ("cleanups", "nursery", "task")
 
     def __init__(self, task: Task, nursery: Any = None) -> None:
-        self.task = task
-        self.nursery = nursery
+        self.task: Task = task
+        self.nursery: Any = nursery
         self.cleanups: dict[Any, Callable[[], Any]] | None = None
 
 

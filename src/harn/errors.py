@@ -99,13 +99,13 @@ class PoolError(HarnError):
 class PoolFull(PoolError):
     """A pool's queue is full, and its policy is to raise this."""
 
-    code = "HARN-POL-001"
+    code: ClassVar[str | None] = "HARN-POL-001"
 
 
 class PoolBusy(PoolError):
     """A `fail_fast` pool has no slot free right now."""
 
-    code = "HARN-POL-002"
+    code: ClassVar[str | None] = "HARN-POL-002"
 
 
 class PoolExists(PoolError):
@@ -147,13 +147,13 @@ class DeadlockError(HarnError):
 class MutexReentered(DeadlockError):
     """A task asks, without a timeout, for a permit that it already holds."""
 
-    code = "HARN-ORC-011"
+    code: ClassVar[str | None] = "HARN-ORC-011"
 
 
 class ChannelDeadlock(DeadlockError):
     """Every task waits on channels that only these tasks could serve."""
 
-    code = "HARN-ORC-012"
+    code: ClassVar[str | None] = "HARN-ORC-012"
 
 
 class ChannelClosed(HarnError):
@@ -169,7 +169,7 @@ class RaceFailed(HarnError):
 
     def __init__(self, message: str, errors: Sequence[object] = ()) -> None:
         super().__init__(message)
-        self.errors = list(errors)
+        self.errors: list[object] = list(errors)
 
 
 class TaskCancelled(HarnError):
@@ -265,7 +265,7 @@ class ModelError(HarnError):
         self.provider = provider
         self.status_code = status_code
         self.retryable = retryable
-        self.headers = dict(headers or {})
+        self.headers: dict[str, str] = dict(headers or {})
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:

@@ -21,7 +21,7 @@ class IdSource:
 
     def __init__(self, now_ms: Callable[[], int], seed: int | str | None = None) -> None:
         self._now_ms = now_ms
-        self.random = random.Random(seed)  # noqa: S311 - ids are names, not secrets
+        self.random: random.Random = random.Random(seed)  # noqa: S311 - ids are names, not secrets
         self._seeded = seed is not None
         self._last_ms = -1
         self._tick = 0

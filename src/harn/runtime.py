@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-logger = logging.getLogger("harn.runtime")
+logger: logging.Logger = logging.getLogger("harn.runtime")
 
 NAMED_SERVICES = {
     "event_log": ("harn.eventlog", "EventLog"),
@@ -119,13 +119,13 @@ class Runtime:
             raise InvalidOption("state_dir", state_dir, "a directory, or None")
         if clock is not None and not hasattr(clock, "call_at"):
             raise InvalidOption("clock", clock, "a clock, such as FakeClock(), or None")
-        self.settings = Settings.load()
-        self.state_dir = Path(self.settings.state_dir if state_dir is None else state_dir)
-        self.storage_url = _storage_url(storage, state_dir)
+        self.settings: Settings = Settings.load()
+        self.state_dir: Path = Path(self.settings.state_dir if state_dir is None else state_dir)
+        self.storage_url: str = _storage_url(storage, state_dir)
         self.clock: Clock = clock if clock is not None else SystemClock()
-        self.ids = IdSource(lambda: self.clock.now_ms(), seed)
+        self.ids: IdSource = IdSource(lambda: self.clock.now_ms(), seed)
         self.pool_host = pool_host
-        self.ambient = Ambient(
+        self.ambient: Ambient = Ambient(
             pipeline_id=_name("pipeline_id", pipeline_id),
             workflow_id=_name("workflow_id", workflow_id),
             run_id=_name("run_id", run_id),
@@ -133,10 +133,10 @@ class Runtime:
             worker_id=_name("worker_id", worker_id),
             tenant_id=_name("tenant_id", tenant_id),
         )
-        self.root = Task(self, "task_root", "root", None)
+        self.root: Task = Task(self, "task_root", "root", None)
         self.tasks: set[Task] = {self.root}
         """Every task alive in this runtime, for the deadlock detector and for tools."""
-        self.frame = Frame(self.root)
+        self.frame: Frame = Frame(self.root)
         self.at_exit: list[Callable[[], Awaitable[None]]] = []
         """Run first when the runtime is left, last added first; their errors are raised by it."""
         self.debug_sources: dict[str, Callable[[], list[Any]]] = {}

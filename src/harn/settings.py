@@ -17,7 +17,7 @@ from typing import Any, Self
 from harn.duration import to_ms
 from harn.errors import InvalidOption
 
-logger = logging.getLogger("harn.settings")
+logger: logging.Logger = logging.getLogger("harn.settings")
 
 
 def _variable(

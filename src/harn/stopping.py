@@ -31,7 +31,7 @@ from harn.clock import SystemClock
 
 T = TypeVar("T")
 
-logger = logging.getLogger("harn.runtime")
+logger: logging.Logger = logging.getLogger("harn.runtime")
 
 FOR_CLOSING = 1.0
 """Seconds between giving up and the last moment, if the timeout is long enough."""
@@ -84,7 +84,7 @@ class Stopping:
     ) -> None:
         self.signal: int | None = None
         """The first signal that came."""
-        self.given_up = False
+        self.given_up: bool = False
         self._timeout = timeout
         self._ends_process = ends_process
         self._signals_hurry = signals_hurry

@@ -23,7 +23,7 @@ from harn.clock import Clock, Timer
 if TYPE_CHECKING:
     from harn.context import Frame
 
-logger = logging.getLogger("harn.tasks")
+logger: logging.Logger = logging.getLogger("harn.tasks")
 
 REPORT_AFTER = 5.0
 """Seconds after which a task that ignores its cancellation is reported."""

@@ -105,7 +105,7 @@ def test_a_policy_is_read_from_all_its_spellings() -> None:
     assert read_backpressure({"kind": "queue", "capacity": 3}) == bp.queue(3)
     assert read_backpressure(bp.ring_buffer(4, "longest").as_dict()) == bp.ring_buffer(4, "longest")
     with pytest.raises(InvalidOption, match="did you mean 'drop_oldest'"):
-        bp.queue(3, "drop_olest")
+        bp.queue(3, "drop_olest")  # type: ignore[arg-type]
 
 
 KEYS = st.sampled_from([None, "a", "b", "c"])

@@ -18,7 +18,7 @@ import click
 import msgspec
 
 from harn.cli.orchestrator import DEFAULT_CONFIG
-from harn.cli.output import DURATION, LiveLine, say
+from harn.cli.output import DURATION, Decorator, LiveLine, say
 from harn.cli.stoppable import STOPPED, stoppable_call
 from harn.cli.store_choice import usable_store
 from harn.cli.target import CommandTarget
@@ -36,7 +36,7 @@ SILENT_FOR = 30.0
 """Seconds without a line of progress after which the command stops waiting for the service."""
 LINES = "application/x-ndjson"
 
-work_option = click.option(
+work_option: Decorator = click.option(
     "--shutdown-timeout",
     type=DURATION,
     default="30s",
@@ -97,7 +97,7 @@ class CommandStop:
     """What a signal does to a command that stops in order *within* seconds."""
 
     def __init__(self, within: float) -> None:
-        self.stopping = Stopping(within, self.ask, ends_process=True)
+        self.stopping: Stopping = Stopping(within, self.ask, ends_process=True)
         self.service: Service | None = None
 
     def watch(self, service: Service) -> None:
@@ -136,7 +136,7 @@ class StoppedAsking(click.ClickException):
 
     def __init__(self, code: Any) -> None:
         super().__init__(f"{STOPPED[code]}; the service continues what it was asked for")
-        self.exit_code = code  # type: ignore[misc] # click reads it from the instance
+        self.exit_code: Any = code  # type: ignore[misc] # click reads it from the instance
 
 
 def _check_same(target: CommandTarget, storage: str | None, about: dict[str, Any]) -> None:

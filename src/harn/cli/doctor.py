@@ -29,7 +29,7 @@ from harn.records import Record
 
 Status = Literal["ok", "note", "warn", "fail"]
 
-EXTRAS = {
+EXTRAS: dict[str, tuple[str, ...]] = {
     "postgres": ("psycopg", "psycopg_pool"),
     "server": ("starlette", "uvicorn"),
     "llm": ("httpx2",),

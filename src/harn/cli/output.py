@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import click
 
@@ -102,7 +102,18 @@ class DurationFlag(click.ParamType[float]):
 
 DURATION = DurationFlag()
 
-json_flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+F = TypeVar("F", bound=Callable[..., Any] | click.Command)
+
+
+class Decorator(Protocol):
+    """What `click.option` returns: it adds an option to a command's function."""
+
+    def __call__(self, fn: F, /) -> F: ...
+
+
+json_flag: Decorator = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document."
+)
 
 
 def fail_line(what: str, more: int = 0) -> None:

@@ -32,8 +32,8 @@ def queue(target: CommandTarget) -> Any:
     return None
 
 
-for each in (jobs, job, cancel, retry, pause, resume):
-    queue.add_command(each)
+for _each in (jobs, job, cancel, retry, pause, resume):
+    queue.add_command(_each)
 
 
 @queue.command()

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from harn.cli.ask_service import operate
-from harn.cli.output import emit, indented, table
+from harn.cli.output import Decorator, emit, indented, table
 from harn.cli.target import CommandTarget, common
 from harn.clock import iso
 from harn.duration import roughly
@@ -30,8 +30,8 @@ from harn.runtime import Runtime
 LONGEST_VALUE = 500
 """Characters shown of a payload, an outcome or an error; --json has all of it."""
 
-queue_argument = click.argument("name", metavar="QUEUE")
-job_argument = click.argument("id", metavar="ID")
+queue_argument: Decorator = click.argument("name", metavar="QUEUE")
+job_argument: Decorator = click.argument("id", metavar="ID")
 
 
 @click.command()
@@ -149,7 +149,7 @@ def retry(target: CommandTarget, name: str, id: str) -> int:
     return _act(target, "retry job", RetryJob(queue=name, job=id), f"job {id} is ready again")
 
 
-tenant_option = click.option("--tenant", help="Only this tenant of the queue.")
+tenant_option: Decorator = click.option("--tenant", help="Only this tenant of the queue.")
 
 
 @click.command()

@@ -27,7 +27,7 @@ from harn.errors import HarnError
 from harn.escaping import one_line, to_json
 from harn.stopping import Stopping
 
-logger = logging.getLogger("harn.orchestrator")
+logger: logging.Logger = logging.getLogger("harn.orchestrator")
 
 
 @click.command()

@@ -36,7 +36,7 @@ from harn.tasks import scope, sleep
 from harn.topics import check_queue_name
 from harn.workers import Worker
 
-logger = logging.getLogger("harn.workers")
+logger: logging.Logger = logging.getLogger("harn.workers")
 
 SHOW_EVERY = 1.0
 """Seconds between two looks at the counts: for the line on a terminal, and for the parent."""

@@ -33,7 +33,7 @@ from harn.escaping import to_json
 from harn.settings import environment_with
 from harn.stopping import Stopping
 
-logger = logging.getLogger("harn.workers")
+logger: logging.Logger = logging.getLogger("harn.workers")
 
 STOP, HURRY = b"s", b"h"
 BEYOND = 4.0

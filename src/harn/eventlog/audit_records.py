@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from harn.storage import Draft, draft
 
-logger = logging.getLogger("harn.eventlog")
+logger: logging.Logger = logging.getLogger("harn.eventlog")
 
 Payload = Any | Callable[[], Any]
 """A payload, or a function that makes it later."""

@@ -20,7 +20,7 @@ from harn.storage.log import append, head
 if TYPE_CHECKING:
     from harn.runtime import Runtime
 
-logger = logging.getLogger("harn.eventlog")
+logger: logging.Logger = logging.getLogger("harn.eventlog")
 
 MOST_BUFFERED = 100_000
 """Entries that wait at most; with more, `record` drops and counts."""
@@ -32,7 +32,7 @@ class BatchedWriter:
     """Writes the records of a runtime whose store lasts."""
 
     def __init__(self, runtime: Runtime, store: Store) -> None:
-        self.dropped = 0
+        self.dropped: int = 0
         self._runtime = runtime
         self._store = store
         self._batcher: Batcher[Draft | AuditRecord] = Batcher(

@@ -26,7 +26,7 @@ class EventLog:
     """A runtime's event log; `current_runtime().event_log`."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self.store = runtime.service(Store)
+        self.store: Store = runtime.service(Store)
         self._runtime = runtime
         writer = MemoryWriter if self.store.is_memory else BatchedWriter
         self._writer: MemoryWriter | BatchedWriter = writer(runtime, self.store)

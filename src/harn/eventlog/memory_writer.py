@@ -26,7 +26,7 @@ class MemoryWriter:
     """Writes the records of a runtime whose store is in memory."""
 
     def __init__(self, runtime: Runtime, store: Store) -> None:
-        self.dropped = 0
+        self.dropped: int = 0
         self._runtime = runtime
         self._store = store
         self._buffers: dict[str, _Buffer] = {}

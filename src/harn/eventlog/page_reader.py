@@ -10,7 +10,7 @@ from harn.errors import StorageCorrupt
 from harn.storage import Damaged, Event, Store
 from harn.storage.log import head, read
 
-logger = logging.getLogger("harn.eventlog")
+logger: logging.Logger = logging.getLogger("harn.eventlog")
 
 MOST_DAMAGED = 10_000
 """Records to step over one by one before a store is called beyond reading."""
@@ -24,7 +24,7 @@ class PageReader:
 
     def __init__(self, store: Store, make_readable: Callable[[str], Awaitable[None]]) -> None:
         self.damaged: deque[Damaged] = deque(maxlen=100)
-        self.damaged_total = 0
+        self.damaged_total: int = 0
         self._store = store
         self._make_readable = make_readable
 

@@ -23,7 +23,7 @@ from harn.llm.schemas import Shape, Unacceptable, shape_of
 from harn.llm.telemetry import observed
 from harn.ratelimit import llm_slot
 
-logger = logging.getLogger("harn.llm")
+logger: logging.Logger = logging.getLogger("harn.llm")
 
 MAX_BACKOFF_MS = 30_000
 

@@ -19,11 +19,11 @@ class Tool:
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn = fn
-        self.name = _name(fn)
+        self.name: str = _name(fn)
         self._struct = _parameters(fn, self.name)
         schema = inline(msgspec.json.schema(self._struct))
         schema.pop("title", None)
-        self.spec = ToolSpec(self.name, _description(fn), schema)
+        self.spec: ToolSpec = ToolSpec(self.name, _description(fn), schema)
 
     def arguments(self, text: str) -> dict[str, Any]:
         """Return the arguments in the JSON *text*; raise `ValueError` if they do not fit."""

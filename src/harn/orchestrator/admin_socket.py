@@ -30,7 +30,7 @@ class AdminSocket:
     """The socket of the one service that owns a state directory."""
 
     def __init__(self, directory: Path, folder: int, lock: int) -> None:
-        self.path = directory / SOCKET
+        self.path: Path = directory / SOCKET
         self._folder = folder
         self._lock = lock
         self._made: tuple[int, int] | None = None

@@ -260,8 +260,10 @@ class Running:
     """
 
     def __init__(self, service: Service, verb: Verb, options: Options) -> None:
-        self.said = ""
-        self.task = asyncio.ensure_future(verb.run(service, options, self._tell))
+        self.said: str = ""
+        self.task: asyncio.Task[dict[str, Any]] = asyncio.ensure_future(
+            verb.run(service, options, self._tell)
+        )
         self.task.add_done_callback(_retrieve)
         service.runtime.own(self.task)
 

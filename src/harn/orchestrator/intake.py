@@ -71,8 +71,8 @@ class Bucket:
     __slots__ = ("at", "tokens")
 
     def __init__(self, tokens: float, at: float) -> None:
-        self.tokens = tokens
-        self.at = at
+        self.tokens: float = tokens
+        self.at: float = at
 
     def take(self, most: float, now: float) -> bool:
         """Take one token if there is one."""

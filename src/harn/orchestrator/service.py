@@ -34,7 +34,7 @@ from harn.workers import Consumer, DrainReport, WorkerQueue, worker_queues
 if TYPE_CHECKING:
     from harn.runtime import Runtime
 
-logger = logging.getLogger("harn.orchestrator")
+logger: logging.Logger = logging.getLogger("harn.orchestrator")
 
 LOOK_EVERY = 1.0
 """Seconds between two checks for new queues."""
@@ -50,9 +50,9 @@ class Service:
 
     def __init__(self, runtime: Runtime, path: str | Path) -> None:
         self.runtime = runtime
-        self.path = Path(path)
-        self.triggers = runtime.service(Triggers)
-        self.intake = Intake(runtime)
+        self.path: Path = Path(path)
+        self.triggers: Triggers = runtime.service(Triggers)
+        self.intake: Intake = Intake(runtime)
         self.plan: Plan | None = None
         self.host: str | None = None
         """The address it listens on, if any: a reload checks that it still needs no more keys."""

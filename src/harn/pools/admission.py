@@ -24,7 +24,7 @@ from harn.pools.slots import Slots
 from harn.pools.task import PoolTask
 from harn.telemetry.spans import instant_span, tracing
 
-logger = logging.getLogger("harn.pools")
+logger: logging.Logger = logging.getLogger("harn.pools")
 
 
 class Admission:
@@ -37,7 +37,7 @@ class Admission:
         self._policy = slots.options.backpressure
         self._bounded = self._policy.kind != "unbounded"
         self._field = slots.options.field
-        self.last_seq = 0
+        self.last_seq: int = 0
         """The number of the newest task."""
 
     def admit(

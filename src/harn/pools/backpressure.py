@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, assert_never, get_args
+from typing import Any, ClassVar, Literal, Protocol, assert_never, get_args
 
 from harn.checks import LARGEST, whole_number
 from harn.errors import InvalidOption, PoolBusy, PoolError, PoolFull, did_you_mean
@@ -47,7 +47,7 @@ class BackpressurePolicy:
 UNBOUNDED = BackpressurePolicy()
 
 
-def backpressure_queue(max_depth: int, on_full: str = "block_submitter") -> BackpressurePolicy:
+def backpressure_queue(max_depth: int, on_full: OnFull = "block_submitter") -> BackpressurePolicy:
     """Keep at most *max_depth* tasks queued; *on_full* says what happens to a submit beyond that.
 
     `block_submitter` waits for a place, `drop_oldest` and `drop_newest` reject a task,
@@ -59,7 +59,7 @@ def backpressure_queue(max_depth: int, on_full: str = "block_submitter") -> Back
     if on_full not in ON_FULL:
         near = did_you_mean(on_full, ON_FULL) if isinstance(on_full, str) else ""
         raise InvalidOption("on_full", on_full, f"one of {', '.join(ON_FULL)}{near}")
-    return BackpressurePolicy("queue", _depth("max_depth", max_depth), on_full)  # type: ignore[arg-type]
+    return BackpressurePolicy("queue", _depth("max_depth", max_depth), on_full)
 
 
 def fail_fast() -> BackpressurePolicy:
@@ -71,7 +71,7 @@ def fail_fast() -> BackpressurePolicy:
     return BackpressurePolicy("fail_fast")
 
 
-def ring_buffer(capacity: int, evict: str = "oldest") -> BackpressurePolicy:
+def ring_buffer(capacity: int, evict: Evictee = "oldest") -> BackpressurePolicy:
     """Keep the newest *capacity* queued tasks; an overflow rejects an older one.
 
     *evict* `"oldest"` takes the oldest of all, `"longest"` the oldest of the longest partition,
@@ -82,7 +82,21 @@ def ring_buffer(capacity: int, evict: str = "oldest") -> BackpressurePolicy:
     """
     if evict not in EVICT:
         raise InvalidOption("evict", evict, f"one of {', '.join(EVICT)}")
-    return BackpressurePolicy("ring_buffer", _depth("capacity", capacity), evict=evict)  # type: ignore[arg-type]
+    return BackpressurePolicy("ring_buffer", _depth("capacity", capacity), evict=evict)
+
+
+class QueuePolicy(Protocol):
+    """`backpressure_queue` as it is called."""
+
+    def __call__(
+        self, max_depth: int, on_full: OnFull = "block_submitter"
+    ) -> BackpressurePolicy: ...
+
+
+class RingPolicy(Protocol):
+    """`ring_buffer` as it is called."""
+
+    def __call__(self, capacity: int, evict: Evictee = "oldest") -> BackpressurePolicy: ...
 
 
 class Backpressure:
@@ -92,9 +106,9 @@ class Backpressure:
     True
     """
 
-    queue = staticmethod(backpressure_queue)
-    fail_fast = staticmethod(fail_fast)
-    ring_buffer = staticmethod(ring_buffer)
+    queue: ClassVar[QueuePolicy] = staticmethod(backpressure_queue)
+    fail_fast: ClassVar[staticmethod[[], BackpressurePolicy]] = staticmethod(fail_fast)
+    ring_buffer: ClassVar[RingPolicy] = staticmethod(ring_buffer)
 
 
 def _depth(option: str, value: object) -> int:

@@ -21,7 +21,7 @@ class BlockedSubmitters:
         self._loop = loop
         self._self_waits = self_waits
         self._waiters: WaitQueue[Waiter] = WaitQueue()
-        self.count = 0
+        self.count: int = 0
         """How many submitters wait, with those for which a place is held."""
         self._held = 0
         """Places that are held for submitters until these have resumed and take them."""

@@ -24,10 +24,10 @@ class ClosureTask(Task):
     def __init__(self, pool_task: PoolTask, parent: Task, aio: asyncio.Task[Any]) -> None:
         slots = pool_task._slots
         super().__init__(slots.runtime, "", "pool task", parent, group_id=slots.names.id)
-        self.pool_task = pool_task
-        self.values = pool_task._extras.values or {}
-        self.cancel_requested = pool_task._stopping
-        self.aio = aio
+        self.pool_task: PoolTask = pool_task
+        self.values: dict[str, Any] = pool_task._extras.values or {}
+        self.cancel_requested: bool = pool_task._stopping
+        self.aio: asyncio.Task[Any] | None = aio
 
     @property
     def id(self) -> str:

@@ -23,14 +23,14 @@ class EndedTasks:
     __slots__ = ("_age_ms", "_bound", "conflicts", "counts", "most", "next_due", "tasks")
 
     def __init__(self, retention: Retention) -> None:
-        self.most = retention.count
+        self.most: int = retention.count
         self._age_ms = retention.age_ms
         self._bound: dict[Hashable, PoolTask] = {}
         self.tasks: deque[PoolTask] = deque()
         self.counts: dict[str, int] = dict.fromkeys(TERMINAL, 0)
-        self.conflicts = 0
+        self.conflicts: int = 0
         """How often a bound key came with another function or other arguments."""
-        self.next_due = 0
+        self.next_due: int = 0
         """When the oldest task reaches its age."""
 
     def forget_old(self, now: int) -> None:

@@ -20,7 +20,7 @@ class EvictingQueue(Generic[T]):
     def __init__(self, queue: TaskQueue[T], arrivals: Arrivals[T]) -> None:
         self._queue = queue
         self._arrivals = arrivals
-        self.live = 0
+        self.live: int = 0
 
     def __len__(self) -> int:
         return self.live

@@ -35,7 +35,7 @@ from harn.errors import StorageError
 from harn.pools.journal_file import JournalFile
 from harn.pools.journal_records import Ledger, PoolRecord
 
-logger = logging.getLogger("harn.pools")
+logger: logging.Logger = logging.getLogger("harn.pools")
 
 COMPACT_LEAST = 100
 """Tasks that must have ended since the last compaction before the next one begins."""
@@ -72,7 +72,7 @@ class Journal:
         keep: Callable[[], tuple[int, int]],
     ) -> None:
         self.path = path
-        self.ledger = Ledger()
+        self.ledger: Ledger = Ledger()
         """The state that was read from the file, until the pool has restored it."""
         self._header = header
         self._loop = loop

@@ -24,7 +24,7 @@ from harn.pools.journal_records import Ledger, PoolRecord, encode, fold
 from harn.private_files import check_private, make_private_dir, open_private
 from harn.storage import jsonl
 
-logger = logging.getLogger("harn.pools")
+logger: logging.Logger = logging.getLogger("harn.pools")
 
 SLACK = 100
 """Lines that a journal may have, beyond two for each task, before it is compacted."""
@@ -53,6 +53,9 @@ def _encoded(part: str) -> str:
 
 class JournalFile(jsonl.AppendFile):
     """An open, locked journal file."""
+
+    handle: int
+    end: int
 
     def open(self, header: PoolRecord, keep: tuple[int, int]) -> Ledger:
         """Lock the file, read it, repair its end, and return its state.

@@ -54,7 +54,7 @@ from harn.pools.task import PoolTask, Reloaded
 if TYPE_CHECKING:
     from harn.pools.pool import Pool
 
-logger = logging.getLogger("harn.pools")
+logger: logging.Logger = logging.getLogger("harn.pools")
 
 
 class Persistence:

@@ -53,11 +53,11 @@ class Pool:
     )
 
     def __init__(self, runtime: Runtime, options: PoolOptions, id: str) -> None:
-        self.id = id
-        self.name = options.name
-        self.max_concurrent = options.max_concurrent
+        self.id: str = id
+        self.name: str = options.name
+        self.max_concurrent: int = options.max_concurrent
         self.scope = options.scope
-        self.scope_id = options.scope_id
+        self.scope_id: str | None = options.scope_id
         self._slots = Slots(runtime, options, id)
         self._admission = Admission(self._slots)
         self._created_ms = runtime.clock.now_ms()

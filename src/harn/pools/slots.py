@@ -16,6 +16,7 @@ from harn import topics
 from harn.clock import resolve
 from harn.context import current_frame_var
 from harn.errors import HarnError, PoolClosed, PoolNotFound
+from harn.eventlog import Receipt
 from harn.pools.audit import Dequeued
 from harn.pools.blocked_submitters import BlockedSubmitters
 from harn.pools.ended_tasks import EndedTasks
@@ -35,7 +36,7 @@ from harn.telemetry.spans import instant_span
 if TYPE_CHECKING:
     from harn.pools.persistence import Persistence
 
-logger = logging.getLogger("harn.pools")
+logger: logging.Logger = logging.getLogger("harn.pools")
 
 PoolState = Literal["open", "closing", "closed", "dropped"]
 """*dropped* is what `pool_simulate_restart` leaves: the pool is not found any more."""
@@ -69,27 +70,27 @@ class Slots:
     )
 
     def __init__(self, runtime: Runtime, options: PoolOptions, id: str) -> None:
-        self.runtime = runtime
-        self.options = options
-        self.names = Names(id, options.name)
-        self.max_concurrent = options.max_concurrent
-        self.now = runtime.clock.now_ms
-        self.audit = runtime.event_log.recorder(topics.POOL_AUDIT)
-        self.queue = _queue(options)
-        self.ended = EndedTasks(options.retention)
-        self.self_waits = SelfWaits(options.name)
-        self.blocked = BlockedSubmitters(runtime.loop, self.self_waits)
+        self.runtime: Runtime = runtime
+        self.options: PoolOptions = options
+        self.names: Names = Names(id, options.name)
+        self.max_concurrent: int = options.max_concurrent
+        self.now: Callable[[], int] = runtime.clock.now_ms
+        self.audit: Callable[[Receipt], None] = runtime.event_log.recorder(topics.POOL_AUDIT)
+        self.queue: TaskQueue[PoolTask] = _queue(options)
+        self.ended: EndedTasks = EndedTasks(options.retention)
+        self.self_waits: SelfWaits = SelfWaits(options.name)
+        self.blocked: BlockedSubmitters = BlockedSubmitters(runtime.loop, self.self_waits)
         self.workers: set[Worker] = set()
         self.idle: list[Worker] = []
-        self.worker_context = Context()
+        self.worker_context: Context = Context()
         self.worker_context.run(current_frame_var.set, runtime.frame)
-        self.on_loop = options.isolation in ("auto", "task")
+        self.on_loop: bool = options.isolation in ("auto", "task")
         self._runner: Runner | None = None
-        self.is_durable = options.scope == "pipeline"
+        self.is_durable: bool = options.scope == "pipeline"
         self.journal: Persistence | None = None
-        self.running = 0
+        self.running: int = 0
         self.state: PoolState = "open"
-        self.cancelling = False
+        self.cancelling: bool = False
         self._drained: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, Protocol, get_args
 
 from harn.errors import InvalidOption, did_you_mean
 from harn.pools.task_queues import FairRoundRobin, Fifo, Lifo, Priority, TaskQueue
@@ -82,6 +82,12 @@ def fair_round_robin(key: str = "key") -> Strategy:
     return Strategy("fair_round_robin", key)
 
 
+class KeyedStrategy(Protocol):
+    """`fair_round_robin` as it is called."""
+
+    def __call__(self, key: str = "key") -> Strategy: ...
+
+
 class QueueStrategy:
     """The four strategies under one name.
 
@@ -89,10 +95,10 @@ class QueueStrategy:
     True
     """
 
-    fifo = staticmethod(fifo)
-    priority = staticmethod(priority)
-    lifo = staticmethod(lifo)
-    fair_round_robin = staticmethod(fair_round_robin)
+    fifo: ClassVar[staticmethod[[], Strategy]] = staticmethod(fifo)
+    priority: ClassVar[staticmethod[[], Strategy]] = staticmethod(priority)
+    lifo: ClassVar[staticmethod[[], Strategy]] = staticmethod(lifo)
+    fair_round_robin: ClassVar[KeyedStrategy] = staticmethod(fair_round_robin)
 
 
 _FACTORIES: dict[str, Callable[..., Strategy]] = {

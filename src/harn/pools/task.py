@@ -290,9 +290,9 @@ class Reloaded:
     __slots__ = ("omitted", "raw", "text")
 
     def __init__(self, raw: msgspec.Raw | msgspec.UnsetType, text: str | None) -> None:
-        self.raw = raw
-        self.text = text
-        self.omitted = text is not None
+        self.raw: msgspec.Raw | msgspec.UnsetType = raw
+        self.text: str | None = text
+        self.omitted: bool = text is not None
 
     def value(self) -> Any:
         """Return the value, decoded each time, so that no caller can change the recorded one."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import msgspec
 
 from harn.clock import iso
 from harn.ids import digest
 
-iso_text = functools.lru_cache(maxsize=4096)(iso)
+iso_text: Callable[[int], str] = functools.lru_cache(maxsize=4096)(iso)
 """Many tasks share a millisecond; its text is made once."""
 
 

@@ -59,7 +59,7 @@ class SweptQueue(Generic[T]):
     __slots__ = ("_departed", "live")
 
     def __init__(self) -> None:
-        self.live = 0
+        self.live: int = 0
         self._departed: set[T] = set()
         """Tasks that left before their turn and still stand in a line."""
 
@@ -105,6 +105,8 @@ class Fifo(SweptQueue[T]):
 
     __slots__ = ("_line",)
 
+    live: int
+
     def __init__(self) -> None:
         super().__init__()
         self._line: deque[T] = deque()
@@ -134,6 +136,8 @@ class Lifo(SweptQueue[T]):
 
     __slots__ = ("_line",)
 
+    live: int
+
     def __init__(self) -> None:
         super().__init__()
         self._line: list[T] = []
@@ -162,6 +166,8 @@ class Priority(SweptQueue[T]):
     """A line for each distinct priority, a heap of those, and the best line at hand."""
 
     __slots__ = ("_heap", "_lines", "_top")
+
+    live: int
 
     def __init__(self) -> None:
         super().__init__()
@@ -217,10 +223,10 @@ class Partition(Generic[T]):
     __slots__ = ("head", "key", "live", "tail")
 
     def __init__(self, key: str | None) -> None:
-        self.key = key
+        self.key: str | None = key
         self.head: T | None = None
         self.tail: T | None = None
-        self.live = 0
+        self.live: int = 0
         """How many of them wait; the others have departed."""
 
     def push(self, task: T) -> None:
@@ -257,6 +263,8 @@ class FairRoundRobin(SweptQueue[T]):
     """
 
     __slots__ = ("_partitions", "_rotation")
+
+    live: int
 
     def __init__(self) -> None:
         super().__init__()

@@ -24,10 +24,10 @@ from harn.triggers import NotFound
 try:
     from starlette.requests import Request
     from starlette.responses import Response, StreamingResponse
-except ImportError as error:  # pragma: no cover - the extra is installed in tests
-    raise ImportError("serving needs the extra: install harn-runtime[server]") from error
+except ImportError as _error:  # pragma: no cover - the extra is installed in tests
+    raise ImportError("serving needs the extra: install harn-runtime[server]") from _error
 
-logger = logging.getLogger("harn.portal")
+logger: logging.Logger = logging.getLogger("harn.portal")
 
 LINES = "application/x-ndjson"
 TELL_EVERY = 0.5

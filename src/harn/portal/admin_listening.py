@@ -15,7 +15,7 @@ from harn.portal.app import build_admin_app
 from harn.portal.http_server import Listening
 from harn.tasks import sleep
 
-logger = logging.getLogger("harn.portal")
+logger: logging.Logger = logging.getLogger("harn.portal")
 
 TRY_EVERY = 1.0
 """Seconds between two attempts to own a directory that another service owns."""

@@ -26,13 +26,13 @@ try:
     from starlette.responses import PlainTextResponse, Response
     from starlette.routing import BaseRoute, Match, Route
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
-except ImportError as error:  # pragma: no cover - the extra is installed in tests
-    raise ImportError("serving needs the extra: install harn-runtime[server]") from error
+except ImportError as _error:  # pragma: no cover - the extra is installed in tests
+    raise ImportError("serving needs the extra: install harn-runtime[server]") from _error
 
 if TYPE_CHECKING:
     from harn.triggers import Headers
 
-logger = logging.getLogger("harn.portal")
+logger: logging.Logger = logging.getLogger("harn.portal")
 
 MOSTHEADERS = 100
 MOST_HEAD = 64 * 1024

@@ -10,8 +10,8 @@ from harn.tasks import deadline
 try:
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import Response
-except ImportError as error:  # pragma: no cover - the extra is installed in tests
-    raise ImportError("serving needs the extra: install harn-runtime[server]") from error
+except ImportError as _error:  # pragma: no cover - the extra is installed in tests
+    raise ImportError("serving needs the extra: install harn-runtime[server]") from _error
 
 MOST_BODY = 1024 * 1024
 READ_WITHIN = 10.0

@@ -15,10 +15,10 @@ from harn.portal.app import MOST_HEAD
 try:
     import uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol
-except ImportError as error:  # pragma: no cover - the extra is installed in tests
-    raise ImportError("serving needs the extra: install harn-runtime[server]") from error
+except ImportError as _error:  # pragma: no cover - the extra is installed in tests
+    raise ImportError("serving needs the extra: install harn-runtime[server]") from _error
 
-logger = logging.getLogger("harn.portal")
+logger: logging.Logger = logging.getLogger("harn.portal")
 
 HEAD_WITHIN = 10.0
 """Seconds within which a request's head must arrive."""
@@ -97,7 +97,7 @@ class Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self.up = asyncio.Event()
+        self.up: asyncio.Event = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from harn.storage import limits
 if TYPE_CHECKING:
     from harn.storage import Store
 
-logger = logging.getLogger("harn.ratelimit")
+logger: logging.Logger = logging.getLogger("harn.ratelimit")
 
 MOST_SHOWN = 1000
 """Buckets whose use is remembered for the metrics."""
@@ -28,7 +28,7 @@ class BucketUse:
     def __init__(self, store: Store, now: float) -> None:
         self.units: dict[str, tuple[int, float]] = {}
         """By key: units that counted, and the time (by our clock) when none of them does."""
-        self.is_sweeping = False
+        self.is_sweeping: bool = False
         self._store = store
         self._swept = now
 

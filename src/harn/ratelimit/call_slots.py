@@ -23,7 +23,7 @@ class CallSlots:
 
     def __init__(self) -> None:
         self.size: int | None = None
-        self.taken = 0
+        self.taken: int = 0
         self.waiting: WaitQueue[Waiter] = WaitQueue()
 
     async def take(self, size: int) -> None:

@@ -56,7 +56,7 @@ class Limiter:
         if _is_postgres(runtime.storage_url):
             # Opened here, not later: services close in reverse order, so it outlives this one.
             self._shared_store = runtime.service(Store)
-        self.metrics = LimiterMetrics(runtime, self._by_url.values())
+        self.metrics: LimiterMetrics = LimiterMetrics(runtime, self._by_url.values())
 
     def at(self, state_path: str | os.PathLike[str] | None, file: str = FILE) -> StoreLimiter:
         """Return the limiter of the store that *state_path* names; without one, of *file*."""

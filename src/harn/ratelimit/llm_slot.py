@@ -34,7 +34,7 @@ from harn.tasks import check_callable, runner_for
 
 T = TypeVar("T")
 
-logger = logging.getLogger("harn.ratelimit")
+logger: logging.Logger = logging.getLogger("harn.ratelimit")
 
 FILE = "llm-rate-limits.sqlite"
 LONGEST_BACKOFF = 30.0
@@ -49,7 +49,7 @@ class LlmSlot:
     ) -> None:
         self.provider = provider
         self.model = model
-        self.waited_ms = 0
+        self.waited_ms: int = 0
         self._tokens = (input_tokens, output_tokens)
         self._prefixes = [prefix_of(provider, None)]
         if model is not None:

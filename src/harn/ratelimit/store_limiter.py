@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from harn.clock import Clock
     from harn.storage import Store
 
-logger = logging.getLogger("harn.ratelimit")
+logger: logging.Logger = logging.getLogger("harn.ratelimit")
 
 POLL = 0.25
 """Seconds after which the first caller of a line is asked for again at the latest."""
@@ -86,7 +86,7 @@ class StoreLimiter:
         self.clock = clock
         self.owner = owner
         self.read_now = read_now
-        self.use = BucketUse(store, clock.monotonic())
+        self.use: BucketUse = BucketUse(store, clock.monotonic())
         self._is_shared = is_shared
         self._callers = WaitingCallers()
         loop = asyncio.get_running_loop()

@@ -39,12 +39,12 @@ class TicketLines:
         self.owner = owner
         self.now = now
         self.windows = windows
-        self.heads = heads
+        self.heads: dict[int, limits.Head] = heads
         self.is_gone = is_gone
         self.known = known
         self.blocked: set[int] = set()
         """Buckets in whose line a request of this transaction waits."""
-        self.has_joined = False
+        self.has_joined: bool = False
         self._places: list[tuple[int, int, str, int, int]] = []
         """Places that were taken in this transaction and are not written yet."""
         self._next_ticket = 0

@@ -30,7 +30,7 @@ class Caller(Waiter):
     """Whether the operation under way asks for it."""
     ask_at: float | None = None
     """When it is asked for again; None while an earlier caller of this process is served first."""
-    backoff = 0.0
+    backoff: float = 0.0
 
     def __init__(self, wants: tuple[Want, ...], deadline: float | None, stays: bool) -> None:
         self.wants = wants

@@ -79,25 +79,25 @@ class Window:
         spilled: int,
         recent: bytes,
     ) -> None:
-        self.id = id
-        self.key = key
-        self.live = live
+        self.id: int = id
+        self.key: str = key
+        self.live: int = live
         """Units charged and not expired."""
-        self.kept = kept
+        self.kept: int = kept
         """The oldest row that the store still holds."""
-        self.head = head
+        self.head: int = head
         """The oldest row that counts; *next* when none does."""
-        self.next = next
-        self.head_us = head_us
+        self.next: int = next
+        self.head_us: int = head_us
         """When the head expires."""
-        self.tail_us = tail_us
+        self.tail_us: int = tail_us
         """When the newest row expires."""
-        self.paused_us = paused_us
+        self.paused_us: int = paused_us
         """Nothing is granted before this time, because a provider asked to wait."""
-        self.limit = limit
-        self.span = span
+        self.limit: int = limit
+        self.span: int = span
         """With *limit* the rule with the longest span in force; both are 0 without any."""
-        self.named = until - span
+        self.named: int = until - span
         """When that rule was last named."""
         self.others: list[Rule] = []
         """The other rules in force, none of them with a longer span."""
@@ -105,11 +105,11 @@ class Window:
             rules = read_rules(others, self._longest())
             self.span = 0  # so that nothing is shifted: the rows are stored for the longest span
             self._set_rules(rules)
-        self.spilled = spilled
+        self.spilled: int = spilled
         """The first row in the bucket's own record."""
-        self.recent = recent
+        self.recent: bytes = recent
         """The rows from *spilled* on, each packed with `OWN`."""
-        self.changed = False
+        self.changed: bool = False
 
     @property
     def state(self) -> tuple[Any, ...]:

@@ -170,8 +170,8 @@ class AppendFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.folder: int | None = None
-        self.handle = -1
-        self.end = 0
+        self.handle: int = -1
+        self.end: int = 0
         """The byte after the last complete line that was read or appended."""
 
     def append(self, data: bytes) -> None:

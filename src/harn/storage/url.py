@@ -12,7 +12,7 @@ from harn.duration import to_ms
 from harn.errors import InvalidOption, did_you_mean
 from harn.masking import mask
 
-OPTIONS = {
+OPTIONS: dict[str, tuple[str, ...]] = {
     "memory": (),
     "sqlite": ("durability", "busy_timeout"),
     "file": ("durability", "busy_timeout", "read_only"),

@@ -36,7 +36,7 @@ from harn.storage.leases import (
 from harn.supervisors.spec import Lease
 from harn.tasks import deadline
 
-logger = logging.getLogger("harn.supervisors")
+logger: logging.Logger = logging.getLogger("harn.supervisors")
 
 POLL = 0.5
 """Seconds after which a lease that another process holds is read again."""

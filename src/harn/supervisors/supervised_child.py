@@ -59,20 +59,20 @@ class SupervisedChild:
     )
 
     def __init__(self, supervisor: Supervisor, spec: ChildSpec, call: Any) -> None:
-        self.supervisor = supervisor
-        self.spec = spec
-        self.call = call
+        self.supervisor: Supervisor = supervisor
+        self.spec: ChildSpec = spec
+        self.call: Any = call
         self.status: ChildStatus = "pending"
         self.wait_reason: WaitReason | None = None
         self.last_error: str | None = None
         self.next_restart_ms: int | None = None
-        self.history = History()
-        self.restart_count = 0
-        self.attempt = 0
-        self.started = False
-        self.charged = False
+        self.history: History = History()
+        self.restart_count: int = 0
+        self.attempt: int = 0
+        self.started: bool = False
+        self.charged: bool = False
         """Whether its next start is a restart for its own exit, which counts in its budget."""
-        self.trial = False
+        self.trial: bool = False
         """Whether its next start is the trial after an open circuit."""
         self.handle: TaskHandle[Any] | None = None
         self.frame: Frame | None = None
@@ -83,17 +83,21 @@ class SupervisedChild:
         self.claim: LeaseClaim | None = None
         """Its lease, held or waited for."""
         # What the plan reads:
-        self.alive = False
+        self.alive: bool = False
         self.at: float | None = None
         self.batch: int | None = None
         self.spare()
 
     def spare(self) -> None:
         """Undo `condemn`: the child no longer has to end."""
-        self.condemned = False
+        self.condemned: bool = False
         self.why: Why = "stop"
-        self.asked = self.cancelled = self.passed_by = False
-        self.by = self.until = self.last_call = 0.0
+        self.asked: bool = False
+        self.cancelled: bool = False
+        self.passed_by: bool = False
+        self.by: float = 0.0
+        self.until: float = 0.0
+        self.last_call: float = 0.0
 
     def condemn(self, why: Why, by: float) -> None:
         """Plan its end, *by* that time if possible; a stop overrides other reasons."""

@@ -42,7 +42,7 @@ from harn.telemetry.logs import FAILED_WORK
 if TYPE_CHECKING:
     from harn.supervisors.registry import Supervisors
 
-logger = logging.getLogger("harn.supervisors")
+logger: logging.Logger = logging.getLogger("harn.supervisors")
 
 CLAIM_AGAIN = 0.5
 """Seconds after which a lease is claimed again when its claim has failed."""
@@ -72,8 +72,8 @@ class Supervisor:
         spec: SupervisorSpec,
         parent: SupervisedChild | None,
     ) -> None:
-        self.id = f"supervisor_{number}"
-        self.name = spec.name or self.id
+        self.id: str = f"supervisor_{number}"
+        self.name: str = spec.name or self.id
         self.strategy = spec.strategy
         self._registry = registry
         self._runtime: Runtime = registry.runtime

@@ -53,8 +53,8 @@ class Channel(Generic[T]):
         if not isinstance(name, str):
             raise InvalidOption("name", name, "a string, used as a label")
         whole_number("capacity", capacity, least=1)
-        self.name = name
-        self.capacity = capacity
+        self.name: str = name
+        self.capacity: int = capacity
         self._buffer: deque[T] = deque()
         self._promised = 0  # values promised to receivers that have not resumed yet
         self._promised_room = 0  # places promised to senders that have not resumed yet

@@ -45,8 +45,8 @@ class Mailbox(Generic[T]):
     __slots__ = ("_failed", "_inbox", "name", "scope")
 
     def __init__(self, where: tuple[str, str], name: str, capacity: int) -> None:
-        self.name = name
-        self.scope = ":".join(where)
+        self.name: str = name
+        self.scope: str = ":".join(where)
         self._inbox: _Inbox[T] = _Inbox(name, capacity)
         self._failed = 0
 

@@ -8,7 +8,7 @@ nothing here needs a lock.
 
 from __future__ import annotations
 
-from asyncio import _get_running_loop
+from asyncio import AbstractEventLoop, _get_running_loop
 from collections.abc import Awaitable
 from sys import _getframe
 from types import TracebackType
@@ -34,7 +34,7 @@ class Mutexes:
     """The critical sections of one runtime, by key."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self.loop = runtime.loop
+        self.loop: AbstractEventLoop = runtime.loop
         self._runtime = runtime
         self.sections: dict[object, PermitQueue] = {}
 

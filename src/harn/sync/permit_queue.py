@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from asyncio import AbstractEventLoop, Future, InvalidStateError, Task as AsyncioTask
 from collections import deque
+from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
@@ -35,7 +36,7 @@ class PermitWaiter(Waiter):
 
     verb = "permit"
     on: PermitQueue
-    since = 0.0
+    since: float = 0.0
     """When the permits were requested; once granted, since when they are held."""
 
     @property
@@ -98,26 +99,26 @@ class PermitQueue:
         self.loop: AbstractEventLoop = runtime.loop
         self.done: Future[None] = self.loop.create_future()  # cheaper to await than a coroutine
         self.done.set_result(None)
-        self.monotonic = runtime.clock.monotonic
-        self.thread = get_ident()
-        self.kind = kind
-        self.key = key
-        self.capacity = capacity
-        self.free = capacity
+        self.monotonic: Callable[[], float] = runtime.clock.monotonic
+        self.thread: int = get_ident()
+        self.kind: str = kind
+        self.key: object = key
+        self.capacity: int = capacity
+        self.free: int = capacity
         # The first holder is not in the dict: it is often the only one, and a dict costs more.
         self.holder: Holder = None
-        self.held = 1
+        self.held: int = 1
         self.holders: dict[Holder, int] = {}
-        self.out = 0  # grants that were not released
+        self.out: int = 0  # grants that were not released
         self.released_by_threads: deque[tuple[PermitWaiter, float]] = deque()
         self.waiters: WaitQueue[PermitWaiter] = WaitQueue()
-        self.queued = 0
-        self.longest_queue = 0
-        self.acquisitions = 0
-        self.timeouts = 0
-        self.cancellations = 0
-        self.wait_seconds = 0.0
-        self.held_seconds = 0.0
+        self.queued: int = 0
+        self.longest_queue: int = 0
+        self.acquisitions: int = 0
+        self.timeouts: int = 0
+        self.cancellations: int = 0
+        self.wait_seconds: float = 0.0
+        self.held_seconds: float = 0.0
 
     @property
     def is_idle(self) -> bool:

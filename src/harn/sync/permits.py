@@ -193,7 +193,7 @@ class Permits:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self.named: dict[str, dict[str, PermitQueue]] = {kind: {} for kind in get_args(Kind)}
-        self.mutexes = self.named["mutex"]
+        self.mutexes: dict[str, PermitQueue] = self.named["mutex"]
 
     def open(self, kind: str, key: str, capacity: int) -> PermitQueue:
         """Return the queue under *key*, made with *capacity* if it is new."""

@@ -57,8 +57,8 @@ class _Counted:
     __slots__ = ("_failed", "_lock", "_reads", "_stale", "_swapped", "_writes", "key", "scope")
 
     def __init__(self, where: tuple[str, str], key: str) -> None:
-        self.key = key
-        self.scope = ":".join(where)
+        self.key: str = key
+        self.scope: str = ":".join(where)
         self._lock = threading.RLock()
         self._reads = self._writes = self._swapped = self._failed = self._stale = 0
 

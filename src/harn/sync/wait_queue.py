@@ -25,6 +25,7 @@ import sys
 import threading
 from asyncio import current_task
 from collections import deque
+from collections.abc import Callable
 from threading import get_ident
 from typing import Any, Self, TypeVar
 
@@ -37,7 +38,7 @@ WAITING, GRANTED, CLOSED, TIMED_OUT, GONE = range(5)
 SWEEP_AFTER = 64
 """Waiters that gave up, before a queue checks whether they are the majority."""
 
-guard = threading.RLock()
+guard: threading.RLock = threading.RLock()
 """Held while the state of any primitive changes."""
 
 # If another thread held the guard during a fork, the child process could never acquire it.
@@ -46,6 +47,7 @@ os.register_at_fork(
 )
 
 
+task_running_on: Callable[[asyncio.AbstractEventLoop], asyncio.Task[Any] | None]
 if sys.version_info < (3, 12):
     # In 3.11 current_task() is written in Python and makes a system call each time.
     from asyncio.tasks import _current_tasks  # type: ignore[attr-defined,unused-ignore]
@@ -62,7 +64,7 @@ class Waiter:
     """
 
     # Without slots: an attribute that keeps its default costs nothing to make.
-    state = WAITING
+    state: int = WAITING
     want = 1
     holder: asyncio.Task[Any] | None = None
     open = 1

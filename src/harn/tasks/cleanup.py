@@ -36,7 +36,7 @@ class Cleanup:
     __slots__ = ("fn",)
 
     def __init__(self, fn: Callable[..., Any]) -> None:
-        self.fn = fn
+        self.fn: Callable[..., Any] = fn
 
     def __repr__(self) -> str:
         return f"defer({self.fn!r})"

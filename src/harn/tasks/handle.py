@@ -27,7 +27,7 @@ from harn.teardown import unwind
 T = TypeVar("T")
 Status = Literal["running", "completed", "failed", "cancelled"]
 
-logger = logging.getLogger("harn.tasks")
+logger: logging.Logger = logging.getLogger("harn.tasks")
 
 
 class AwaitingTasks:
@@ -39,7 +39,7 @@ class AwaitingTasks:
     __slots__ = ("tasks",)
 
     def __init__(self, tasks: Collection[Task]) -> None:
-        self.tasks = tasks
+        self.tasks: Collection[Task] = tasks
 
     def by(self, task: Task) -> bool:
         """Set `task.waiting`; return whether it was set, so that the caller must clear it.

@@ -120,7 +120,7 @@ class SharedThreads:
     """The worker threads of a runtime."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self.threads = Threads(runtime, MAX_THREADS)
+        self.threads: Threads = Threads(runtime, MAX_THREADS)
 
     async def aclose(self) -> None:
         """End the threads with the runtime."""
@@ -131,7 +131,7 @@ class SharedProcesses:
     """The worker processes of a runtime: as many as there are processors."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self.processes = Processes(runtime, os.cpu_count() or 1)
+        self.processes: Processes = Processes(runtime, os.cpu_count() or 1)
 
     async def aclose(self) -> None:
         """End the processes with the runtime."""

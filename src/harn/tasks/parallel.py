@@ -110,10 +110,12 @@ async def _collected(
 class Collecting(ParallelRun):
     """Keeps every value by its item's index."""
 
+    succeeded: Callable[[int, Any], Any]  # type: ignore[assignment]
+
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._values: dict[int, Any] = {}
-        self.succeeded = self._values.__setitem__  # type: ignore[method-assign, assignment]
+        self.succeeded = self._values.__setitem__
 
     def in_order(self) -> list[Any]:
         """Return the values in the order of the items."""
@@ -185,11 +187,11 @@ async def parallel_settle(
 class CollectingOutcomes(Collecting):
     """Keeps every outcome, `Ok` or `Err`, by its item's index."""
 
-    failed_count = 0
+    failed_count: int = 0
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.succeeded = self._keep  # type: ignore[method-assign]
+        self.succeeded: Callable[[int, Any], Any] = self._keep
 
     def _keep(self, index: int, value: Any) -> None:
         self._values[index] = Ok(value)

@@ -30,6 +30,7 @@ from harn.context import Frame, Task, current_frame_var
 from harn.current import current_frame
 from harn.errors import InvalidOption, TaskCancelled
 from harn.graceful import asked, is_stop, raise_if_asked, request_stop
+from harn.runtime import Runtime
 from harn.tasks.handle import AwaitingTasks
 from harn.tasks.isolation import Isolation, bind, limit_of
 from harn.teardown import join_cancelled, note, unwind
@@ -43,7 +44,7 @@ class Worker:
     __slots__ = ("aio", "cancelled", "task")
 
     def __init__(self) -> None:
-        self.cancelled = False
+        self.cancelled: bool = False
         self.aio: asyncio.Task[None] | None = None
         self.task: Task | None = None
 
@@ -60,21 +61,21 @@ class ParallelRun:
         isolation: Isolation,
     ) -> None:
         cap = check_cap(max_concurrent)
-        self.frame = current_frame()
-        self.parent = self.frame.task
-        self.runtime = self.parent.runtime
+        self.frame: Frame = current_frame()
+        self.parent: Task = self.frame.task
+        self.runtime: Runtime = self.parent.runtime
         self._call = bind(self.runtime, fn, isolation)
         self._limit = _smaller(cap, limit_of(fn, isolation))
         self._items, self._feed = _source(items)
         self._turn: asyncio.Lock | None = None
-        self.group_id = self.parent.child_id(kind)
+        self.group_id: str = self.parent.child_id(kind)
         self._name = NAMES[kind]
         self._context = contextvars.copy_context()
         self._pulled = 0
         self.workers: set[Worker] = set()
-        self.stopping = False
+        self.stopping: bool = False
         """Whether all workers are to be cancelled: an item failed, or the caller was cancelled."""
-        self.ending = False
+        self.ending: bool = False
         """Whether no further item begins, because the caller was asked to stop."""
         self.failures: list[tuple[int, BaseException]] = []
         self._chosen: BaseException | None = None

@@ -22,6 +22,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from harn.current import current_frame
@@ -141,7 +142,9 @@ class Worker:
     def __init__(self) -> None:
         spawn = multiprocessing.get_context("spawn")
         self._pipe, theirs = spawn.Pipe()
-        self.process = spawn.Process(target=_serve, args=(theirs,), name="harn-worker", daemon=True)
+        self.process: SpawnProcess = spawn.Process(
+            target=_serve, args=(theirs,), name="harn-worker", daemon=True
+        )
         with _spawning:
             self.process.start()
         theirs.close()

@@ -171,8 +171,8 @@ class Scope:
         assert host is not None
         self._host = host
         self._cancels_before = host.cancelling()
-        self.outer = current_frame()
-        self.frame = Frame(self.outer.task, self)
+        self.outer: Frame = current_frame()
+        self.frame: Frame = Frame(self.outer.task, self)
         self._token = current_frame_var.set(self.frame)
         self._state = "open"
         return self

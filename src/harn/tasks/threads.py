@@ -36,7 +36,7 @@ from harn.teardown import REPORT_AFTER
 
 T = TypeVar("T")
 
-logger = logging.getLogger("harn.tasks")
+logger: logging.Logger = logging.getLogger("harn.tasks")
 
 ABANDON_AFTER = 5.0
 """Seconds that a closing runtime waits for a thread that was asked to stop."""
@@ -131,12 +131,12 @@ class ThreadCall:
         self._value: Any = None
         self._error: BaseException | None = None
         self._ended = False
-        self.abandoned = False
+        self.abandoned: bool = False
         self.reaching: set[asyncio.Task[Any]] = set()
         """The tasks on the loop that the thread started through `from_thread`."""
-        self.stop_requested = False
+        self.stop_requested: bool = False
         """Whether the function was asked to stop; its task may continue after it."""
-        self.must_cancel = False
+        self.must_cancel: bool = False
         """Whether the next `from_thread` must raise a cancel."""
         self._interrupt: Callable[[], None] | None = None
         """Cancels an async function in its own event loop on the thread."""

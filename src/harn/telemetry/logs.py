@@ -82,7 +82,7 @@ class Log:
     """The records of harn on a stream."""
 
     def __init__(self, stream: TextIO, format: LogFormat) -> None:
-        self.handler = logging.StreamHandler(stream)
+        self.handler: logging.StreamHandler[TextIO] = logging.StreamHandler(stream)
         self.handler.setFormatter(JsonLine() if format == "json" else OneLine())
         self.handler.addFilter(WhoIsRunning())
 

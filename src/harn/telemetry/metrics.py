@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from harn.runtime import Runtime
 
-logger = logging.getLogger("harn.telemetry")
+logger: logging.Logger = logging.getLogger("harn.telemetry")
 
 
 @dataclass(frozen=True, slots=True)

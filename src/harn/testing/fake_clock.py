@@ -46,7 +46,7 @@ class FakeClock:
     def __init__(
         self, start: str | int | datetime = "2026-01-01T00:00:00Z", autojump: bool = False
     ) -> None:
-        self.activity = Activity()
+        self.activity: Activity = Activity()
         self.autojump = autojump
         self._start_ms = _start_ms(start)
         self._elapsed = 0.0
@@ -239,7 +239,7 @@ class _MockedTime(FakeClock):
         super().__init__(ms, autojump=True)
         self._runtime = runtime
         self._replaced = runtime.clock
-        self.activity = runtime.clock.activity
+        self.activity: Activity = runtime.clock.activity
         runtime.clock = self
 
     def __enter__(self) -> Self:

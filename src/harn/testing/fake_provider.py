@@ -110,9 +110,9 @@ class FakeModels:
         self._number = 0
         self.received: list[Received] = []
         """Every request, in the order of arrival."""
-        self.open_now = 0
+        self.open_now: int = 0
         """Requests being answered at this moment."""
-        self.most_open = 0
+        self.most_open: int = 0
         """The most requests that were open at once."""
 
     @property

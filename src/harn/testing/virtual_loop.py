@@ -39,7 +39,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def __init__(self, start: str = "2026-01-01T00:00:00Z") -> None:
         self._virtual = 0.0
-        self.harn_clock = _LoopClock(self, from_iso(start))
+        self.harn_clock: _LoopClock = _LoopClock(self, from_iso(start))
         self._known_threads = threads_now()
         super().__init__(_JumpingSelector(self))
 
@@ -94,7 +94,7 @@ class _LoopClock:
     is_fake = True
 
     def __init__(self, loop: VirtualTimeLoop, start_ms: int) -> None:
-        self.activity = Activity()
+        self.activity: Activity = Activity()
         self._loop = loop
         self._start_ms = start_ms
 

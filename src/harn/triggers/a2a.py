@@ -16,7 +16,7 @@ import msgspec
 
 from harn.errors import InvalidOption, TriggerError
 from harn.ids import digest
-from harn.triggers.allowed_hosts import check_allowed, read_url
+from harn.triggers.allowed_hosts import Allowed, Url, check_allowed, read_url
 from harn.triggers.http_client import Response, post
 from harn.triggers.targets import Call, NotRetryable
 
@@ -40,7 +40,7 @@ class A2aRights:
     def __init__(self, runtime: Runtime) -> None:
         self._always = runtime.settings.a2a_allow
         self._tokens: Mapping[tuple[str, str], str] = {}
-        self.allowed = check_allowed(self._always)
+        self.allowed: Allowed = check_allowed(self._always)
 
     def replace(self, allow: Sequence[str], tokens: Mapping[tuple[str, str], str]) -> None:
         """Replace the list of hosts and the *tokens*, which are by trigger id and URI."""
@@ -71,7 +71,8 @@ class A2aTarget:
         scheme, _, rest = uri.partition("://")
         if scheme not in ("a2a", "a2a+http") or not rest:
             raise InvalidOption("handler", uri, '"a2a://host/path"')
-        self.url = read_url(f"{'http' if scheme == 'a2a+http' else 'https'}://{rest}", "handler")
+        web = "http" if scheme == "a2a+http" else "https"
+        self.url: Url = read_url(f"{web}://{rest}", "handler")
         self.uri = uri
         self._allow = None if allow is None else check_allowed(allow)
         self._token = token

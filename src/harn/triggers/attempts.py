@@ -27,7 +27,7 @@ from harn.workers import Failure
 if TYPE_CHECKING:
     from harn.runtime import Runtime
 
-logger = logging.getLogger("harn.triggers")
+logger: logging.Logger = logging.getLogger("harn.triggers")
 
 OPENED = "destination circuit opened: {n} failures in a row, the last: {error}"
 IS_OPEN = "destination circuit is open after repeated failures; it is tried again in a minute"

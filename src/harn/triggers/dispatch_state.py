@@ -10,7 +10,7 @@ from typing import Any, Literal
 from harn.clock import resolve
 from harn.context import Task
 from harn.errors import HarnError
-from harn.pools import current_caused
+from harn.pools import Caused, current_caused
 from harn.records import SparseRecord
 from harn.triggers.binding import Binding
 from harn.triggers.event import TriggerEvent
@@ -85,14 +85,14 @@ class Dispatch:
         self.attempt = attempt
         self.due_ms = due_ms
         self.taken = taken
-        self.came_with = came_with or {}
+        self.came_with: Mapping[str, Any] = came_with or {}
         """The headers of its envelope, which name the trace it is part of."""
-        self.caused_by = current_caused()
+        self.caused_by: Caused | None = current_caused()
         """The work that emitted its event, if a caller waits for that work."""
         self.outcome: Outcome | None = None
         if known:
             self.outcome = Outcome("skipped", skip="duplicate")
-        self.is_parked = False
+        self.is_parked: bool = False
         self.task: Task | None = None
         """The task that runs it, once it has begun."""
         self._watchers: list[asyncio.Future[None]] = []

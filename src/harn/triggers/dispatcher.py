@@ -38,7 +38,7 @@ from harn.unsettled import PartialHandoff, QueuedTrigger, UnsettledSources
 if TYPE_CHECKING:
     from harn.runtime import Runtime
 
-logger = logging.getLogger("harn.triggers")
+logger: logging.Logger = logging.getLogger("harn.triggers")
 
 MOST_TAKEN = 5
 """Processes that may die while they dispatch one event, before it becomes a dead letter. Those that
@@ -52,13 +52,15 @@ class Dispatcher:
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
-        self.owner = runtime.ids.new("owner")
-        self.store = runtime.service(Store)
+        self.owner: str = runtime.ids.new("owner")
+        self.store: Store = runtime.service(Store)
         self.running: dict[int, Dispatch] = {}
         """Dispatches that have not ended, by envelope."""
-        self.counts = {"succeeded": 0, "failed": 0, "dlq": 0, "skipped": 0, "cancelled": 0}
-        self.gates = Gates(runtime, self.owner)
-        self.circuits = Circuits(runtime)
+        self.counts: dict[str, int] = dict.fromkeys(
+            ("succeeded", "failed", "dlq", "skipped", "cancelled"), 0
+        )
+        self.gates: Gates = Gates(runtime, self.owner)
+        self.circuits: Circuits = Circuits(runtime)
         self._attempts = Attempts(runtime, self.owner, self.gates, self.circuits)
         self._secrets = runtime.service(Secrets)
         self._idle: list[asyncio.Future[None]] = []

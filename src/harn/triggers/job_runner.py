@@ -35,7 +35,7 @@ from harn.workers import Bury, Failure, GiveBack, Job, RetryLater
 if TYPE_CHECKING:
     from harn.runtime import Runtime
 
-logger = logging.getLogger("harn.triggers")
+logger: logging.Logger = logging.getLogger("harn.triggers")
 
 GATE_PATIENCE = 5.0
 """Seconds that a job may wait at its gates before it is released."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from harn.runtime import Runtime
     from harn.triggers.registry import Triggers
 
-logger = logging.getLogger("harn.triggers")
+logger: logging.Logger = logging.getLogger("harn.triggers")
 
 EVERY = 10.0
 """Seconds between two renewals of the lease."""
@@ -49,7 +49,7 @@ class Recovery:
         self._renew_at = 0.0
         self._seen = 0
         self._running: asyncio.Task[None] | None = None
-        self.recovered = 0
+        self.recovered: int = 0
 
     def begin(self) -> None:
         """Start renewing the lease and looking for events to take over, if not yet started."""

@@ -84,14 +84,14 @@ class Triggers:
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
-        self.dispatcher = Dispatcher(runtime)
-        self.sources = Sources(runtime, self)
-        self.recovery = Recovery(runtime, self)
+        self.dispatcher: Dispatcher = Dispatcher(runtime)
+        self.sources: Sources = Sources(runtime, self)
+        self.recovery: Recovery = Recovery(runtime, self)
         self.by_hand = False
         """Whether events come only from callers, as in a command that ends soon: no schedule or
         topic is followed, and no events of other processes are taken over."""
-        self.taken_in = 0
-        self.duplicates = 0
+        self.taken_in: int = 0
+        self.duplicates: int = 0
         self._active: dict[str, Binding] = {}
         self._draining: dict[str, Binding] = {}
         self._versions: dict[str, int] = {}

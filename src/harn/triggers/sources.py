@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from harn.runtime import Runtime
     from harn.triggers.registry import Triggers
 
-logger = logging.getLogger("harn.triggers")
+logger: logging.Logger = logging.getLogger("harn.triggers")
 
 LONGEST_SLEEP = 30.0
 """Real seconds after which a schedule reads the wall clock again: it may have been changed."""

@@ -24,7 +24,7 @@ from harn.triggers.matching import check_channel
 if TYPE_CHECKING:
     from harn.runtime import Runtime
 
-logger = logging.getLogger("harn.triggers")
+logger: logging.Logger = logging.getLogger("harn.triggers")
 
 SCHEMES = ("worker", "channel", "a2a")
 _PAYLOAD = "provider_payload.payload"
@@ -88,8 +88,8 @@ class LocalTarget:
     kind = "local"
 
     def __init__(self, fn: Callable[[TriggerEvent], Any], uri: str | None = None) -> None:
-        self.fn = check_callable(fn)
-        self.uri = uri or f"local://{_name_of(fn)}"
+        self.fn: Callable[[TriggerEvent], Any] = check_callable(fn)
+        self.uri: str = uri or f"local://{_name_of(fn)}"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LocalTarget) and (self.fn, self.uri) == (other.fn, other.uri)
@@ -191,8 +191,8 @@ class WorkerTarget:
     kind = "worker"
 
     def __init__(self, queue: str) -> None:
-        self.queue = check_queue_name(queue)
-        self.uri = f"worker://{queue}"
+        self.queue: str = check_queue_name(queue)
+        self.uri: str = f"worker://{queue}"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, WorkerTarget) and self.uri == other.uri
@@ -231,8 +231,8 @@ class ChannelTarget:
     kind = "channel"
 
     def __init__(self, channel: str) -> None:
-        self.channel = check_channel(channel)
-        self.uri = f"channel://{channel}"
+        self.channel: str = check_channel(channel)
+        self.uri: str = f"channel://{channel}"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ChannelTarget) and self.uri == other.uri

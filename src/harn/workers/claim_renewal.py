@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from harn.runtime import Runtime
     from harn.workers.held_claim import Claim
 
-logger = logging.getLogger("harn.workers")
+logger: logging.Logger = logging.getLogger("harn.workers")
 
 LOOKS = 6
 """How often claims are looked at while they live."""
@@ -44,10 +44,10 @@ class HeldClaim:
     __slots__ = ("claim", "lost", "renewed_at", "ttl")
 
     def __init__(self, claim: Claim, lost: Callable[[str], None], now: float) -> None:
-        self.claim = claim
-        self.lost = lost
-        self.ttl = claim.ttl_ms / 1000
-        self.renewed_at = now
+        self.claim: Claim = claim
+        self.lost: Callable[[str], None] = lost
+        self.ttl: float = claim.ttl_ms / 1000
+        self.renewed_at: float = now
 
 
 class ClaimRenewal:

@@ -75,15 +75,18 @@ class Consumer:
         retry: RetryPolicy | None = None,
     ) -> None:
         self.queue = queue
-        self.consumer_id = check_consumer(
+        self.consumer_id: str = check_consumer(
             default_consumer_id(queue.runtime) if consumer_id is None else consumer_id
         )
-        self.ttl_ms = check_ttl(claim_ttl)
+        self.ttl_ms: int = check_ttl(claim_ttl)
         self._slots = (
             concurrency if isinstance(concurrency, SharedSlots) else SharedSlots(concurrency)
         )
-        self.concurrency = self._slots.limit
-        self.drained = self.acked = self.deferred = self.released = 0
+        self.concurrency: int = self._slots.limit
+        self.drained: int = 0
+        self.acked: int = 0
+        self.deferred: int = 0
+        self.released: int = 0
         self.responses: deque[dict[str, Any]] = deque(maxlen=KEPT_RESPONSES)
         self._runtime: Runtime = queue.runtime
         self._triggers = triggers

@@ -33,7 +33,7 @@ from harn.workers.job_retention import JobRetention
 if TYPE_CHECKING:
     from harn.runtime import Runtime
 
-logger = logging.getLogger("harn.workers")
+logger: logging.Logger = logging.getLogger("harn.workers")
 
 RETRIES = 4
 """Attempts to renew within one interval, while the store does not answer."""
@@ -58,7 +58,7 @@ class LivingConsumer:
 
     def __init__(self, runtime: Runtime, consumer_id: str) -> None:
         self.consumer_id = consumer_id
-        self.lease = runtime.ids.uuid7()
+        self.lease: str = runtime.ids.uuid7()
         self._runtime = runtime
         self._store = runtime.service(LeaseStore).store
         self._heartbeat = runtime.service(Heartbeat)

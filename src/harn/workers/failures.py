@@ -12,7 +12,7 @@ from harn.telemetry.tracebacks import traceback_text
 if TYPE_CHECKING:
     from harn.workers.records import Job
 
-logger = logging.getLogger("harn.workers")
+logger: logging.Logger = logging.getLogger("harn.workers")
 
 MAX_ERROR = 10_000
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from harn.runtime import Runtime
     from harn.workers.queue import WorkerQueue
 
-logger = logging.getLogger("harn.workers")
+logger: logging.Logger = logging.getLogger("harn.workers")
 
 UNKNOWN_AGAIN = "1m"
 """How long a job waits whose function was known when it was claimed, but no longer is."""

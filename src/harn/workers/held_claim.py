@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from harn.duration import Duration, to_ms
@@ -30,12 +31,12 @@ class Claim:
         self, queue: WorkerQueue, job: Job, claimed: ClaimedJob, consumer_id: str, ttl_ms: int
     ) -> None:
         self.job = job
-        self.attempt = claimed.attempts
-        self.claim_id = claimed.claim_id
+        self.attempt: int = claimed.attempts
+        self.claim_id: str = claimed.claim_id
         self.consumer_id = consumer_id
-        self.ttl_ms = ttl_ms
-        self.expires_at_ms = claimed.expires_at
-        self.claimed_at_ms = claimed.claimed_at
+        self.ttl_ms: int = ttl_ms
+        self.expires_at_ms: int = claimed.expires_at
+        self.claimed_at_ms: int = claimed.claimed_at
         self._queue = queue
         self._began = queue.runtime.clock.monotonic()
 
@@ -145,7 +146,8 @@ class ClaimsByHand:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._claims: weakref.WeakSet[Claim] = weakref.WeakSet()
-        self.add, self.discard = self._claims.add, self._claims.discard
+        self.add: Callable[[Claim], None] = self._claims.add
+        self.discard: Callable[[Claim], None] = self._claims.discard
         runtime.service(UnsettledSources).add("partial_handoffs", self._handoffs)
 
     def _handoffs(self) -> list[PartialHandoff]:

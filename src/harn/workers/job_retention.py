@@ -21,7 +21,7 @@ from harn.topics import queue_topics
 if TYPE_CHECKING:
     from harn.runtime import Runtime
 
-logger = logging.getLogger("harn.workers")
+logger: logging.Logger = logging.getLogger("harn.workers")
 
 EVERY = 60.0
 """Seconds between two looks at a queue."""

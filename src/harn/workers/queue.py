@@ -31,7 +31,7 @@ from harn.storage.queue import (
     queue_names,
     wake_queue,
 )
-from harn.topics import check_queue_name, queue_topics
+from harn.topics import QueueTopics, check_queue_name, queue_topics
 from harn.workers.enqueue_on import enqueue_on
 from harn.workers.fairshare import chooser, first_look
 from harn.workers.functions import JobOptions, call_job
@@ -55,7 +55,7 @@ from harn.workers.scheduler_policy import SchedulerPolicy
 if TYPE_CHECKING:
     from harn.runtime import Runtime
 
-logger = logging.getLogger("harn.workers")
+logger: logging.Logger = logging.getLogger("harn.workers")
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -71,13 +71,13 @@ class WorkerQueue:
     def __init__(self, runtime: Runtime, name: str, policy: SchedulerPolicy | None) -> None:
         if policy is not None and not isinstance(policy, SchedulerPolicy):
             raise InvalidOption("policy", policy, "a SchedulerPolicy, or None")
-        self.name = check_queue_name(name)
-        self.topics = queue_topics(self.name)
-        self.policy = policy or SchedulerPolicy.from_env()
+        self.name: str = check_queue_name(name)
+        self.topics: QueueTopics = queue_topics(self.name)
+        self.policy: SchedulerPolicy = policy or SchedulerPolicy.from_env()
         self.runtime = runtime
-        self.store = runtime.service(Store)
+        self.store: Store = runtime.service(Store)
         self.operations: QueueOperations = runtime.service(OperationsByQueue).of(self.name)
-        self.claims_by_hand = runtime.service(ClaimsByHand)
+        self.claims_by_hand: ClaimsByHand = runtime.service(ClaimsByHand)
         self._choose = chooser(self.policy)
         self._canonical = self.policy.canonical()
 

@@ -32,7 +32,7 @@ class Worker:
         claim_ttl: Duration = "5m",
     ) -> None:
         self.runtime = runtime
-        self.consumer_id = default_consumer_id(runtime)
+        self.consumer_id: str = default_consumer_id(runtime)
         slots = SharedSlots(concurrency)
         self._consumers = [
             Consumer(

@@ -25,12 +25,12 @@ class RunningJob:
     handle: TaskHandle[None]
 
     def __init__(self, consumer: Consumer, claim: Claim) -> None:
-        self.consumer = consumer
-        self.claim = claim
+        self.consumer: Consumer = consumer
+        self.claim: Claim = claim
         self.outcome: Any = None
         self.failure: Failure | None = None
-        self.is_lost = False
-        self.is_released = False
+        self.is_lost: bool = False
+        self.is_released: bool = False
 
     def lose(self, note: str) -> None:
         """Cancel the handler: another consumer holds the claim now."""

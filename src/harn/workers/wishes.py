@@ -21,7 +21,7 @@ class RetryLater(Exception):
     """The failure to record, instead of the cause or this exception."""
 
     def __init__(self, delay: Duration) -> None:
-        self.delay_ms = to_ms(delay, "delay")
+        self.delay_ms: int = to_ms(delay, "delay")
         super().__init__(f"the handler asked for another attempt in {_text(delay)}")
 
 
@@ -38,7 +38,7 @@ class GiveBack(Exception):
     """Why, for the record of the release."""
 
     def __init__(self, delay: Duration | None = None) -> None:
-        self.delay_ms = 0 if delay is None else to_ms(delay, "delay")
+        self.delay_ms: int = 0 if delay is None else to_ms(delay, "delay")
         super().__init__("the handler gave the job back")
 
 

@@ -34,10 +34,10 @@ class Request:
         future: asyncio.Future[Any],
         activity: Activity,
     ) -> None:
-        self.recipe = recipe
+        self.recipe: Recipe[Any] = recipe
         self.durability = durability
-        self.future = future
-        self.activity = activity
+        self.future: asyncio.Future[Any] = future
+        self.activity: Activity = activity
         self.result: Any = None
         self.error: BaseException | None = None
         self.touched: set[str] | None = None

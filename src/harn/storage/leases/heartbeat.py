@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-logger = logging.getLogger("harn.storage")
+logger: logging.Logger = logging.getLogger("harn.storage")
 
 THREAD_NAME = f"{OWN_THREADS}heartbeat"
 AFTER_AN_ERROR = 1.0

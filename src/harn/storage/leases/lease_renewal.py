@@ -14,7 +14,7 @@ from harn.storage.store import Store
 if TYPE_CHECKING:
     from harn.runtime import Runtime
 
-logger = logging.getLogger("harn.storage")
+logger: logging.Logger = logging.getLogger("harn.storage")
 
 MARGIN = 0.1
 """The last part of a lease's life. One that was not renewed before counts as lost."""

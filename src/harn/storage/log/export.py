@@ -101,8 +101,8 @@ class Importer:
     """
 
     def __init__(self, store: Store, *, resume: bool = False) -> None:
-        self.records = 0
-        self.skipped = 0
+        self.records: int = 0
+        self.skipped: int = 0
         self._store = store
         self._resume = resume
         self._heads: dict[str, int] = {}

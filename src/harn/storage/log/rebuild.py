@@ -24,7 +24,7 @@ from harn.storage.log.trim import Trimmed, oldest_kept, trimmed_queues
 from harn.storage.operations import Operation, Row, Rows, ask, ask_many
 from harn.topics import queue_topics
 
-logger = logging.getLogger("harn.storage")
+logger: logging.Logger = logging.getLogger("harn.storage")
 
 Progress = Callable[[int], None]
 MOST_SHOWN = 20

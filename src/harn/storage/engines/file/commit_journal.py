@@ -83,12 +83,15 @@ class _Head(msgspec.Struct):
 class Journal(AppendFile):
     """The journal's file, read and written under the directory's lock; or *read_only*."""
 
+    handle: int
+    end: int
+
     def __init__(self, directory: Path, *, read_only: bool = False) -> None:
         super().__init__(directory / NAME)
         self._read_only = read_only
-        self.seq = 0
-        self.ms = 0
-        self.is_headless = False
+        self.seq: int = 0
+        self.ms: int = 0
+        self.is_headless: bool = False
         """Whether the file has lost its first line, and must be replaced."""
         self._header_end = b""
         self._inode = -1

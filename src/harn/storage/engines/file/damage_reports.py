@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harn.storage.jsonl import Damage, count_aside, set_aside
 
-logger = logging.getLogger("harn.storage")
+logger: logging.Logger = logging.getLogger("harn.storage")
 
 
 class DamageReports:

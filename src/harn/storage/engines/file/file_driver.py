@@ -12,6 +12,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
@@ -28,7 +29,7 @@ from harn.storage.indexes import INDEXES
 from harn.storage.operations import Ask, Operation, Recipe, Rows, ask, drive
 from harn.storage.url import Place
 
-logger = logging.getLogger("harn.storage")
+logger: logging.Logger = logging.getLogger("harn.storage")
 
 T = TypeVar("T")
 
@@ -43,7 +44,7 @@ class FileDriver:
     runs_here = False
 
     def __init__(self, place: Place, clock: Callable[[], Clock], hooks: Hooks) -> None:
-        self.path = place.path
+        self.path: Path = place.path
         self.durability: Durability = (
             "normal" if place.options.get("durability") == "normal" else "full"
         )

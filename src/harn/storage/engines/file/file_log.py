@@ -33,7 +33,7 @@ from harn.storage.engines.file.topic_files import Carry, TopicFiles
 from harn.storage.jsonl import Damage, try_lock, unlock, write_whole
 from harn.storage.operations import Ask, Rows
 
-logger = logging.getLogger("harn.storage")
+logger: logging.Logger = logging.getLogger("harn.storage")
 
 JOURNAL_BYTES = 4 * 1024 * 1024
 """The length at which the journal is emptied."""
@@ -57,7 +57,7 @@ class FileLog:
         self._journal = Journal(directory, read_only=read_only)
         self._reports = DamageReports(read_only=read_only)
         self._files = TopicFiles(directory / "topics", self._reports, read_only=read_only)
-        self.statements = LogStatements(self._files, self.now)
+        self.statements: LogStatements = LogStatements(self._files, self.now)
         self._lock = -1
         self._doubtful = False
         self._is_first = True

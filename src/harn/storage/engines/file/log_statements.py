@@ -40,7 +40,7 @@ class LogStatements:
     """Answers the statements of `sql/log.sql` for one directory."""
 
     def __init__(self, files: TopicFiles, now: Callable[[], int]) -> None:
-        self.staged = Staged()
+        self.staged: Staged = Staged()
         self.cursors: dict[tuple[str, str], int] = {}
         """Where consumers stand, by topic and consumer, as of the last commit."""
         self._files = files

@@ -97,7 +97,7 @@ class TopicFile:
     def __init__(self, path: Path, topic: str, overlay: Sequence[tuple[int, bytes]] = ()) -> None:
         self.path = path
         self.topic = topic
-        self.header_is_damaged = False
+        self.header_is_damaged: bool = False
         self._lost_header = b""
         self._overlay = overlay
         try:
@@ -107,8 +107,10 @@ class TopicFile:
                 raise
             self._fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         seen = os.fstat(self._fd)
-        self.inode = seen.st_ino
-        self.size = max([seen.st_size, *(at + len(data) for at, data in overlay)])
+        self.inode: int = seen.st_ino
+        self.size: int = max([seen.st_size, *(at + len(data) for at, data in overlay)])
+        self.start: int
+        self.base: int
         self.start, self.base = self._read_header()
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ class TopicFiles:
         self.directory = directory
         self.unsynced: set[str] = set()
         """Topics whose files have bytes that only the journal has made durable."""
-        self.is_irregular = False
+        self.is_irregular: bool = False
         """Whether a file was not as the journal expects: then the journal must be replaced."""
         self._read_only = read_only
         self._reports = reports

@@ -24,7 +24,7 @@ class Encoded:
     oid = 0
 
     def __init__(self, data: bytes) -> None:
-        self.data = data
+        self.data: bytes = data
 
 
 class _Bigints(Encoded):

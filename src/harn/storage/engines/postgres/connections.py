@@ -22,7 +22,7 @@ from harn.storage.queries import load_queries, missing_steps
 if TYPE_CHECKING:
     from psycopg import Connection
 
-logger = logging.getLogger("harn.storage")
+logger: logging.Logger = logging.getLogger("harn.storage")
 
 STATEMENT_MS = 30_000
 FIRST_MS = 3000
@@ -70,7 +70,7 @@ class Server:
         self._busy_ms = busy_ms
         self._lock = threading.Lock()
         self._pool: psycopg_pool.ConnectionPool[Any] | None = None
-        self.reached = False
+        self.reached: bool = False
         """Whether it was ever there and its tables are up to date."""
         self.prepares = True
         """Whether a session keeps what we leave there; not behind every pooler."""

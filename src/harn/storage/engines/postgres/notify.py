@@ -25,7 +25,7 @@ from harn.storage.engines.postgres.pipeline import Statement
 from harn.storage.engines.store_thread import Handover
 from harn.storage.queries import load_queries
 
-logger = logging.getLogger("harn.storage")
+logger: logging.Logger = logging.getLogger("harn.storage")
 
 GAP = 0.01
 """Least seconds between two notifications of one process."""

@@ -42,8 +42,8 @@ class PostgresDriver:
     runs_here = False
 
     def __init__(self, place: Place, clock: Callable[[], Clock], hooks: Hooks) -> None:
-        self.where = mask(place.rest)
-        self.schema = place.options.get("schema", "harn")
+        self.where: str = mask(place.rest)
+        self.schema: str = place.options.get("schema", "harn")
         self._busy_ms = BUSY_MS if place.busy_ms is None else place.busy_ms
         self._size = int(place.options.get("pool_size", POOL_SIZE))
         self._clock = clock

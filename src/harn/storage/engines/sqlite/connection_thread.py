@@ -29,7 +29,7 @@ class ConnectionThread(StoreThread):
 
     role = "writer"
     read_only = False
-    look_every = 0.0
+    look_every: float = 0.0
 
     def __init__(
         self, path: Path, clock: Callable[[], Clock], handover: Handover, busy_ms: int

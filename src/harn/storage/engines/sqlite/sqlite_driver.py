@@ -54,7 +54,7 @@ class SqliteDriver:
                 "install apsw 3.51.3 or newer"
             )
         self.durability: Durability = durability
-        self.runs_here = durability == "normal"
+        self.runs_here: bool = durability == "normal"
         self.path = path
         self._handover = Handover(clock, hooks)
         self._writer = Writer(path, clock, self._handover, busy_ms)
