@@ -24,7 +24,17 @@ from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Self,
+    TypedDict,
+    TypeVar,
+    TypeVarTuple,
+    Unpack,
+    cast,
+    overload,
+)
 
 from harn.clock import Clock, SystemClock
 from harn.context import Ambient, Frame, Task, current_frame_var, restore_frame
@@ -43,6 +53,7 @@ if TYPE_CHECKING:
     from harn.storage import Store
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 logger: logging.Logger = logging.getLogger("harn.runtime")
 
@@ -373,20 +384,53 @@ def _storage_url(storage: str | None, state_dir: str | Path | None) -> str:
     return storage
 
 
+class RuntimeOptions(TypedDict, total=False):
+    """The options of a `Runtime`, for functions that pass them on."""
+
+    state_dir: str | Path | None
+    storage: str | None
+    clock: Clock | None
+    seed: int | str | None
+    pipeline_id: str | None
+    workflow_id: str | None
+    run_id: str | None
+    agent_session_id: str | None
+    worker_id: str | None
+    tenant_id: str | None
+    pool_host: Any
+
+
+@overload
 def run(
-    main: Callable[..., Any],
+    main: Callable[[*Ts], Awaitable[T]],
     /,
-    *args: Any,
+    *args: *Ts,
+    shutdown_timeout: Duration = "30s",
+    **runtime_options: Unpack[RuntimeOptions],
+) -> T: ...
+@overload
+def run(
+    main: Callable[[*Ts], T],
+    /,
+    *args: *Ts,
+    shutdown_timeout: Duration = "30s",
+    **runtime_options: Unpack[RuntimeOptions],
+) -> T: ...
+def run(
+    main: Callable[[*Ts], Any],
+    /,
+    *args: *Ts,
     shutdown_timeout: Duration = "30s",
     **runtime_options: Any,
 ) -> Any:
     """Run *main* with *args* inside a new `Runtime` and event loop; return its result.
 
-    A plain function runs on a worker thread. Ctrl-C and SIGTERM cancel *main* and end all that the
-    runtime owns. Then Ctrl-C raises `KeyboardInterrupt`, and SIGTERM `SystemExit` with 143. What
-    has not ended within *shutdown_timeout*, such as a function on a thread, is not waited for: its
-    claims are released and the process exits. A second signal does not wait. On another thread
-    than the main one, no signal is handled.
+    A plain function runs on a worker thread; if it returns an awaitable, that is awaited. Ctrl-C
+    and SIGTERM cancel *main* and end all that the runtime owns. Then Ctrl-C raises
+    `KeyboardInterrupt`, and SIGTERM `SystemExit` with 143. What has not ended within
+    *shutdown_timeout*, such as a function on a thread, is not waited for: its claims are released
+    and the process exits. A second signal does not wait. On another thread than the main one, no
+    signal is handled.
 
     >>> async def main(name: str) -> str:
     ...     return f"hello, {name}"
@@ -402,7 +446,8 @@ def run(
                 return await main(*args)
             context = contextvars.copy_context()
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(None, functools.partial(context.run, main, *args))
+            result = await loop.run_in_executor(None, functools.partial(context.run, main, *args))
+            return await result if inspect.isawaitable(result) else result
 
     def ask() -> None:
         if stopping.signal == signal.SIGTERM:

@@ -125,7 +125,9 @@ async def submitted() -> None:
 
 async def pool_task_awaited() -> None:
     pool = await pool_create(name="quick")
-    assert await (await pool.submit(lambda: later(lambda: None))) is None
+    task = await pool.submit(lambda: later(lambda: None))
+    await task
+    assert task.result is None
 
 
 async def pool_closed() -> None:

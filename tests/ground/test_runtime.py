@@ -41,9 +41,17 @@ def test_run_puts_a_plain_function_on_a_thread_with_the_runtime() -> None:
     assert harn.run(main) == (False, "task_root")
 
 
+def test_run_awaits_what_a_plain_function_returns() -> None:
+    async def main(a: int) -> int:
+        await harn.sleep(0)
+        return 2 * a
+
+    assert harn.run(lambda: main(21)) == 42
+
+
 def test_run_wants_a_function_not_its_result() -> None:
     with pytest.raises(InvalidOption, match="not its result"):
-        harn.run(None)  # type: ignore[arg-type]
+        harn.run(None)  # type: ignore[call-overload]
 
 
 async def test_leaving_cancels_and_awaits_everything_it_owns() -> None:

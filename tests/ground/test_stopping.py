@@ -367,7 +367,7 @@ def test_a_shutdown_timeout_that_makes_no_sense_is_refused(wrong: object) -> Non
     async def main() -> None: ...
 
     with pytest.raises(InvalidOption, match="shutdown_timeout"):
-        harn.run(main, shutdown_timeout=wrong)  # type: ignore[arg-type]
+        harn.run(main, shutdown_timeout=wrong)  # type: ignore[call-overload,call-arg]
 
 
 @pytest.mark.parametrize("timeout", [0.0, 0.1, 1.0, 5.0, 30.0, 3600.0])

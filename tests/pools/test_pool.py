@@ -168,7 +168,7 @@ async def test_a_coroutine_instead_of_its_function_is_refused_without_a_warning(
     pool = await pool_create()
 
     with pytest.raises(InvalidOption):
-        await pool.submit(nothing())  # type: ignore[arg-type]
+        await pool.submit(nothing())  # type: ignore[call-overload]
 
 
 class Bad(Exception):
@@ -739,7 +739,7 @@ async def test_I5_keys_are_exact_strings_and_each_tenant_has_its_own(runtime: Ru
 
     assert len({task.id for task in tasks}) == len(keys)
     with pytest.raises(InvalidOption, match="idempotency_key"):
-        await pool.submit(nothing, idempotency_key=1)  # type: ignore[arg-type]
+        await pool.submit(nothing, idempotency_key=1)  # type: ignore[call-overload,call-arg]
     with pytest.raises(InvalidOption, match="surrogates"):
         await pool.submit(nothing, idempotency_key="\ud800")
 
@@ -910,7 +910,7 @@ async def test_a_fair_pool_falls_back_to_key_and_wants_strings() -> None:
         last = await pool.submit(functools.partial(note, order, number), **options)
 
     with pytest.raises(InvalidOption, match="tenant_id"):
-        await pool.submit(nothing, tenant_id=5)  # type: ignore[arg-type]
+        await pool.submit(nothing, tenant_id=5)  # type: ignore[call-overload,call-arg]
     gate.let_go.set()
     await pool.close()
 

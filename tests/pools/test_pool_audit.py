@@ -164,4 +164,4 @@ async def test_without_a_tracer_no_span_is_made(
     monkeypatch.setattr(room, "instant_span", None)
     pool = await pool_create()
 
-    assert await (await pool.submit(functools.partial(asyncio.sleep, 0, "fine"))) == "fine"
+    assert await (await pool.submit(lambda: asyncio.sleep(0, "fine"))) == "fine"

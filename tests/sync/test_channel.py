@@ -271,7 +271,7 @@ async def test_select_ends_when_the_last_open_channel_closes(runtime: Runtime) -
 @pytest.mark.parametrize("bad", [[], [1], None, ["a"], 5])
 async def test_select_refuses_what_is_not_a_list_of_channels(runtime: Runtime, bad: object) -> None:
     with pytest.raises(InvalidOption, match="channels"):
-        await channel_select(bad)  # type: ignore[arg-type]
+        await channel_select(bad)  # type: ignore[call-overload]
 
 
 async def test_select_on_one_channel_twice_takes_once(runtime: Runtime) -> None:

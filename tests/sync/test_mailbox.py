@@ -109,5 +109,5 @@ async def test_bad_names_capacities_and_targets_are_refused(runtime: Runtime) ->
     with pytest.raises(InvalidOption, match="name"):
         mailbox_open("")
     with pytest.raises(InvalidOption, match="target"):
-        await mailbox_send(5, 1)  # type: ignore[arg-type]
+        await mailbox_send(5, 1)  # type: ignore[call-overload]
     assert mailbox_lookup("box") is None

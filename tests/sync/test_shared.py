@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -186,7 +186,7 @@ async def test_unhashable_keys_and_bad_initials_are_refused(runtime: Runtime) ->
     with pytest.raises(InvalidOption, match="hashable"):
         shared_map("m").set([], 1)  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match="initial"):
-        shared_map("m2", initial=[1])  # type: ignore[arg-type]
+        shared_map("m2", initial=[1])  # type: ignore[call-overload]
     with pytest.raises(InvalidOption, match="key"):
         shared_cell("")
 
@@ -197,7 +197,7 @@ async def test_scopes_resolve_as_the_table_says() -> None:
             scope: shared_cell("c", scope=scope).scope
             for scope in ("task", "task_group", "workflow_run", "agent_session", "tenant")
         }
-        process = [shared_cell("c", scope=each) for each in ("process", "global")]
+        process = [shared_cell("c", scope=cast(Any, each)) for each in ("process", "global")]
 
     assert found == {
         "task": "task:task_root",
@@ -211,7 +211,7 @@ async def test_scopes_resolve_as_the_table_says() -> None:
 
 async def test_without_a_run_or_session_the_root_task_stands_in(runtime: Runtime) -> None:
     for scope in ("task_group", "workflow-run", "agent_session"):
-        assert shared_cell("c", scope=scope).scope.endswith(":task_root")
+        assert shared_cell("c", scope=cast(Any, scope)).scope.endswith(":task_root")
 
 
 async def test_inside_a_group_a_name_belongs_to_the_group(runtime: Runtime) -> None:
@@ -244,7 +244,7 @@ async def test_state_that_outlives_the_process_is_pointed_to_the_event_log(
     runtime: Runtime, scope: str
 ) -> None:
     with pytest.raises(InvalidOption, match="event log"):
-        shared_cell("c", scope=scope)
+        shared_cell("c", scope=cast(Any, scope))
 
 
 @pytest.mark.parametrize("scope", ["tenants", "", None, 1, "galaxy"])
@@ -255,7 +255,7 @@ async def test_unknown_scopes_are_refused(runtime: Runtime, scope: Any) -> None:
 
 async def test_a_misspelt_scope_gets_a_suggestion(runtime: Runtime) -> None:
     with pytest.raises(InvalidOption, match="did you mean 'workflow_run'"):
-        shared_map("m", scope="workflow_runs")
+        shared_map("m", scope="workflow_runs")  # type: ignore[call-overload]
 
 
 async def test_S12_a_tenant_cannot_name_another() -> None:

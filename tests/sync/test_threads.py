@@ -218,7 +218,7 @@ async def test_Y1_semaphores_and_rwlocks_released_by_threads() -> None:
 
         def work(n: int) -> None:
             for i in range(40):
-                permit = from_thread(sync_semaphore_acquire, "s", 3, 1 + i % 3)
+                permit: Any = from_thread(sync_semaphore_acquire, "s", 3, 1 + i % 3)
                 assert held.add(permit.permits) + permit.permits <= 3
                 held.add(-permit.permits)
                 permit.release()
@@ -433,7 +433,7 @@ async def test_Y7_a_thread_that_asks_again_for_what_it_holds_is_told_at_once(
 
 async def test_Y7_a_task_that_a_thread_starts_is_another_one() -> None:
     def work() -> None:
-        held = from_thread(sync_mutex_acquire, "k")
+        held: Any = from_thread(sync_mutex_acquire, "k")
         child = from_thread(spawn, sync_mutex_acquire, "k")
         assert not child.done()
         held.release()

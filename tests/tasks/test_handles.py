@@ -385,7 +385,7 @@ async def test_wait_agent_takes_one_or_many_of_anything_with_wait(runtime: Runti
     assert await wait_agent([]) == []
     for wrong in (3, "text", [spawn(give, 1), 3]):
         with pytest.raises(InvalidOption, match="a task handle"):
-            await wait_agent(wrong)
+            await wait_agent(wrong)  # type: ignore[arg-type]
 
 
 async def test_a_task_that_waits_for_others_says_so(runtime: Runtime) -> None:

@@ -6,9 +6,9 @@ A submit goes through `admission.py`, which makes a task of it, to `slots.py`, w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar, TypeVarTuple, overload
 
 from harn.errors import DeadlockError, HarnError, PoolFull
 from harn.pools.admission import Admission
@@ -22,6 +22,9 @@ from harn.pools.task_ids import iso_text
 from harn.runtime import Runtime
 from harn.tasks import closure_of
 from harn.telemetry.html import html_fields
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class Pool:
@@ -70,16 +73,38 @@ class Pool:
         """When the pool was created."""
         return iso_text(self._created_ms)
 
+    @overload
     async def submit(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[[*Ts], Awaitable[T]],
         /,
-        *args: Any,
+        *args: *Ts,
         priority: int = 0,
         key: str | None = None,
         idempotency_key: str | None = None,
         **labels: str | None,
-    ) -> PoolTask:
+    ) -> PoolTask[T]: ...
+    @overload
+    async def submit(
+        self,
+        fn: Callable[[*Ts], T],
+        /,
+        *args: *Ts,
+        priority: int = 0,
+        key: str | None = None,
+        idempotency_key: str | None = None,
+        **labels: str | None,
+    ) -> PoolTask[T]: ...
+    async def submit(
+        self,
+        fn: Callable[[*Ts], Any],
+        /,
+        *args: *Ts,
+        priority: int = 0,
+        key: str | None = None,
+        idempotency_key: str | None = None,
+        **labels: str | None,
+    ) -> PoolTask[Any]:
         """Submit a call of *fn* with *args*; return its task, running if a slot was free.
 
         Arguments that do not fit *fn* are a `TypeError` here. With `block_submitter` this waits
@@ -97,16 +122,38 @@ class Pool:
             caused.note(task)
         return task
 
+    @overload
     def submit_nowait(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[[*Ts], Awaitable[T]],
         /,
-        *args: Any,
+        *args: *Ts,
         priority: int = 0,
         key: str | None = None,
         idempotency_key: str | None = None,
         **labels: str | None,
-    ) -> PoolTask:
+    ) -> PoolTask[T]: ...
+    @overload
+    def submit_nowait(
+        self,
+        fn: Callable[[*Ts], T],
+        /,
+        *args: *Ts,
+        priority: int = 0,
+        key: str | None = None,
+        idempotency_key: str | None = None,
+        **labels: str | None,
+    ) -> PoolTask[T]: ...
+    def submit_nowait(
+        self,
+        fn: Callable[[*Ts], Any],
+        /,
+        *args: *Ts,
+        priority: int = 0,
+        key: str | None = None,
+        idempotency_key: str | None = None,
+        **labels: str | None,
+    ) -> PoolTask[Any]:
         """Submit a call without waiting: `PoolFull` where `submit` would wait for a place.
 
         In a pipeline pool the task is on its way to the disk when this returns; its `wait()`

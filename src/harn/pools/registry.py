@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ParamSpec, overload
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from typing import Any, ParamSpec, TypeVar, overload
 
 from harn.current import current_runtime
 from harn.duration import Duration
@@ -20,6 +20,7 @@ from harn.telemetry.metrics import Metrics, Sample
 from harn.unsettled import PendingPoolTask, UnsettledSources
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 MOST_LABELS = 200
 """Pools whose metrics have their own label; all others are summed up as `other`."""
@@ -233,13 +234,13 @@ def pool_list() -> list[Pool]:
     return list(current_runtime().service(PoolRegistry))
 
 
-Waitable = PoolTask | TaskSnapshot | Mapping[str, Any]
+Waitable = PoolTask[T] | TaskSnapshot[T] | Mapping[str, Any]
 
 
 @overload
-async def pool_wait(tasks: Waitable) -> TaskSnapshot: ...
+async def pool_wait(tasks: Waitable[T]) -> TaskSnapshot[T]: ...
 @overload
-async def pool_wait(tasks: Sequence[Waitable]) -> list[TaskSnapshot]: ...
+async def pool_wait(tasks: Iterable[Waitable[T]]) -> list[TaskSnapshot[T]]: ...
 async def pool_wait(tasks: Any) -> Any:
     """Wait for a task, or for every task of a list, and return the final snapshot of each.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import msgspec
 
@@ -16,13 +16,23 @@ from harn.pools.task_ids import iso_text
 from harn.records import fields_of
 from harn.telemetry.html import html_fields, html_table
 
+if TYPE_CHECKING:
+    # Only type checkers need the default, which Python itself has from 3.13 on.
+    from typing_extensions import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True)
+
 TaskStatus = Literal["queued", "running", "completed", "failed", "rejected", "cancelled"]
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
 """The labels of the many tasks that have none."""
 TERMINAL: tuple[TaskStatus, ...] = ("completed", "failed", "rejected", "cancelled")
 
 
-class TaskSnapshot(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+class TaskSnapshot(msgspec.Struct, Generic[T_co], frozen=True, repr_omit_defaults=True):
     """A pool task as it stood at one moment. What does not apply is None.
 
     Its id and its times are made from their numbers when they are read. *result_omitted*
@@ -34,7 +44,7 @@ class TaskSnapshot(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     _finished_ms: int | None
     status: TaskStatus
     _labels: Mapping[str, str] | None = None
-    result: Any = None
+    result: T_co | None = None
     error: str | None = None
     rejection_reason: str | None = None
     rejection_policy: str | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
 
@@ -20,6 +20,16 @@ from harn.pools.closure_frame import is_inside
 from harn.pools.self_deadlock import began_waiting, ended_waiting
 from harn.pools.snapshots import TaskSnapshot, TaskStatus
 from harn.pools.task_ids import iso_text
+
+if TYPE_CHECKING:
+    # Only type checkers need the default, which Python itself has from 3.13 on.
+    from typing_extensions import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(slots=True, eq=False)
@@ -44,8 +54,8 @@ NO_EXTRAS = Extras()
 """Shared by all tasks that have no extras; never changed."""
 
 
-class PoolTask(msgspec.Struct, eq=False, weakref=True):
-    """A task in a pool. `await task` returns its result.
+class PoolTask(msgspec.Struct, Generic[T_co], eq=False, weakref=True):
+    """A task in a pool. `await task` returns its result, of the type that the function returns.
 
     Awaiting raises `PoolTaskFailed` (its cause is the original exception), `PoolTaskRejected` or
     `PoolTaskCancelled` otherwise; `wait()` returns the final snapshot, whatever its status.
@@ -141,12 +151,12 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
         return self._submitted.by
 
     @property
-    def result(self) -> Any:
+    def result(self) -> T_co | None:
         """What the closure returned; None unless it has completed."""
         if self.status != "completed":
             return None
-        value = self._body
-        return value.value() if type(value) is Reloaded else value
+        value: Any = self._body
+        return value.value() if type(value) is Reloaded else value  # type: ignore[no-any-return]
 
     @property
     def error(self) -> str | None:
@@ -172,7 +182,7 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
         """Tell whether the task has reached its final status."""
         return self._finished_ms is not None
 
-    def snapshot(self) -> TaskSnapshot:
+    def snapshot(self) -> TaskSnapshot[T_co]:
         """Return the present state of the task."""
         extras, outcome, status = self._extras, self._body, self._end or self.status
         seen = TaskSnapshot(
@@ -197,7 +207,7 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
             result_omitted=reloaded and outcome.omitted,
         )
 
-    async def wait(self) -> TaskSnapshot:
+    async def wait(self) -> TaskSnapshot[T_co]:
         """Wait until the task has reached its final status and return that snapshot.
 
         In a pipeline pool this also waits until the outcome is on the disk. If all slots of the
@@ -252,16 +262,16 @@ class PoolTask(msgspec.Struct, eq=False, weakref=True):
         if self._finished_ms is None:
             self._slots.cancel(self)
 
-    def __await__(self) -> Generator[Any, None, Any]:
+    def __await__(self) -> Generator[Any, None, T_co]:
         return self._value().__await__()
 
-    async def _value(self) -> Any:
+    async def _value(self) -> T_co:
         if self._finished_ms is None:
             await self._until_finished()
         if (journal := self._slots.journal) is not None:
             await journal.synced(self._extras.ticket)
         if self.status == "completed":
-            return self.result
+            return self.result  # type: ignore[return-value] # a completed task has one
         if self.status == "rejected":
             reason, policy, _ = self._extras.reason or (None, None, None)
             raise PoolTaskRejected(f"pool task {self.id} was rejected: {reason} ({policy})")

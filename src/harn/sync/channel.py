@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from asyncio import get_running_loop
 from collections import deque
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from harn.checks import whole_number
 from harn.errors import ChannelClosed, InvalidOption
@@ -154,7 +154,11 @@ class Channel(Generic[T]):
                 self._promise_values()
             return True
 
-    def try_receive(self, default: D | None = None) -> T | D | None:
+    @overload
+    def try_receive(self) -> T | None: ...
+    @overload
+    def try_receive(self, default: D) -> T | D: ...
+    def try_receive(self, default: Any = None) -> Any:
         """Take the oldest value if there is one now, else return *default*.
 
         None may be a value that was sent: pass another *default* to tell them apart.

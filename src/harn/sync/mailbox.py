@@ -7,13 +7,13 @@ error, when it is closed. A task may wait for mail forever: the deadlock detecto
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from harn.current import current_frame
 from harn.errors import ChannelClosed, InvalidOption, MailboxClosed
 from harn.records import Record
 from harn.sync.channel import DEFAULT_CAPACITY, Channel
-from harn.sync.scopes import Namespaces, resolve_scope
+from harn.sync.scopes import Namespaces, Scope, resolve_scope
 from harn.sync.wait_queue import guard
 
 T = TypeVar("T")
@@ -73,7 +73,11 @@ class Mailbox(Generic[T]):
         except ChannelClosed:
             raise MailboxClosed(f"mailbox {self.name!r} is closed") from None
 
-    def try_receive(self, default: D | None = None) -> T | D | None:
+    @overload
+    def try_receive(self) -> T | None: ...
+    @overload
+    def try_receive(self, default: D) -> T | D: ...
+    def try_receive(self, default: Any = None) -> Any:
         """Take the oldest message if there is one now, else return *default*."""
         return self._inbox.try_receive(default)
 
@@ -121,7 +125,7 @@ class Mailbox(Generic[T]):
 
 def mailbox_open(
     name: str,
-    scope: str = "task_group",
+    scope: Scope = "task_group",
     capacity: int = DEFAULT_CAPACITY,
     tenant_id: str | None = None,
 ) -> Mailbox[Any]:
@@ -142,7 +146,7 @@ def mailbox_open(
 
 
 def mailbox_lookup(
-    name: str, scope: str = "task_group", tenant_id: str | None = None
+    name: str, scope: Scope = "task_group", tenant_id: str | None = None
 ) -> Mailbox[Any] | None:
     """Return the mailbox *name* of *scope* if it is open."""
     task = current_frame().task
@@ -151,7 +155,11 @@ def mailbox_lookup(
     return found
 
 
-async def mailbox_send(target: str | Mailbox[Any], value: Any, scope: str = "task_group") -> bool:
+@overload
+async def mailbox_send(target: Mailbox[T], value: T) -> bool: ...
+@overload
+async def mailbox_send(target: str, value: Any, scope: Scope = "task_group") -> bool: ...
+async def mailbox_send(target: str | Mailbox[Any], value: Any, scope: Scope = "task_group") -> bool:
     """Deliver *value* to a mailbox, given itself or by name, waiting for room.
 
     False if there is none of that name, or if it is closed before there is room. Cancelling means

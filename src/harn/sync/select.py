@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncio import get_running_loop
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from harn.current import current_runtime
 from harn.duration import Duration, to_seconds
@@ -31,9 +31,17 @@ class Selected(Generic[T]):
         return {"index": self.index, "value": self.value, "channel": self.channel.name}
 
 
+@overload
 async def channel_select(
     channels: Iterable[Channel[T]], timeout: Duration | None = None
-) -> Selected[T] | None:
+) -> Selected[T] | None: ...
+@overload
+async def channel_select(
+    channels: Iterable[Channel[Any]], timeout: Duration | None = None
+) -> Selected[Any] | None: ...
+async def channel_select(
+    channels: Iterable[Channel[Any]], timeout: Duration | None = None
+) -> Selected[Any] | None:
     """Take one value from the first of *channels* that has one; the others keep theirs.
 
     If several have one, the channel that a select took from longest ago is chosen, then the first

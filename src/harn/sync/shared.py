@@ -10,12 +10,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast, overload
 
 from harn.current import current_frame
 from harn.errors import InvalidOption
 from harn.records import Record
-from harn.sync.scopes import Namespaces, resolve_scope
+from harn.sync.scopes import Namespaces, Scope, resolve_scope
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -146,7 +146,11 @@ class SharedMap(_Counted, Generic[T]):
         self._deleted: dict[Hashable, int] = {}
         self._floor = 0  # the version of an absent key that is not in `_deleted`
 
-    def get(self, key: Hashable, default: D | None = None) -> T | D | None:
+    @overload
+    def get(self, key: Hashable) -> T | None: ...
+    @overload
+    def get(self, key: Hashable, default: D) -> T | D: ...
+    def get(self, key: Hashable, default: Any = None) -> Any:
         """Return the value under *key*, or *default*."""
         with self._lock:
             self._reads += 1
@@ -229,8 +233,20 @@ def _hashable(key: Hashable) -> Hashable:
     return key
 
 
+@overload
 def shared_cell(
-    key: str, scope: str = "task_group", initial: Any = None, tenant_id: str | None = None
+    key: str, scope: Scope = "task_group", initial: None = None, tenant_id: str | None = None
+) -> SharedCell[Any]: ...
+@overload
+def shared_cell(
+    key: str, scope: Scope = "task_group", *, initial: T, tenant_id: str | None = None
+) -> SharedCell[T]: ...
+@overload
+def shared_cell(
+    key: str, scope: Scope, initial: T, tenant_id: str | None = None
+) -> SharedCell[T]: ...
+def shared_cell(
+    key: str, scope: Scope = "task_group", initial: Any = None, tenant_id: str | None = None
 ) -> SharedCell[Any]:
     """Open the cell *key* of *scope*; *initial* applies only if it is new.
 
@@ -249,9 +265,25 @@ def shared_cell(
     return spaces.open("cell", where, key, lambda: SharedCell(where, key, initial))
 
 
+@overload
+def shared_map(
+    key: str, scope: Scope = "task_group", initial: None = None, tenant_id: str | None = None
+) -> SharedMap[Any]: ...
+@overload
 def shared_map(
     key: str,
-    scope: str = "task_group",
+    scope: Scope = "task_group",
+    *,
+    initial: Mapping[Any, T],
+    tenant_id: str | None = None,
+) -> SharedMap[T]: ...
+@overload
+def shared_map(
+    key: str, scope: Scope, initial: Mapping[Any, T], tenant_id: str | None = None
+) -> SharedMap[T]: ...
+def shared_map(
+    key: str,
+    scope: Scope = "task_group",
     initial: Mapping[Any, Any] | None = None,
     tenant_id: str | None = None,
 ) -> SharedMap[Any]:

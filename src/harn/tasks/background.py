@@ -7,16 +7,16 @@ import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Unpack
 
 from harn.context import current_frame_var, restore_frame
 from harn.quiescence import OWN_THREADS
-from harn.runtime import Runtime
+from harn.runtime import Runtime, RuntimeOptions
 from harn.teardown import note
 
 
 @contextlib.contextmanager
-def run_in_thread(**runtime_options: Any) -> Iterator[Runtime]:
+def run_in_thread(**runtime_options: Unpack[RuntimeOptions]) -> Iterator[Runtime]:
     """Open a `Runtime` on a background thread, for a synchronous program; yield it.
 
     Inside the block `from_thread(fn, *args)` works from every thread of the process.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from harn.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs  # in `typing` from 3.13 on
 
 T = TypeVar("T")
 E = TypeVar("E")
@@ -35,7 +38,7 @@ class Err(Generic[E_co]):
     error: E_co
 
 
-def is_ok(result: Ok[T] | Err[Any]) -> TypeGuard[Ok[T]]:
+def is_ok(result: Ok[T] | Err[Any]) -> TypeIs[Ok[T]]:
     """Tell whether *result* is an `Ok`.
 
     >>> is_ok(Ok(1)), is_ok(Err("no"))
@@ -44,7 +47,7 @@ def is_ok(result: Ok[T] | Err[Any]) -> TypeGuard[Ok[T]]:
     return isinstance(result, Ok)
 
 
-def is_err(result: Ok[Any] | Err[E]) -> TypeGuard[Err[E]]:
+def is_err(result: Ok[Any] | Err[E]) -> TypeIs[Err[E]]:
     """Tell whether *result* is an `Err`.
 
     >>> is_err(Ok(1)), is_err(Err("no"))

@@ -19,9 +19,9 @@ import inspect
 import itertools
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple, overload
 
 from harn.clock import SystemClock, Timer
 from harn.context import Task, current_frame_var
@@ -35,6 +35,7 @@ from harn.tasks.foreign_runtime import run_on_own_loop
 from harn.teardown import REPORT_AFTER
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 logger: logging.Logger = logging.getLogger("harn.tasks")
 
@@ -270,7 +271,13 @@ def _as_exception(error: BaseException) -> BaseException:
     return wrapped
 
 
-def from_thread(fn: Callable[..., Any], *args: Any) -> Any:
+@overload
+def from_thread(fn: Callable[[*Ts], Coroutine[Any, Any, T]], *args: *Ts) -> T: ...
+@overload
+def from_thread(fn: Callable[[*Ts], T], *args: *Ts) -> T: ...
+@overload
+def from_thread(fn: Callable[..., Any], *args: Any) -> Any: ...  # mypy: an overloaded function
+def from_thread(fn: Callable[..., Any], *args: *Ts) -> Any:
     """From another thread: run *fn* with *args* on the runtime's loop, wait, return its value.
 
     On a worker thread, that is the runtime of its task. On any other thread it is the only open

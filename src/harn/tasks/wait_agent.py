@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Awaitable, Iterable
+from typing import Any, Protocol, TypeVar, overload
 
 from harn.errors import InvalidOption
 
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
+
+class Waits(Protocol[T_co]):
+    """A handle whose `wait()` returns how it ended: of a task, a pool task, a supervisor."""
+
+    def wait(self) -> Awaitable[T_co]:
+        """Wait for its end."""
+
+
+@overload
+async def wait_agent(handle_or_handles: Waits[T]) -> T: ...
+@overload
+async def wait_agent(handle_or_handles: Awaitable[T]) -> T: ...
+@overload
+async def wait_agent(handle_or_handles: Iterable[Waits[T]]) -> list[T]: ...
+@overload
+async def wait_agent(handle_or_handles: Iterable[Awaitable[T]]) -> list[T]: ...
+@overload
+async def wait_agent(handle_or_handles: Iterable[Waits[Any] | Awaitable[Any]]) -> list[Any]: ...
 async def wait_agent(handle_or_handles: Any) -> Any:
     """Wait for a task handle, a pool task, a supervisor, or a list of them; return how it ended.
 
