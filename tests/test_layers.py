@@ -18,7 +18,7 @@ LINES = [
     {"portal"},
     {"orchestrator"},
     {"triggers", "llm"},
-    {"pools", "supervisors", "workers", "ratelimit"},
+    {"pools", "supervisors", "workers", "ratelimit", "state"},
     {"sync", "eventlog"},
     {"tasks", "storage"},
     {
@@ -28,6 +28,7 @@ LINES = [
         "context",
         "current",
         "durable_calls",
+        "durable_work",
         "duration",
         "errors",
         "escaping",

@@ -28,6 +28,7 @@ ROOMS = {
     "harn.eventlog": "The event log",
     "harn.storage": "Records of the event log",
     "harn.workers": "Worker queues",
+    "harn.state": "Durable state and steps",
     "harn.triggers": "Triggers",
     "harn.supervisors": "Supervisors",
     "harn.ratelimit": "Rate limits",

@@ -3,13 +3,13 @@
     edges        cli ──▶ portal
     service      orchestrator
     routing      triggers   llm
-    features     pools  supervisors  workers  ratelimit
+    features     pools  supervisors  workers  ratelimit  state
     primitives   sync ──▶ tasks    │   eventlog ──▶ storage
                  in this process   │   survives this process
     ground       clock runtime current context errors settings topics duration ids telemetry
-                 batcher checks durable_calls escaping exact_json graceful masking naming
-                 open_runtimes private_files quiescence records retry_policy stopping teardown
-                 unsettled
+                 batcher checks durable_calls durable_work escaping exact_json graceful masking
+                 naming open_runtimes private_files quiescence records retry_policy stopping
+                 teardown unsettled
 
 Everything public is importable from here and loaded when it is first used, so that `import harn`
 costs nothing and the command line starts at once. `__init__.pyi` tells type checkers the same.
@@ -30,8 +30,8 @@ _ROOMS = {
         InvalidOption JobCancelled JobError JobFailed MailboxClosed ManifestError ModelError
         MutexReentered PoolBusy PoolClosed
         PoolError PoolExists PoolFull PoolLocked PoolNotFound PoolScopeUnavailable PoolTaskCancelled
-        PoolTaskFailed PoolTaskRejected RaceFailed RateLimitError StorageBusy StorageCorrupt
-        StorageError StorageVersion TaskCancelled TriggerError WorkerDied
+        PoolTaskFailed PoolTaskRejected RaceFailed RateLimitError StepChanged StorageBusy
+        StorageCorrupt StorageError StorageVersion TaskCancelled TriggerError WorkerDied
     """,
     "harn.eventlog": "event_log_emit event_log_read event_log_subscribe",
     "harn.ratelimit": """
@@ -49,6 +49,7 @@ _ROOMS = {
         Usage agent_loop llm_call llm_provider llm_stream
     """,
     "harn.retry_policy": "RetryPolicy",
+    "harn.state": "step",
     "harn.runtime": "Runtime run",
     "harn.current": """
         current_runtime runtime_context runtime_context_clear runtime_context_get
@@ -79,7 +80,7 @@ _ROOMS = {
     """,
     "harn.unsettled": "UnsettledState unsettled_state",
     "harn.workers": """
-        Bury Claim ConsumerState DrainReport EnqueueReceipt GiveBack Job JobState NewJob
+        Bury Claim ConsumerState DrainReport EnqueueReceipt GiveBack Job JobState JobStep NewJob
         QueueSummary RetryLater SchedulerPolicy WorkerQueue consumers drain worker_queue
         worker_queues
     """,

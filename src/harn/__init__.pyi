@@ -37,6 +37,7 @@ from harn.errors import (
     PoolTaskRejected as PoolTaskRejected,
     RaceFailed as RaceFailed,
     RateLimitError as RateLimitError,
+    StepChanged as StepChanged,
     StorageBusy as StorageBusy,
     StorageCorrupt as StorageCorrupt,
     StorageError as StorageError,
@@ -104,6 +105,7 @@ from harn.ratelimit import (
 )
 from harn.retry_policy import RetryPolicy as RetryPolicy
 from harn.runtime import Runtime as Runtime, run as run
+from harn.state import step as step
 from harn.storage import Event as Event
 from harn.supervisors import (
     Child as Child,
@@ -203,6 +205,7 @@ from harn.workers import (
     GiveBack as GiveBack,
     Job as Job,
     JobState as JobState,
+    JobStep as JobStep,
     NewJob as NewJob,
     QueueSummary as QueueSummary,
     RetryLater as RetryLater,

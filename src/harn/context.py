@@ -17,6 +17,7 @@ from harn.records import fields_of
 from harn.telemetry.spans import current_ids
 
 if TYPE_CHECKING:
+    from harn.durable_work import DurableWork
     from harn.runtime import Runtime
 
 
@@ -58,6 +59,7 @@ class Task:
         "cancel_from",
         "cancel_requested",
         "counters",
+        "durable",
         "group_id",
         "id",
         "name",
@@ -91,6 +93,8 @@ class Task:
         self.cancel_from: Task | None = cancel_from
         """The task whose cancel is also this one's: its parent, except in pools and supervisors."""
         self.counters: dict[str, int] | None = None
+        self.durable: DurableWork | None = None
+        """The job or durable pool task that this task carries out; see `durable_work.py`."""
         self.aio: asyncio.Task[Any] | None = None
         """The asyncio task that runs this one, while one does."""
         self.thread: str | None = None

@@ -23,6 +23,7 @@
     ├─ WorkerDied                a worker process ended under its task
     ├─ DeadlineExceeded          a deadline passed; also a TimeoutError
     ├─ ClaimLost                 another consumer holds the job now
+    ├─ StepChanged               a step was recorded with another call than it has now
     ├─ JobError                  a job has no result to return
     │  ├─ JobFailed              the job is dead; `.error`, `.traceback`
     │  └─ JobCancelled           the job was cancelled or purged
@@ -186,6 +187,10 @@ class DeadlineExceeded(HarnError, TimeoutError):
 
 class ClaimLost(HarnError):
     """The claim was superseded: another consumer may be working on this job now."""
+
+
+class StepChanged(HarnError):
+    """A step has another function or other arguments than when it was recorded."""
 
 
 class JobError(HarnError):

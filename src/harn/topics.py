@@ -62,6 +62,7 @@ TOPICS: tuple[Topic, ...] = (
             "jobs_unparked",
             "jobs_trimmed",
             "tickets_bound",
+            "step_recorded",
         ),
         "What happened to a queue's jobs, what its fairness keys are made of, and its pauses.",
     ),

@@ -23,7 +23,7 @@ from harn.storage.engines import migrate
 from harn.storage.engines.postgres.pipeline import numbered
 from harn.storage.queries import Dialect, Query, load_queries
 
-CONCERNS = ("jobs", "outbox", "leases")
+CONCERNS = ("jobs", "steps", "outbox", "leases")
 
 WHOLE = "it reads, writes or empties the whole index: rebuild and verify"
 REKEY = "the attribute that is the key of the jobs changed, which is rare"
@@ -39,7 +39,7 @@ WALKS = {
     **dict.fromkeys(
         ("dump_queues", "dump_shares", "dump_jobs", "dump_dedupe", "dump_triggers"), WHOLE
     ),
-    **dict.fromkeys(("clear_tickets", "dump_tickets"), WHOLE),
+    **dict.fromkeys(("clear_tickets", "dump_tickets", "clear_steps", "dump_steps"), WHOLE),
     **dict.fromkeys(("forget_shares", "unsettled_origins", "count_shares"), REKEY),
     **dict.fromkeys(("held_back_keys", "apply_cap", "queue_totals", "share_rows"), SHARES),
     "drop_idle_shares": SHARES,
@@ -47,7 +47,9 @@ WALKS = {
     **dict.fromkeys(("expired_consumers", "next_consumer_expiry", "forget_consumers"), PEOPLE),
     **dict.fromkeys(("list_consumers", "take_expired_consumers"), PEOPLE),
     **dict.fromkeys(("queues_that_wait", "outbox_store"), PEOPLE),
-    **dict.fromkeys(("page_of_all", "oldest_jobs", "newest_job", "forget_jobs"), WANTED),
+    **dict.fromkeys(
+        ("page_of_all", "oldest_jobs", "newest_job", "forget_jobs", "forget_steps"), WANTED
+    ),
     "open_keys": "a few keys that can be served, whichever come first",
     "queue_jobs_ahead": "ready jobs only, and as many as are shown",
     "open_job_of": "ready jobs only, until one of a known function is found",
@@ -72,6 +74,7 @@ KEYS = {
     "job_tickets": {"queue_id", "ticket"},
     "job_tickets_by_job": {"queue_id"},
     "queue_triggers": {"queue_id", "trigger_id"},
+    "job_steps": {"queue_id", "job_id"},
     "events": {"topic_id", "id"},
     "topics": {"name"},
     "leases": {"name"},
@@ -112,7 +115,7 @@ def statements(dialect: Dialect) -> dict[str, Query]:
 # -- SQLite ----------------------------------------------------------------------------------------
 
 ALIASES = {"j": "jobs", "s": "shares", "d": "job_dedupe", "t": "job_tickets", "q": "queues"}
-ALIASES |= {"e": "events"}
+ALIASES |= {"e": "events", "p": "job_steps"}
 _LINE = re.compile(r"(SCAN|SEARCH) (\w+)(.*)")
 _USED = re.compile(r"USING (?:COVERING )?(?:INTEGER )?(?:INDEX (\w+)|PRIMARY KEY)(?: \((.*)\))?")
 

@@ -7,7 +7,8 @@ registry.py    the providers of a runtime, and which of them a call uses
 call.py        llm_call: reserve, call, settle; llm_stream.py, llm_stream
 schemas.py     structured answers, checked
 tools.py       functions as tools
-agent.py       agent_loop; conversation.py, its messages; done_tool.py, the tool that ends it
+agent.py       agent_loop; conversation.py, its messages; done_tool.py, the tool that ends it;
+               agent_steps.py, its calls as steps of a job
 telemetry.py   spans and counters
 """
 

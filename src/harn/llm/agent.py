@@ -9,17 +9,19 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 from harn import topics
 from harn.checks import whole_number
 from harn.current import current_frame, current_runtime
-from harn.errors import InvalidOption, MailboxClosed, did_you_mean
+from harn.errors import ClaimLost, InvalidOption, MailboxClosed, StepChanged, did_you_mean
 from harn.graceful import shielded
+from harn.llm.agent_steps import AgentSteps, Outcome
 from harn.llm.call import llm_call
 from harn.llm.conversation import AgentResult, Conversation, OpenAgents, Stop
 from harn.llm.done_tool import DONE, GO_ON, done
-from harn.llm.messages import Message, ToolCall
+from harn.llm.messages import LlmResult, Message, ToolCall
 from harn.llm.tools import Tool, as_text, tools_of
 from harn.sync import Mailbox
 from harn.tasks import is_async_callable, parallel_each, spawn
@@ -42,6 +44,7 @@ class _Agent:
     max_concurrent_tools: int
     until_done: bool
     options: Mapping[str, Any]
+    steps: AgentSteps
 
 
 async def agent_loop(
@@ -72,11 +75,18 @@ async def agent_loop(
     turn, and the conversation has the scene and the last *keep_turns* turns. A graceful stop lets
     the turn under way end and raises `TaskCancelled`; messages that wait stay in the mailbox.
 
+    Inside a job or a durable pool task every model call and every tool call is a `step`: a loop
+    that was killed continues after its last recorded one, and repeats no call before it. A daemon
+    starts again: the messages of its mailbox are not stored.
+
     Cancelling cancels the call or the tools under way and waits until they have ended. A daemon's
     message of that turn is used up.
     """
-    agent = _checked(system, tools, max_iterations, max_concurrent_tools, until_done, options)
     _check_mode(mode, mailbox)
+    steps = AgentSteps(remembers=mode == "once")
+    agent = _checked(
+        system, tools, max_iterations, max_concurrent_tools, until_done, options, steps
+    )
     whole_number("keep_turns", keep_turns, least=1)
     talk = Conversation([Message("user", task)] if isinstance(task, str) else list(task))
     _record("agent_started", {"tools": sorted(agent.tools), "max_iterations": max_iterations})
@@ -109,19 +119,17 @@ async def _serve(
 
 async def _turn(agent: _Agent, talk: Conversation) -> tuple[Stop, str]:
     """Call the model and run its tools until it is done; return why it ended, and its text."""
-    specs = [tool.spec for tool in agent.tools.values()]
     runner = current_frame().task
     with runner.runtime.service(OpenAgents).opened(talk, runner):
         for _ in range(agent.max_iterations):
             talk.iteration += 1
-            reply = await llm_call(talk.messages, agent.system, tools=specs, **agent.options)
+            reply = await agent.steps.model(partial(_ask, agent, talk))
             talk.add_reply(reply)
-            _record("agent_model_called", {"iteration": talk.iteration, **reply.as_dict()["usage"]})
             if not reply.tool_calls and not agent.until_done:
                 return "done", reply.text
             results = await parallel_each(
                 reply.tool_calls,
-                lambda call: _run_tool(agent.tools, call),
+                lambda call: _run_tool(agent, call),
                 max_concurrent=agent.max_concurrent_tools,
             )
             talk.messages += results
@@ -140,6 +148,7 @@ def _checked(
     max_concurrent_tools: int,
     until_done: bool,
     options: Mapping[str, Any],
+    steps: AgentSteps,
 ) -> _Agent:
     whole_number("max_iterations", max_iterations, least=1)
     for name in options:
@@ -156,7 +165,7 @@ def _checked(
             accepted = f"no tool named {DONE!r}: until_done=True brings its own"
             raise InvalidOption("tools", DONE, accepted)
         known = {**known, DONE: Tool(done)}
-    return _Agent(system, known, max_iterations, max_concurrent_tools, until_done, options)
+    return _Agent(system, known, max_iterations, max_concurrent_tools, until_done, options, steps)
 
 
 def _check_mode(mode: Mode, mailbox: Mailbox[Any] | None) -> None:
@@ -168,14 +177,27 @@ def _check_mode(mode: Mode, mailbox: Mailbox[Any] | None) -> None:
         raise InvalidOption("mailbox", mailbox, 'None, or mode="daemon" with it')
 
 
-async def _run_tool(known: Mapping[str, Tool], call: ToolCall) -> Message:
+async def _ask(agent: _Agent, talk: Conversation) -> LlmResult:
+    specs = [tool.spec for tool in agent.tools.values()]
+    reply = await llm_call(talk.messages, agent.system, tools=specs, **agent.options)
+    _record("agent_model_called", {"iteration": talk.iteration, **reply.as_dict()["usage"]})
+    return reply
+
+
+async def _run_tool(agent: _Agent, call: ToolCall) -> Message:
     """Run one tool and return the message for the model: its result, or its error."""
-    text, failed = await _outcome(known, call)
-    _record("agent_tool_called", {"tool": call.name, "call_id": call.id, "failed": failed})
+    name = call.name if call.name in agent.tools else "no tool"
+    text, failed = await agent.steps.tool(call, name, partial(_called, agent.tools, call))
     return Message("tool", text, tool_call_id=call.id, is_error=failed)
 
 
-async def _outcome(known: Mapping[str, Tool], call: ToolCall) -> tuple[str, bool]:
+async def _called(known: Mapping[str, Tool], call: ToolCall) -> Outcome:
+    text, failed = await _outcome(known, call)
+    _record("agent_tool_called", {"tool": call.name, "call_id": call.id, "failed": failed})
+    return text, failed
+
+
+async def _outcome(known: Mapping[str, Tool], call: ToolCall) -> Outcome:
     tool = known.get(call.name)
     if tool is None:
         return f"there is no tool {call.name!r}; the tools are: {', '.join(known) or 'none'}", True
@@ -187,6 +209,8 @@ async def _outcome(known: Mapping[str, Tool], call: ToolCall) -> tuple[str, bool
         if is_async_callable(tool.fn):
             return as_text(await tool.fn(**arguments)), False
         return as_text(await spawn(lambda: tool.fn(**arguments), name=tool.name)), False
+    except (ClaimLost, StepChanged):
+        raise  # these end the attempt; the model cannot do anything about them
     except Exception as error:
         return f"{type(error).__name__}: {error}", True
 

@@ -21,7 +21,7 @@ from harn.tasks.cancel import cancel_graceful, is_cancelled
 from harn.tasks.cleanup import Owned, defer, disown, drop, owned
 from harn.tasks.closures import closure_of
 from harn.tasks.handle import AwaitingTasks, Nursery, TaskHandle, launch
-from harn.tasks.isolation import Isolation, Runner, check_isolation, runner_for
+from harn.tasks.isolation import Isolation, Runner, bind, check_isolation, runner_for
 from harn.tasks.parallel import (
     Settled,
     parallel,
@@ -49,6 +49,7 @@ __all__ = [
     "Scope",
     "Settled",
     "TaskHandle",
+    "bind",
     "cancel_graceful",
     "check_callable",
     "check_isolation",

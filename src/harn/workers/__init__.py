@@ -29,7 +29,7 @@ from harn.workers.consumers import ConsumerState, consumers, consumers_for
 from harn.workers.failures import Failure
 from harn.workers.fairshare import rank
 from harn.workers.held_claim import Claim
-from harn.workers.job_state import JobState
+from harn.workers.job_state import JobState, JobStep
 from harn.workers.queue import WorkerQueue, summarise, worker_queue, worker_queues
 from harn.workers.queue_worker import Worker
 from harn.workers.records import DrainReport, EnqueueReceipt, Job, NewJob, QueueSummary
@@ -47,6 +47,7 @@ __all__ = [
     "GiveBack",
     "Job",
     "JobState",
+    "JobStep",
     "NewJob",
     "QueueSummary",
     "RetryLater",

@@ -327,7 +327,7 @@ class Consumer:
             ambient=self._ambient_of(job),
             cancel_from=self._task,
         )
-        running = RunningJob(self, claim)
+        running = task.durable = RunningJob(self, claim)
         self._running.add(running)
         frame = Frame(task, self.nursery)
         running.handle = launch(task, self._work, (running,), nursery=running, frame=frame)

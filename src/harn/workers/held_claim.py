@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from harn.durable_work import StepRecord
 from harn.duration import Duration, to_ms
 from harn.errors import ClaimLost, InvalidOption
 from harn.storage import encode
@@ -81,6 +83,19 @@ class Claim:
         delay_ms = None if delay is None else to_ms(delay, "delay")
         asking = self.asking("release", reason=reason, delay_ms=delay_ms)
         return (await self._do(asking)).settled == "done"
+
+    async def record_step(self, step: StepRecord) -> None:
+        """Record *step* of the job in the transaction that looks at this claim.
+
+        `ClaimLost` if the claim is lost or settled. Cancelling does not prevent it: what was done
+        must be known to the next attempt.
+        """
+        self._queue.runtime.check_here()
+        recorded = self._queue.operations.settle(self.asking("step", step=step))
+        recorded.add_done_callback(_retrieve)
+        result = await asyncio.shield(recorded)
+        if result.settled != "done":
+            raise lost(self.job, result)
 
     def asking(self, action: Any, **details: Any) -> Settlement:
         """Return the settlement that does *action* with this claim."""
@@ -167,5 +182,12 @@ def encode_outcome(outcome: Any) -> tuple[bytes, bool]:
 
 
 def lost(job: Job, result: SettlementResult) -> ClaimLost:
-    """Return the error for a claim that another consumer has taken over."""
-    return ClaimLost(f"the claim on job {job.id} of queue {job.queue!r} is lost: {result.note}")
+    """Return the error for a claim that another consumer has taken over, or that is settled."""
+    why = result.note or "it was settled"
+    return ClaimLost(f"the claim on job {job.id} of queue {job.queue!r} is lost: {why}")
+
+
+def _retrieve(recorded: asyncio.Future[SettlementResult]) -> None:
+    """Retrieve an error whose caller was cancelled, so that it is not reported as unseen."""
+    if not recorded.cancelled():
+        recorded.exception()

@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from harn.durable_work import shown_step
 from harn.errors import JobCancelled, JobError, JobFailed
-from harn.records import Record
+from harn.records import Record, fields_of
 from harn.storage import decode
 from harn.storage.queue import PRIORITIES, STATES, job_states
 
@@ -27,12 +28,24 @@ _STATUS: dict[str, Status] = {
 """What an application calls the states of the index."""
 
 
+class JobStep(Record, msgspec.Struct, frozen=True):
+    """A step of a job that was recorded; *number* counts the earlier uses of its name.
+
+    A step inside another one has both names: `outer > inner`.
+    """
+
+    name: str
+    number: int
+    started_at_ms: int
+    duration_ms: int
+
+
 class JobState(Record, msgspec.Struct, frozen=True):
     """Everything that is known of one job.
 
     *error* and *traceback* are those of the last failed attempt; of a cancelled job, *error* is the
     reason. *outcome* is what the handler returned; if that was not JSON, it is text and
-    *outcome_omitted* is set.
+    *outcome_omitted* is set. *steps* are those that its attempts have recorded, oldest first.
     """
 
     id: int
@@ -58,11 +71,16 @@ class JobState(Record, msgspec.Struct, frozen=True):
     outcome_omitted: bool
     error: str | None
     traceback: str | None
+    steps: tuple[JobStep, ...] = ()
 
     @property
     def is_settled(self) -> bool:
         """Whether nothing more happens to the job by itself."""
         return self.status in ("acked", "dead", "purged", "cancelled")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field by name, JSON-ready as far as the payload is."""
+        return {**fields_of(self), "steps": [each.as_dict() for each in self.steps]}
 
 
 def job_state(queue: str, job: job_states.StoredJob) -> JobState:
@@ -95,7 +113,14 @@ def job_state(queue: str, job: job_states.StoredJob) -> JobState:
         outcome_omitted=status == "acked" and bool(answer.get("outcome_omitted")),
         error=error,
         traceback=traceback,
+        steps=_steps(job.steps),
     )
+
+
+def _steps(kept: str | None) -> tuple[JobStep, ...]:
+    if kept is None:
+        return ()
+    return tuple(JobStep(shown_step(name), *about) for name, *about in decode(kept))
 
 
 def _status(job: job_states.StoredJob) -> Status:

@@ -127,7 +127,9 @@ class OperationsByQueue:
 
 
 def _weigh(item: Any) -> tuple[int, int]:
-    if isinstance(item, Settlement) or callable(item):
+    if isinstance(item, Settlement):
+        return 1, 0 if item.step is None else len(item.step.result)
+    if callable(item):
         return 1, 0
     return len(item), sum(len(job.payload) for job in item)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from harn.storage.queue import SettlementResult
+from harn.durable_work import StepRecord
+from harn.storage.queue import SettlementResult, job_states
 from harn.tasks import TaskHandle
 from harn.workers.failures import Failure
 from harn.workers.held_claim import Claim
@@ -17,10 +19,19 @@ class RunningJob:
     """A job whose handler runs, or whose settlement is under way.
 
     It is the nursery of the handler's task, so it is told when a handler was cancelled or never
-    began. It also receives the settlement's result.
+    began. It also receives the settlement's result. As the task's durable work it records steps.
     """
 
-    __slots__ = ("claim", "consumer", "failure", "handle", "is_lost", "is_released", "outcome")
+    __slots__ = (
+        "claim",
+        "consumer",
+        "failure",
+        "handle",
+        "is_lost",
+        "is_released",
+        "outcome",
+        "steps",
+    )
 
     handle: TaskHandle[None]
 
@@ -31,6 +42,26 @@ class RunningJob:
         self.failure: Failure | None = None
         self.is_lost: bool = False
         self.is_released: bool = False
+        self.steps: Any = None
+
+    @property
+    def title(self) -> str:
+        """The job, for messages."""
+        return f"job {self.claim.job.id} of queue {self.claim.job.queue!r}"
+
+    async def recorded_steps(self) -> list[StepRecord]:
+        """Return the steps that earlier attempts at the job recorded."""
+        job = self.claim.job
+        return await self.consumer.queue.store.run(
+            partial(job_states.read_steps, job.queue, job.id), write=False
+        )
+
+    async def record_step(self, step: StepRecord) -> None:
+        """Record *step* if the claim still holds, in one transaction; else raise `ClaimLost`.
+
+        Cancelling does not prevent it.
+        """
+        await self.claim.record_step(step)
 
     def lose(self, note: str) -> None:
         """Cancel the handler: another consumer holds the claim now."""

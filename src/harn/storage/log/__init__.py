@@ -8,7 +8,15 @@ rebuild.py         verify the indexes against the log, or fold them again
 
 from __future__ import annotations
 
-from harn.storage.log.events import PAGE, append, head, list_topics, raise_head, read
+from harn.storage.log.events import (
+    PAGE,
+    append,
+    head,
+    list_topics,
+    raise_head,
+    read,
+    record_at,
+)
 from harn.storage.log.export import Importer, export
 from harn.storage.log.rebuild import Difference, compare, rebuild
 from harn.storage.log.trim import first_since_oldest, first_where, oldest_kept, trim
@@ -28,5 +36,6 @@ __all__ = [
     "raise_head",
     "read",
     "rebuild",
+    "record_at",
     "trim",
 ]

@@ -82,6 +82,12 @@ def read(topic: str, after: int, limit: int = PAGE) -> Operation[tuple[list[Even
     return events, damaged
 
 
+def record_at(topic: str, id: int) -> Operation[bytes]:
+    """Read the payload at an offset, encoded as it is; empty if there is none."""
+    rows = yield ask("read_events", topic=topic, after=id - 1, limit=1, budget=1)
+    return bytes(rows[0][2] or b"") if rows and rows[0][0] == id else b""
+
+
 def event_of(topic: str, id: Any, kind: Any, payload: Any, headers: Any, at: Any) -> Event:
     """Read a record from its row; one that cannot be what was written is `StorageCorrupt`."""
     found, told = decode(payload), decode(headers)

@@ -30,7 +30,12 @@ AT_MOST = 2000
 """Records removed in one transaction, so that a trim does not hold up writers."""
 DAY_MS = 86_400_000
 
-JOB_COLUMN = {"jobs": "id", "job_dedupe": "job_id", "job_tickets": "job_id"}
+JOB_COLUMN = {
+    "jobs": "id",
+    "job_dedupe": "job_id",
+    "job_tickets": "job_id",
+    "job_steps": "job_id",
+}
 """Where a table names the job that a row is about, by its offset."""
 REMEMBERED = {"queue_triggers"}
 """Tables of what was ever seen in a queue."""

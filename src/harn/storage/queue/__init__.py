@@ -13,6 +13,7 @@ job_changes.py     how settling, failing or releasing changes a job's row
 attempt_history.py the attempts in a job's row
 share_keys.py      changes of the shares' keys and of their cap
 job_views.py       counts of a queue and its keys, and one job's place in it
+job_steps.py       the steps of a job, recorded under its claim
 job_states.py      jobs as an application sees them: by id, or a page of them
 notes.py           records that an operation gathers
 retention.py       settled jobs are removed when their time is over; their totals stay

@@ -37,6 +37,7 @@ from harn.storage.queue.job_index import (
     wake_jobs,
 )
 from harn.storage.queue.job_records import CLAIMED, PARKED, PRIORITIES, READY, JobDraft, Share
+from harn.storage.queue.job_steps import COLUMNS as STEP_COLUMNS, fold_step
 from harn.storage.queue.parking import (
     begin_pause,
     begin_resumption,
@@ -49,7 +50,7 @@ from harn.topics import WORKER_QUEUES, queue_topics
 
 
 class JobIndex:
-    """The fold of the worker topics: queues, shares, jobs, dedupe keys, trigger ids, tickets."""
+    """The fold of the worker topics: queues, shares, jobs and their steps, dedupe keys, tickets."""
 
     name = "jobs"
     tables: tuple[Table, ...] = (
@@ -95,6 +96,7 @@ class JobIndex:
             ("queue_id", "ticket", "job_id"),
             *("dump_tickets", "clear_tickets", "restore_tickets"),
         ),
+        Table("job_steps", STEP_COLUMNS, "dump_steps", "clear_steps", "insert_steps"),
     )
 
     def wants(self, topic: str) -> bool:
@@ -124,6 +126,7 @@ class JobIndex:
             "jobs_unparked": _fold_unparked,
             "tickets_bound": _fold_tickets,
             "jobs_trimmed": fold_trimmed,
+            "step_recorded": fold_step,
         }
         if not isinstance(queue, str) or event.kind not in folds:
             return

@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from harn.durable_work import StepRecord
 from harn.storage.operations import Operation, Rows
 
 PARKED, READY, SCHEDULED, CLAIMED, FAILED, ACKED, PURGED, DEAD, CANCELLED = range(-1, 8)
@@ -32,7 +33,7 @@ PRIORITIES = ("high", "normal", "low")
 DIMENSIONS = ("tenant", "binding", "trigger-id", "tenant-and-binding")
 
 Dimension = Literal["tenant", "binding", "trigger-id", "tenant-and-binding"]
-Settling = Literal["ack", "fail", "release", "renew"]
+Settling = Literal["ack", "fail", "release", "renew", "step"]
 Settled = Literal["done", "again", "lost"]
 """The result of an action on a claim: carried out, settled before, or superseded."""
 
@@ -123,7 +124,7 @@ class ClaimedJob(msgspec.Struct):
 
 
 class Settlement(msgspec.Struct, frozen=True):
-    """A request of a claim's holder: ack, fail, release or renew it."""
+    """A request of a claim's holder: ack, fail, release or renew it, or record a step."""
 
     action: Settling
     job_id: int
@@ -144,6 +145,7 @@ class Settlement(msgspec.Struct, frozen=True):
     """For a failure: the job is dead, whatever attempts are left."""
     handler_ms: int | None = None
     """For an ack or a failure: how long the handler worked."""
+    step: StepRecord | None = None
 
 
 class SettlementResult(msgspec.Struct, frozen=True):

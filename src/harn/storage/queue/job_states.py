@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from harn.durable_work import StepRecord
+from harn.errors import StorageCorrupt
+from harn.storage.log import record_at
 from harn.storage.operations import Operation, ask, ask_ahead, ask_together
 from harn.storage.queue.job_records import (
     ACKED,
@@ -17,9 +21,11 @@ from harn.storage.queue.job_records import (
     PURGED,
     SCHEDULED,
 )
+from harn.storage.queue.job_steps import read_step
 from harn.storage.queue.parking import ready_page
-from harn.storage.queue.settle import record_at
 from harn.topics import queue_topics
+
+logger = logging.getLogger("harn.storage")
 
 STATUSES = ("ready", "scheduled", "in_flight", "acked", "dead", "purged", "cancelled")
 _KEPT = {
@@ -51,6 +57,8 @@ class StoredJob(msgspec.Struct, frozen=True):
     history: str | None
     response: int | None
     now: int
+    steps: str | None
+    """Its steps as a JSON array of [name, number, started at, duration]; None if there are none."""
     record: bytes | None
     answer: bytes | None
 
@@ -75,6 +83,23 @@ def read_jobs(queue: str, ids: Sequence[int]) -> Operation[list[StoredJob]]:
         answered = None if answer is None else bytes(answer)
         fields: list[Any] = [*row[:-2], bytes(record), answered]
         found.append(StoredJob(*fields))
+    return found
+
+
+def read_steps(queue: str, job_id: int) -> Operation[list[StepRecord]]:
+    """Read the steps of a job with their results, in the order they were recorded.
+
+    One whose record is damaged is left out: it runs again.
+    """
+    topic = queue_topics(queue).claims
+    found: list[StepRecord] = []
+    for entry, payload in (yield ask("steps_of_job", queue=queue, topic=topic, job_id=job_id)):
+        if payload is None:  # an engine that keeps its records elsewhere
+            payload = yield from record_at(topic, entry)
+        try:
+            found.append(read_step(bytes(payload)))
+        except StorageCorrupt as error:
+            logger.warning("record %d of %s, a step, cannot be read: %s", entry, topic, error)
     return found
 
 

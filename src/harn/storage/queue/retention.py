@@ -138,3 +138,4 @@ def _forget(queue_id: int, below: int) -> Operation[None]:
     yield ask("forget_dedupe", queue_id=queue_id, below=below)
     yield ask("forget_tickets", queue_id=queue_id, below=below)
     yield ask("forget_jobs", queue_id=queue_id, below=below)
+    yield ask("forget_steps", queue_id=queue_id, below=below)

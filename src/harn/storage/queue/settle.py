@@ -1,4 +1,4 @@
-"""Operations that end a claim or a job: ack, fail, release, renew, expire, bury, cancel, purge."""
+"""Operations on a claim or a job: ack, fail, release, renew, step, expire, bury, cancel, purge."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harn.errors import StorageCorrupt
 from harn.storage.codec import decode
 from harn.storage.contract import Draft, Event
 from harn.storage.indexes import INDEXES
-from harn.storage.log import append
+from harn.storage.log import append, record_at
 from harn.storage.operations import Operation, ask
 from harn.storage.queue.attempt_history import EXPIRED, add_history, is_expiry, without_expiry
 from harn.storage.queue.dead_jobs import dead_letters, failure_fields
@@ -46,6 +46,7 @@ from harn.storage.queue.job_records import (
     SettlementResult,
     Share,
 )
+from harn.storage.queue.job_steps import add_steps
 from harn.storage.queue.notes import note, queue_headers
 from harn.storage.queue.share_keys import refresh_key
 from harn.topics import TRIGGER_DLQ, queue_topics
@@ -86,12 +87,6 @@ def read_bodies(topic: str, ids: Sequence[int]) -> Operation[dict[int, bytes]]:
         if id not in found:  # an engine that keeps its records elsewhere
             found[id] = yield from record_at(topic, id)
     return found
-
-
-def record_at(topic: str, id: int) -> Operation[bytes]:
-    """Read the payload at an offset, encoded as it is; empty if there is none."""
-    rows = yield ask("read_events", topic=topic, after=id - 1, limit=1, budget=1)
-    return bytes(rows[0][2] or b"") if rows and rows[0][0] == id else b""
 
 
 def settle_due(state: QueueState, new_id: NewId) -> Operation[None]:
@@ -212,6 +207,7 @@ class Settling:
         self._topics = queue_topics(state.name)
         self._headers = queue_headers(state.name)
         self._changes = Changes(state)
+        self._steps: list[Settlement] = []
 
     def take_acked(self, items: Sequence[Settlement]) -> list[tuple[int, Settlement]]:
         """Return the jobs that were acked ahead, in the order of their responses."""
@@ -224,6 +220,9 @@ class Settling:
 
     def carry_out(self, job: JobRow, item: Settlement) -> Operation[SettlementResult]:
         """Carry out *item*, which is no ack and whose claim is the current one."""
+        if item.action == "step":
+            self._steps.append(item)
+            return SettlementResult("done")
         if item.action == "renew":
             return (yield from self._renew(job, item))
         if item.action == "release":
@@ -389,6 +388,8 @@ class Settling:
 
     def write(self) -> Operation[None]:
         """Write every change that was gathered."""
+        if self._steps:
+            yield from add_steps(self._state, self._steps)
         if not self._changes.ids:
             return
         self._state.is_changed = True

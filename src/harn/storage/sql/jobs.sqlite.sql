@@ -145,6 +145,8 @@ WHERE queue_id = ?1 AND id = ?2;
 -- Read some jobs of a queue with their records and last responses.
 SELECT j.id, j.key, j.priority, j.state, j.enqueued_at, j.wake_at, j.attempts, j.max_attempts, j.consumer, j.settled_at,
     j.tenant_id, j.binding_key, j.trigger_id, j.function, j.history, j.response, :now,
+    (SELECT json_group_array(json_array(p.name, p.number, p.started_at, p.duration_ms)) FROM job_steps p
+        WHERE p.queue_id = j.queue_id AND p.job_id = j.id HAVING count(*) > 0),
     (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :jobs) AND id = j.id),
     (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :responses) AND id = j.response)
 FROM json_each(:ids) i CROSS JOIN jobs j
