@@ -17,7 +17,8 @@ worker_command.py `harn worker`; worker_processes.py, its children
 log.py            `harn log`; ratelimit.py, `harn ratelimit`; top.py, `harn top`
 demo/             `harn demo`
 doctor.py         `harn doctor`; completion.py, `harn completion`
-lint.py           `harn lint`; lint_rules.py, what it reports
+lint.py           `harn lint`; lint_rules.py, its rules: lint_owned.py, lint_late_binding.py;
+                  lint_findings.py, what a rule reports
 """
 
 from __future__ import annotations

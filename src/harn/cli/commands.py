@@ -61,7 +61,7 @@ class LazyGroup(click.Group):
             "Serve queues with the @durable functions of modules.",
         ),
         "top": ("harn.cli.top:top", "Watch pools, queues, limits and failures, live."),
-        "lint": ("harn.cli.lint:lint", "Find owned handles that escape (HARN-OWN-003)."),
+        "lint": ("harn.cli.lint:lint", "Find handles that escape and closures in loops."),
         "ratelimit": ("harn.cli.ratelimit:ratelimit", "Show rate limits."),
         "log": ("harn.cli.log:log", "Verify, rebuild, move, follow and trim the event log."),
         "completion": ("harn.cli.completion:completion", "Print a shell's completion script."),

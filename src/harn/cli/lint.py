@@ -1,4 +1,4 @@
-"""`harn lint`: report owned handles that are returned without `-> Owned[...]`."""
+"""`harn lint`: report handles that escape their owner, and closures that see a loop's end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from harn.cli.lint_rules import Finding, check_source
+from harn.cli.lint_findings import Finding
+from harn.cli.lint_rules import check_source
 from harn.cli.output import emit, json_flag
 from harn.escaping import one_line
 from harn.records import Record
@@ -29,6 +30,8 @@ class Unreadable(Record):
 @json_flag
 def lint(paths: tuple[Path, ...], as_json: bool) -> int:
     """Report owned handles that are returned without `-> Owned[...]` (HARN-OWN-003).
+
+    Also closures that are submitted in a loop and see its last variable (HARN-SUB-001).
 
     PATHS are Python files, or directories whose Python files are all checked. Exits with 1 if
     there is a finding or a file that cannot be read.
