@@ -26,7 +26,8 @@ _ROOMS = {
     "harn.duration": "Duration",
     "harn.durable_calls": "durable",
     "harn.errors": """
-        ChannelClosed ChannelDeadlock ClaimLost DeadlineExceeded DeadlockError HarnError
+        AcquireTimeout ChannelClosed ChannelDeadlock ClaimLost DeadlineExceeded DeadlockError
+        HarnError
         InvalidOption JobCancelled JobError JobFailed MailboxClosed ManifestError ModelError
         MutexReentered PoolBusy PoolClosed
         PoolError PoolExists PoolFull PoolLocked PoolNotFound PoolScopeUnavailable PoolTaskCancelled

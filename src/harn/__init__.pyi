@@ -10,6 +10,7 @@ from harn.current import (
 from harn.durable_calls import durable as durable
 from harn.duration import Duration as Duration
 from harn.errors import (
+    AcquireTimeout as AcquireTimeout,
     ChannelClosed as ChannelClosed,
     ChannelDeadlock as ChannelDeadlock,
     ClaimLost as ClaimLost,

@@ -22,6 +22,7 @@
     ├─ TaskCancelled             awaiting a task that was cancelled
     ├─ WorkerDied                a worker process ended under its task
     ├─ DeadlineExceeded          a deadline passed; also a TimeoutError
+    ├─ AcquireTimeout            a required permit was not granted in time; also a TimeoutError
     ├─ ClaimLost                 another consumer holds the job now
     ├─ StepChanged               a step was recorded with another call than it has now
     ├─ JobError                  a job has no result to return
@@ -183,6 +184,10 @@ class WorkerDied(HarnError):
 
 class DeadlineExceeded(HarnError, TimeoutError):
     """The block ran past its deadline."""
+
+
+class AcquireTimeout(HarnError, TimeoutError):
+    """A permit that the caller required was not granted within its timeout; nothing is held."""
 
 
 class ClaimLost(HarnError):

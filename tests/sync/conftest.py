@@ -40,9 +40,9 @@ def permit_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
             monkeypatch.setattr(request.module, "sync_mutex_acquire", acquire)
 
 
-async def acquire(key: str, timeout: Any = None) -> Permit | None:
+async def acquire(key: str, timeout: Any = None, *, required: bool = False) -> Permit | None:
     """Acquire a mutex as a semaphore of one is acquired."""
-    return await permits._acquire("mutex", key, 1, 1, timeout)
+    return await permits._acquire("mutex", key, 1, 1, timeout, required)
 
 
 def pass_on(self: PermitQueue, now: float) -> None:
@@ -66,5 +66,10 @@ async def enter(self: Any) -> None:
     waiter = PermitWaiter()
     waiter.on = section
     waiter.holder = task_running_on(mutexes.loop)
-    if not section.enter(waiter):
+    if section.enter(waiter, may_wait=False):
+        return
+    if self._timeout is not None:
+        await self._wait_at_most(self._timeout, waiter, task)
+    else:
+        section.join(waiter)
         await waiter.wait_in_queue(task)

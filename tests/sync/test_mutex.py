@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from harn import (
+    AcquireTimeout,
     HarnError,
     InvalidOption,
     MutexReentered,
@@ -32,6 +33,7 @@ from harn import (
 )
 from harn.sync.mutex import Mutexes
 from harn.sync.structural_key import structural
+from harn.testing import FakeClock
 
 
 async def settle(times: int = 5) -> None:
@@ -118,6 +120,72 @@ async def test_Y7_re_entering_the_same_resource_is_an_error(runtime: Runtime) ->
             pass
     async with mutex("acct-42"):
         pass
+
+
+@pytest.mark.parametrize("resource", ["account-42", object()], ids=["value", "object"])
+async def test_Y4_a_section_that_is_not_left_in_time_is_a_timeout(
+    runtime: Runtime, clock: FakeClock, resource: Any
+) -> None:
+    async def second() -> str:
+        async with mutex(resource, timeout="1s"):
+            return "inside"
+
+    async with mutex(resource):
+        late = spawn(second)
+        await settle()
+        await clock.advance("1s")
+        with pytest.raises(AcquireTimeout, match=r"was not granted within 1 s; \S+ holds it"):
+            await late
+        with pytest.raises(TimeoutError, match="at once"):
+            async with mutex(resource, timeout=0):
+                pass
+        third = spawn(second)
+        await settle()
+
+    assert await third == "inside"
+    assert await second() == "inside"
+
+
+async def test_a_bare_section_has_a_timeout_too(runtime: Runtime, clock: FakeClock) -> None:
+    inside = 0
+
+    async def enter() -> None:
+        nonlocal inside
+        async with mutex(timeout="1s"):
+            inside += 1
+            await asyncio.Event().wait()
+
+    first, second = spawn(enter), spawn(enter)
+    await settle()
+    await clock.advance("1s")
+
+    with pytest.raises(AcquireTimeout):
+        await second
+    assert (inside, first.status) == (1, "running")
+    first.cancel()
+
+
+async def test_Y7_entering_again_with_a_timeout_waits_for_it(
+    runtime: Runtime, clock: FakeClock
+) -> None:
+    async def enter_twice() -> None:
+        async with mutex("a"), mutex("a", timeout="1s"):
+            pass
+
+    task = spawn(enter_twice)
+    await settle()
+    await clock.advance("1s")
+
+    with pytest.raises(AcquireTimeout):
+        await task
+    async with mutex("a", timeout=0):
+        pass
+
+
+@pytest.mark.parametrize("wrong", ["soon", -1, float("nan")])
+def test_a_wrong_timeout_of_a_section_is_refused_where_it_is_made(wrong: Any) -> None:
+    with pytest.raises(InvalidOption, match="timeout"):
+        mutex("a", timeout=wrong)
 
 
 async def test_Y7_a_child_waits_instead(runtime: Runtime) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import harn.sync.permits as permits_module
 from harn import (
+    AcquireTimeout,
     InvalidOption,
     MutexReentered,
     Permit,
@@ -45,16 +46,16 @@ def metrics(kind: Kind, key: str = "k") -> SyncMetrics:
     return found
 
 
-async def acquire(kind: Kind, timeout: Any = None, key: str = "k") -> Permit | None:
+async def acquire(kind: Kind, timeout: Any = None, key: str = "k", **options: Any) -> Permit | None:
     match kind:
         case "mutex":
-            return await sync_mutex_acquire(key, timeout)
+            return await sync_mutex_acquire(key, timeout, **options)
         case "semaphore":
-            return await sync_semaphore_acquire(key, 1, timeout=timeout)
+            return await sync_semaphore_acquire(key, 1, timeout=timeout, **options)
         case "gate":
-            return await sync_gate_acquire(key, 1, timeout)
+            return await sync_gate_acquire(key, 1, timeout, **options)
         case _:
-            return await sync_rwlock_acquire(key, "write", timeout)
+            return await sync_rwlock_acquire(key, "write", timeout, **options)
 
 
 KINDS = ("mutex", "semaphore", "gate", "rwlock")
@@ -107,6 +108,32 @@ async def test_Y4_a_timeout_is_none(runtime: Runtime, clock: FakeClock, kind: Ki
     assert held is not None
     assert held.release()
     assert await acquire(kind, 0) is not None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_Y4_a_timeout_of_a_required_permit_is_an_error(
+    runtime: Runtime, clock: FakeClock, kind: Kind
+) -> None:
+    held = await acquire(kind)
+    waiting = asyncio.ensure_future(acquire(kind, "5s", required=True))
+    await settle()
+
+    await clock.advance("5s")
+
+    with pytest.raises(AcquireTimeout, match=f"{kind} 'k' was not granted within 5 s"):
+        await waiting
+    with pytest.raises(TimeoutError, match="was not granted at once"):
+        await acquire(kind, 0, required=True)
+    found = metrics(kind)
+    assert (found.timeout_count, found.current_queue_depth) == (2, 0)
+    assert held is not None and held.release()
+    async with await acquire(kind, "5s", required=True) as permit:  # type: ignore[union-attr]
+        assert permit.kind == kind
+
+
+async def test_required_is_true_or_false(runtime: Runtime) -> None:
+    with pytest.raises(InvalidOption, match="required"):
+        await acquire("gate", 1, required="yes")
 
 
 @pytest.mark.parametrize("kind", KINDS)

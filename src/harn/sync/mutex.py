@@ -14,8 +14,9 @@ from sys import _getframe
 from types import TracebackType
 from typing import Any
 
-from harn.context import current_frame_var
+from harn.context import Task, current_frame_var
 from harn.current import current_frame, current_runtime
+from harn.duration import Duration, to_seconds
 from harn.errors import HarnError
 from harn.graceful import asked, raise_if_asked
 from harn.runtime import Runtime
@@ -57,8 +58,10 @@ class Mutex:
     """A critical section for `async with`, made by `mutex()`; many tasks may use the same one."""
 
     # Set by `mutex()`: an `__init__` would be a large part of the cost of entering a section.
-    __slots__ = ("_key", "_section", "_shown")
+    __slots__ = ("_key", "_section", "_shown", "_timeout")
     _key: Any
+    _timeout: float | None
+    """Seconds to wait at most."""
     _shown: Any
     _section: PermitQueue | None
 
@@ -89,8 +92,20 @@ class Mutex:
         waiter = PermitWaiter()
         waiter.on = section
         waiter.holder = holder
+        if self._timeout is not None:
+            await self._wait_at_most(self._timeout, waiter, task)
+            return
         section.join(waiter)
         await waiter.wait_in_queue(task)
+
+    async def _wait_at_most(self, seconds: float, waiter: PermitWaiter, task: Task) -> None:
+        section = waiter.on
+        waiter.timed = True
+        waiter.since = section.monotonic()
+        if seconds:
+            section.join(waiter)
+        if not await waiter.wait_at_most(seconds, task):
+            raise section.timed_out(seconds)
 
     def _move_to(self, section: PermitQueue) -> None:
         # An idle section may have been dropped and made again. A section in use can only be that
@@ -130,16 +145,17 @@ class ObjectMutex(Mutex):
 _NO_RESOURCE: Any = object()
 
 
-def mutex(resource: Any = _NO_RESOURCE) -> Mutex:
+def mutex(resource: Any = _NO_RESOURCE, *, timeout: Duration | None = None) -> Mutex:
     """Return a critical section for `async with`, for *resource* or for this place in the code.
 
     Sections for the same structural value exclude each other; a bare `mutex()` excludes only
-    itself. First come, first served. Raises `MutexReentered` if this task is already inside the
-    same section. Cancelling while waiting leaves the queue.
+    itself. First come, first served. With a *timeout*, entering waits at most that long and then
+    raises `AcquireTimeout`, which is also a `TimeoutError`. Without one, `MutexReentered` is raised
+    if this task is already inside the same section. Cancelling while waiting leaves the queue.
 
     >>> import asyncio
     >>> async def main() -> str:
-    ...     async with mutex({"account": 42}):
+    ...     async with mutex({"account": 42}, timeout="1s"):
     ...         return "alone"
     >>> asyncio.run(main())
     'alone'
@@ -158,4 +174,5 @@ def mutex(resource: Any = _NO_RESOURCE) -> Mutex:
         made._key = key
         made._shown = resource
     made._section = None
+    made._timeout = None if timeout is None else to_seconds(timeout, "timeout")
     return made

@@ -22,7 +22,7 @@ from threading import get_ident
 from typing import Any
 
 from harn.context import Task
-from harn.errors import MutexReentered
+from harn.errors import AcquireTimeout, MutexReentered
 from harn.runtime import Runtime
 from harn.sync.wait_queue import GRANTED, WAITING, Waiter, WaitQueue, guard
 
@@ -66,6 +66,25 @@ class PermitWaiter(Waiter):
                 task.parked = before
             if task.waiting is self:
                 task.waiting = None
+
+    async def wait_at_most(self, seconds: float, task: Task) -> bool:
+        """Wait in the queue like `wait_in_queue`; false after *seconds*, and nothing is held then.
+
+        A waiter that does not wait at all (0 seconds) must not be in the queue.
+        """
+        queue = self.on
+        if seconds:
+            timer = task.runtime.clock.call_at(self.since + seconds, self.expire)
+            try:
+                await self.wait_in_queue(task)
+            finally:
+                timer.cancel()
+            if self.state == GRANTED:
+                return True
+            queue.wait_seconds += queue.monotonic() - self.since
+            queue.leave(self)
+        queue.timeouts += 1
+        return False
 
 
 class PermitQueue:
@@ -277,6 +296,14 @@ class PermitQueue:
                 "task waits for, and would wait behind it; take all you need at once, or "
                 "give a timeout"
             )
+
+    def timed_out(self, seconds: float) -> AcquireTimeout:
+        """Return the error of a caller that required permits and waited *seconds* in vain."""
+        holder = self.holder.get_name() if self.holder is not None else None
+        held = f"; {holder} holds it" if holder and self.capacity == 1 else ""
+        waited = f"within {seconds:g} s" if seconds else "at once"
+        what = f"{self.kind} {self.key!r} was not granted {waited}{held}"
+        return AcquireTimeout(f"{what}; wait longer, or do without it")
 
     def _named(self, permits: int) -> str:
         if self.kind == "rwlock":

@@ -10,7 +10,7 @@ from __future__ import annotations
 from asyncio import _get_running_loop
 from threading import get_ident
 from types import TracebackType
-from typing import Literal, Self, get_args
+from typing import Literal, Self, get_args, overload
 
 from harn.checks import whole_number
 from harn.context import Frame, current_frame_var
@@ -43,25 +43,13 @@ class Permit(PermitWaiter):
 
     async def _granted(self) -> Self | None:
         """Wait in the queue; None after the timeout, and then nothing is held."""
-        queue, task = self.on, self._frame.task
-        timer = None
-        if self.timed:
-            if not self._timeout:
-                queue.timeouts += 1
-                return None
-            timer = task.runtime.clock.call_at(self.since + self._timeout, self.expire)
-        try:
+        task = self._frame.task
+        if not self.timed:
             await self.wait_in_queue(task)
-        finally:
-            if timer is not None:
-                timer.cancel()
-        if self.state == GRANTED:
-            _release_with(self._frame, self)
-            return self
-        queue.wait_seconds += queue.monotonic() - self.since
-        queue.timeouts += 1
-        queue.leave(self)
-        return None
+        elif not await self.wait_at_most(self._timeout, task):
+            return None
+        _release_with(self._frame, self)
+        return self
 
     @property
     def kind(self) -> str:
@@ -150,17 +138,19 @@ class Permit(PermitWaiter):
 
 
 async def _acquire(
-    kind: Kind, key: str, capacity: int, want: int, timeout: Duration | None
+    kind: Kind, key: str, capacity: int, want: int, timeout: Duration | None, required: bool
 ) -> Permit | None:
     """Acquire *want* permits of the queue under *key*, waiting at most *timeout*."""
     frame = current_frame()
     queue = frame.task.runtime.service(Permits).open(kind, key, capacity)
-    return await _acquire_from(queue, want, frame, timeout)
+    return await _acquire_from(queue, want, frame, timeout, required)
 
 
 async def _acquire_from(
-    queue: PermitQueue, want: int, frame: Frame, timeout: Duration | None
+    queue: PermitQueue, want: int, frame: Frame, timeout: Duration | None, required: bool
 ) -> Permit | None:
+    if not isinstance(required, bool):
+        raise InvalidOption("required", required, "True or False")
     if asked:
         raise_if_asked()
     permit = Permit()
@@ -175,7 +165,10 @@ async def _acquire_from(
     if timeout is not None:
         permit._timeout = to_seconds(timeout, "timeout")
     if not queue.enter(permit, timeout is None or permit._timeout > 0):
-        return await permit._granted()
+        granted = await permit._granted()
+        if granted is None and required:
+            raise queue.timed_out(permit._timeout)
+        return granted
     _release_with(frame, permit)
     return permit
 
@@ -223,18 +216,31 @@ def _forget_the_idle(queues: dict[str, PermitQueue], new: PermitQueue) -> None:
         del queues[key]
 
 
-async def sync_mutex_acquire(key: str, timeout: Duration | None = None) -> Permit | None:
+@overload
+async def sync_mutex_acquire(
+    key: str, timeout: None = None, *, required: bool = False
+) -> Permit: ...
+@overload
+async def sync_mutex_acquire(key: str, timeout: Duration, *, required: Literal[True]) -> Permit: ...
+@overload
+async def sync_mutex_acquire(
+    key: str, timeout: Duration | None = None, *, required: bool = False
+) -> Permit | None: ...
+async def sync_mutex_acquire(
+    key: str, timeout: Duration | None = None, *, required: bool = False
+) -> Permit | None:
     """Wait for the one permit under *key*; None if *timeout* passes first (0: do not wait).
 
-    Raises `MutexReentered` if this task holds it already and there is no timeout. Cancelling leaves
-    the queue; nothing is held.
+    With *required* a timeout that passes is `AcquireTimeout`, so that the result can be used in
+    `async with`. Raises `MutexReentered` if this task holds it already and there is no timeout.
+    Cancelling leaves the queue; nothing is held.
 
     >>> import asyncio
-    >>> async def main() -> tuple[bool, bool]:
-    ...     permit = await sync_mutex_acquire("repo:index", timeout="500ms")
-    ...     return sync_release(permit), sync_release(permit)
+    >>> async def main() -> str:
+    ...     async with await sync_mutex_acquire("repo:index", timeout="500ms", required=True):
+    ...         return "alone"
     >>> asyncio.run(main())
-    (True, False)
+    'alone'
     """
     if asked:
         raise_if_asked()
@@ -248,7 +254,7 @@ async def sync_mutex_acquire(key: str, timeout: Duration | None = None) -> Permi
     except (KeyError, TypeError):
         queue = runtime.service(Permits).open("mutex", key, 1)
     if timeout is not None or queue.released_by_threads:
-        return await _acquire_from(queue, 1, frame, timeout)
+        return await _acquire_from(queue, 1, frame, timeout, required)
     permit = Permit()
     permit.on = queue
     permit._frame = frame
@@ -273,14 +279,26 @@ async def sync_mutex_acquire(key: str, timeout: Duration | None = None) -> Permi
     return permit
 
 
+@overload
 async def sync_rwlock_acquire(
-    key: str, mode: Mode, timeout: Duration | None = None
+    key: str, mode: Mode, timeout: None = None, *, required: bool = False
+) -> Permit: ...
+@overload
+async def sync_rwlock_acquire(
+    key: str, mode: Mode, timeout: Duration, *, required: Literal[True]
+) -> Permit: ...
+@overload
+async def sync_rwlock_acquire(
+    key: str, mode: Mode, timeout: Duration | None = None, *, required: bool = False
+) -> Permit | None: ...
+async def sync_rwlock_acquire(
+    key: str, mode: Mode, timeout: Duration | None = None, *, required: bool = False
 ) -> Permit | None:
     """Wait for a shared read lock or an exclusive write lock; None if *timeout* passes first.
 
-    First come, first served: a waiting writer blocks the readers that come after it. Raises
-    `MutexReentered` if this task would wait for its own lock and there is no timeout. Cancelling
-    leaves the queue; nothing is held.
+    With *required* a timeout that passes is `AcquireTimeout`. First come, first served: a waiting
+    writer blocks the readers that come after it. Raises `MutexReentered` if this task would wait
+    for its own lock and there is no timeout. Cancelling leaves the queue; nothing is held.
 
     >>> import asyncio
     >>> async def main() -> Permit | None:
@@ -293,20 +311,49 @@ async def sync_rwlock_acquire(
         near = did_you_mean(mode, get_args(Mode))
         raise InvalidOption("mode", mode, f'"read" or "write"{near}')
     want = MOST_READERS if mode == "write" else 1
-    return await _acquire("rwlock", key, MOST_READERS, want, timeout)
+    return await _acquire("rwlock", key, MOST_READERS, want, timeout, required)
 
 
+@overload
 async def sync_semaphore_acquire(
-    key: str, capacity: int, permits: int = 1, timeout: Duration | None = None
+    key: str, capacity: int, permits: int = 1, timeout: None = None, *, required: bool = False
+) -> Permit: ...
+@overload
+async def sync_semaphore_acquire(
+    key: str,
+    capacity: int,
+    permits: int = 1,
+    timeout: Duration | None = None,
+    *,
+    required: Literal[True],
+) -> Permit: ...
+@overload
+async def sync_semaphore_acquire(
+    key: str,
+    capacity: int,
+    permits: int = 1,
+    timeout: Duration | None = None,
+    *,
+    required: bool = False,
+) -> Permit | None: ...
+async def sync_semaphore_acquire(
+    key: str,
+    capacity: int,
+    permits: int = 1,
+    timeout: Duration | None = None,
+    *,
+    required: bool = False,
 ) -> Permit | None:
     """Wait for *permits* of the *capacity* under *key*; None if *timeout* passes first.
 
-    No caller overtakes the first waiter, however many permits it wants. Raises `InvalidOption` if
-    the key was opened with another *capacity*. Cancelling leaves the queue; nothing is held.
+    With *required* a timeout that passes is `AcquireTimeout`. No caller overtakes the first waiter,
+    however many permits it wants. Raises `InvalidOption` if the key was opened with another
+    *capacity*. Cancelling leaves the queue; nothing is held.
 
     >>> import asyncio
     >>> async def main() -> int:
-    ...     async with await sync_semaphore_acquire("connector:notion", 4, 2, "2s") as permit:
+    ...     held = await sync_semaphore_acquire("connector:notion", 4, 2, "2s", required=True)
+    ...     async with held as permit:
     ...         return permit.permits
     >>> asyncio.run(main())
     2
@@ -314,23 +361,38 @@ async def sync_semaphore_acquire(
     whole_number("capacity", capacity, least=1)
     if whole_number("permits", permits, least=1) > capacity:
         raise InvalidOption("permits", permits, f"at most the capacity, {capacity}")
-    return await _acquire("semaphore", key, capacity, permits, timeout)
+    return await _acquire("semaphore", key, capacity, permits, timeout, required)
 
 
-async def sync_gate_acquire(key: str, limit: int, timeout: Duration | None = None) -> Permit | None:
+@overload
+async def sync_gate_acquire(
+    key: str, limit: int, timeout: None = None, *, required: bool = False
+) -> Permit: ...
+@overload
+async def sync_gate_acquire(
+    key: str, limit: int, timeout: Duration, *, required: Literal[True]
+) -> Permit: ...
+@overload
+async def sync_gate_acquire(
+    key: str, limit: int, timeout: Duration | None = None, *, required: bool = False
+) -> Permit | None: ...
+async def sync_gate_acquire(
+    key: str, limit: int, timeout: Duration | None = None, *, required: bool = False
+) -> Permit | None:
     """Wait for one of *limit* permits under *key*; None if *timeout* passes first.
 
-    Cancelling leaves the queue; nothing is held.
+    With *required* a timeout that passes is `AcquireTimeout`. Cancelling leaves the queue;
+    nothing is held.
 
     >>> import asyncio
     >>> async def main() -> str:
-    ...     async with await sync_gate_acquire("workflow-runner", 8, "5s"):
+    ...     async with await sync_gate_acquire("workflow-runner", 8, "5s", required=True):
     ...         return "admitted"
     >>> asyncio.run(main())
     'admitted'
     """
     whole_number("limit", limit, least=1)
-    return await _acquire("gate", key, limit, 1, timeout)
+    return await _acquire("gate", key, limit, 1, timeout, required)
 
 
 def sync_release(permit: Permit) -> bool:
