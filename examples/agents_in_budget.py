@@ -59,7 +59,7 @@ async def work(url: str, agents: int, rpm: int) -> None:
         name="agents", max_concurrent=10, queue=fair_round_robin("tenant_id")
     ) as pool:
         tasks = [  # the first tenant submits all of its work before the second one comes
-            await pool.submit(lambda tenant=tenant: agent(tenant), tenant_id=tenant)
+            await pool.submit(agent, tenant, tenant_id=tenant)
             for tenant in TENANTS
             for _ in range(agents // len(TENANTS))
         ]

@@ -81,8 +81,7 @@ async def request(tenant: str, n: int) -> dict[str, Any]:
 
 async def main() -> None:
     await setup()
-    pool = pool_get("tenant-agents")
-    assert pool is not None
+    pool = pool_get("tenant-agents", required=True)
     large = await asyncio.gather(*(request("large", n) for n in range(500)))
     small = await asyncio.gather(*(request("small", n) for n in range(10)))
     go.set()

@@ -73,10 +73,9 @@ async def setup(max_depth: int = 1000) -> None:
 
 async def infer_now(tenant: str, prompt: str) -> str:
     """Ask for an answer and wait for it; a full queue means a smaller model."""
-    pool = pool_get("gpu-inference")
-    assert pool is not None
+    pool = pool_get("gpu-inference", required=True)
     try:
-        task = await pool.submit(lambda: run_gpu_inference(tenant, prompt), tenant_id=tenant)
+        task = await pool.submit(run_gpu_inference, tenant, prompt, tenant_id=tenant)
     except PoolFull:
         return f"a smaller model's answer to {prompt!r}"
     return (await pool_wait(task)).result

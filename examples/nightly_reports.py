@@ -60,8 +60,7 @@ async def setup(customers: int) -> None:
     )
 
     async def fan_out(event: TriggerEvent) -> int:
-        pool = pool_get("nightly-reports")
-        assert pool is not None
+        pool = pool_get("nightly-reports", required=True)
         for n in range(customers):
             date = event.occurred_at_date
             await pool.submit(

@@ -54,6 +54,30 @@ def test_a_submit_meets_what_its_policy_says(
     assert decide(policy, queued=queued, running=running, slots=1, ahead=ahead) == expected
 
 
+@given(
+    policy=st.sampled_from(
+        [UNBOUNDED, backpressure_queue(3), backpressure_queue(3, "fail_submitter"), fail_fast()]
+    ),
+    slots=st.integers(1, 4),
+    running=st.integers(0, 4),
+    queued=st.integers(0, 3),
+    count=st.integers(1, 8),
+)
+def test_a_batch_is_admitted_exactly_if_its_calls_would_be_one_after_the_other(
+    policy: Any, slots: int, running: int, queued: int, count: int
+) -> None:
+    running = min(running, slots)
+    queued = queued if running == slots else 0  # a free slot means an empty queue
+    whole = decide(policy, queued=queued, running=running, slots=slots, count=count)
+
+    decisions = []
+    for _ in range(count):
+        decisions.append(decide(policy, queued=queued, running=running, slots=slots))
+        running, queued = (running + 1, 0) if running < slots else (running, queued + 1)
+
+    assert (whole == ADMIT) == (decisions == [ADMIT] * count)
+
+
 def test_B5_fail_fast_admits_exactly_when_a_slot_is_free() -> None:
     for running in range(4):
         decision = decide(fail_fast(), queued=0, running=running, slots=3)

@@ -845,10 +845,11 @@ async def test_a_closure_that_had_not_begun_never_begins_after_a_restart(disk: P
     assert RAN == [1]
 
 
+@pytest.mark.parametrize("slots", [1, 2])
 async def test_a_cancelled_submit_leaves_no_task_also_after_a_restart(
-    disk: Path, monkeypatch: pytest.MonkeyPatch
+    disk: Path, monkeypatch: pytest.MonkeyPatch, slots: int
 ) -> None:
-    pool = await opened()
+    pool = await opened(max_concurrent=slots)
     await pool.submit(hang)
     await fake_clock().settle()
     allow, synced = threading.Event(), os.fdatasync
@@ -865,6 +866,7 @@ async def test_a_cancelled_submit_leaves_no_task_also_after_a_restart(
     await pool.close(cancel=True)
     assert (await opened()).snapshot().total == 1
     assert RAN == []
+    assert not list(disk.glob("*.damaged"))
 
 
 # Compaction and retention.

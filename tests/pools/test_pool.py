@@ -931,6 +931,9 @@ async def test_P10_names_are_unique_and_found_before_ids() -> None:
     assert pool_get("review") is first
     assert pool_get(first.id) is named_like_an_id
     assert pool_get("nobody") is None
+    assert pool_get("review", required=True) is first
+    with pytest.raises(PoolNotFound, match="no pool 'reveiw'; did you mean 'review'"):
+        pool_get("reveiw", required=True)
     assert [pool.name for pool in pool_list()] == ["review", first.id]
 
 
@@ -1289,5 +1292,5 @@ async def test_a_pool_shows_its_public_surface_and_nothing_else(runtime: Runtime
 
     assert shown == {
         *("id", "name", "max_concurrent", "scope", "scope_id", "created_at"),
-        *("submit", "submit_nowait", "size", "snapshot", "close"),
+        *("submit", "submit_nowait", "submit_many", "size", "snapshot", "close"),
     }

@@ -94,6 +94,16 @@ async def test_two_parked_submitters_and_a_cancel_of_the_first(runtime: Runtime)
     await sweep(case, lambda run: quiet(pool), leftovers=60, may_finish=True)
 
 
+async def test_B2_a_parked_submit_many(runtime: Runtime) -> None:
+    pool = await pool_create(max_concurrent=1, backpressure=backpressure_queue(2))
+
+    async def case() -> None:
+        first = await pool.submit_many([quick, quick])
+        await pool_wait([*first, *await pool.submit_many([quick, quick, quick])])
+
+    assert await sweep(case, lambda run: quiet(pool), leftovers=60) > 4
+
+
 async def test_close_and_pool_create(runtime: Runtime) -> None:
     async def case() -> None:
         pool = await pool_create(name="swept", max_concurrent=1)
@@ -122,6 +132,7 @@ async def test_a_pipeline_submit(tmp_path: Path, durable_call: bool) -> None:
             try:
                 task = await pool.submit(fn)
                 await task.wait()
+                await pool_wait(await pool.submit_many([fn, fn]))
             finally:
                 await to_the_end(idle(pool))
 

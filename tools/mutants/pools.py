@@ -25,8 +25,8 @@ MUTANTS = (
     Mutant(
         "newcomer-overtakes-parked",
         "pools/backpressure.py",
-        "    if queued < policy.max_depth and not ahead:",
-        "    if queued < policy.max_depth:",
+        "    if count <= free + policy.max_depth - queued and not ahead:",
+        "    if count <= free + policy.max_depth - queued:",
         ("pools/test_backpressure.py::test_a_submit_meets_what_its_policy_says",),
         "a submit takes the place that is held for a parked one",
     ),
@@ -37,6 +37,17 @@ MUTANTS = (
         "            slots.blocked.leave(waiter)",
         ("pools/test_pool.py::test_B2_a_place_that_is_given_up_goes_to_the_next_in_line",),
         "a parked submitter that is cancelled takes its place along",
+    ),
+    Mutant(
+        "batch-enters-a-place-at-a-time",
+        "pools/blocked_submitters.py",
+        "            if self._held + waiter.want > free:\n                return\n",
+        "",
+        (
+            "pools/test_submit_many.py::"
+            "test_B2_a_batch_waits_for_all_its_places_and_is_not_overtaken",
+        ),
+        "submit_many puts more tasks into a queue than it may hold",
     ),
     Mutant(
         "rejected-submit-binds-its-key",

@@ -7,7 +7,8 @@ has to wait for a place in a full queue stands in line (`blocked_submitters.py`)
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from contextvars import copy_context
 from threading import get_ident
 from typing import Any
@@ -52,10 +53,8 @@ class Admission:
         """Admit, reject or refuse one submit; None if its submitter has to wait for a place."""
         slots = self._slots
         runtime = slots.runtime
-        if get_ident() != runtime._thread_id:
-            raise slots.wrong_thread_error()
-        if slots.state != "open":
-            raise slots.closed_error()
+        if get_ident() != runtime._thread_id or slots.state != "open":
+            self._check_open()
         if labels or key is not None or priority or type(priority) is not int:
             labels = self._check_options(priority, key, labels)
         submitter = (current_frame_var.get(None) or runtime.frame).task
@@ -66,7 +65,7 @@ class Admission:
                 return known
         decision: Decision | None = None
         if self._bounded and not has_place:
-            decision = self._decide()
+            decision = self.decide()
             if isinstance(decision, Park):
                 return None
         self.last_seq = seq = self.last_seq + 1
@@ -87,6 +86,20 @@ class Admission:
             slots.queue.push(task)
         return task
 
+    def check(
+        self, priority: int, key: str | None, idempotency_key: None, labels: dict[str, Any]
+    ) -> None:
+        """Raise the error that `admit` would raise for these options, and admit nothing."""
+        self._check_open()
+        self._check_options(priority, key, labels)
+
+    def _check_open(self) -> None:
+        """Raise the error of a submit from another thread, or to a pool that is not open."""
+        if get_ident() != self._slots.runtime._thread_id:
+            raise self._slots.wrong_thread_error()
+        if self._slots.state != "open":
+            raise self._slots.closed_error()
+
     async def admit_in_turn(
         self,
         fn: Callable[[], Any],
@@ -100,18 +113,24 @@ class Admission:
         The place is held for this submitter until it has resumed. A submitter that is cancelled
         or stopped, also between the two, leaves the place to the next one.
         """
+        async with self.places(1):
+            task = self.admit(fn, priority, key, idempotency_key, labels, has_place=True)
+        assert task is not None
+        return task
+
+    @asynccontextmanager
+    async def places(self, count: int) -> AsyncIterator[None]:
+        """Wait for *count* places; they are held for this submitter until the block has ended."""
         slots = self._slots
-        waiter = slots.blocked.join(slots)
+        waiter = slots.blocked.join(slots, count)
         try:
             if is_inside(slots):
                 slots.self_waits.add(waiter.future, "submits into its full queue", slots.running)
             await slots.blocked.wait(waiter)
-            task = self.admit(fn, priority, key, idempotency_key, labels, has_place=True)
+            yield
         finally:
             slots.blocked.leave(waiter)
             slots.hold_places()
-        assert task is not None
-        return task
 
     def _check_options(
         self, priority: int, key: str | None, labels: dict[str, Any]
@@ -145,8 +164,8 @@ class Admission:
             )
         return task
 
-    def _decide(self) -> Decision:
-        """Ask the policy about one more submit; raise the error of a policy that refuses it."""
+    def decide(self, count: int = 1) -> Decision:
+        """Ask the policy about *count* more calls; raise the error of a policy that refuses."""
         slots = self._slots
         decision = decide(
             self._policy,
@@ -154,6 +173,7 @@ class Admission:
             running=slots.running,
             slots=slots.max_concurrent,
             ahead=slots.blocked.count,
+            count=count,
         )
         if isinstance(decision, Refuse):
             raise decision.error(f"pool {slots.names.name!r} {decision.why}")

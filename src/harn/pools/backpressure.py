@@ -29,6 +29,11 @@ class BackpressurePolicy:
     on_full: OnFull | None = None
     evict: Evictee | None = None
 
+    @property
+    def drops(self) -> bool:
+        """Whether a full queue drops a task instead of refusing the submit."""
+        return self.kind == "ring_buffer" or self.on_full in ("drop_oldest", "drop_newest")
+
     def arrivals(self) -> Arrivals[Any] | None:
         """Make the order in which this policy looks for a task to evict; None if it never does."""
         if self.kind == "ring_buffer":
@@ -202,22 +207,28 @@ RING_LONGEST = Evict("ring_buffer_drop_longest", "ring_buffer")
 
 
 def decide(
-    policy: BackpressurePolicy, *, queued: int, running: int, slots: int, ahead: int = 0
+    policy: BackpressurePolicy,
+    *,
+    queued: int,
+    running: int,
+    slots: int,
+    ahead: int = 0,
+    count: int = 1,
 ) -> Decision:
-    """Decide on one submit into a pool with *slots*, of which *running* are taken.
+    """Decide on a submit into a pool with *slots*, of which *running* are taken.
 
-    *ahead* counts the submitters that wait already: a new one does not overtake them.
+    *ahead* counts the submitters that wait already: a new one does not overtake them. *count*
+    calls are admitted together or not at all. A policy that drops tasks is asked for each call.
     """
-    if running < slots and not queued and not ahead:
-        return ADMIT
     if policy.kind == "unbounded":
         return ADMIT
+    free = 0 if queued else slots - running
     if policy.kind == "fail_fast":
-        if running < slots:
+        if count <= slots - running:
             return ADMIT
-        return Refuse(PoolBusy, f"has no free slot ({running} of {slots} running)")
+        return Refuse(PoolBusy, _too_busy(count, running, slots))
     assert policy.max_depth is not None
-    if queued < policy.max_depth and not ahead:
+    if count <= free + policy.max_depth - queued and not ahead:
         return ADMIT
     if policy.kind == "ring_buffer":
         return RING_LONGEST if policy.evict == "longest" else RING_OLDEST
@@ -230,6 +241,17 @@ def decide(
         case "drop_newest":
             return DROP_NEWEST
         case "fail_submitter":
-            return Refuse(PoolFull, f"is full ({queued} queued); wait, or raise max_depth")
+            return Refuse(PoolFull, full(queued, count))
         case _:
             assert_never(policy.on_full)
+
+
+def full(queued: int, count: int = 1) -> str:
+    """Say that a queue with *queued* tasks has no place for *count* more."""
+    wanted = "" if count == 1 else f" and cannot take {count} more"
+    return f"is full ({queued} queued){wanted}; wait, or raise max_depth"
+
+
+def _too_busy(count: int, running: int, slots: int) -> str:
+    wanted = "no free slot" if count == 1 else f"no {count} free slots"
+    return f"has {wanted} ({running} of {slots} running)"

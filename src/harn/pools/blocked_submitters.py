@@ -26,15 +26,19 @@ class BlockedSubmitters:
         self._held = 0
         """Places that are held for submitters until these have resumed and take them."""
 
-    def join(self, pool: object) -> Waiter:
-        """Return a waiter at the end of the line; its owner calls `leave` in any case."""
+    def join(self, pool: object, places: int = 1) -> Waiter:
+        """Return a waiter for *places* at the end of the line; its owner calls `leave` in any case.
+
+        No submitter overtakes the first one, however many places that one waits for.
+        """
         waiter = Waiter().wait_as("submit", pool, self._loop)
+        waiter.want = places
         self._waiters.append(waiter)
         self.count += 1
         return waiter
 
     async def wait(self, waiter: Waiter) -> None:
-        """Wait until a place is held for *waiter*. Cancelling leaves the rest to `leave`."""
+        """Wait until the places of *waiter* are held. Cancelling leaves the rest to `leave`."""
         task = began_waiting(waiter.on, waiter.future)
         try:
             await waiter.future
@@ -42,19 +46,21 @@ class BlockedSubmitters:
             ended_waiting(task, waiter.on, waiter.future)
 
     def leave(self, waiter: Waiter) -> None:
-        """End the wait of *waiter*, and the hold on its place if it has one."""
+        """End the wait of *waiter*, and the hold on its places if they are held."""
         self._self_waits.discard(waiter.future)
         self.count -= 1
         if waiter.withdraw():
-            self._held -= 1
+            self._held -= waiter.want
         else:
             self._waiters.note_left()
 
     def hold_places(self, free: int) -> None:
-        """Hold a place for each submitter that is next, until *free* places are held."""
+        """Hold its places for each submitter that is next, until *free* places are held."""
         while self._held < free and (waiter := self._waiters.first()) is not None:
+            if self._held + waiter.want > free:
+                return
             self._waiters.popleft()
-            self._held += 1
+            self._held += waiter.want
             waiter.wake(GRANTED)
             # From now on it waits for the loop only, not for the pool.
             self._self_waits.discard(waiter.future)

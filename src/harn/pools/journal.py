@@ -47,7 +47,7 @@ _numbers = itertools.count(1)
 _open: weakref.WeakSet[Journal] = weakref.WeakSet()
 
 
-class _Line:
+class Line:
     """A line that is not yet on the disk, and how many tasks it ends."""
 
     __slots__ = ("data", "ends", "owed", "ticket")
@@ -78,9 +78,9 @@ class Journal:
         self._loop = loop
         self._activity = activity
         self._keep = keep
-        self._lines: queue.SimpleQueue[list[_Line] | Callable[[], None] | None]
+        self._lines: queue.SimpleQueue[list[Line] | Callable[[], None] | None]
         self._lines = queue.SimpleQueue()
-        self._gathered: list[_Line] = []
+        self._gathered: list[Line] = []
         """Lines of this turn of the loop; they go to the thread together at its end."""
         self._unwritten: set[int] = set()
         self._waiters: dict[int, list[asyncio.Future[None]]] = {}
@@ -95,7 +95,7 @@ class Journal:
         )
         # Used by the journal's thread only:
         self._file = JournalFile(path)
-        self._owed: list[_Line] = []
+        self._owed: list[Line] = []
         self._ends = 0
         self._folding: threading.Thread | None = None
 
@@ -123,15 +123,20 @@ class Journal:
 
         A line that is *owed* records something that has happened already.
         """
+        return self.reserve(line, owed=owed, ends=ends).ticket
+
+    def reserve(self, data: bytes = b"", *, owed: bool = False, ends: int = 0) -> Line:
+        """Pass a line to the writer whose *data* may still be set in this turn of the loop."""
         self._ticket += 1
+        line = Line(self._ticket, data, owed, ends)
         if self._broken is None:
             if not self._unwritten:
                 self._activity.store_began()
             self._unwritten.add(self._ticket)
             if not self._gathered:
                 self._loop.call_soon(self._hand_over)
-            self._gathered.append(_Line(self._ticket, line, owed, ends))
-        return self._ticket
+            self._gathered.append(line)
+        return line
 
     def _hand_over(self) -> None:
         if self._gathered:
@@ -193,7 +198,7 @@ class Journal:
         _open.discard(self)
 
     def _answer_waiters(
-        self, lines: list[_Line], error: BaseException | None, broken: str | None
+        self, lines: list[Line], error: BaseException | None, broken: str | None
     ) -> None:
         if broken is not None and self._lost_from is None:
             self._broken, self._lost_from = broken, min(line.ticket for line in lines)
@@ -231,7 +236,7 @@ class Journal:
 
     def _write_what_gathered(self) -> bool:
         """Write all lines that wait with one sync; false when the journal is being closed."""
-        batch: list[list[_Line] | Callable[[], None] | None] = []
+        batch: list[list[Line] | Callable[[], None] | None] = []
         try:
             batch.append(self._lines.get(timeout=RETRY_AFTER if self._owed else None))
         except queue.Empty:
@@ -251,7 +256,7 @@ class Journal:
             self._begin_compaction()
         return True
 
-    def _commit(self, lines: list[_Line]) -> None:
+    def _commit(self, lines: list[Line]) -> None:
         if self._broken is not None:
             self._tell(self._answer_waiters, lines, StorageError(self._broken), None)
             return
@@ -268,7 +273,7 @@ class Journal:
         self._ends += sum(line.ends for line in lines)
         self._tell(self._answer_waiters, lines, None, None)
 
-    def _write_failed(self, lines: list[_Line], message: str) -> None:
+    def _write_failed(self, lines: list[Line], message: str) -> None:
         try:
             self._file.cut_back()
         except OSError:
@@ -278,7 +283,7 @@ class Journal:
         failed = [line for line in lines if not line.owed]
         self._tell(self._answer_waiters, failed, StorageError(message), None)
 
-    def _break(self, lines: list[_Line], message: str) -> None:
+    def _break(self, lines: list[Line], message: str) -> None:
         logger.error("%s", message)
         self._broken = message
         self._tell(self._answer_waiters, lines, StorageError(message), message)

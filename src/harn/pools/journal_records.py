@@ -2,7 +2,8 @@
 
 A line is one JSON object that ends in its own checksum: `{"kind": ..., "v": 1, ..., "crc": "..."}`.
 The first line is the `pool`. Then there are `task` (a submit, or the state of a task at the last
-compaction), `start`, `end`, and `withdraw` for a submit that was cancelled before it was
+compaction), `tasks` (calls that were submitted together: one line, so that a torn write keeps all
+of them or none), `start`, `end`, and `withdraw` for submits that were cancelled before they were
 acknowledged. `fold` reads lines into a `Ledger`; nothing here uses a disk.
 """
 
@@ -18,6 +19,8 @@ from harn.errors import StorageCorrupt, StorageVersion
 from harn.storage import jsonl
 
 VERSION = 1
+TOGETHER = 2
+"""The version of a line about several tasks, which harn 0.1 cannot read."""
 
 
 class PoolRecord(msgspec.Struct, tag_field="kind", tag="pool", omit_defaults=True):
@@ -88,14 +91,22 @@ class EndRecord(msgspec.Struct, tag_field="kind", tag="end", omit_defaults=True)
     stale_reason: str | None = None
 
 
-class WithdrawRecord(msgspec.Struct, tag_field="kind", tag="withdraw"):
-    """The submit was cancelled before it was acknowledged."""
+class WithdrawRecord(msgspec.Struct, tag_field="kind", tag="withdraw", omit_defaults=True):
+    """The submit was cancelled before it was acknowledged, and *more* that was made with it."""
 
     v: int
     seq: int
+    more: list[int] = []
 
 
-Record = PoolRecord | TaskRecord | StartRecord | EndRecord | WithdrawRecord
+class TasksRecord(msgspec.Struct, tag_field="kind", tag="tasks"):
+    """Tasks that were submitted together."""
+
+    v: int
+    tasks: list[TaskRecord]
+
+
+Record = PoolRecord | TaskRecord | StartRecord | EndRecord | WithdrawRecord | TasksRecord
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Record)
@@ -123,8 +134,8 @@ def decode(text: bytes) -> Record:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         _refuse_newer(text)
         raise StorageCorrupt(str(error)) from None
-    if record.v != VERSION:
-        raise StorageVersion(f"is of version {record.v}; this harn reads version {VERSION}")
+    if record.v not in (VERSION, TOGETHER):
+        raise StorageVersion(f"is of version {record.v}; this harn reads up to {TOGETHER}")
     return record
 
 
@@ -133,8 +144,8 @@ def _refuse_newer(line: bytes) -> None:
         version = _version_decoder.decode(line).v
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return
-    if version > VERSION:
-        raise StorageVersion(f"is of version {version}; this harn reads version {VERSION}")
+    if version > TOGETHER:
+        raise StorageVersion(f"is of version {version}; this harn reads up to {TOGETHER}")
 
 
 @dataclass(slots=True)
@@ -166,8 +177,12 @@ class Ledger:
             self.pool = record
             self.last_seq = max(self.last_seq, record.submit_counter)
         elif type(record) is WithdrawRecord:
-            self.tasks.pop(record.seq, None)
-            self.ended.pop(record.seq, None)
+            for seq in (record.seq, *record.more):
+                self.tasks.pop(seq, None)
+                self.ended.pop(seq, None)
+        elif type(record) is TasksRecord:
+            for each in record.tasks:
+                self.apply(each)
 
     def _task(self, seq: int) -> TaskRecord:
         task = self.tasks.get(seq)

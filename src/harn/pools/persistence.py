@@ -19,7 +19,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -36,14 +37,16 @@ from harn.errors import HarnError, StorageError
 from harn.exact_json import to_exact_json
 from harn.pools.audit import Submitted
 from harn.pools.ended_tasks import binding, call_fingerprint
-from harn.pools.journal import Journal
+from harn.pools.journal import Journal, Line
 from harn.pools.journal_file import journal_name
 from harn.pools.journal_records import (
+    TOGETHER,
     VERSION,
     EndRecord,
     PoolRecord,
     StartRecord,
     TaskRecord,
+    TasksRecord,
     WithdrawRecord,
     encode,
     shown,
@@ -62,6 +65,8 @@ class Persistence:
 
     def __init__(self, pool: Pool, *, by_hand: bool = False) -> None:
         self._warned = False
+        self._together: tuple[Line, list[TaskRecord]] | None = None
+        """The line of the submits that are made together just now, and their records."""
         self._by_hand = by_hand
         self.held: dict[PoolTask, TaskRecord] = {}
         """Tasks that had not ended and are left to the next opener, by hand alone."""
@@ -111,7 +116,27 @@ class Persistence:
             self._warn(task._body)
         extras = task._own_extras()
         extras.call = call
-        extras.ticket = self._journal.append(encode(self._new_record(task)))
+        if self._together is None:
+            extras.ticket = self._journal.append(encode(self._new_record(task)))
+        else:
+            line, records = self._together
+            extras.ticket = line.ticket
+            records.append(self._new_record(task))
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Journal the submits of the block, which must not await, as one line.
+
+        The line comes before those of tasks that end inside the block, such as a task that is
+        evicted. After an error in the block none of its submits is in the journal.
+        """
+        line, records = self._together = self._journal.reserve(), []
+        try:
+            yield
+            if records:
+                line.data = encode(TasksRecord(TOGETHER, records))
+        finally:
+            self._together = None
 
     def _warn(self, fn: object) -> None:
         """Say once for each pool that this closure will not survive the process."""
@@ -131,15 +156,35 @@ class Persistence:
             if written is not None:
                 await written
         except (StorageError, asyncio.CancelledError):
-            if self._slots.withdraw(task):
-                self._journal.append(
-                    encode(WithdrawRecord(VERSION, task._submitted.seq)), owed=True
-                )
+            self.undo([task])
             raise
+
+    async def acknowledge_all(self, tasks: Sequence[PoolTask]) -> None:
+        """Wait until the submits of *tasks* are safe; undo them if that fails or we are cancelled.
+
+        They share one line, except those that were rejected.
+        """
+        try:
+            for ticket in dict.fromkeys(task._extras.ticket for task in tasks):
+                await self._journal.synced(ticket)
+        except (StorageError, asyncio.CancelledError):
+            self.undo(tasks)
+            raise
+
+    def undo(self, tasks: Sequence[PoolTask]) -> None:
+        """Withdraw submits that were not acknowledged, from the pool and from the journal."""
+        # The newest first: those that hold a slot leave it when no other of them is queued.
+        withdrawn = [task for task in reversed(tasks) if self._slots.withdraw(task)]
+        if withdrawn:
+            first, *more = (task._submitted.seq for task in withdrawn)
+            version = TOGETHER if more else VERSION
+            self._journal.append(encode(WithdrawRecord(version, first, more)), owed=True)
 
     async def starting(self, task: PoolTask) -> None:
         """Wait until *task* may begin. Cancelling leaves it to the caller."""
         await self._journal.synced(task._extras.ticket)
+        if task._finished_ms is not None:
+            return  # its submit was withdrawn: the journal does not know it any more
         call = task._extras.call
         assert task._started_ms is not None
         start = encode(StartRecord(VERSION, task._submitted.seq, task._started_ms))

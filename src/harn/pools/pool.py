@@ -6,12 +6,14 @@ A submit goes through `admission.py`, which makes a task of it, to `slots.py`, w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar, TypeVarTuple, overload
 
-from harn.errors import DeadlockError, HarnError, PoolFull
+from harn.errors import DeadlockError, HarnError, InvalidOption, PoolFull
 from harn.pools.admission import Admission
+from harn.pools.backpressure import full
+from harn.pools.batch import Batch, Call, closures_of
 from harn.pools.caused import caused_var
 from harn.pools.closure_frame import is_inside
 from harn.pools.options import PoolOptions
@@ -35,7 +37,7 @@ class Pool:
     >>> import harn
     >>> async def main() -> list[int]:
     ...     async with await harn.pool_create(name="review", max_concurrent=2) as pool:
-    ...         tasks = [await pool.submit(lambda n=n: n * n) for n in range(4)]
+    ...         tasks = [await pool.submit(pow, n, 2) for n in range(4)]
     ...         return [await task for task in tasks]
     >>> harn.run(main)
     [0, 1, 4, 9]
@@ -162,13 +164,49 @@ class Pool:
         call = closure_of(fn, args)
         task = self._admission.admit(call, priority, key, idempotency_key, labels)
         if task is None:
-            queued = self._slots.queue.live
-            raise PoolFull(
-                f"pool {self.name!r} is full ({queued} queued); wait, or raise max_depth"
-            )
+            raise PoolFull(f"pool {self.name!r} {full(self._slots.queue.live)}")
         if (caused := caused_var.get()) is not None:
             caused.note(task)
         return task
+
+    async def submit_many(
+        self,
+        calls: Iterable[Call],
+        /,
+        *,
+        priority: int = 0,
+        key: str | None = None,
+        idempotency_key: None = None,
+        **labels: str | None,
+    ) -> list[PoolTask]:
+        """Submit all of *calls* or none, in order; return their tasks.
+
+        A call is a function, or a tuple of a function and its arguments. The options are those of
+        `submit` and hold for every call; an *idempotency_key* names one task and is refused. With
+        `block_submitter` this waits until there are places for all calls, first come, first
+        served. In a pipeline pool they share one line of the journal and one sync. Cancelling
+        means that none was submitted.
+
+        >>> import harn
+        >>> async def main() -> list[int]:
+        ...     async with await harn.pool_create(max_concurrent=2) as pool:
+        ...         tasks = await pool.submit_many((pow, n, 2) for n in range(4))
+        ...         return [await task for task in tasks]
+        >>> harn.run(main)
+        [0, 1, 4, 9]
+        """
+        if idempotency_key is not None:
+            raise InvalidOption(
+                "idempotency_key", idempotency_key, "none here: it names one task; use submit"
+            )
+        batch = Batch(closures_of(calls), priority, key, labels)
+        tasks = await batch.admit(self._admission)
+        if (journal := self._slots.journal) is not None:
+            await journal.acknowledge_all(tasks)
+        if (caused := caused_var.get()) is not None:
+            for task in tasks:
+                caused.note(task)
+        return tasks
 
     def size(self) -> int:
         """Return how many tasks are running or queued."""

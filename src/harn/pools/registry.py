@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from harn.current import current_runtime
 from harn.duration import Duration
-from harn.errors import InvalidOption, PoolExists, PoolNotFound
+from harn.errors import InvalidOption, PoolExists, PoolNotFound, did_you_mean
 from harn.pools.host import open_hosted
 from harn.pools.options import PoolOptions, Retention, new_pool_id, read_options
 from harn.pools.persistence import Persistence
@@ -205,19 +205,34 @@ async def pool_create(
     return await registry.create(options)
 
 
-def pool_get(name_or_id: str) -> Pool | None:
+@overload
+def pool_get(name_or_id: str, *, required: Literal[True]) -> Pool: ...
+@overload
+def pool_get(name_or_id: str, *, required: bool = False) -> Pool | None: ...
+def pool_get(name_or_id: str, *, required: bool = False) -> Pool | None:
     """Return the live pool with this name, or else this id; None when there is none.
+
+    With *required* there must be one: `PoolNotFound` otherwise.
 
     >>> import harn
     >>> async def main() -> bool:
     ...     pool = await harn.pool_create(name="review")
-    ...     return harn.pool_get("review") is pool is harn.pool_get(pool.id)
+    ...     return harn.pool_get("review", required=True) is pool is harn.pool_get(pool.id)
     >>> harn.run(main)
     True
     """
     if not isinstance(name_or_id, str):
         raise InvalidOption("name_or_id", name_or_id, "a pool's name or id")
-    return current_runtime().service(PoolRegistry).get(name_or_id)
+    if not isinstance(required, bool):
+        raise InvalidOption("required", required, "True or False")
+    registry = current_runtime().service(PoolRegistry)
+    pool = registry.get(name_or_id)
+    if pool is None and required:
+        near = did_you_mean(name_or_id, [each.name for each in registry])
+        raise PoolNotFound(
+            f"this runtime has no pool {name_or_id!r}{near or '; pool_create makes one'}"
+        )
+    return pool
 
 
 def pool_list() -> list[Pool]:

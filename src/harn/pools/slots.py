@@ -211,7 +211,8 @@ class Slots:
             self.queue.discard(task)
         else:
             self.running -= 1
-        task._finished_ms = task._submitted.at  # its worker, if it has one, skips it
+        task._stopping = True  # its worker, if it has one, skips it
+        task._finished_ms = task._submitted.at
         task._end = "cancelled"
         self.ended.unbind(task)
         task._wake()
