@@ -161,10 +161,10 @@ async def holding_a_permit_that_the_sender_needs() -> None:
     ch = channel("c")
 
     async def sender() -> None:
-        with await sync_mutex_acquire("m"):  # type: ignore[union-attr]
+        with await sync_mutex_acquire("m"):
             await ch.send(1)
 
-    with await sync_mutex_acquire("m"):  # type: ignore[union-attr]
+    with await sync_mutex_acquire("m"):
         async with scope() as s:
             s.spawn(sender)
             await ch.receive()
@@ -243,7 +243,7 @@ async def contend(enter: Awaitable[Any]) -> None:
     """Receive for ever; meanwhile plain asyncio tasks of ours enter "m" one after the other."""
 
     async def hold() -> None:
-        with await sync_mutex_acquire("m"):  # type: ignore[union-attr]
+        with await sync_mutex_acquire("m"):
             async with mutex("m"):
                 await asyncio.sleep(0)
                 asyncio.ensure_future(enter)

@@ -46,16 +46,18 @@ def metrics(kind: Kind, key: str = "k") -> SyncMetrics:
     return found
 
 
-async def acquire(kind: Kind, timeout: Any = None, key: str = "k", **options: Any) -> Permit | None:
+async def acquire(kind: Kind, timeout: Any = None, key: str = "k", **more: Any) -> Permit | None:
     match kind:
         case "mutex":
-            return await sync_mutex_acquire(key, timeout, **options)
+            waiting = sync_mutex_acquire(key, timeout, **more)
         case "semaphore":
-            return await sync_semaphore_acquire(key, 1, timeout=timeout, **options)
+            waiting = sync_semaphore_acquire(key, 1, timeout=timeout, **more)
         case "gate":
-            return await sync_gate_acquire(key, 1, timeout, **options)
+            waiting = sync_gate_acquire(key, 1, timeout, **more)
         case _:
-            return await sync_rwlock_acquire(key, "write", timeout, **options)
+            waiting = sync_rwlock_acquire(key, "write", timeout, **more)
+    permit: Permit | None = await waiting
+    return permit
 
 
 KINDS = ("mutex", "semaphore", "gate", "rwlock")
@@ -229,7 +231,7 @@ async def test_Y2_a_waiting_writer_holds_back_later_readers(runtime: Runtime) ->
     order: list[str] = []
 
     async def enter(name: str, mode: Any) -> None:
-        async with await sync_rwlock_acquire("k", mode):  # type: ignore[union-attr]
+        async with await sync_rwlock_acquire("k", mode):
             order.append(name)
             await settle(2)
 
@@ -293,12 +295,12 @@ async def test_Y6_another_capacity_is_refused(runtime: Runtime, first: Any, seco
         lambda: sync_semaphore_acquire("k", 2, permits=0),
         lambda: sync_semaphore_acquire("k", True),
         lambda: sync_gate_acquire("k", 0),
-        lambda: sync_gate_acquire("k", 1.5),  # type: ignore[arg-type]
-        lambda: sync_rwlock_acquire("k", "reed"),  # type: ignore[arg-type]
+        lambda: sync_gate_acquire("k", 1.5),  # type: ignore[call-overload]
+        lambda: sync_rwlock_acquire("k", "reed"),  # type: ignore[call-overload]
         lambda: sync_mutex_acquire(""),
-        lambda: sync_mutex_acquire(1),  # type: ignore[arg-type]
-        lambda: sync_mutex_acquire([]),  # type: ignore[arg-type]
-        lambda: sync_gate_acquire([], 1),  # type: ignore[arg-type]
+        lambda: sync_mutex_acquire(1),  # type: ignore[call-overload]
+        lambda: sync_mutex_acquire([]),  # type: ignore[call-overload]
+        lambda: sync_gate_acquire([], 1),  # type: ignore[call-overload]
     ],
 )
 async def test_Y6_wrong_options_are_refused_at_once(runtime: Runtime, call: Any) -> None:
@@ -380,7 +382,7 @@ async def test_with_and_async_with_release(runtime: Runtime) -> None:
         assert same is permit
     assert permit.released
 
-    async with await sync_mutex_acquire("k") as again:  # type: ignore[union-attr]
+    async with await sync_mutex_acquire("k") as again:
         assert not again.released
     assert again.released
 
@@ -483,7 +485,7 @@ async def test_keys_made_up_on_the_fly_do_not_pile_up(
     await sync_mutex_acquire("kept")
 
     for n in range(1000):
-        async with await sync_mutex_acquire(f"key:{n}"):  # type: ignore[union-attr]
+        async with await sync_mutex_acquire(f"key:{n}"):
             pass
 
     known = sync_metrics("mutex")

@@ -197,7 +197,7 @@ async def test_Y1_permits_released_by_threads() -> None:
 
         async def loop_side() -> None:
             for _ in range(60):
-                async with await sync_mutex_acquire("k"):  # type: ignore[union-attr]
+                async with await sync_mutex_acquire("k"):
                     assert inside.add(1) == 0
                     await asyncio.sleep(0)
                     inside.add(-1)
@@ -310,7 +310,7 @@ async def test_a_thread_hands_a_permit_to_whoever_is_first_in_line() -> None:
         order: list[int] = []
 
         async def take(n: int) -> None:
-            with await sync_semaphore_acquire("k", 2):  # type: ignore[union-attr]
+            with await sync_semaphore_acquire("k", 2):
                 order.append(n)
 
         waiting = [spawn(take, n) for n in range(3)]
