@@ -31,7 +31,7 @@ class Names:
     def __init__(self, tree: ast.Module) -> None:
         self._known: dict[str, str] = {}
         self._modules: set[str] = set()
-        self.uses_harn = any(_imports_harn(node) for node in ast.walk(tree))
+        self.uses_harn: bool = any(_imports_harn(node) for node in ast.walk(tree))
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module in ("harn", "harn.tasks"):
                 for alias in node.names:

@@ -53,10 +53,10 @@ class Line:
     __slots__ = ("data", "ends", "owed", "ticket")
 
     def __init__(self, ticket: int, data: bytes, owed: bool, ends: int) -> None:
-        self.ticket = ticket
-        self.data = data
-        self.owed = owed
-        self.ends = ends
+        self.ticket: int = ticket
+        self.data: bytes = data
+        self.owed: bool = owed
+        self.ends: int = ends
 
 
 class Journal:

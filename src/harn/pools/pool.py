@@ -178,7 +178,7 @@ class Pool:
         key: str | None = None,
         idempotency_key: None = None,
         **labels: str | None,
-    ) -> list[PoolTask]:
+    ) -> list[PoolTask[Any]]:
         """Submit all of *calls* or none, in order; return their tasks.
 
         A call is a function, or a tuple of a function and its arguments. The options are those of
