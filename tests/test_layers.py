@@ -38,6 +38,7 @@ LINES = [
         "masking",
         "naming",
         "open_runtimes",
+        "plurals",
         "private_files",
         "quiescence",
         "records",

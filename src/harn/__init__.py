@@ -8,7 +8,7 @@
                  in this process   │   survives this process
     ground       clock runtime current context errors settings topics duration ids telemetry
                  batcher checks durable_calls durable_work escaping exact_json graceful masking
-                 naming open_runtimes private_files quiescence records retry_policy stopping
+                 naming open_runtimes plurals private_files quiescence records retry_policy stopping
                  teardown unsettled
 
 Everything public is importable from here and loaded when it is first used, so that `import harn`

@@ -2,7 +2,8 @@
 
 `Settings.load()` reads them once, where a runtime or a command starts; `SchedulerSettings.load()`
 reads those of worker queues whenever a queue is made. Both refuse a bad value with the variable's
-name. Nothing else in harn looks at the environment.
+name. Nothing else in harn looks at the environment. The terminal's own
+NO_COLOR and TERM are read here too.
 """
 
 from __future__ import annotations
@@ -305,6 +306,16 @@ def _found(
 def allow_insecure_state() -> None:
     """Set `HARN_ALLOW_INSECURE_STATE` for this process and the processes that it starts."""
     os.environ["HARN_ALLOW_INSECURE_STATE"] = "1"
+
+
+def wants_colours() -> bool:
+    """Tell whether `NO_COLOR` is unset."""
+    return not os.environ.get("NO_COLOR")
+
+
+def has_dumb_terminal() -> bool:
+    """Tell whether `TERM` names a terminal that only prints, or is unset."""
+    return os.environ.get("TERM", "dumb") == "dumb"
 
 
 def environment_with(told: Mapping[str, str]) -> dict[str, str]:

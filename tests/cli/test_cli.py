@@ -12,7 +12,7 @@ import pytest
 
 from harn import __version__
 from harn.cli import invoke
-from harn.cli.output import table
+from harn.cli.tables import table
 from harn.escaping import one_line
 
 
@@ -29,7 +29,7 @@ def run(*argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
 def test_the_version_is_told_without_loading_anything_heavy() -> None:
     code = (
         "import sys; from harn.cli import invoke; invoke(['--version']);"
-        "print(*(m for m in ('click', 'rich', 'apsw', 'asyncio') if m in sys.modules))"
+        "print(*(m for m in ('click', 'apsw', 'asyncio') if m in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 

@@ -236,8 +236,8 @@ def test_replay_whose_pool_work_fails_is_exit_1_with_one_line(run: Run) -> None:
 
 
 def test_a_terminal_sees_what_is_waited_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harn.cli.output.on_terminal", lambda: True)
+    monkeypatch.setattr("harn.cli.progress.on_terminal", lambda: True)
 
     _, _, err = run("fire", "pooled", "--payload", '"one"')
 
-    assert err == "\rwaiting for 1 pool tasks \n"
+    assert "waiting for 1 pool task\x1b[K" in err

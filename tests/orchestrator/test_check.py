@@ -135,4 +135,4 @@ def test_a_manifest_that_is_right_is_told_so(
 
     assert invoke(["orchestrator", "check"]) == 0
 
-    assert capsys.readouterr().out == "ok: 1 triggers\n"
+    assert capsys.readouterr().out == "ok: 1 trigger\n"

@@ -11,6 +11,8 @@ ask_service.py    run a verb in the running service, or else in this process
 stoppable.py      how a signal ends a command
 command_log.py    what a command logs
 output.py         JSON or text, and never a terminal's escapes
+tables.py         tables and sentences that fit the terminal; colours.py, what colours mean
+progress.py       the line that tells what a command is doing
 orchestrator.py   `harn orchestrator`: check.py, serve.py, fire.py, queue_commands.py with
                   queue_jobs.py, dlq.py, reload.py, metrics.py
 worker_command.py `harn worker`; worker_processes.py, its children
@@ -142,8 +144,11 @@ def _unexpected(error: Exception) -> int:
 
 
 def _fail(message: str, code: int) -> int:
+    from harn.cli.colours import by_word, has_colours, painted
+    from harn.cli.tables import fold, width_of
     from harn.escaping import one_line
     from harn.masking import mask_text
 
-    print(f"error: {one_line(mask_text(message))}", file=sys.stderr)
+    text = fold(f"{by_word('error')}: {one_line(mask_text(message))}", width_of(sys.stderr))
+    print(painted(text, has_colours(sys.stderr)), file=sys.stderr)
     return code

@@ -18,7 +18,8 @@ import click
 import msgspec
 
 from harn.cli.orchestrator import DEFAULT_CONFIG
-from harn.cli.output import DURATION, Decorator, LiveLine, say
+from harn.cli.output import DURATION, Decorator, say
+from harn.cli.progress import live_line
 from harn.cli.stoppable import STOPPED, stoppable_call
 from harn.cli.store_choice import usable_store
 from harn.cli.target import CommandTarget
@@ -84,11 +85,10 @@ def operate(
             await service.start_by_hand(wanted)
         if stop is not None:
             stop.watch(service)
-        line = LiveLine()
         try:
-            return await asked.run(service, options, line.show)
+            return await asked.run(service, options, live_line.show)
         finally:
-            line.end()
+            live_line.end()
 
     return target.run(work, may_make=may_make, stopping=stop.stopping if stop else None)
 
@@ -166,7 +166,6 @@ class _Connection(http.client.HTTPConnection):
 
 def _answer(service: _Connection, directory: Path, asked: Verb, options: Options) -> dict[str, Any]:
     path, fields = asked.address(options)
-    line = LiveLine()
     try:
         service.request(
             asked.method,
@@ -174,7 +173,7 @@ def _answer(service: _Connection, directory: Path, asked: Verb, options: Options
             body=msgspec.json.encode(fields) if fields else None,
             headers={"Accept": LINES, "Content-Type": "application/json"},
         )
-        return _result(service.getresponse(), line)
+        return _result(service.getresponse())
     except TimeoutError:
         raise HarnError(
             f"the service on {directory} has not answered for {SILENT_FOR:.0f} s; "
@@ -186,16 +185,16 @@ def _answer(service: _Connection, directory: Path, asked: Verb, options: Options
             "events that it has accepted are dispatched when it runs again"
         ) from None
     finally:
-        line.end()
+        live_line.end()
 
 
-def _result(response: http.client.HTTPResponse, line: LiveLine) -> dict[str, Any]:
+def _result(response: http.client.HTTPResponse) -> dict[str, Any]:
     """Read the lines of progress, then the last line with the result."""
     record: dict[str, Any] = {}
     for text in response:
         record = json.loads(text)
         if record.get("progress"):
-            line.show(record["progress"])
+            live_line.show(record["progress"])
     if "error" in record:
         raise HarnError(str(record["error"]))
     if "result" not in record:

@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
+from harn.cli.colours import RED, by_word, colour
 from harn.cli.orchestrator import DEFAULT_CONFIG
-from harn.cli.output import emit, say
+from harn.cli.output import emit, say_json
 from harn.cli.target import CommandTarget, common
-from harn.escaping import one_line, to_json
+from harn.escaping import one_line
 from harn.orchestrator import (
     ManifestProblems,
     ManifestTrigger,
@@ -19,6 +20,7 @@ from harn.orchestrator import (
     manifest_schema,
     unservable,
 )
+from harn.plurals import counted
 
 
 @click.command()
@@ -30,7 +32,7 @@ def check(target: CommandTarget, schema: bool) -> int:
     Exits with 1 if there is a mistake. Handlers are imported; secrets are not read.
     """
     if schema:
-        say(to_json(manifest_schema(), indent=2))
+        say_json(manifest_schema(), indent=2)
         return 0
     target.check_state_dir()
     try:
@@ -56,8 +58,8 @@ def _notes(triggers: Sequence[ManifestTrigger]) -> Iterator[str]:
 
 
 def _rendered(found: dict[str, Any], problems: Sequence[Problem]) -> str:
-    lines = [str(problem) for problem in problems]
-    lines += [f"note: {note}" for note in found["notes"]]
+    lines = [colour(RED, one_line(str(problem))) for problem in problems]
+    lines += [f"note: {one_line(note)}" for note in found["notes"]]
     if not problems:
-        lines.append(f"ok: {len(found['triggers'])} triggers")
-    return "\n".join(map(one_line, lines))
+        lines.append(f"{by_word('ok')}: {counted(len(found['triggers']), 'trigger')}")
+    return "\n".join(lines)

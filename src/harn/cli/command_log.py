@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 import click
 
+from harn.cli.progress import AboveTheLine, live_line
 from harn.settings import Settings
 from harn.telemetry import logs
 
@@ -28,6 +29,7 @@ def command_log(ctx: click.Context) -> Iterator[None]:
     with logs.configured(
         "json" if settings.log == "json" else "text",
         level,
+        AboveTheLine(),
         with_failed_work=level < logging.WARNING,
     ) as log:
         ctx.meta[LOG] = log
@@ -35,7 +37,8 @@ def command_log(ctx: click.Context) -> Iterator[None]:
 
 
 def log_as_service() -> None:
-    """Log at info from here on, failed work included."""
+    """Log at info from here on, failed work included; the log is the progress."""
+    live_line.stop_ticking()
     log: logs.Log | None = click.get_current_context().meta.get(LOG)
     if log is not None:
         log.show(_level(Settings.load().log_level or "info"), with_failed_work=True)

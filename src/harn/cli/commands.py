@@ -9,6 +9,7 @@ import click
 
 from harn import __version__
 from harn.cli.command_log import command_log
+from harn.cli.progress import live_line
 from harn.errors import did_you_mean
 
 
@@ -72,3 +73,4 @@ class LazyGroup(click.Group):
 def harn(ctx: click.Context) -> None:
     """Orchestrate agents and other work."""
     ctx.with_resource(command_log(ctx))
+    ctx.with_resource(live_line.ticking(f"harn {ctx.invoked_subcommand}"))

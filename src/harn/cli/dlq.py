@@ -7,11 +7,14 @@ from typing import Any
 import click
 
 from harn.cli.ask_service import operate, work_option, work_text
+from harn.cli.colours import RED, by_word, colour
 from harn.cli.orchestrator import DEFAULT_CONFIG
-from harn.cli.output import emit, fail_line, indented, table
+from harn.cli.output import emit, fail_line, indented
+from harn.cli.tables import table
 from harn.cli.target import CommandTarget, common
 from harn.escaping import one_line
 from harn.orchestrator import Replay, ReplayLetter, inspection
+from harn.plurals import counted
 from harn.runtime import Runtime
 from harn.triggers import DeadLetters
 
@@ -69,18 +72,22 @@ def _discard(target: CommandTarget, id: str) -> int:
     return 0
 
 
+def _dead_letters(number: int) -> str:
+    return colour(RED if number else "", counted(number, "dead letter"))
+
+
 def _letters(found: dict[str, Any]) -> str:
     rows = [
         (
             entry.get("id"),
             entry.get("binding_id"),
             entry.get("error_class"),
-            str(entry.get("error"))[:80],
+            str(entry.get("error"))[:200],
         )
         for entry in found["entries"]
     ]
     listing = table(("id", "trigger", "class", "error"), rows) if rows else ""
-    lines = [f"{found['pending_entries']} dead letters", listing]
+    lines = [_dead_letters(found["pending_entries"]), listing]
     for entry in found["entries"]:
         if trace := indented(entry.get("traceback")):
             lines += ["", one_line(str(entry.get("id"))), *trace]
@@ -114,8 +121,8 @@ def _replay(
     document = operate(target, name, options, may_make=False, needs_manifest=needs_manifest)
     works = (f"work: {work_text(each)}" for each in document["work"])
     mappings = (_mapping_line(each["mapping"]) for each in document["handles"] if "mapping" in each)
-    shown = [*map(_handle_line, document["handles"]), *mappings, *works]
-    emit(target.as_json, document, lambda: "\n".join(map(one_line, shown)))
+    shown = [*map(_handle_line, document["handles"]), *map(one_line, (*mappings, *works))]
+    emit(target.as_json, document, lambda: "\n".join(shown))
     failed = [handle for handle in document["handles"] if handle["status"] != "dispatched"]
     if not failed:
         return 0
@@ -138,7 +145,8 @@ def _mapping_line(mapping: dict[str, Any]) -> str:
 
 def _handle_line(handle: dict[str, Any]) -> str:
     said = handle.get("error") or handle.get("result")
-    return one_line(f"{handle['binding_id']}: {handle['status']}: {said}"[:500])
+    where, what = one_line(str(handle["binding_id"])), one_line(str(said))
+    return f"{where}: {by_word(handle['status'])}: {what[:500]}"
 
 
 @click.command()
@@ -158,7 +166,8 @@ def _inspected(found: dict[str, Any]) -> str:
     rows = [(t["id"], t["kind"], t["handler"], t.get("next_at") or "") for t in found["triggers"]]
     parts = [table(("trigger", "kind", "handler", "next"), rows)]
     parts.append(
-        f"{found['pending']['count']} events under way, {found['dlq_depth']} dead letters, "
-        f"{len(found['circuits'])} circuits with failures"
+        f"{counted(found['pending']['count'], 'event')} under way, "
+        f"{_dead_letters(found['dlq_depth'])}, "
+        f"{counted(len(found['circuits']), 'circuit')} with failures"
     )
     return "\n\n".join(parts)

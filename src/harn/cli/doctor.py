@@ -18,6 +18,7 @@ from typing import Literal
 import click
 
 from harn import __version__
+from harn.cli.colours import by_word
 from harn.cli.output import emit, json_flag
 from harn.cli.store_choice import chosen_store
 from harn.clock import SystemClock, iso
@@ -229,7 +230,8 @@ def _version(module: str) -> str:
 def _render(checks: list[Check]) -> str:
     lines = [f"harn {__version__}"]
     for check in checks:
-        lines.append(f"{check.status:<5} {check.name:<16} {one_line(check.detail)}")
+        pad = " " * (5 - len(check.status))
+        lines.append(f"{by_word(check.status)}{pad} {check.name:<16} {one_line(check.detail)}")
         if check.fix:
             lines.append(f"{'':<23}{one_line(check.fix)}")
     return "\n".join(lines)

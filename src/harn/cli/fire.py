@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from harn.cli.ask_service import operate, work_option, work_text
+from harn.cli.colours import by_word
 from harn.cli.output import emit, fail_line
 from harn.cli.target import CommandTarget, common
 from harn.errors import HarnError, TriggerError, did_you_mean
@@ -91,6 +92,7 @@ def _shown(document: dict[str, Any]) -> str:
         if document.get(name) is not None:
             value = document[name]
             text = json.dumps(value, default=str) if name == "result" else str(value)
-            lines.append(f"{name}: {one_line(text)}")
+            shown = by_word(text) if name == "status" else one_line(text)
+            lines.append(f"{name}: {shown}")
     lines.append(f"work: {one_line(work_text(document['work']))}")
     return "\n".join(lines)

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import click
 
+from harn.cli.colours import RED, colour
 from harn.cli.lint_findings import Finding
 from harn.cli.lint_rules import check_source
 from harn.cli.output import emit, json_flag
 from harn.escaping import one_line
+from harn.plurals import counted
 from harn.records import Record
 
 SKIPPED = {"__pycache__", "node_modules", "build", "dist", "venv"}
@@ -77,8 +79,8 @@ def _render(findings: list[Finding], unreadable: list[Unreadable], files: int) -
     lines = []
     for found in findings:
         where = f"{one_line(found.path)}:{found.line}:{found.column}"
-        lines += [f"{where}: {found.code} {found.reason}", f"    fix: {found.fix}"]
+        lines += [f"{where}: {colour(RED, found.code)} {found.reason}", f"    fix: {found.fix}"]
     lines += [f"{one_line(each.path)}: cannot be read: {each.reason}" for each in unreadable]
     total = len(findings) + len(unreadable)
-    lines.append(f"{files} file(s) checked, {total or 'nothing'} to report")
+    lines.append(f"{counted(files, 'file')} checked, {total or 'nothing'} to report")
     return "\n".join(lines)

@@ -10,13 +10,16 @@ from typing import Any, BinaryIO, TypeVar
 
 import click
 
-from harn.cli.output import DURATION, LiveLine, emit, json_flag, say
+from harn.cli.colours import by_word
+from harn.cli.output import DURATION, emit, json_flag, say, say_json
+from harn.cli.progress import live_line, shown_count
 from harn.cli.stoppable import run_stoppable
 from harn.cli.store_choice import insecure_flag, runtime_for
 from harn.clock import iso
 from harn.errors import StorageCorrupt, StorageError
 from harn.escaping import one_line, to_json
 from harn.masking import mask
+from harn.plurals import counted
 from harn.private_files import open_private
 from harn.runtime import Runtime
 from harn.storage import Damaged, Store, check_there, read_only
@@ -61,7 +64,7 @@ def verify(storage: str | None, state_dir: Path | None, as_json: bool) -> int:
 
     async def work(runtime: Runtime) -> dict[str, Any]:
         log, store = runtime.event_log, runtime.service(Store)
-        show = _Progress("records read")
+        show = shown_count("records read")
         pages, heads, records = await _checked(store), dict[str, int](), 0
         try:
             heads = await store.run(list_topics, write=False)
@@ -71,14 +74,12 @@ def verify(storage: str | None, state_dir: Path | None, as_json: bool) -> int:
             async for page in log.pages(topic, 0, None):
                 records += len(page)
                 show(records)
-        show.end()
-        folded = _Progress("records folded")
+        folded = shown_count("records folded")
         try:
             differences = await store.run(lambda: compare(progress=folded))
         except StorageCorrupt as error:
             differences = []
             pages.append(f"the indexes cannot be compared: {error}")
-        folded.end()
         return {
             "storage": mask(runtime.storage_url),
             "ok": not (pages or log.damaged_total or differences),
@@ -114,17 +115,15 @@ def rebuild(storage: str | None, state_dir: Path | None, as_json: bool) -> int:
     """Fold the log and replace the indexes with the result. Writers wait meanwhile."""
 
     async def work(runtime: Runtime) -> dict[str, int]:
-        show = _Progress("records folded")
-        counts = await runtime.service(Store).run(lambda: rebuild_indexes(progress=show))
-        show.end()
-        return counts
+        show = shown_count("records folded")
+        return await runtime.service(Store).run(lambda: rebuild_indexes(progress=show))
 
     counts = _run(storage, state_dir, work)
     emit(
         as_json,
         {"rebuilt": counts},
         lambda: (
-            "\n".join(f"{name}: {rows} rows" for name, rows in counts.items())
+            "\n".join(f"{name}: {counted(rows, 'row')}" for name, rows in counts.items())
             or "there is no index to rebuild"
         ),
     )
@@ -143,19 +142,18 @@ def export_(target: Path, storage: str | None, state_dir: Path | None, as_json: 
     damaged: list[Damaged] = []
 
     async def work(runtime: Runtime) -> int:
-        show, count = _Progress("records written"), 0
+        show, count = shown_count("records written"), 0
         with _output(target) as out:
             async for line in export_lines(runtime.service(Store), damaged):
                 out.write(line)
                 count += 1
                 show(count)
             out.flush()
-        show.end()
         return count
 
     lines = _run(storage, state_dir, work)
     if str(target) != "-":
-        emit(as_json, {"exported": lines}, lambda: f"{lines} lines written to {target}")
+        emit(as_json, {"exported": lines}, lambda: f"{counted(lines, 'line')} written to {target}")
     for each in damaged:
         what = one_line(f"{each.topic} record {each.id}: {each.reason}")
         say(f"left out: {what}", err=True)
@@ -178,20 +176,20 @@ def import_(
 
     async def work(runtime: Runtime) -> Importer:
         store = runtime.service(Store)
-        importer, show = Importer(store, resume=resume), _Progress("records imported")
+        importer, show = Importer(store, resume=resume), shown_count("records imported")
         async for lines in _chunks(_source(source)):
             await importer.feed(lines)
             show(importer.records)
         await importer.finish()
-        await store.run(rebuild_indexes)
-        show.end()
+        folded = shown_count("records folded")
+        await store.run(lambda: rebuild_indexes(progress=folded))
         return importer
 
     done = _run(storage, state_dir, work, may_make=True)
     emit(
         as_json,
         {"imported": done.records, "skipped": done.skipped},
-        lambda: f"{done.records} records imported, {done.skipped} were there already",
+        lambda: _imported(done.records, done.skipped),
     )
     return 0
 
@@ -213,6 +211,7 @@ def tail(
     as_json: bool,
 ) -> int:
     """Print the records of TOPIC as they arrive, one per line; with --json, each as JSON."""
+    live_line.stop_ticking()
 
     async def work(runtime: Runtime) -> None:
         log, left = runtime.event_log, limit
@@ -220,7 +219,7 @@ def tail(
             log.subscribe(topic, after) if follow else log.stream(topic, after or 0)
         )
         async for event in events:
-            say(to_json(event.as_dict()) if as_json else _shown(event))
+            _print_event(event, as_json)
             sys.stdout.flush()
             if left is not None and (left := left - 1) == 0:
                 return
@@ -254,7 +253,7 @@ def trim(
         return await runtime.event_log.trim(topic, keep=keep, before_ms=before, force=force)
 
     gone = _run(storage, state_dir, work)
-    emit(as_json, {"topic": topic, "removed": gone}, lambda: f"{gone} records removed")
+    emit(as_json, {"topic": topic, "removed": gone}, lambda: f"{counted(gone, 'record')} removed")
     return 0
 
 
@@ -280,24 +279,6 @@ def _run(
             return await work(runtime)
 
     return run_stoppable(main)
-
-
-class _Progress:
-    """A count on a terminal's stderr, a few times a second at most; silent elsewhere."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._shown = 0
-        self._line = LiveLine()
-
-    def __call__(self, count: int) -> None:
-        if count - self._shown >= 5000:
-            self._shown = count
-            self._line.show(f"{count:,} {self._what}")
-
-    def end(self) -> None:
-        """End the line."""
-        self._line.end()
 
 
 class _output:  # noqa: N801 - reads as a function
@@ -346,21 +327,32 @@ async def _chunks(lines: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
     yield waiting
 
 
-def _shown(event: Any) -> str:
+def _imported(records: int, skipped: int) -> str:
+    were = "was" if skipped == 1 else "were"
+    return f"{counted(records, 'record')} imported, {skipped:,} {were} there already"
+
+
+def _print_event(event: Any, as_json: bool) -> None:
+    if as_json:
+        say_json(event.as_dict())
+        return
     payload = to_json(event.payload)
-    return one_line(f"{iso(event.occurred_at_ms)} {event.id} {event.kind} {payload}")
+    say(one_line(f"{iso(event.occurred_at_ms)} {event.id} {event.kind} {payload}"))
 
 
 def _verified(found: dict[str, Any]) -> str:
-    lines = [f"{found['records']} records in {found['topics']} topics"]
+    lines = [f"{counted(found['records'], 'record')} in {counted(found['topics'], 'topic')}"]
     lines += [f"page: {one_line(text)}" for text in found["pages"]]
     lines += [
-        f"damaged: {each['topic']} record {each['id']}: {one_line(each['reason'])}"
+        f"{by_word('damaged')}: {each['topic']} record {each['id']}: {one_line(each['reason'])}"
         for each in found["damaged"]
     ]
     lines += [
         f"index {each['table']}: {each['kind']} {one_line(' '.join(each['row']))}"
         for each in found["differences"]
     ]
-    lines.append("ok" if found["ok"] else "damaged: restore a copy, or rebuild the indexes")
+    if found["ok"]:
+        lines.append(by_word("ok"))
+    else:
+        lines.append(f"{by_word('damaged')}: restore a copy, or rebuild the indexes")
     return "\n".join(lines)

@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 import click
 
+from harn.cli.colours import by_word, has_colours, painted
+from harn.cli.progress import live_line
+from harn.cli.tables import fold, width_of
 from harn.duration import to_seconds
 from harn.errors import InvalidOption
-from harn.escaping import on_lines, one_line, to_json
+from harn.escaping import one_line, to_json
 
 
 def say(text: str, *, err: bool = False) -> None:
     """Print *text* with its control characters escaped, so that a terminal obeys none.
 
-    A name or an error that must stay on one line goes through `one_line` first.
+    On a terminal long lines are folded at spaces, and marks are colours. A name or an error that
+    must stay on one line goes through `one_line` first.
     """
-    click.echo(on_lines(text), err=err)
+    stream = sys.stderr if err else sys.stdout
+    _print(painted(fold(text, width_of(stream)), has_colours(stream)), err=err)
+
+
+def say_json(document: Any, *, indent: int | None = None, err: bool = False) -> None:
+    """Print *document* as JSON, in which nothing is folded or coloured."""
+    _print(to_json(document, indent=indent), err=err)
+
+
+def _print(text: str, *, err: bool) -> None:
+    live_line.erase()
+    click.echo(text, err=err, color=True)  # colours were decided on above
 
 
 def emit(as_json: bool, document: Any, render: Callable[[], str], note: str | None = None) -> None:
@@ -27,60 +42,14 @@ def emit(as_json: bool, document: Any, render: Callable[[], str], note: str | No
     A *note* is an extra line below the text, and a key of the document.
     """
     if as_json:
-        document = document if note is None else {**document, "note": note}
-        say(to_json(document, indent=2))
+        say_json(document if note is None else {**document, "note": note}, indent=2)
     else:
         say(render() if note is None else f"{render()}\n{one_line(note)}")
-
-
-def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return *rows* in columns under *headings*; numbers are right-aligned."""
-    cells = [[one_line(str(value)) for value in row] for row in rows]
-    widths = [
-        max(len(heading), *(len(row[i]) for row in cells), 0) if cells else len(heading)
-        for i, heading in enumerate(headings)
-    ]
-    numeric = [
-        bool(rows) and all(isinstance(row[i], int | float) for row in rows)
-        for i in range(len(headings))
-    ]
-
-    def line(values: Sequence[str]) -> str:
-        return "  ".join(
-            value.rjust(width) if right else value.ljust(width)
-            for value, width, right in zip(values, widths, numeric, strict=True)
-        ).rstrip()
-
-    return "\n".join([line(list(headings)), *(line(row) for row in cells)])
 
 
 def indented(text: str | None) -> list[str]:
     """Return the indented lines of a traceback; none without one."""
     return [f"    {one_line(line)}" for line in (text or "").splitlines()]
-
-
-def on_terminal() -> bool:
-    """Tell whether progress may be shown: only if stderr is a terminal."""
-    return sys.stderr.isatty()
-
-
-class LiveLine:
-    """A line on stderr that is overwritten, if stderr is a terminal; silent otherwise."""
-
-    def __init__(self) -> None:
-        self._on = on_terminal()
-        self._written = False
-
-    def show(self, text: str) -> None:
-        """Replace the line with *text*."""
-        if self._on:
-            click.echo(f"\r{one_line(text)} ", err=True, nl=False)
-            self._written = True
-
-    def end(self) -> None:
-        """End the line."""
-        if self._written:
-            click.echo("", err=True)
 
 
 class DurationFlag(click.ParamType[float]):
@@ -116,7 +85,12 @@ json_flag: Decorator = click.option(
 )
 
 
+def warn(text: str) -> None:
+    """Print a warning on stderr, in one line."""
+    say(f"{by_word('warning')}: {one_line(text)}", err=True)
+
+
 def fail_line(what: str, more: int = 0) -> None:
     """Print on stderr, in one line, why the exit code is 1."""
     others = f" (and {more} more)" if more else ""
-    say(f"error: {one_line(what)}{others}", err=True)
+    say(f"{by_word('error')}: {one_line(what)}{others}", err=True)

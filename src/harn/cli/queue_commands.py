@@ -7,14 +7,18 @@ from typing import Any
 import click
 
 from harn.cli.ask_service import CommandStop, operate
+from harn.cli.colours import BOLD, by_word, colour
 from harn.cli.command_log import log_as_service
-from harn.cli.output import DURATION, emit, fail_line, indented, on_terminal, say, table
+from harn.cli.output import DURATION, emit, fail_line, indented, say, warn
+from harn.cli.progress import on_terminal
 from harn.cli.queue_jobs import cancel, job, jobs, pause, resume, retry
+from harn.cli.tables import table
 from harn.cli.target import CommandTarget, common
 from harn.duration import roughly, to_text
 from harn.errors import HarnError
 from harn.escaping import one_line
 from harn.orchestrator import Drain, explain as explain_job, queues_view
+from harn.plurals import counted
 from harn.runtime import Runtime
 from harn.topics import check_queue_name
 from harn.workers import WorkerQueue, default_consumer_id
@@ -47,7 +51,7 @@ def _list(target: CommandTarget) -> int:
     target.check_config()
     document, note = target.look(queues_view)
     for warning in document.get("warnings", ()):
-        say(f"warning: {one_line(warning)}", err=True)
+        warn(warning)
     emit(target.as_json, document, lambda: _shown(document), note)
     return 0
 
@@ -82,8 +86,8 @@ def _shown(document: dict[str, Any]) -> str:
             ]
             title = (
                 f"{one_line(block['queue'])}: {block['strategy']} by {block['fairness_key']}, "
-                f"{block['rounds_completed']} rounds, "
-                f"{block['starvation_promotions_total']} promotions"
+                f"{counted(block['rounds_completed'], 'round')}, "
+                f"{counted(block['starvation_promotions_total'], 'promotion')}"
             )
             parts.append(f"{title}\n{table(headings, rows)}")
     return "\n\n".join(parts)
@@ -92,11 +96,11 @@ def _shown(document: dict[str, Any]) -> str:
 def paused_lines(summary: dict[str, Any]) -> list[str]:
     """Say what of a queue is paused, by its summary."""
     name = one_line(summary["queue"])
-    lines = [f"{name} is paused"] if summary["paused"] else []
+    lines = [f"{name} is {by_word('paused')}"] if summary["paused"] else []
     if tenants := summary["paused_keys"]:
         more = f" and {len(tenants) - MOST_NAMED} more" if len(tenants) > MOST_NAMED else ""
         named = ", ".join(map(one_line, tenants[:MOST_NAMED]))
-        lines.append(f"{name}: paused for {named}{more}")
+        lines.append(f"{name}: {by_word('paused')} for {named}{more}")
     return lines
 
 
@@ -170,8 +174,8 @@ def _reported(report: dict[str, Any]) -> str:
     ]
     for each in report["responses"]:
         error = each.get("error")
-        text = f"failed: {error}" if error else f"ok: {each.get('outcome')}"
-        lines.append(f"  job {each['job_event_id']} {one_line(text)[:200]}")
+        word, what = ("failed", error) if error else ("ok", each.get("outcome"))
+        lines.append(f"  job {each['job_event_id']} {by_word(word)}: {one_line(str(what))[:200]}")
     return "\n".join(lines)
 
 
@@ -183,7 +187,7 @@ class DrainStop(CommandStop):
         if self.service is None or not self.service.stop_consumers():
             self.stopping.cancel()
         elif on_terminal():
-            say("\nfinishing the running jobs; press again to release them at once", err=True)
+            say("finishing the running jobs; press again to release them at once", err=True)
 
     def give_up(self) -> None:
         """Release the jobs."""
@@ -228,7 +232,7 @@ def explain(target: CommandTarget, name: str, job: int) -> int:
 def _explained(document: dict[str, Any]) -> str:
     shown = {key: value for key, value in document.items() if value is not None}
     lines = [f"job {shown.pop('job_event_id')} of {one_line(shown.pop('queue'))}"]
-    lines.append(f"  {one_line(shown.pop('verdict'))}")
+    lines.append(f"  {colour(BOLD, one_line(shown.pop('verdict')))}")
     keys_ahead = shown.get("scheduling", {}).pop("keys_ahead", [])
     failure = shown.pop("failure", {})
 
@@ -241,9 +245,8 @@ def _explained(document: dict[str, Any]) -> str:
 
     render("", shown)
     for each in document.get("history", [])[-5:]:
-        lines.append(
-            f"  attempt {each['attempt']}: {each['status']}: {one_line(str(each['error']))}"
-        )
+        status, error = by_word(each["status"]), one_line(str(each["error"]))
+        lines.append(f"  attempt {each['attempt']}: {status}: {error}")
     lines += indented(failure.get("traceback"))
     if keys_ahead:
         rows = [[each["key"], each["credit"], each["ready_jobs"]] for each in keys_ahead[:20]]

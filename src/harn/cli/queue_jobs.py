@@ -11,7 +11,9 @@ from typing import Any
 import click
 
 from harn.cli.ask_service import operate
-from harn.cli.output import Decorator, emit, indented, table
+from harn.cli.colours import by_word
+from harn.cli.output import Decorator, emit, indented
+from harn.cli.tables import table
 from harn.cli.target import CommandTarget, common
 from harn.clock import iso
 from harn.duration import roughly
@@ -76,10 +78,10 @@ def _listed(document: dict[str, Any], more: int | None) -> str:
         (
             job["id"],
             job["status"].replace("_", " "),
-            _cut(job["tenant_id"], 12),
+            job["tenant_id"],
             f"{job['attempts']}/{job['max_attempts']}",
             roughly(document["now_ms"] - job["enqueued_at_ms"]),
-            _cut(job["function"] or job["trigger_id"], 16),
+            job["function"] or job["trigger_id"],
         )
         for job in document["jobs"]
     ]
@@ -124,7 +126,10 @@ def _shown(job: dict[str, Any]) -> str:
         if name.endswith("_at_ms") or name == "not_before_ms":
             name, value = name.removesuffix("_ms"), iso(value)
         text = value if isinstance(value, str) else to_json(value)
-        lines.append(f"  {name.replace('_', ' '):<16}  {_cut(text, LONGEST_VALUE)}")
+        text = _cut(text, LONGEST_VALUE)
+        lines.append(
+            f"  {name.replace('_', ' '):<16}  {by_word(text) if name == 'status' else text}"
+        )
     return "\n".join([*lines, *trace])
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import click
 
-from harn.cli.output import emit, json_flag, table
+from harn.cli.output import emit, json_flag
 from harn.cli.stoppable import run_stoppable
 from harn.cli.store_choice import insecure_flag, usable_store
+from harn.cli.tables import table
 from harn.duration import roughly, to_text
 from harn.ratelimit import BucketStatus, RuleStatus, list_status
 from harn.runtime import Runtime

@@ -12,6 +12,7 @@ from harn.cli.target import CommandTarget, common
 from harn.errors import HarnError
 from harn.escaping import one_line
 from harn.orchestrator import Options, verb
+from harn.plurals import counted
 
 
 @click.command()
@@ -30,7 +31,7 @@ def reload(target: CommandTarget) -> int:
 
 def _shown(document: dict[str, Any]) -> str:
     changed = ", ".join(document["manifest"]) or "nothing"
-    lines = [f"reloaded {document['triggers']} triggers; changed: {changed}"]
+    lines = [f"reloaded {counted(document['triggers'], 'trigger')}; changed: {changed}"]
     if document["at_next_start"]:
         lines.append(f"at the next start: {', '.join(document['at_next_start'])}")
     return "\n".join(one_line(line) for line in lines)

@@ -19,12 +19,12 @@ import click
 
 from harn.cli.command_log import log_as_service
 from harn.cli.orchestrator import DEFAULT_CONFIG
-from harn.cli.output import DURATION, say
+from harn.cli.output import DURATION, say_json
 from harn.cli.stoppable import run_stoppable
 from harn.cli.store_choice import runtime_for
 from harn.cli.target import CommandTarget, common
 from harn.errors import HarnError
-from harn.escaping import one_line, to_json
+from harn.escaping import one_line
 from harn.stopping import Stopping
 
 logger: logging.Logger = logging.getLogger("harn.orchestrator")
@@ -177,4 +177,4 @@ class _Serving:
 
 def _tell(record: dict[str, Any]) -> None:
     """Print what happens to the service on stderr, one JSON document per line."""
-    say(to_json(record), err=True)
+    say_json(record, err=True)

@@ -20,14 +20,14 @@ from typing import Any
 import click
 
 from harn.cli.command_log import log_as_service
-from harn.cli.output import DURATION, LiveLine, say
+from harn.cli.output import DURATION, say_json
+from harn.cli.progress import live_line
 from harn.cli.stoppable import run_stoppable, stoppable_call
 from harn.cli.store_choice import insecure_flag, runtime_for
 from harn.cli.worker_processes import Parent, WorkerProcesses, in_words
 from harn.clock import iso
 from harn.durable_calls import durable_names
 from harn.errors import HarnError
-from harn.escaping import to_json
 from harn.runtime import Runtime
 from harn.stopping import Stopping
 from harn.storage import Store
@@ -195,7 +195,7 @@ class _Working:
     # -- status --------------------------------------------------------------------------------
 
     async def _show(self, worker: Worker) -> None:
-        line, looks = LiveLine(), 0
+        looks = 0
         try:
             while True:
                 await sleep(SHOW_EVERY)
@@ -204,11 +204,11 @@ class _Working:
                 if self._parent is not None:
                     self._parent.tell(record)
                 elif not self._options.as_json:
-                    line.show(in_words(record["queues"].values()))
+                    live_line.show(in_words(record["queues"].values()))
                 if self._options.as_json and looks % LINE_EVERY == 0:
                     _tell(record)
         finally:
-            line.end()
+            live_line.end()
 
     def _say(self, worker: Worker, status: str) -> None:
         record = self._record(worker, status)
@@ -262,4 +262,4 @@ def _why(name: str, error: BaseException) -> str:
 
 
 def _tell(record: dict[str, Any]) -> None:
-    say(to_json(record))
+    say_json(record)

@@ -25,11 +25,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from harn.cli.output import LiveLine
+from harn.cli.progress import live_line
 from harn.cli.stoppable import run_stoppable
 from harn.clock import SystemClock
 from harn.duration import to_text
 from harn.escaping import to_json
+from harn.plurals import counted
 from harn.settings import environment_with
 from harn.stopping import Stopping
 
@@ -182,19 +183,19 @@ class WorkerProcesses:
 
     async def _show(self) -> None:
         """Show the sum of the children's counts, on a terminal."""
-        line = LiveLine()
         stopped = asyncio.ensure_future(self._stop.wait())
         try:
             while True:
                 await asyncio.wait((stopped,), timeout=1.0)
                 said = [child.said for child in self._children if child.said]
+                alive = counted(len(self._children), "process", "processes")
                 counts = [each for record in said for each in record["queues"].values()]
-                line.show(f"{len(self._children)} processes: {in_words(counts)}")
+                live_line.show(f"{alive}: {in_words(counts)}")
                 if self._stop.is_set():
                     return
         finally:
             stopped.cancel()
-            line.end()
+            live_line.end()
 
 
 class _Child:

@@ -31,6 +31,7 @@ from harn.orchestrator.queue_verbs import (
     retry_job,
 )
 from harn.orchestrator.verb_options import Options, Tell
+from harn.plurals import counted
 from harn.pools import WorkDone, causing
 from harn.triggers import DeadLetters, DispatchHandle, NotFound, compare_mapping
 from harn.workers import Consumer, worker_queues
@@ -198,7 +199,7 @@ async def _drain(service: Service, options: Drain, tell: Tell) -> dict[str, Any]
     total = 0
 
     def progress(consumer: Consumer) -> None:
-        tell(f"{name}: {consumer.drained} of {max(total, consumer.drained)} jobs")
+        tell(f"{name}: {consumer.drained} of {counted(max(total, consumer.drained), 'job')}")
 
     consumer, runner = manifest_consumer(
         service.runtime,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from harn.errors import DeadlineExceeded
+from harn.plurals import counted
 from harn.pools import Caused, WorkDone
 from harn.tasks import deadline, sleep
 from harn.triggers import Triggers
@@ -55,5 +56,5 @@ class Finishing:
     async def _show(self, caused: Caused) -> None:
         while True:
             if left := caused.unfinished:
-                self._tell(f"waiting for {left} pool tasks")
+                self._tell(f"waiting for {counted(left, 'pool task')}")
             await sleep(TELL_EVERY)

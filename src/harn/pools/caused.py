@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harn.errors import DeadlineExceeded
+from harn.plurals import counted
 from harn.pools.snapshots import TaskSnapshot
 from harn.pools.task import PoolTask
 from harn.tasks import deadline
@@ -144,4 +145,4 @@ def current_caused() -> Caused | None:
 
 
 def _tasks(count: int) -> str:
-    return f"{count} pool task{'' if count == 1 else 's'}"
+    return counted(count, "pool task")

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Iterator
-from typing import Literal, TextIO
+from typing import Literal, Protocol
 
 from harn.clock import iso
 from harn.escaping import one_line, to_json
@@ -21,6 +21,16 @@ LogFormat = Literal["text", "json"]
 FORMATS: tuple[LogFormat, ...] = ("text", "json")
 
 NAMES = ("task_id", "tenant_id", "trace_id", "span_id")
+
+
+class SupportsWrite(Protocol):
+    """Where log lines go."""
+
+    def write(self, text: str, /) -> object:
+        """Write *text*."""
+
+    def flush(self) -> None:
+        """Write what is buffered."""
 
 
 class WhoIsRunning(logging.Filter):
@@ -81,8 +91,8 @@ def is_not_failed_work(record: logging.LogRecord) -> bool:
 class Log:
     """The records of harn on a stream."""
 
-    def __init__(self, stream: TextIO, format: LogFormat) -> None:
-        self.handler: logging.StreamHandler[TextIO] = logging.StreamHandler(stream)
+    def __init__(self, stream: SupportsWrite, format: LogFormat) -> None:
+        self.handler: logging.StreamHandler[SupportsWrite] = logging.StreamHandler(stream)
         self.handler.setFormatter(JsonLine() if format == "json" else OneLine())
         self.handler.addFilter(WhoIsRunning())
 
@@ -98,7 +108,7 @@ class Log:
 def configured(
     format: LogFormat = "text",
     level: int = logging.WARNING,
-    stream: TextIO | None = None,
+    stream: SupportsWrite | None = None,
     *,
     with_failed_work: bool = True,
 ) -> Iterator[Log]:

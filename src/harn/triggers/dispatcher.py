@@ -20,6 +20,7 @@ from harn.clock import from_iso, resolve, sleep_until
 from harn.context import Task
 from harn.errors import StorageError
 from harn.graceful import request_stop
+from harn.plurals import counted
 from harn.storage import Store
 from harn.storage.log import read
 from harn.storage.triggers import settle_envelope
@@ -44,7 +45,7 @@ MOST_TAKEN = 5
 """Processes that may die while they dispatch one event, before it becomes a dead letter. Those that
 stop in order do not count."""
 SETTLE_ATTEMPTS = 5
-WORN_OUT = "its handler has ended {n} processes before this one"
+WORN_OUT = "its handler has ended {ended} before this one"
 
 
 class Dispatcher:
@@ -180,7 +181,7 @@ class Dispatcher:
 
     async def _to_outcome(self, dispatch: Dispatch) -> Outcome:
         if dispatch.taken > MOST_TAKEN:
-            worn_out = WORN_OUT.format(n=dispatch.taken - 1)
+            worn_out = WORN_OUT.format(ended=counted(dispatch.taken - 1, "process", "processes"))
             return await self._settle(dispatch, self._attempts.dead(dispatch, 0, worn_out, ()))
         binding = dispatch.binding
         entrant = Entrant(

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from harn.cli.output import on_terminal, table
+from harn.cli.progress import bar, live_line
+from harn.cli.tables import table
 from harn.records import Record
 
 NOISY, QUIET = ("noisy", 500), ("quiet", 10)
@@ -59,7 +60,7 @@ FAIR = 'fair_round_robin("tenant_id")'
 
 
 async def _act(title: str, queue: Any) -> Act:
-    from harn import current_runtime, pool_create, pool_wait, sleep
+    from harn import current_runtime, pool_create, pool_wait, scope, sleep
 
     clock = current_runtime().clock
     tenants = [Tenant(*NOISY), Tenant(*QUIET)]
@@ -70,56 +71,37 @@ async def _act(title: str, queue: Any) -> Act:
         await sleep(WORK)
         tenant.finished += 1
 
-    async with await pool_create(name=title, max_concurrent=SLOTS, queue=queue) as pool:
-        with _Live(title, tenants):
-            tasks = [
-                await pool.submit(partial(work, tenant), tenant_id=tenant.name)
-                for tenant in tenants
-                for _ in range(tenant.tasks)
-            ]
-            await pool_wait(tasks)
+    async with (
+        await pool_create(name=title, max_concurrent=SLOTS, queue=queue) as pool,
+        scope() as nursery,
+    ):
+        showing = nursery.spawn(_show, title.partition("(")[0], tenants)
+        tasks = [
+            await pool.submit(partial(work, tenant), tenant_id=tenant.name)
+            for tenant in tenants
+            for _ in range(tenant.tasks)
+        ]
+        await pool_wait(tasks)
+        showing.cancel()
+    live_line.end()
     return Act(title, [tenant.report() for tenant in tenants])
 
 
-class _Live:
-    """A table that follows the tenants while the block runs; silent without a terminal."""
+async def _show(title: str, tenants: list[Tenant]) -> None:
+    """Follow the tenants on a terminal, until it is cancelled."""
+    from harn import sleep
 
-    def __init__(self, title: str, tenants: list[Tenant]) -> None:
-        self._title = title
-        self._tenants = tenants
-        self._view: Any = None
-
-    def __enter__(self) -> None:
-        if not on_terminal():
-            return
-        from rich.console import Console
-        from rich.live import Live
-
-        self._view = Live(get_renderable=self._table, console=Console(stderr=True), transient=True)
-        self._view.start()
-
-    def __exit__(self, *_: object) -> None:
-        if self._view is not None:
-            self._view.stop()
-
-    def _table(self) -> Any:
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-
-        grid = Table(title=f"{SLOTS} slots, {self._title}", title_justify="left", box=None)
-        for heading in ("tenant", "done", ""):
-            grid.add_column(heading)
-        for each in self._tenants:
-            bar = ProgressBar(total=each.tasks, completed=each.finished, width=40)
-            grid.add_row(each.name, f"{each.finished}/{each.tasks}", bar)
-        return grid
+    while True:
+        bars = (f"{each.name} {bar(each.finished, each.tasks, 6)}" for each in tenants)
+        live_line.show(f"{title}: {'  '.join(bars)}")
+        await sleep("100ms")
 
 
 def render(acts: list[Act]) -> str:
     """Return the waits of both tenants as a table, and a sentence that compares them."""
     rows = [
         [
-            act.queue,
+            act.queue.partition("(")[0],
             each["tenant"],
             each["tasks"],
             each["first_wait_ms"],

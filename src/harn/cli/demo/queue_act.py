@@ -11,6 +11,9 @@ import tempfile
 from collections import Counter
 from typing import Any
 
+from harn.cli.progress import bar, live_line
+from harn.plurals import counted
+
 WEIGHTS = {"acme": 3, "bob": 1}
 JOBS = 80
 """Jobs of each tenant."""
@@ -66,6 +69,7 @@ async def _until_at_work(consumer: str) -> None:
             for event in await harn.event_log_read("worker.reviews.claims")
             if event.payload.get("consumer_id") == consumer
         )
+        live_line.show(f"two workers: {bar(seen['job_acked'], KILL_AFTER)} before one is killed")
         if seen["job_acked"] >= KILL_AFTER and seen["job_claimed"] > seen["job_acked"]:
             return
         await harn.sleep("10ms")
@@ -77,7 +81,9 @@ async def _until_empty() -> None:
     queue = harn.worker_queue("reviews", _policy())
     while True:
         summary = await queue.summary()
+        live_line.show(f"the other worker takes over: {bar(summary.acked, len(WEIGHTS) * JOBS)}")
         if not summary.ready + summary.in_flight + summary.scheduled:
+            live_line.end()
             return
         await harn.sleep("50ms")
 
@@ -113,7 +119,7 @@ async def _read_log() -> dict[str, Any]:
 
 def render(act: dict[str, Any]) -> str:
     """Return the result in a few lines."""
-    from harn.cli.output import table
+    from harn.cli.tables import table
 
     rows = [
         [each["tenant"], each["weight"], f"{each['promised']:.0%}", f"{each['served']:.0%}"]
@@ -127,7 +133,7 @@ def render(act: dict[str, Any]) -> str:
             table(["tenant", "weight", "promised", "served"], rows),
             "",
             f"{act['acked_once']} jobs done once, {act['acked_twice']} twice, {act['lost']} lost; "
-            f"{act['taken_over']} were taken over from the dead worker.",
+            f"{counted(act['taken_over'], 'job')} taken over from the dead worker.",
         ]
     )
 

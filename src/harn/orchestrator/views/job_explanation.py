@@ -8,6 +8,7 @@ from harn.clock import iso
 from harn.duration import roughly
 from harn.errors import HarnError
 from harn.orchestrator.views.queue_views import MOST_KEYS, claimers_policy, credit_of, weight_of
+from harn.plurals import counted
 from harn.runtime import Runtime
 from harn.storage import Store, decode
 from harn.storage.queue import (
@@ -244,4 +245,4 @@ def _paused(pause: dict[str, Any]) -> str:
 def _behind(ahead: int, where: str) -> str:
     if not ahead:
         return f"it is the next {where}: it runs when a consumer that can handle it is free"
-    return f"{ahead} jobs {where} go first"
+    return f"{counted(ahead, 'job')} {where} {'goes' if ahead == 1 else 'go'} first"
