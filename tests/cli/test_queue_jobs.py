@@ -196,7 +196,8 @@ def test_explain_of_a_cancelled_job_says_so(run: Run, storage: str) -> None:
 def test_explain_and_top_name_who_works_on_a_job(
     storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from harn.cli.top import as_text
+    from harn.cli.colours import plain
+    from harn.cli.top_tables import body
     from harn.orchestrator import explain, overview
 
     seen: dict[str, Any] = {}
@@ -204,7 +205,7 @@ def test_explain_and_top_name_who_works_on_a_job(
     async def handler(job: Job) -> None:
         runtime = harn.current_runtime()
         seen["verdict"] = (await explain(runtime, "triage", job.id))["verdict"]
-        seen["top"] = as_text(await overview(runtime, tmp_path))
+        seen["top"] = plain("\n".join(body(await overview(runtime, tmp_path))))
 
     async def main() -> None:
         await worker_queue("triage").enqueue(1)

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +21,9 @@ from harn import (
     worker_queue,
 )
 from harn.cli import invoke
-from harn.cli.top import Earlier
+from harn.cli.top_live import Earlier, View, keys_in, pressed
 from harn.orchestrator import overview
+from tests.terminals import on_terminal
 
 
 async def fill() -> None:
@@ -164,48 +161,109 @@ async def test_it_looks_at_every_engine(storage_url: str, tmp_path: Path) -> Non
     assert found["limits"][0]["used"] == 4
 
 
-def test_shares_count_from_the_first_look() -> None:
+def test_shares_and_rates_count_from_earlier_looks() -> None:
     def seen(a: int, b: int) -> dict[str, Any]:
         keys = {"ready": 5, "in_flight": 0, "weight": 1}
         shares = [
             {"key": "a", "selected_total": a, **keys},
             {"key": "b", "selected_total": b, **keys},
         ]
-        return {"queues": [{"queue": "q", "strategy": "drr", "shares": shares}]}
+        queue = {"queue": "q", "strategy": "drr", "max_concurrent_per_key": 0, "acked": a + b}
+        return {"queues": [{**queue, "shares": shares}]}
 
     earlier = Earlier()
-    first = earlier.compare(seen(1000, 0))["queues"][0]["shares"]
-    later = earlier.compare(seen(1001, 3))["queues"][0]["shares"]
+    [first] = earlier.compare(seen(1000, 0), 10.0)["queues"]
+    [later] = earlier.compare(seen(1001, 3), 12.0)["queues"]
 
-    assert [each["share"] for each in first] == [None, None]
-    assert [each["share"] for each in later] == [25.0, 75.0]
+    assert [each["share"] for each in first["shares"]] == [None, None]
+    assert [each["share"] for each in later["shares"]] == [25.0, 75.0]
+    assert (first["jobs_per_second"], later["jobs_per_second"]) == (None, 2.0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_live_view_ends_cleanly_at_a_signal(tmp_path: Path, number: int) -> None:
     harn.run(fill, state_dir=tmp_path)
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "harn", "top", "--state-dir", str(tmp_path)],
-        stdout=theirs,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "50"},
-    )
-    os.close(theirs)
-    shown = b""
-    while b"recent failures" not in shown:
-        shown += os.read(ours, 65536)
+    with on_terminal("top", "--state-dir", str(tmp_path), columns=120) as terminal:
+        terminal.draws("recent failures", "jobs/s", "consumers", "q quit")
 
-    process.send_signal(number)
-    with os.fdopen(ours, "rb", closefd=True) as rest:
-        try:
-            while rest.read1():
-                pass
-        except OSError:  # the other side has closed: this is how a terminal says it
-            pass
-    _, errors = process.communicate(timeout=30)
+        terminal.process.send_signal(number)
 
-    assert (process.returncode, errors) == (0, b"")
+        assert terminal.ends() == 0
+    assert terminal.shown.endswith(LEFT)
+
+
+LEFT = "\x1b[?25h\x1b[?1049l"
+"""The cursor comes back, and the screen that was there before."""
+
+
+def test_keys_filter_sort_pause_and_quit(tmp_path: Path) -> None:
+    harn.run(fill, state_dir=tmp_path)
+    with on_terminal("top", "--state-dir", str(tmp_path)) as terminal:
+        terminal.draws("tri[b]age", "acme", "sort: name")
+        terminal.types("s")
+        terminal.draws("sort: ready")
+        terminal.types("/b[/]ob")
+        terminal.draws("filter: b[/]ob_")
+        terminal.types("\r")
+        screen = terminal.draws("/ filter: b[/]ob", "b[/]ob")
+        assert "acme" not in screen
+        terminal.types("p")
+        terminal.draws("p paused")
+        terminal.types("\x1b")
+        terminal.draws("acme", "p paused")
+        terminal.types("q")
+
+        assert terminal.ends() == 0
+    assert terminal.shown.endswith(LEFT)
+
+
+def test_what_does_not_fit_the_screen_is_scrolled_to() -> None:
+    view = View()
+    for key in keys_in("jj\x1b[B\x1b[A\x1b[6~"):
+        view = pressed(view, key, page=20)
+
+    assert view.first == 22
+    assert pressed(view, "page up", page=30).first == 0
+
+
+def test_letters_are_text_while_a_filter_is_typed() -> None:
+    view = View()
+    for key in keys_in("/qs\x7fp\x1b[A\r"):
+        view = pressed(view, key)
+
+    assert view == View(wanted="qp")
+    assert pressed(view, "escape") == View()
+    assert pressed(pressed(view, "/"), "escape") == View()
+
+
+def test_a_filter_can_be_given_at_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    harn.run(fill, state_dir=tmp_path)
+
+    assert invoke(["top", "--once", "--filter", "ACME", "--state-dir", str(tmp_path)]) == 0
+    found = capsys.readouterr().out
+    assert invoke(["top", "--once", "--filter", "zzz", "--state-dir", str(tmp_path)]) == 0
+
+    assert "acme" in found and "b[/]ob" not in found
+    assert "nothing here matches 'zzz'" in capsys.readouterr().out
+
+
+def test_consumers_and_caps_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def main() -> None:
+        policy = SchedulerPolicy(strategy="drr", max_concurrent_per_key=2)
+        await worker_queue("capped", policy).enqueue_many([NewJob(n) for n in range(3)])
+        await harn.drain("capped", look_on, policy=policy, stop_when_empty=True)
+
+    async def look_on(job: harn.Job) -> None:
+        seen.append(await overview(harn.current_runtime(), tmp_path))
+
+    seen: list[dict[str, Any]] = []
+    harn.run(main, state_dir=tmp_path)
+
+    [queue] = seen[0]["queues"]
+    assert (queue["consumers"], queue["max_concurrent_per_key"]) == (1, 2)
+    assert [each["cap"] for each in queue["shares"]] == [2]
 
 
 def test_a_policy_that_was_set_in_code_is_no_warning_unless_the_environment_asks_for_another(

@@ -86,11 +86,17 @@ def _shown(document: dict[str, Any]) -> str:
             ]
             title = (
                 f"{one_line(block['queue'])}: {block['strategy']} by {block['fairness_key']}, "
+                f"{_cap(block)}"
                 f"{counted(block['rounds_completed'], 'round')}, "
                 f"{counted(block['starvation_promotions_total'], 'promotion')}"
             )
             parts.append(f"{title}\n{table(headings, rows)}")
     return "\n\n".join(parts)
+
+
+def _cap(block: dict[str, Any]) -> str:
+    cap = block["max_concurrent_per_key"]
+    return f"at most {cap} in flight, " if cap else ""
 
 
 def paused_lines(summary: dict[str, Any]) -> list[str]:

@@ -159,10 +159,8 @@ def _row(columns: Sequence[_Column], row: int) -> str:
 def _block(columns: Sequence[_Column], row: int, width: int) -> str:
     """Return one row as its name and, below, its values with their headings."""
     pairs = [pair for column in columns[1:] if (pair := column.pair(row)) is not None]
-    lines = [columns[0].texts[row]]
-    for line in _wrapped(pairs, width - len(GAP), GAP):
-        lines.append(_folded(f"{GAP}{line}", width))
-    return "\n".join(lines)
+    lines = [f"{GAP}{line}" for line in _wrapped(pairs, width - len(GAP), GAP)]
+    return fold("\n".join([columns[0].texts[row], *lines]), width)
 
 
 def _folded(line: str, width: int) -> str:

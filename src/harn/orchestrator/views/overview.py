@@ -7,6 +7,7 @@ another process has only in its memory is not included.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,8 @@ async def overview(runtime: Runtime, state_dir: Path) -> dict[str, Any]:
         *_failed_children(lifecycle),
         *(_failed_task(view.pool, each) for view in journals for each in view.failures),
     ]
+    workers = await consumers()
+    alive = Counter(name for each in workers if each.alive for name in each.queues)
     return {
         "at": iso(runtime.clock.now_ms()),
         "store": mask(runtime.storage_url),
@@ -57,13 +60,19 @@ async def overview(runtime: Runtime, state_dir: Path) -> dict[str, Any]:
         "pools": [view.as_dict() for view in journals],
         "pool_receipts": pool_activity(receipts),
         "queues": [
-            {**summary, "strategy": block["strategy"], "shares": shares_of(block)}
+            {
+                **summary,
+                "strategy": block["strategy"],
+                "max_concurrent_per_key": block["max_concurrent_per_key"],
+                "consumers": alive[summary["queue"]],
+                "shares": shares_of(block),
+            }
             for summary, block in zip(
                 queues["worker_queues"], queues["scheduler"]["per_queue"], strict=True
             )
         ],
         "limits": await _limits(runtime, state_dir),
-        "consumers": [each.as_dict() for each in await consumers()],
+        "consumers": [each.as_dict() for each in workers],
         "leases": await _leases(runtime),
         "supervisors": supervised(lifecycle),
         "dead_letters": depth,
@@ -98,6 +107,7 @@ def shares_of(block: dict[str, Any], since: dict[str, int] | None = None) -> lis
             "weight": each["weight"],
             "ready": each["ready_jobs"],
             "in_flight": each["in_flight"],
+            "cap": block.get("max_concurrent_per_key") or None,
             "selected_total": each["selected_total"],
             "share": _percent(served[each["fairness_key"]], total),
             "entitled": _percent(each["weight"], weights),

@@ -58,6 +58,7 @@ def _block(counts: QueueCounts, shares: list[ShareCounts], own: SchedulerPolicy)
         "queue": counts.queue,
         "strategy": "fifo" if active["strategy"]["kind"] == "fifo" else "drr",
         "fairness_key": counts.dimension,
+        "max_concurrent_per_key": active["max_concurrent_per_key"],
         "rounds_completed": counts.round,
         "starvation_promotions_total": counts.promotions,
         "selected_total": counts.dropped_selected + sum(each.selected for each in shares),
