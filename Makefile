@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 UV := python3 -m uv
 
-.PHONY: uv help demo test check coverage lint types interop bench stress matrix mutants docs audit lock
+.PHONY: uv help demo test check coverage lint types interop bench stress matrix portable mutants docs audit lock
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ matrix: uv ## the suite on every Python from 3.11 on that this machine has (ONLY
 		echo "Python $$version"; \
 		UV_PROJECT_ENVIRONMENT=.venv-$$version $(UV) run --python $$found pytest $(ONLY) || exit 1; \
 	done
+
+portable: uv ## the rooms that use files, without what only Linux has (ONLY=tests/pools)
+	PYTHONPATH=tests/portable $(UV) run pytest $${ONLY:-tests/storage tests/pools tests/ratelimit tests/ground/test_private_files.py}
 
 mutants: uv ## hand-made faults, each caught by a test (ONLY=lease for some; WORKERS=2 LIMIT=180)
 	$(UV) run python -m tools.mutants --workers $${WORKERS:-2} --limit $${LIMIT:-180} $(ONLY)

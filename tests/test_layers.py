@@ -38,6 +38,7 @@ LINES = [
         "masking",
         "naming",
         "open_runtimes",
+        "operating_system",
         "plurals",
         "private_files",
         "quiescence",

@@ -8,8 +8,8 @@
                  in this process   │   survives this process
     ground       clock runtime current context errors settings topics duration ids telemetry
                  batcher checks durable_calls durable_work escaping exact_json graceful masking
-                 naming open_runtimes plurals private_files quiescence records retry_policy stopping
-                 teardown unsettled
+                 naming open_runtimes operating_system plurals private_files quiescence records
+                 retry_policy stopping teardown unsettled
 
 Everything public is importable from here and loaded when it is first used, so that `import harn`
 costs nothing and the command line starts at once. `__init__.pyi` tells type checkers the same.
@@ -18,7 +18,11 @@ costs nothing and the command line starts at once. `__init__.pyi` tells type che
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
+
+if sys.platform == "win32":
+    raise ImportError("harn runs on Linux and macOS; on Windows, use it inside WSL")
 
 __version__ = "0.1.0"
 

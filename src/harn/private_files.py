@@ -15,6 +15,7 @@ import stat
 from pathlib import Path
 
 from harn.errors import HarnError, StorageError
+from harn.operating_system import sync_file
 from harn.settings import Settings
 
 
@@ -59,7 +60,7 @@ def sync_dir(path: Path) -> None:
     """Make a new or renamed entry of the directory *path* durable."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(handle)
+        sync_file(handle)
     finally:
         os.close(handle)
 

@@ -51,6 +51,7 @@ from harn.pools.journal_records import (
 )
 from harn.testing import FakeClock
 from tests.fake_clock import fake_clock
+from tests.linux_only import DATA_SYNC
 
 RAN: list[object] = []
 
@@ -338,8 +339,8 @@ async def test_J3_submit_returns_after_the_sync_and_not_before(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = await opened()
-    allow, synced = threading.Event(), os.fdatasync
-    monkeypatch.setattr(os, "fdatasync", lambda fd: (allow.wait(10), synced(fd)))
+    allow, synced = threading.Event(), getattr(os, DATA_SYNC)
+    monkeypatch.setattr(os, DATA_SYNC, lambda fd: (allow.wait(10), synced(fd)))
 
     submit = asyncio.ensure_future(pool.submit(partial(note, 1)))
     for _ in range(20):
@@ -357,13 +358,13 @@ async def test_a_burst_of_submits_shares_syncs(disk: Path, monkeypatch: pytest.M
     await pool.submit(hang)
     await fake_clock().settle()
     calls: list[int] = []
-    synced = os.fdatasync
+    synced = getattr(os, DATA_SYNC)
 
     def counted(fd: int) -> None:
         calls.append(fd)
         synced(fd)
 
-    monkeypatch.setattr(os, "fdatasync", counted)
+    monkeypatch.setattr(os, DATA_SYNC, counted)
 
     await asyncio.gather(*(pool.submit(partial(note, n)) for n in range(1000)))
 
@@ -797,7 +798,7 @@ async def test_J9_after_a_failed_sync_the_journal_takes_nothing_more(
     def fail(fd: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(os, "fdatasync", fail)
+    monkeypatch.setattr(os, DATA_SYNC, fail)
     with pytest.raises(StorageError, match="reopen the pool"):
         await pool.submit(partial(note, 1))
     monkeypatch.undo()
@@ -852,8 +853,8 @@ async def test_a_cancelled_submit_leaves_no_task_also_after_a_restart(
     pool = await opened(max_concurrent=slots)
     await pool.submit(hang)
     await fake_clock().settle()
-    allow, synced = threading.Event(), os.fdatasync
-    monkeypatch.setattr(os, "fdatasync", lambda fd: (allow.wait(10), synced(fd)))
+    allow, synced = threading.Event(), getattr(os, DATA_SYNC)
+    monkeypatch.setattr(os, DATA_SYNC, lambda fd: (allow.wait(10), synced(fd)))
     submit = asyncio.ensure_future(pool.submit(partial(note, 1), idempotency_key="k"))
     await asyncio.sleep(0)
 

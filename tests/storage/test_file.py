@@ -14,12 +14,21 @@ from typing import Any
 
 import pytest
 
-from harn import Runtime, StorageBusy, StorageCorrupt, StorageError, StorageVersion, private_files
+from harn import (
+    Runtime,
+    StorageBusy,
+    StorageCorrupt,
+    StorageError,
+    StorageVersion,
+    operating_system,
+    private_files,
+)
 from harn.storage import Store, draft, jsonl
 from harn.storage.engines.file import commit_journal, file_driver, file_log, topic_files
 from harn.storage.engines.file.topic_file import read_line, write_line
 from harn.storage.jsonl import is_sealed, seal
 from harn.storage.log import append
+from tests.linux_only import DATA_SYNC
 from tests.storage.faults import Disk
 
 
@@ -230,12 +239,13 @@ class Failing:
         return call
 
 
+USE_OS = [commit_journal, file_log, topic_files, jsonl, operating_system, private_files]
 CALLS = ["pwrite", "fdatasync", "fsync", "rename", "open", "ftruncate"]
 
 
 @pytest.mark.parametrize(
     "module",
-    [commit_journal, file_log, topic_files, jsonl, private_files],
+    USE_OS,
     ids=lambda each: each.__name__,
 )
 @pytest.mark.parametrize("call", CALLS)
@@ -282,7 +292,7 @@ async def test_J5_a_compaction_that_fails_changes_nothing(
         for after in range(6):
             with monkeypatch.context() as patch:
                 failing = Failing(**{call: (after, 1)})
-                for module in (file_log, topic_files, jsonl):
+                for module in (file_log, topic_files, jsonl, operating_system):
                     patch.setattr(module, "os", failing)
                 try:
                     await log.trim("a", keep=3)
@@ -391,7 +401,7 @@ def power_loss(seed: int, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr(file_log, "JOURNAL_BYTES", chance.choice([200, 2000, 10**6]))
-        for module in (commit_journal, file_log, topic_files, jsonl, private_files):
+        for module in USE_OS:
             patch.setattr(module, "os", forgetful)
         asyncio.run(write())
     (after / "topics").mkdir(parents=True)
@@ -480,7 +490,7 @@ async def test_47_an_operation_that_writes_nothing_syncs_what_was_written_before
         store = runtime.service(Store)
         await store.run(lambda: append([draft("a", "k", 1)]), durability="normal")
         counted = Counting()
-        monkeypatch.setattr(jsonl, "os", counted)
+        monkeypatch.setattr(operating_system, "os", counted)
 
         await runtime.event_log.read("a")
 
@@ -496,7 +506,7 @@ class Counting:
 
     def fdatasync(self, fd: int) -> None:
         self.syncs += 1
-        os.fdatasync(fd)
+        os.fsync(fd)
 
 
 async def test_J9_a_sync_that_fails_later_is_made_good_by_the_next_commit(
@@ -506,7 +516,7 @@ async def test_J9_a_sync_that_fails_later_is_made_good_by_the_next_commit(
         worker = runtime.service(Store).driver._worker  # type: ignore[attr-defined]
         await runtime.event_log.emit("a", "k", 1)
         with monkeypatch.context() as patch:
-            patch.setattr(jsonl, "os", Failing(fdatasync=(0, 1)))
+            patch.setattr(operating_system, "os", Failing(**{DATA_SYNC: (0, 1)}))
             worker.idle()
         assert "could not be synced" in caplog.text
         first = (home / "commits.jsonl").stat().st_ino

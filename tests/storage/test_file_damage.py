@@ -30,6 +30,7 @@ from harn.storage.engines.file.topic_file import Line
 from harn.storage.jsonl import seal
 from harn.storage.log import append
 from harn.storage.operations import drive
+from tests.linux_only import DATA_SYNC
 
 TOPICS = ["a", "b", "c", "d"]
 Found = dict[str, dict[int, Any]]
@@ -50,7 +51,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave syncs and log lines out: no power is cut here, and there are thousands of copies."""
     monkeypatch.setattr(file_log.logger, "disabled", True)
     monkeypatch.setattr(os, "fsync", lambda fd: None)
-    monkeypatch.setattr(os, "fdatasync", lambda fd: None)
+    monkeypatch.setattr(os, DATA_SYNC, lambda fd: None)
 
 
 def opened(home: Path, *, read_only: bool = False) -> FileLog:

@@ -15,6 +15,7 @@ import pytest
 from harn import Runtime, StorageError
 from harn.storage import Operation, Store, draft
 from harn.storage.log import append
+from tests.linux_only import DATA_SYNC
 
 
 class Calls:
@@ -22,9 +23,9 @@ class Calls:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[tuple[Any, ...]] = []
-        self._real = {name: getattr(os, name) for name in ("fsync", "fdatasync", "rename")}
+        self._real = {name: getattr(os, name) for name in ("fsync", "rename")}
         monkeypatch.setattr(os, "fsync", self._sync)
-        monkeypatch.setattr(os, "fdatasync", self._sync)
+        monkeypatch.setattr(os, DATA_SYNC, self._sync)
         monkeypatch.setattr(os, "rename", self._rename)
 
     def _sync(self, fd: int) -> None:
@@ -84,7 +85,7 @@ async def test_J9_a_commit_that_fails_fails_every_operation_in_it(
         await asyncio.to_thread(began.wait)
         meeting = [store.submit(partial(append, [draft("a", "k", n)])) for n in (1, 2, 3)]
         with monkeypatch.context() as broken:
-            broken.setattr(os, "fdatasync", full_disk)
+            broken.setattr(os, DATA_SYNC, full_disk)
             go_on.set()
             answers = await asyncio.gather(first, *meeting, return_exceptions=True)
 

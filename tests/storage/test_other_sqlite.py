@@ -22,6 +22,7 @@ from harn import HarnError, InvalidOption, Runtime, StorageError, private_files
 from harn.storage import Store, draft
 from harn.storage.engines.sqlite import open_files
 from harn.storage.engines.sqlite.backup import copy_database
+from tests.linux_only import HAS_PROC
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ async def test_once_the_last_runtime_has_left_the_file_is_anyones(path: Path) ->
         assert other.execute("SELECT count(*) FROM events").fetchone() == (2,)
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="a process's handles are not told")
+@pytest.mark.skipif(not HAS_PROC, reason="a process's handles are not told")
 async def test_a_file_that_another_sqlite_has_open_is_not_opened_until_that_is_closed(
     path: Path,
 ) -> None:

@@ -68,7 +68,7 @@ MUTANTS = (
     Mutant(
         "journal-not-synced",
         "storage/jsonl.py",
-        "        os.fdatasync(self.handle)",
+        "        sync_data(self.handle)",
         "        os.fstat(self.handle)",
         ("pools/test_journal.py::test_J3_submit_returns_after_the_sync_and_not_before",),
         "a submit is acknowledged before it is on the disk",

@@ -62,7 +62,7 @@ MUTANTS = (
     Mutant(
         "jsonl-file-renamed-before-its-sync",
         "storage/jsonl.py",
-        "            os.fsync(new)\n            os.rename(",
+        "            sync_file(new)\n            os.rename(",
         "            os.rename(",
         ("storage/test_file_syncs.py",),
         "a compacted topic or journal may be empty after a power cut",

@@ -20,6 +20,7 @@ from itertools import chain
 from pathlib import Path
 
 from harn.errors import PoolLocked, StorageCorrupt, StorageError, StorageVersion
+from harn.operating_system import sync_file
 from harn.pools.journal_records import Ledger, PoolRecord, encode, fold
 from harn.private_files import check_private, make_private_dir, open_private
 from harn.storage import jsonl
@@ -120,10 +121,10 @@ class JournalFile(jsonl.AppendFile):
     def _mend_tail(self, size: int) -> None:
         if self.end < size:
             self.cut_back()
-            os.fsync(self.handle)
+            sync_file(self.handle)
         if self.end and os.pread(self.handle, 1, self.end - 1) != b"\n":
             self.append(b"\n")  # the last line is complete but for its newline
-            os.fsync(self.handle)
+            sync_file(self.handle)
 
     def _tidy(self, ledger: Ledger, header: PoolRecord, keep: tuple[int, int]) -> None:
         """Write the first line of a new file; set damage aside; compact a long file."""
@@ -133,8 +134,8 @@ class JournalFile(jsonl.AppendFile):
         if self.end == 0:
             assert self.folder is not None
             self.append(encode(header))
-            os.fsync(self.handle)
-            os.fsync(self.folder)
+            sync_file(self.handle)
+            sync_file(self.folder)
             return
         for each in ledger.damage:
             logger.warning("%s: the line at byte %d: %s", self.path, each.offset, each.reason)

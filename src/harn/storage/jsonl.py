@@ -29,6 +29,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harn.operating_system import sync_data, sync_file
 from harn.private_files import open_private, sync_dir
 
 SEAL = re.compile(rb',"crc":"([0-9a-f]{8})"\}')
@@ -145,7 +146,7 @@ def set_aside(path: Path, found: Sequence[Damage], folder: int | None = None) ->
             note = {"offset": each.offset, "reason": each.reason, "base64": kept}
             side.write(json.dumps(note).encode() + b"\n")
         side.flush()
-        os.fsync(handle)
+        sync_file(handle)
     _sync_folder(path, folder)
 
 
@@ -185,7 +186,7 @@ class AppendFile:
 
     def sync(self) -> None:
         """Return when everything appended is on the disk."""
-        os.fdatasync(self.handle)
+        sync_data(self.handle)
 
     def replace(self, chunks: Iterable[bytes], *, locked: bool = False) -> None:
         """Replace the file by a new one with *chunks*, and use that from now on.
@@ -200,7 +201,7 @@ class AppendFile:
             if locked:
                 fcntl.flock(new, fcntl.LOCK_EX | fcntl.LOCK_NB)
             end = _write_chunks(new, chunks)
-            os.fsync(new)
+            sync_file(new)
             os.rename(temporary, name, src_dir_fd=self.folder, dst_dir_fd=self.folder)
         except BaseException:
             os.close(new)
@@ -287,4 +288,4 @@ def _sync_folder(path: Path, folder: int | None) -> None:
     if folder is None:
         sync_dir(path.parent)
     else:
-        os.fsync(folder)
+        sync_file(folder)

@@ -9,7 +9,8 @@
     store_thread.py    a thread with an inbox, and what brings its answers back to the event loop
     sqlite_session.py  one SQLite connection and the operations that run on it
     sqlite_version.py  which SQLite this is, and whether its WAL can be trusted
-    inotify.py         hints that another process changed a file
+    file_watch.py      hints that another process changed a file
+    loop_wakeup.py     how a thread wakes the event loop
 
 An engine imports what stands beside the folders, never another engine.
 """

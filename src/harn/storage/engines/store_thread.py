@@ -8,7 +8,6 @@ waits for it.
 from __future__ import annotations
 
 import asyncio
-import os
 import queue
 import threading
 from collections import deque
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 
 from harn.clock import Activity, Clock
 from harn.storage.contract import Durability, Hooks
+from harn.storage.engines.loop_wakeup import LoopWakeup
 from harn.storage.operations import Recipe, nothing
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class Handover:
         self._hooks = hooks
         self._loop = asyncio.get_running_loop()
         self._answered: deque[Sequence[Request]] = deque()
-        self._wakeup: int | None = None
+        self._wakeup: LoopWakeup | None = None
 
     def request(
         self,
@@ -69,29 +69,29 @@ class Handover:
         activity = self._clock().activity
         activity.store_began()
         if self._wakeup is None:
-            self._wakeup = self._add_wakeup(activity)
+            self._wakeup = self._watched(activity)
         future = self._loop.create_future() if into is None else into
         return Request(recipe, durability, future, activity)
 
     def deliver(self, requests: Sequence[Request]) -> None:
         """Bring answered requests back; called in a thread."""
         self._answered.append(requests)
-        if self._wakeup:
-            os.eventfd_write(self._wakeup, 1)
-            return
-        try:
-            self._loop.call_soon_threadsafe(self._answer_all)
-        except RuntimeError:  # the loop is closed: no caller waits
-            pass
+        if self._wakeup is not None:
+            self._wakeup.wake()
 
     def close(self) -> None:
-        """Close the descriptor that wakes the loop, once no thread is left to deliver anything."""
+        """Close what wakes the loop, once no thread is left to deliver anything."""
         wakeup, self._wakeup = self._wakeup, None
-        if wakeup:
-            if not self._loop.is_closed():
-                self._loop.remove_reader(wakeup)
-            self._clock().activity.idle_fds.discard(wakeup)
-            os.close(wakeup)
+        if wakeup is not None:
+            if wakeup.fd is not None:
+                self._clock().activity.idle_fds.discard(wakeup.fd)
+            wakeup.close()
+
+    def _watched(self, activity: Activity) -> LoopWakeup:
+        wakeup = LoopWakeup(self._loop, self._answer_all)
+        if wakeup.fd is not None:
+            activity.idle_fds.add(wakeup.fd)
+        return wakeup
 
     def hint(self) -> None:
         """Say that another process may have written; called in a thread."""
@@ -106,27 +106,6 @@ class Handover:
             self._loop.call_soon_threadsafe(self._hooks.appended, frozenset((topic,)))
         except RuntimeError:
             pass
-
-    def _add_wakeup(self, activity: Activity) -> int:
-        """Return a descriptor that wakes the loop, or 0 where only the loop's own way works.
-
-        That one (a socket pair, read until it is empty) costs three more system calls and an
-        exception, about 15 microseconds for each answer.
-        """
-        if not hasattr(os, "eventfd"):
-            return 0
-        wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        try:
-            self._loop.add_reader(wakeup, self._woken, wakeup)
-        except NotImplementedError:
-            os.close(wakeup)
-            return 0
-        activity.idle_fds.add(wakeup)
-        return wakeup
-
-    def _woken(self, fd: int) -> None:
-        os.eventfd_read(fd)
-        self._answer_all()
 
     def _answer_all(self) -> None:
         while self._answered:

@@ -22,7 +22,7 @@ from harn.errors import StorageError
 from harn.storage.codec import decode
 from harn.storage.contract import TAKE_OFFSETS, Durability, Event, Hooks
 from harn.storage.engines.file.file_log import FileLog
-from harn.storage.engines.inotify import FileWatch
+from harn.storage.engines.file_watch import FileWatch
 from harn.storage.engines.sqlite_session import Session, migrate, translated
 from harn.storage.engines.store_thread import Handover, Request, StoreThread
 from harn.storage.indexes import INDEXES

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from harn.operating_system import sync_file
 from harn.private_files import open_private, sync_dir
 from harn.storage.engines.file.commit_journal import Part
 from harn.storage.engines.file.commit_recovery import by_id, fits, mended, torn_tail
@@ -264,6 +265,6 @@ def _nothing(position: int, count: int) -> bytes:
 def _sync_file(path: Path) -> None:
     handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        os.fsync(handle)
+        sync_file(handle)
     finally:
         os.close(handle)

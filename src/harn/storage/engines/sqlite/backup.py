@@ -9,6 +9,7 @@ from pathlib import Path
 import apsw
 
 from harn.errors import StorageError
+from harn.operating_system import sync_file
 from harn.private_files import open_private, sync_dir
 from harn.storage.queries import load_queries
 
@@ -31,7 +32,7 @@ def copy_database(source: apsw.Connection, target: Path, wanted: Callable[[], bo
         raise StorageError(f"the copy {target} cannot be created: {error.strerror}") from error
     try:
         if _copy(source, draft, wanted):
-            os.fsync(handle)
+            sync_file(handle)
             _give_name(draft, target)
     except (apsw.FullError, apsw.IOError, OSError) as error:
         raise StorageError(f"the copy {target} could not be written ({error})") from error

@@ -76,6 +76,8 @@ class ConnectionThread(StoreThread):
             _switch_to_wal(connection, self._busy)
             for pragma in (
                 "synchronous = FULL",
+                "fullfsync = ON",  # macOS: until the drive has it; it means nothing elsewhere
+                "checkpoint_fullfsync = ON",
                 f"journal_size_limit = {WAL_BYTES}",
                 "cache_size = -16000",
                 "temp_store = MEMORY",

@@ -23,7 +23,7 @@ import apsw
 from harn.clock import Clock
 from harn.errors import StorageError
 from harn.storage.contract import Durability, Hooks
-from harn.storage.engines.inotify import FileWatch
+from harn.storage.engines.file_watch import FileWatch
 from harn.storage.engines.sqlite.connection_thread import BUSY_MS
 from harn.storage.engines.sqlite.reader_threads import Copier, Reader
 from harn.storage.engines.sqlite.writer_thread import Writer
