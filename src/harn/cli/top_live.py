@@ -219,8 +219,9 @@ class _Live:
 
     async def pause(self) -> None:
         """Wait until it is time to read again, or for the end."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stop.wait(), self._every)
+        stopped = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait((stopped,), timeout=self._every)
+        stopped.cancel()
 
     def draw(self) -> None:
         """Draw the screen."""
