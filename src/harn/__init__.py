@@ -40,8 +40,8 @@ _ROOMS = {
     """,
     "harn.eventlog": "event_log_emit event_log_read event_log_subscribe",
     "harn.ratelimit": """
-        Bucket BucketGrant LlmSlot ProviderLimits RateLimitGrant durable_rate_limit_acquire
-        llm_rate_limit llm_slot with_rate_limit
+        Bucket BucketGrant Budget LlmSlot Price ProviderLimits RateLimitGrant
+        durable_rate_limit_acquire llm_budget llm_price llm_rate_limit llm_slot with_rate_limit
     """,
     "harn.pools": """
         Backpressure BackpressurePolicy Pool PoolHost PoolOptions PoolSnapshot PoolTask
@@ -51,7 +51,7 @@ _ROOMS = {
     """,
     "harn.llm": """
         AgentResult Delta LlmResult Message ModelReply ModelRequest Provider ToolCall ToolSpec
-        Usage agent_loop llm_call llm_provider llm_stream
+        Usage UsageTotal agent_loop llm_call llm_provider llm_stream llm_usage
     """,
     "harn.retry_policy": "RetryPolicy",
     "harn.state": "step",

@@ -63,10 +63,12 @@ from harn.llm import (
     ToolCall as ToolCall,
     ToolSpec as ToolSpec,
     Usage as Usage,
+    UsageTotal as UsageTotal,
     agent_loop as agent_loop,
     llm_call as llm_call,
     llm_provider as llm_provider,
     llm_stream as llm_stream,
+    llm_usage as llm_usage,
 )
 from harn.pools import (
     Backpressure as Backpressure,
@@ -96,10 +98,14 @@ from harn.pools import (
 from harn.ratelimit import (
     Bucket as Bucket,
     BucketGrant as BucketGrant,
+    Budget as Budget,
     LlmSlot as LlmSlot,
+    Price as Price,
     ProviderLimits as ProviderLimits,
     RateLimitGrant as RateLimitGrant,
     durable_rate_limit_acquire as durable_rate_limit_acquire,
+    llm_budget as llm_budget,
+    llm_price as llm_price,
     llm_rate_limit as llm_rate_limit,
     llm_slot as llm_slot,
     with_rate_limit as with_rate_limit,

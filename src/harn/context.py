@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from harn.records import fields_of
 from harn.telemetry.spans import current_ids
@@ -47,6 +47,15 @@ class Ambient:
     def submitted_by(self) -> str:
         """Name the submitter of work from here: workflow, agent session, worker, or `"user"`."""
         return self.workflow_id or self.agent_session_id or self.worker_id or "user"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A job or a pool task: *name* is the name of its queue or pool."""
+
+    kind: Literal["job", "pool_task"]
+    name: str
+    id: str
 
 
 class Task:
@@ -123,6 +132,11 @@ class Task:
         return task
 
     @property
+    def work(self) -> Work | None:
+        """The job or pool task that this task carries out, or belongs to through its parents."""
+        return None if self.parent is None else self.parent.work
+
+    @property
     def cancelled(self) -> bool:
         """Whether this task, or one whose cancellation is also its own, was asked to stop."""
         task: Task | None = self
@@ -141,6 +155,21 @@ class Task:
 
     def __repr__(self) -> str:
         return f"<Task {self.id} {self.name!r}>"
+
+
+class WorkTask(Task):
+    """The task that carries out *work*."""
+
+    __slots__ = ("_work",)
+
+    def __init__(self, *args: Any, work: Work | None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._work = work
+
+    @property
+    def work(self) -> Work | None:
+        """The job or pool task that this task carries out."""
+        return self._work
 
 
 class Frame:

@@ -252,7 +252,14 @@ class TriggerError(HarnError):
 
 
 class RateLimitError(HarnError):
-    """A rate limit that cannot be acquired or stored."""
+    """A rate limit or budget that cannot be acquired or stored.
+
+    *retry_after_ms* tells when there may be room again, if that is known.
+    """
+
+    def __init__(self, message: str = "", *, retry_after_ms: int | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_ms = retry_after_ms
 
 
 class ModelError(HarnError):

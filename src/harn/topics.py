@@ -26,6 +26,7 @@ class Topic:
 
 POOL_AUDIT = "lifecycle.pool.audit"
 AGENTS = "agents.lifecycle"
+LLM_USAGE = "llm.usage"
 SUPERVISOR_LIFECYCLE = "supervisor.lifecycle"
 CHANNEL_AUDIT = "lifecycle.channel.audit"
 TRIGGER_ENVELOPES = "trigger.inbox.envelopes"
@@ -83,6 +84,7 @@ TOPICS: tuple[Topic, ...] = (
         ),
         "What an agent loop did, without what was said.",
     ),
+    Topic(LLM_USAGE, ("llm_called",), "What each model call used, for whom, and its cost."),
     Topic(
         SUPERVISOR_LIFECYCLE,
         (

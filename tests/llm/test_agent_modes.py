@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -16,45 +14,23 @@ from harn import (
     Mailbox,
     Message,
     Restart,
-    Runtime,
     TaskCancelled,
     agent_loop,
     cancel_graceful,
     event_log_read,
-    llm_provider,
     mailbox_open,
     sleep,
     spawn,
     supervisor_start,
     unsettled_state,
 )
-from harn.llm.anthropic import AnthropicMessages
-from harn.llm.http import Secret
-from harn.llm.openai import OpenAICompatible
-from harn.testing.fake_provider import FakeModels, Say
-
-FORMATS = ["openai", "anthropic"]
+from harn.testing.fake_provider import Say
+from tests.llm.served_models import FORMATS, models
 
 
 @pytest.fixture(autouse=True)
 def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARN_LLM_RATE_LIMIT_DURABLE", "0")
-
-
-@contextlib.asynccontextmanager
-async def models(script: Any = None, kind: str = "openai") -> AsyncIterator[FakeModels]:
-    """A runtime whose provider is a scripted server."""
-    async with FakeModels(script) as server, Runtime():
-        client = (
-            OpenAICompatible("fake", server.openai_url, Secret(""))
-            if kind == "openai"
-            else AnthropicMessages("fake", server.url, Secret(""))
-        )
-        llm_provider("fake", client, default_model="m-1")
-        try:
-            yield server
-        finally:
-            await client.aclose()
 
 
 class Gate:

@@ -16,7 +16,7 @@ progress.py       the line that tells what a command is doing
 orchestrator.py   `harn orchestrator`: check.py, serve.py, fire.py, queue_commands.py with
                   queue_jobs.py, dlq.py, reload.py, metrics.py
 worker_command.py `harn worker`; worker_processes.py, its children
-log.py            `harn log`; ratelimit.py, `harn ratelimit`
+log.py            `harn log`; ratelimit.py, `harn ratelimit`; usage_command.py, `harn usage`
 top.py            `harn top`; top_tables.py, what it shows; top_live.py, its screen and keys
 demo/             `harn demo`
 doctor.py         `harn doctor`; completion.py, `harn completion`

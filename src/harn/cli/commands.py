@@ -63,6 +63,7 @@ class LazyGroup(click.Group):
         ),
         "top": ("harn.cli.top:top", "Watch pools, queues, limits and failures, live."),
         "lint": ("harn.cli.lint:lint", "Find handles that escape and closures in loops."),
+        "usage": ("harn.cli.usage_command:usage", "Add up what model calls have used."),
         "ratelimit": ("harn.cli.ratelimit:ratelimit", "Show rate limits."),
         "log": ("harn.cli.log:log", "Verify, rebuild, move, follow and trim the event log."),
         "completion": ("harn.cli.completion:completion", "Print a shell's completion script."),

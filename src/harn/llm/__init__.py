@@ -9,7 +9,7 @@ schemas.py     structured answers, checked
 tools.py       functions as tools
 agent.py       agent_loop; conversation.py, its messages; done_tool.py, the tool that ends it;
                agent_steps.py, its calls as steps of a job
-telemetry.py   spans and counters
+telemetry.py   spans and counters; usage.py, llm_usage: what calls have used
 """
 
 from harn.llm.agent import agent_loop
@@ -28,6 +28,7 @@ from harn.llm.messages import (
 )
 from harn.llm.provider import Provider
 from harn.llm.registry import llm_provider
+from harn.llm.usage import UsageTotal, llm_usage
 
 __all__ = [
     "AgentResult",
@@ -40,8 +41,10 @@ __all__ = [
     "ToolCall",
     "ToolSpec",
     "Usage",
+    "UsageTotal",
     "agent_loop",
     "llm_call",
     "llm_provider",
     "llm_stream",
+    "llm_usage",
 ]

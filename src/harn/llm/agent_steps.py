@@ -60,7 +60,7 @@ async def _run(name: str, arguments: str, run: Callable[[], Awaitable[Outcome]])
 def _reply(kept: dict[str, Any]) -> LlmResult:
     return LlmResult(
         text=kept["text"],
-        usage=Usage(kept["usage"]["input_tokens"], kept["usage"]["output_tokens"]),
+        usage=Usage(**kept["usage"]),
         model=kept["model"],
         provider=kept["provider"],
         tool_calls=tuple(ToolCall(*each) for each in kept["tool_calls"]),

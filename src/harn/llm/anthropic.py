@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -67,7 +68,7 @@ class AnthropicMessages:
                     yield Delta(text=text)
             elif kind == "message_delta":
                 output = int((event.get("usage") or {}).get("output_tokens") or used.output_tokens)
-                used = Usage(used.input_tokens, output)
+                used = replace(used, output_tokens=output)
                 yield Delta(usage=used)
             elif kind == "message_stop":
                 return
@@ -172,4 +173,5 @@ def _tool_call(block: dict[str, Any]) -> ToolCall:
 def _usage(wire: dict[str, Any]) -> Usage:
     cached = ("cache_creation_input_tokens", "cache_read_input_tokens")
     given = int(wire.get("input_tokens") or 0) + sum(int(wire.get(name) or 0) for name in cached)
-    return Usage(given, int(wire.get("output_tokens") or 0))
+    read = int(wire.get("cache_read_input_tokens") or 0)
+    return Usage(given, int(wire.get("output_tokens") or 0), read)

@@ -109,7 +109,7 @@ async def _complete(route: Route, request: ModelRequest, options: CallOptions) -
     """Call until it succeeds, fails for good, or has been retried *max_retries* times."""
     for attempt in range(options.max_retries + 1):
         try:
-            return await _attempt(route, request)
+            return await _attempt(route, request, is_retry=attempt > 0)
         except ModelError as error:
             if not error.retryable or attempt == options.max_retries:
                 raise
@@ -118,10 +118,14 @@ async def _complete(route: Route, request: ModelRequest, options: CallOptions) -
     raise AssertionError("unreachable")
 
 
-async def _attempt(route: Route, request: ModelRequest) -> ModelReply:
+async def _attempt(route: Route, request: ModelRequest, *, is_retry: bool) -> ModelReply:
     given = route.client.count_tokens(request)
     async with llm_slot(
-        route.provider, route.model, input_tokens=given, output_tokens=request.max_tokens
+        route.provider,
+        route.model,
+        input_tokens=given,
+        output_tokens=request.max_tokens,
+        is_retry=is_retry,
     ) as slot:
         with observed(route, request) as seen:
             try:
@@ -134,7 +138,9 @@ async def _attempt(route: Route, request: ModelRequest) -> ModelReply:
                 raise
             seen.ended(reply.usage, reply.model, reply.finish)
         await slot.settle(
-            input_tokens=reply.usage.input_tokens, output_tokens=reply.usage.output_tokens
+            input_tokens=reply.usage.input_tokens,
+            output_tokens=reply.usage.output_tokens,
+            cached_tokens=reply.usage.cached_tokens,
         )
         await slot.feedback(reply.headers)
         return reply

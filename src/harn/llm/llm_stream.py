@@ -126,11 +126,15 @@ async def _fill(route: Route, request: ModelRequest, pieces: LlmStream) -> None:
                 seen.ended(spent, route.model, None)
         finally:
             spent = _spent(used, given, made)
-            await slot.settle(input_tokens=spent.input_tokens, output_tokens=spent.output_tokens)
+            await slot.settle(
+                input_tokens=spent.input_tokens,
+                output_tokens=spent.output_tokens,
+                cached_tokens=spent.cached_tokens,
+            )
 
 
 def _spent(counted: Usage | None, given: int, made: int) -> Usage:
     """Return the tokens used: the provider's count if there is one, else our estimate."""
     if counted is None:
         return Usage(given, made)
-    return Usage(counted.input_tokens, max(counted.output_tokens, 0) or made)
+    return replace(counted, output_tokens=max(counted.output_tokens, 0) or made)

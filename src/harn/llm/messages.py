@@ -13,10 +13,14 @@ Role = Literal["user", "assistant", "tool"]
 
 @dataclass(frozen=True, slots=True)
 class Usage(Record):
-    """Tokens that a call used, as the provider counted them."""
+    """Tokens that a call used, as the provider counted them.
+
+    *cached_tokens* are those of the input that the provider read from its cache.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
+    cached_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -25,7 +29,9 @@ class Usage(Record):
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
-            self.input_tokens + other.input_tokens, self.output_tokens + other.output_tokens
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_tokens + other.cached_tokens,
         )
 
 

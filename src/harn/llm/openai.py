@@ -122,4 +122,10 @@ def _tool_call(wire: dict[str, Any]) -> ToolCall:
 def _usage(wire: dict[str, Any] | None) -> Usage | None:
     if not wire:
         return None
-    return Usage(int(wire.get("prompt_tokens") or 0), int(wire.get("completion_tokens") or 0))
+    details = wire.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    return Usage(
+        int(wire.get("prompt_tokens") or 0),
+        int(wire.get("completion_tokens") or 0),
+        int(cached or 0),
+    )

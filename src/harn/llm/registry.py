@@ -17,9 +17,8 @@ The file is `providers.toml` in the working directory, or the one that `HARN_PRO
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from harn.llm.http import Secret
 from harn.llm.messages import Usage
 from harn.llm.openai import OpenAICompatible
 from harn.llm.provider import Provider
+from harn.ratelimit import Price, Prices, catalogues
 from harn.runtime import Runtime
 from harn.settings import read_secret
 
@@ -40,20 +40,6 @@ KINDS: dict[str, Callable[..., Provider]] = {
 }
 LIMITS = ("rpm", "tpm", "input_tpm", "output_tpm", "concurrency", "rate_limits")
 FIELDS = ("kind", "base_url", "api_key_env", "default_model", "timeout", "models", *LIMITS)
-CATALOGUES = ("providers.toml", "harn.toml")
-PRICES = ("input_usd_per_million", "output_usd_per_million")
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """The price of a model in dollars per million tokens."""
-
-    input: float = 0.0
-    output: float = 0.0
-
-    def of(self, usage: Usage) -> float:
-        """Return the dollars that *usage* costs."""
-        return (usage.input_tokens * self.input + usage.output_tokens * self.output) / 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +52,6 @@ class Entry:
     api_key_env: str | None = None
     default_model: str | None = None
     timeout: float = 120.0
-    prices: Mapping[str, Price] = field(default_factory=dict)
 
 
 BUILT_IN = {
@@ -82,11 +67,13 @@ class Route:
     provider: str
     model: str
     client: Provider
-    price: Price = field(default_factory=Price)
+    price: Price | None = None
 
-    def cost_usd(self, usage: Usage) -> float:
-        """Return the dollars that *usage* costs; 0 if the price is not known."""
-        return self.price.of(usage)
+    def cost_usd(self, usage: Usage) -> float | None:
+        """Return the dollars that *usage* costs; None if the price is not known."""
+        if self.price is None:
+            return None
+        return self.price.of(usage.input_tokens, usage.output_tokens, usage.cached_tokens)
 
 
 class Models:
@@ -94,6 +81,7 @@ class Models:
 
     def __init__(self, runtime: Runtime) -> None:
         self._catalogue = runtime.settings.providers
+        self._prices = runtime.service(Prices)
         self._entries: dict[str, Entry] | None = None
         self._clients: dict[str, Provider] = {}
         self._registered: dict[str, str | None] = {}
@@ -116,7 +104,7 @@ class Models:
             raise InvalidOption(
                 "model", model, f"a name: {name} has no default_model in providers.toml"
             )
-        price = entry.prices.get(chosen, Price()) if entry else Price()
+        price = self._prices.of(name, chosen)
         return Route(name, chosen, self._client(name, entry), price)
 
     @property
@@ -168,22 +156,13 @@ def llm_provider(name: str, client: Provider, *, default_model: str | None = Non
 
 def load_entries(given: Path | None) -> dict[str, Entry]:
     """Read the providers from *given*, else from the first catalogue that has any."""
-    if given is not None:
-        return _entries(given)
-    for name in CATALOGUES:
-        if Path(name).is_file() and (found := _entries(Path(name))):
+    for path, document in catalogues(given):
+        if found := _entries(path, document.get("providers", {})):
             return found
     return {}
 
 
-def _entries(path: Path) -> dict[str, Entry]:
-    try:
-        document = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise ManifestError(f"{path}: cannot be read ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ManifestError(f"{path.name}: {error}") from None
-    tables = document.get("providers", {})
+def _entries(path: Path, tables: Any) -> dict[str, Entry]:
     if not isinstance(tables, dict):
         raise ManifestError(f"{path.name}: [providers] must be a table of tables")
     return {
@@ -208,6 +187,8 @@ def _entry(path: Path, name: str, table: dict[str, Any]) -> Entry:
         timeout = to_seconds(table.get("timeout", 120.0), "timeout")
     except InvalidOption as error:
         raise ManifestError(f"{where} {error}") from None
+    if not isinstance(table.get("models", {}), dict):
+        raise ManifestError(f"{where} models: a table for each model")
     return Entry(
         name=name,
         kind=kind,
@@ -215,17 +196,4 @@ def _entry(path: Path, name: str, table: dict[str, Any]) -> Entry:
         api_key_env=table.get("api_key_env"),
         default_model=table.get("default_model"),
         timeout=timeout,
-        prices=_prices(where, table.get("models", {})),
     )
-
-
-def _prices(where: str, models: Any) -> dict[str, Price]:
-    if not isinstance(models, dict):
-        raise ManifestError(f"{where} models: a table for each model")
-    found = {}
-    for model, table in models.items():
-        given = [table.get(name, 0.0) for name in PRICES]
-        if not all(isinstance(each, int | float) and each >= 0 for each in given):
-            raise ManifestError(f"{where} models.{model}: prices are numbers of at least 0")
-        found[model] = Price(*(float(each) for each in given))
-    return found

@@ -38,8 +38,8 @@ from harn.private_files import check_private
 from harn.triggers import Binding, check_allowed
 
 MOST_BYTES = 1024 * 1024
-TABLES = ("exports", "orchestrator", "serve", "a2a", "providers", "triggers")
-"""The tables of a manifest; `llm/registry.py` reads `[providers]` at the first call to a model."""
+TABLES = ("exports", "orchestrator", "serve", "a2a", "providers", "budgets", "triggers")
+"""The tables of a manifest; `[providers]` and `[budgets]` are read at the first call to a model."""
 DEFAULT_BIND = "127.0.0.1:8080"
 LONGEST_PIPELINE = 128
 NO_DIRECTORY = "harn"

@@ -83,10 +83,26 @@ def manifest_schema() -> Schema:
                     "description": "Model providers, as in providers.toml.",
                     "additionalProperties": {"type": "object"},
                 },
+                "budgets": {
+                    "type": "object",
+                    "description": "What the model calls of each tenant may use.",
+                    "additionalProperties": _budget(),
+                },
                 "triggers": {"type": "array", "items": _trigger()},
             }
         ),
     }
+
+
+def _budget() -> Schema:
+    return _object(
+        {
+            "usd": {"type": "number", "exclusiveMinimum": 0},
+            "tokens": _COUNT,
+            "window": {**_DURATION, "default": "1d"},
+            "on_spent": {"enum": ["refuse", "wait"], "default": "refuse"},
+        }
+    )
 
 
 def _trigger() -> Schema:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from harn.context import Frame, Task, current_frame_var
+from harn.context import Frame, Task, Work, current_frame_var
 from harn.tasks import works_for
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ class ClosureTask(Task):
     @id.setter
     def id(self, value: str) -> None:
         pass
+
+    @property
+    def work(self) -> Work:
+        """The pool task."""
+        return Work("pool_task", self.pool_task.pool, self.pool_task.id)
 
 
 class ClosureFrame(msgspec.Struct, eq=False):

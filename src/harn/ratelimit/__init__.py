@@ -12,8 +12,13 @@ window.py            the arithmetic of a sliding window; stored_window.py, with 
 rules.py             several limits for one key
 bucket_use.py        how full each bucket was; removes unused ones
 process_identity.py  whether the process that owns a ticket still runs
+catalogue.py         the files that hold limits, prices and budgets
 provider_limits.py   limits of model providers: catalogue, environment, llm_rate_limit
-llm_slot.py          llm_slot and with_rate_limit; call_slots.py bounds the calls under way
+llm_slot.py          llm_slot; call_slots.py bounds the calls under way
+rate_limited_call.py with_rate_limit
+model_prices.py      what models cost: llm_price
+budgets.py           what a tenant's calls may use: llm_budget
+usage_records.py     the record that each call leaves in the topic `llm.usage`
 retry_after.py       how long a provider's response asks callers to wait
 status.py            what `harn ratelimit ls` lists; metrics.py, what Prometheus reads
 """
@@ -21,22 +26,32 @@ status.py            what `harn ratelimit ls` lists; metrics.py, what Prometheus
 from __future__ import annotations
 
 from harn.ratelimit.buckets import Bucket, BucketGrant, RateLimitGrant
+from harn.ratelimit.budgets import Budget, llm_budget
+from harn.ratelimit.catalogue import catalogues
 from harn.ratelimit.limiter import Limiter, durable_rate_limit_acquire
-from harn.ratelimit.llm_slot import LlmSlot, llm_slot, with_rate_limit
+from harn.ratelimit.llm_slot import LlmSlot, llm_slot
+from harn.ratelimit.model_prices import Price, Prices, llm_price
 from harn.ratelimit.provider_limits import ProviderLimits, llm_rate_limit
+from harn.ratelimit.rate_limited_call import with_rate_limit
 from harn.ratelimit.status import BucketStatus, RuleStatus, list_status
 
 __all__ = [
     "Bucket",
     "BucketGrant",
     "BucketStatus",
+    "Budget",
     "Limiter",
     "LlmSlot",
+    "Price",
+    "Prices",
     "ProviderLimits",
     "RateLimitGrant",
     "RuleStatus",
+    "catalogues",
     "durable_rate_limit_acquire",
     "list_status",
+    "llm_budget",
+    "llm_price",
     "llm_rate_limit",
     "llm_slot",
     "with_rate_limit",

@@ -200,14 +200,18 @@ async def acquire(
     buckets: Sequence[Bucket],
     timeout: float | None,
     gates: tuple[str, ...] = (),
+    *,
+    replaces: bool = False,
 ) -> RateLimitGrant:
     """Reserve *buckets*, once none of them and none of *gates* is paused; gates are not charged.
+
+    With *replaces* the limits given here hold from now on, instead of earlier ones of their keys.
 
     Cancelling leaves the line, and releases units that were granted before the cancel arrived.
     """
     wants = tuple(
         [
-            Want(each.key, each.limit, each.window_ms * 1000, min(each.units, each.limit))
+            Want(each.key, each.limit, each.window_ms * 1000, min(each.units, each.limit), replaces)
             for each in buckets
         ]
     )

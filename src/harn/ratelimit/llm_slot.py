@@ -1,21 +1,20 @@
-"""A model call within its provider's limits: take a call slot, reserve quota, call, settle.
+"""A model call within its limits: take a call slot, reserve budget and quota, call, settle.
 
-`llm_slot` wraps a call of any client. `with_rate_limit` also retries after errors that may pass.
+`llm_slot` wraps a call of any client.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast, overload
+from typing import Any, Self
 
-from harn.checks import whole_number
-from harn.clock import sleep_until
-from harn.current import current_runtime
-from harn.duration import Duration, to_ms
+from harn.context import Task
+from harn.current import current_frame
 from harn.errors import HarnError, RateLimitError
 from harn.ratelimit.buckets import RateLimitGrant, check_units
+from harn.ratelimit.budgets import BudgetReservation, reserve_budget
 from harn.ratelimit.call_slots import CallSlots, CallSlotsByRoute
 from harn.ratelimit.limiter import Limiter, acquire
 from harn.ratelimit.provider_limits import (
@@ -26,18 +25,15 @@ from harn.ratelimit.provider_limits import (
     travel_ms,
     units_of,
 )
-from harn.ratelimit.retry_after import is_retryable, status_of, wait_in
+from harn.ratelimit.retry_after import status_of, wait_in
 from harn.ratelimit.store_limiter import StoreLimiter
+from harn.ratelimit.usage_records import record_call
 from harn.ratelimit.window import LONGEST_PAUSE
 from harn.runtime import Runtime
-from harn.tasks import check_callable, runner_for
-
-T = TypeVar("T")
 
 logger: logging.Logger = logging.getLogger("harn.ratelimit")
 
 FILE = "llm-rate-limits.sqlite"
-LONGEST_BACKOFF = 30.0
 TOO_MANY = frozenset({429, 503, 529})
 
 
@@ -45,7 +41,12 @@ class LlmSlot:
     """The permission to make one call; see `llm_slot`."""
 
     def __init__(
-        self, provider: str, model: str | None, input_tokens: int, output_tokens: int
+        self,
+        provider: str,
+        model: str | None,
+        input_tokens: int,
+        output_tokens: int,
+        is_retry: bool,
     ) -> None:
         self.provider = provider
         self.model = model
@@ -57,19 +58,27 @@ class LlmSlot:
         self._call_slots: list[CallSlots] = []
         self._store_limiter: StoreLimiter | None = None
         self._grant: RateLimitGrant | None = None
+        self._budget: BudgetReservation | None = None
         self._runtime: Runtime | None = None
+        self._task: Task | None = None
+        self._began = 0.0
         self._told = False
+        self._is_retry = is_retry
+        self._cached_tokens = 0
+        self._is_settled = False
 
     async def __aenter__(self) -> Self:
         if self._runtime is not None:
             raise HarnError("a slot can be entered once; ask for a new one")
-        self._runtime = runtime = current_runtime()
+        self._task = task = current_frame().task
+        self._runtime = runtime = task.runtime
         try:
             await self._take_call_slots(runtime)
-            await self._reserve(runtime)
+            await self._reserve_all(runtime, task.ambient.tenant_id)
         except BaseException:
             self._release_call_slots()
             raise
+        self._began = runtime.clock.monotonic()
         return self
 
     async def __aexit__(
@@ -83,6 +92,7 @@ class LlmSlot:
                 await self._learn_from(error)
         finally:
             self._release_call_slots()
+            self._record(error)
 
     async def sending(self) -> None:
         """Report that the request is sent now, so that an old reservation counts from now on.
@@ -103,20 +113,35 @@ class LlmSlot:
             await self._reserve(self._runtime)
 
     async def settle(
-        self, *, input_tokens: int | None = None, output_tokens: int | None = None
+        self,
+        *,
+        input_tokens: int | None = None,
+        output_tokens: int | None = None,
+        cached_tokens: int = 0,
     ) -> bool:
         """Correct the reservation to the tokens that were used; see `RateLimitGrant.settle`.
 
-        A number that is not given stays as reserved. False when there was nothing to correct.
+        *cached_tokens* are those of the input that the provider read from its cache. A number that
+        is not given stays as reserved. False when there was nothing to correct.
         """
-        for name, value in (("input_tokens", input_tokens), ("output_tokens", output_tokens)):
+        given = {"input_tokens": input_tokens, "output_tokens": output_tokens}
+        for name, value in {**given, "cached_tokens": cached_tokens}.items():
             if value is not None:
                 check_units(name, value)
         went_in = self._tokens[0] if input_tokens is None else input_tokens
         came_out = self._tokens[1] if output_tokens is None else output_tokens
         self._tokens = (went_in, came_out)
+        self._cached_tokens = cached_tokens
+        self._is_settled = True
         if self._grant is None:
             return False
+        charged = await self._settle_quota(went_in, came_out)
+        if self._budget is not None:
+            charged = await self._budget.settle(went_in, came_out, cached_tokens) or charged
+        return charged
+
+    async def _settle_quota(self, went_in: int, came_out: int) -> bool:
+        assert self._grant is not None
         actual: dict[str, int] = {}
         for prefix in self._prefixes:
             actual |= units_of(prefix, went_in, came_out)
@@ -171,14 +196,34 @@ class LlmSlot:
         while self._call_slots:
             self._call_slots.pop().release()
 
+    async def _reserve_all(self, runtime: Runtime, tenant_id: str | None) -> None:
+        """Reserve of the tenant's budget, then of the quota.
+
+        A call that waits for its tenant's budget must not stand in the line of a quota, where it
+        would hold up other tenants.
+        """
+        route = (self.provider, self.model)
+        store_limiter = self._limiter_of(runtime)
+        began = runtime.clock.monotonic()
+        self._budget = await reserve_budget(runtime, store_limiter, tenant_id, route, self._tokens)
+        self.waited_ms = round((runtime.clock.monotonic() - began) * 1000)
+        try:
+            await self._reserve(runtime)
+        except BaseException:
+            if self._budget is not None:
+                await self._budget.release()
+            raise
+
+    def _limiter_of(self, runtime: Runtime) -> StoreLimiter:
+        limiter, settings = runtime.service(Limiter), runtime.settings
+        if settings.llm_rate_limit_durable:
+            return limiter.at(settings.llm_rate_limit_state_path, FILE)
+        return limiter.in_memory()
+
     async def _reserve(self, runtime: Runtime) -> None:
         limiter, settings = runtime.service(Limiter), runtime.settings
         providers = runtime.service(Providers)
-        if settings.llm_rate_limit_durable:
-            store_limiter = limiter.at(settings.llm_rate_limit_state_path, FILE)
-        else:
-            store_limiter = limiter.in_memory()
-        self._store_limiter = store_limiter
+        self._store_limiter = store_limiter = self._limiter_of(runtime)
         buckets = []
         for number, prefix in enumerate(self._prefixes):
             limits = providers.limits(self.provider, self.model if number else None)
@@ -192,10 +237,30 @@ class LlmSlot:
             route = self.provider if self.model is None else f"{self.provider}/{self.model}"
             raise RateLimitError(
                 f"no quota for {route} within {grant.waited_ms} ms; try again in "
-                f"{grant.retry_after_ms} ms, or raise HARN_LLM_RATE_LIMIT_MAX_WAIT_MS"
+                f"{grant.retry_after_ms} ms, or raise HARN_LLM_RATE_LIMIT_MAX_WAIT_MS",
+                retry_after_ms=grant.retry_after_ms,
             )
         self.waited_ms += grant.waited_ms
         self._grant = grant
+
+    def _record(self, error: BaseException | None) -> None:
+        """Leave the call's record in the topic `llm.usage`, if it is one of tokens."""
+        went_in, came_out = self._tokens
+        is_counted = went_in or came_out or self._is_settled
+        if self._task is None or self._runtime is None or not is_counted:
+            return
+        if error is not None and not self._is_settled:
+            went_in = came_out = 0
+        record_call(
+            self._task,
+            (self.provider, self.model),
+            (went_in, came_out, self._cached_tokens),
+            retried=self._is_retry,
+            error=error,
+            estimated=error is None and not self._is_settled,
+            waited_ms=self.waited_ms,
+            duration_ms=round((self._runtime.clock.monotonic() - self._began) * 1000),
+        )
 
     async def _learn_from(self, error: Exception) -> None:
         if status_of(error) not in TOO_MANY:
@@ -209,15 +274,25 @@ class LlmSlot:
 
 
 def llm_slot(
-    provider: str, model: str | None = None, input_tokens: int = 0, output_tokens: int = 0
+    provider: str,
+    model: str | None = None,
+    input_tokens: int = 0,
+    output_tokens: int = 0,
+    *,
+    is_retry: bool = False,
 ) -> LlmSlot:
     """Wait until a call to *provider* is within its limits; use it as `async with`.
 
     First it waits for a call slot, which bounds the calls under way in this process. Then it waits
-    for the quota of provider and model together, and reserves the given tokens. Inside the block,
-    make the call with any client, then `await slot.settle(input_tokens=..., output_tokens=...)`
-    with the tokens that were used. An error that leaves the block with the status 429, 503 or 529
-    and a `Retry-After` makes all callers wait, in every process; so does `slot.retry_after`.
+    for the quota of provider and model together, and reserves the given tokens; before that, it
+    reserves of the tenant's budget, or raises `RateLimitError` (see `llm_budget`). Inside the
+    block, make the call with any client, then `await slot.settle(input_tokens=...,
+    output_tokens=...)` with the tokens that were used. An error that leaves the block with the
+    status 429, 503 or 529 and a `Retry-After` makes all callers wait, in every process; so does
+    `slot.retry_after`.
+
+    The end of the block leaves a record in the topic `llm.usage`, unless no tokens were reserved
+    or settled; *is_retry* is noted there.
 
     Cancelling the wait releases the call slot and the quota; inside the block the quota stays used.
 
@@ -235,78 +310,4 @@ def llm_slot(
     check_route(provider, model)
     check_units("input_tokens", input_tokens)
     check_units("output_tokens", output_tokens)
-    return LlmSlot(provider, model, input_tokens, output_tokens)
-
-
-@overload
-async def with_rate_limit(
-    provider: str,
-    fn: Callable[[], Awaitable[T]],
-    max_retries: int = 5,
-    backoff_ms: Duration = 1000,
-    *,
-    model: str | None = None,
-) -> T: ...
-
-
-@overload
-async def with_rate_limit(
-    provider: str,
-    fn: Callable[[], T],
-    max_retries: int = 5,
-    backoff_ms: Duration = 1000,
-    *,
-    model: str | None = None,
-) -> T: ...
-
-
-async def with_rate_limit(
-    provider: str,
-    fn: Callable[[], T] | Callable[[], Awaitable[T]],
-    max_retries: int = 5,
-    backoff_ms: Duration = 1000,
-    *,
-    model: str | None = None,
-) -> T:
-    """Call *fn* inside a slot of *provider*, retry errors that may pass, and return its value.
-
-    These are rate limits, overload, network errors and timeouts. They are recognised by status code
-    or by the error's type, with any client library. At most *max_retries* more calls are made.
-    Between them it waits as long as the provider asked, else *backoff_ms*, doubled each time up to
-    30 s. The last error is raised as it is. A cancel or a deadline is never retried.
-
-    >>> import asyncio
-    >>> from harn.testing import fresh_runtime
-    >>> answers = iter([ConnectionResetError(), "hello"])
-    >>> async def ask() -> str:
-    ...     answer = next(answers)
-    ...     if isinstance(answer, Exception):
-    ...         raise answer
-    ...     return answer
-    >>> async def main() -> str:
-    ...     async with fresh_runtime(autojump=True):
-    ...         return await with_rate_limit("acme", ask)
-    >>> asyncio.run(main())
-    'hello'
-    """
-    whole_number("max_retries", max_retries, least=0)
-    pause = to_ms(backoff_ms, "backoff_ms") / 1000
-    check_callable(fn)
-    runtime = current_runtime()
-    call = runner_for(runtime, "auto").bind(fn)
-    for left in range(max_retries, -1, -1):
-        slot = llm_slot(provider, model)
-        try:
-            async with slot:
-                return cast(T, await call())
-        except Exception as error:
-            if not left or not is_retryable(error):
-                raise
-            logger.info(
-                "a call to %s failed (%s); retries left: %d", provider, type(error).__name__, left
-            )
-        if not slot._told:  # otherwise the next slot waits as long as the provider asked
-            clock = runtime.clock
-            await sleep_until(clock, clock.monotonic() + min(pause, LONGEST_BACKOFF))
-            pause *= 2
-    raise AssertionError("unreachable")
+    return LlmSlot(provider, model, input_tokens, output_tokens, is_retry)

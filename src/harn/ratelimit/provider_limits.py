@@ -11,7 +11,6 @@ models together; a model may also have limits of its own.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -21,13 +20,13 @@ from harn.current import current_runtime
 from harn.errors import InvalidOption, ManifestError, did_you_mean
 from harn.naming import joined
 from harn.ratelimit.buckets import Bucket, check_key
+from harn.ratelimit.catalogue import catalogues, tables
 from harn.records import SparseRecord
 from harn.settings import rate_limit_variables
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
 
-CATALOGUES = ("providers.toml", "harn.toml")
 MINUTE_MS = 60_000
 TRAVEL_MS = 1000
 """Milliseconds that a request may take to reach its provider, if no setting says otherwise."""
@@ -212,43 +211,24 @@ def variable_name(name: str) -> str:
 
 
 def read_catalogue(given: Path | None) -> dict[tuple[str, str | None], Limits]:
-    """Read the limits of every provider and model from the first catalogue that exists."""
-    if given is not None:
-        return _read_file(given)
-    for name in CATALOGUES:
-        if Path(name).is_file():
-            found = _read_file(Path(name))
-            if found:
-                return found
+    """Read the limits of every provider and model from the first catalogue that has any."""
+    for path, document in catalogues(given):
+        if found := _limits(path, document):
+            return found
     return {}
 
 
-def _read_file(path: Path) -> dict[tuple[str, str | None], Limits]:
-    try:
-        document = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise ManifestError(f"{path}: cannot be read ({error.strerror})") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ManifestError(f"{path}: {error}") from None
+def _limits(path: Path, document: Mapping[str, Any]) -> dict[tuple[str, str | None], Limits]:
     found: dict[tuple[str, str | None], Limits] = {}
-    for provider, entry in _tables(path, "providers", document.get("providers", {})):
+    for provider, entry in tables(path, "providers", document.get("providers", {})):
         where = f"providers.{provider}"
         found[provider, None] = _entry(path, where, entry)
-        for model, inner in _tables(path, f"{where}.models", entry.get("models", {})):
+        for model, inner in tables(path, f"{where}.models", entry.get("models", {})):
             found[provider, model] = _entry(path, f"{where}.models.{model}", inner)
-    for model, entry in _tables(path, "models", document.get("models", {})):
+    for model, entry in tables(path, "models", document.get("models", {})):
         if isinstance(owner := entry.get("provider"), str):
             found[owner, model] = _entry(path, f"models.{model}", entry)
     return {route: limits for route, limits in found.items() if limits}
-
-
-def _tables(path: Path, where: str, value: object) -> list[tuple[str, dict[str, Any]]]:
-    if not isinstance(value, dict):
-        raise ManifestError(f"{path}: [{where}] is a table of tables")
-    for name, entry in value.items():
-        if not isinstance(entry, dict):
-            raise ManifestError(f"{path}: [{where}] {name} is a table, not {entry!r}")
-    return list(value.items())
 
 
 def _entry(path: Path, where: str, entry: Mapping[str, Any]) -> Limits:

@@ -12,12 +12,16 @@ from harn.ratelimit.window import Window
 
 
 class Want(msgspec.Struct, frozen=True, gc=False):
-    """What a request wants of one bucket; with a *charge* of 0 it only waits for pauses to end."""
+    """What a request wants of one bucket; with a *charge* of 0 it only waits for pauses to end.
+
+    The rule of a want that *replaces* is the only one of its key: earlier ones end at once.
+    """
 
     key: str
     limit: int
     span: int
     charge: int
+    replaces: bool = False
 
 
 class Asking(NamedTuple):

@@ -30,7 +30,7 @@ def bring_up_to_date(window: Window, now: int) -> Operation[None]:
 
 def add_rule(window: Window, want: Want, now: int) -> Operation[None]:
     """Put the rule of *want*, which *window* does not have yet, in force."""
-    shift = window.add_rule(want.limit, want.span, now)
+    shift = window.add_rule(want.limit, want.span, now, replaces=want.replaces)
     yield from _shift(window, shift)
     yield from _expire_others(window, now)
 

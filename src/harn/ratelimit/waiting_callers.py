@@ -132,4 +132,4 @@ class WaitingCallers:
 
 
 def _rule(want: Want) -> Want:
-    return Want(want.key, want.limit, want.span, 1)
+    return Want(want.key, want.limit, want.span, 1, want.replaces)

@@ -240,14 +240,16 @@ class Window:
                 return True
         return False
 
-    def add_rule(self, limit: int, span: int, now: int) -> int:
+    def add_rule(self, limit: int, span: int, now: int, *, replaces: bool = False) -> int:
         """Put a new rule in force; return by how much the stored rows must be shifted.
 
-        Its sum may begin with rows that have left its span: see `behind`.
+        If it *replaces* the others, they end. Its sum may begin with rows that have left its span:
+        see `behind`.
         """
         self.changed = True
         rule = Rule(limit, span, now, self.live, self.head, self.head_us - self.span + span)
-        return self._set_rules(without_implied([*self.rules(), rule], rule))
+        kept = [] if replaces else self.rules()
+        return self._set_rules(without_implied([*kept, rule], rule))
 
     def rules(self) -> list[Rule]:
         """Return all rules in force, the one with the longest span first."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from harn.context import Ambient, Frame, Task, current_frame_var
+from harn.context import Ambient, Frame, Task, Work, WorkTask, current_frame_var
 from harn.runtime import Runtime
 
 
@@ -32,6 +32,7 @@ class TaskIdentity:
     group_id: str | None
     ambient: Ambient
     values: Mapping[str, Any]
+    work: Work | None
     home: Mapping[str, str] = field(repr=False)  # a URL may hold a password
     """The state directory and the storage of its runtime."""
 
@@ -43,7 +44,8 @@ class TaskIdentity:
         home = {"state_dir": str(runtime.state_dir), "storage": runtime.storage_url}
         if runtime.clock.is_fake:
             home = {}  # the other side has real time: it must not write into this store
-        return cls(task.id, task.name, parent, root, task.group_id, task.ambient, task.values, home)
+        group, ambient = task.group_id, task.ambient
+        return cls(task.id, task.name, parent, root, group, ambient, task.values, task.work, home)
 
     def frame(self, cancel_from: Task | None = None) -> Frame:
         """Return the frame of a task with this identity, in a new runtime."""
@@ -53,7 +55,7 @@ class TaskIdentity:
         parent = root
         if self.parent_id not in (None, self.root_id):
             parent = Task(runtime, str(self.parent_id), "", root)
-        task = Task(
+        task = WorkTask(
             runtime,
             self.id,
             self.name,
@@ -61,6 +63,7 @@ class TaskIdentity:
             group_id=self.group_id,
             ambient=self.ambient,
             cancel_from=cancel_from,
+            work=self.work,
         )
         task.values = self.values
         return Frame(task)

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from harn.clock import resolve
-from harn.context import Ambient, Frame, Task
+from harn.context import Ambient, Frame, Task, Work, WorkTask
 from harn.current import current_frame, current_runtime
 from harn.durable_calls import durable_names
 from harn.duration import Duration
@@ -319,13 +319,14 @@ class Consumer:
 
     def _start(self, claim: Claim) -> None:
         job = claim.job
-        task = Task(
+        task = WorkTask(
             self._runtime,
             f"{self._task.id}:job:{job.id}",
             "job",
             self._task,
             ambient=self._ambient_of(job),
             cancel_from=self._task,
+            work=Work("job", job.queue, str(job.id)),
         )
         running = task.durable = RunningJob(self, claim)
         self._running.add(running)
