@@ -7,19 +7,21 @@ futures of its waiters are made when they are first needed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextvars import Context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
 
-from harn.errors import PoolTaskCancelled, PoolTaskFailed, PoolTaskRejected
+from harn.errors import PoolError, PoolTaskCancelled, PoolTaskFailed, PoolTaskRejected
 from harn.exact_json import from_exact_json
 from harn.pools.audit import Submitted
 from harn.pools.closure_frame import is_inside
 from harn.pools.self_deadlock import began_waiting, ended_waiting
 from harn.pools.snapshots import TaskSnapshot, TaskStatus
 from harn.pools.task_ids import iso_text
+from harn.tasks import DoneCallbacks
 
 if TYPE_CHECKING:
     # Only type checkers need the default, which Python itself has from 3.13 on.
@@ -45,6 +47,7 @@ class Extras:
     """Whether another submit with the same idempotency key has returned this task."""
     span: Any = None
     call: Any = None
+    callbacks: DoneCallbacks | None = None
     ticket: int = 0
     reason: tuple[str | None, str | None, str | None] | None = None
     """Why it was rejected, the policy that rejected it, why it is stale."""
@@ -59,7 +62,8 @@ class PoolTask(msgspec.Struct, Generic[T_co], eq=False, weakref=True):
 
     Awaiting raises `PoolTaskFailed` (its cause is the original exception), `PoolTaskRejected` or
     `PoolTaskCancelled` otherwise; `wait()` returns the final snapshot, whatever its status.
-    Cancelling a waiter does not cancel the task.
+    Cancelling a waiter does not cancel the task. `asyncio.wait`, `gather`, `wait_for` and
+    `as_completed` take it.
 
     >>> import harn
     >>> async def main() -> int:
@@ -182,6 +186,40 @@ class PoolTask(msgspec.Struct, Generic[T_co], eq=False, weakref=True):
         """Tell whether the task has reached its final status."""
         return self._finished_ms is not None
 
+    def cancelled(self) -> bool:
+        """Tell whether the task has ended because it was cancelled."""
+        return self._end == "cancelled"
+
+    def exception(self) -> BaseException | None:
+        """Return what awaiting a task that has ended raises; None if it completed.
+
+        Raises `PoolTaskCancelled` if it was cancelled, and `asyncio.InvalidStateError` if it has
+        not ended.
+        """
+        if self._finished_ms is None:
+            raise asyncio.InvalidStateError(f"pool task {self.id} has not ended; await it")
+        if self._end == "cancelled":
+            raise self._failure()
+        return None if self._end == "completed" else self._failure()
+
+    def add_done_callback(
+        self, fn: Callable[[PoolTask[T_co]], object], /, *, context: Context | None = None
+    ) -> None:
+        """Call *fn* with this task soon after it has ended, as asyncio's futures do."""
+        loop = self._own_loop()
+        callbacks = self._own_extras().callbacks or DoneCallbacks()
+        self._extras.callbacks = callbacks
+        callbacks.add(fn, context)
+        if self._finished_ms is not None:
+            callbacks.run(loop, self)
+        elif self._waiters is None:
+            self._waiters = {}  # so that the end of the task looks for waiters and callbacks
+
+    def remove_done_callback(self, fn: Callable[[PoolTask[T_co]], object], /) -> int:
+        """Remove *fn* from the callbacks; return how often it was there."""
+        callbacks = self._extras.callbacks
+        return 0 if callbacks is None else callbacks.remove(fn)
+
     def snapshot(self) -> TaskSnapshot[T_co]:
         """Return the present state of the task."""
         extras, outcome, status = self._extras, self._body, self._end or self.status
@@ -222,10 +260,7 @@ class PoolTask(msgspec.Struct, Generic[T_co], eq=False, weakref=True):
 
     async def _until_finished(self) -> None:
         slots = self._slots
-        loop = asyncio.get_running_loop()
-        if loop is not slots.runtime._loop:
-            raise slots.wrong_thread_error()
-        waiter: asyncio.Future[None] = loop.create_future()
+        waiter: asyncio.Future[None] = self._own_loop().create_future()
         if is_inside(slots):
             slots.self_waits.add(waiter, "waits for one of its tasks", slots.running)
         if self._waiters is None:
@@ -241,6 +276,13 @@ class PoolTask(msgspec.Struct, Generic[T_co], eq=False, weakref=True):
             slots.self_waits.discard(waiter)
             if self._waiters is not None:
                 self._waiters.pop(waiter, None)
+
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        home: asyncio.AbstractEventLoop = self._slots.runtime._loop
+        if loop is not home:
+            raise self._slots.wrong_thread_error()
+        return loop
 
     def cancel(self) -> bool:
         """Ask the task to end as `cancelled`; false if it has ended already.
@@ -272,18 +314,24 @@ class PoolTask(msgspec.Struct, Generic[T_co], eq=False, weakref=True):
             await journal.synced(self._extras.ticket)
         if self.status == "completed":
             return self.result  # type: ignore[return-value] # a completed task has one
+        raise self._failure()
+
+    def _failure(self) -> PoolError:
+        """Return the error of a task that has ended without completing."""
         if self.status == "rejected":
             reason, policy, _ = self._extras.reason or (None, None, None)
-            raise PoolTaskRejected(f"pool task {self.id} was rejected: {reason} ({policy})")
+            return PoolTaskRejected(f"pool task {self.id} was rejected: {reason} ({policy})")
         if self.status == "cancelled":
-            raise PoolTaskCancelled(f"pool task {self.id} was cancelled")
+            return PoolTaskCancelled(f"pool task {self.id} was cancelled")
         failed = PoolTaskFailed(f"pool task {self.id} failed: {self.error}")
-        cause = self._body
-        raise failed from (cause if isinstance(cause, BaseException) else None)
+        failed.__cause__ = self._body if isinstance(self._body, BaseException) else None
+        return failed
 
     def _wake(self) -> None:
         """Wake the waiters, which no longer count as waiting for the pool."""
         waiters, self._waiters = self._waiters, None
+        if self._extras.callbacks:
+            self._extras.callbacks.run(self._slots.runtime.loop, self)
         if waiters:
             for waiter in waiters:
                 self._slots.self_waits.discard(waiter)

@@ -1,7 +1,8 @@
 """Structured concurrency: every task has an owner that waits for its end.
 
 scope.py       spawn; scope, the block that joins what was spawned in it
-handle.py      TaskHandle: await it, cancel it, ask how it ended
+handle.py      TaskHandle: await it, cancel it, ask how it ended; done_callbacks.py, for
+               asyncio.wait
 parallel.py    parallel, each, settle, race: the same function over many items; stream.py, its
                values as they complete; parallel_engine.py, the workers under all of them
 timing.py      sleep, deadline, retry
@@ -20,6 +21,7 @@ from harn.tasks.callables import check_callable, is_async_callable
 from harn.tasks.cancel import cancel_graceful, is_cancelled
 from harn.tasks.cleanup import Owned, defer, disown, drop, owned
 from harn.tasks.closures import closure_of
+from harn.tasks.done_callbacks import DoneCallbacks
 from harn.tasks.handle import AwaitingTasks, Nursery, TaskHandle, launch
 from harn.tasks.isolation import Isolation, Runner, bind, check_isolation, runner_for
 from harn.tasks.parallel import (
@@ -39,6 +41,7 @@ from harn.tasks.wait_agent import wait_agent
 __all__ = [
     "AwaitingTasks",
     "Deadline",
+    "DoneCallbacks",
     "Err",
     "Isolation",
     "Nursery",

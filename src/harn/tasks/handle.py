@@ -3,7 +3,8 @@
 Each `await` of a `TaskHandle` waits on its own future, so that cancelling a waiter does not cancel
 the task. The task's error goes to the waiters; if there are none, to the nursery that owns the
 task. The error of a detached task is logged once, when its handle is garbage-collected or the
-runtime ends.
+runtime ends. A task with done callbacks is *watched*: its owner waits until its scope ends for a
+caller that reads the error.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import logging
 import weakref
 from collections.abc import Awaitable, Callable, Collection, Generator
+from contextvars import Context
 from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeVar, cast
 
@@ -21,6 +23,7 @@ from harn.current import current_frame
 from harn.errors import DeadlockError, HarnError, TaskCancelled
 from harn.graceful import asked, is_stop, raise_if_asked
 from harn.runtime import Runtime
+from harn.tasks.done_callbacks import DoneCallbacks
 from harn.tasks.results import Err, Ok
 from harn.teardown import unwind
 
@@ -70,7 +73,7 @@ class TaskHandle(Generic[T]):
 
     `await handle` returns the task's value or raises its exception, `TaskCancelled` if it was
     cancelled. It may be awaited many times and by many tasks. Cancelling a waiter leaves the task
-    running, with the same owner.
+    running, with the same owner. `asyncio.wait`, `gather`, `wait_for` and `as_completed` take it.
 
     >>> import harn
     >>> async def main() -> int:
@@ -83,6 +86,7 @@ class TaskHandle(Generic[T]):
     __slots__ = (
         "__weakref__",
         "_aio",
+        "_callbacks",
         "_error",
         "_nursery",
         "_received",
@@ -98,6 +102,7 @@ class TaskHandle(Generic[T]):
         self._nursery = nursery
         self._status: Status = "running"
         self._waiters: list[asyncio.Future[None]] | None = None
+        self._callbacks: DoneCallbacks | None = None
         self._received = False
         self._value: T | None = None
         self._error: BaseException | None = None
@@ -122,6 +127,64 @@ class TaskHandle(Generic[T]):
     def done(self) -> bool:
         """Tell whether the task has ended."""
         return self._status != "running"
+
+    def cancelled(self) -> bool:
+        """Tell whether the task has ended because it was cancelled."""
+        return self._status == "cancelled"
+
+    def result(self) -> T:
+        """Return the value of a task that has ended, or raise what `await handle` would raise.
+
+        `asyncio.InvalidStateError` if it still runs.
+        """
+        self._check_ended()
+        return self._receive()
+
+    def exception(self) -> BaseException | None:
+        """Return the error of a task that has ended; None if it completed.
+
+        Raises `TaskCancelled` if it was cancelled, `asyncio.InvalidStateError` if it still runs.
+        The error counts as received: its scope does not raise it.
+        """
+        self._check_ended()
+        if self._status != "failed":
+            self.result()
+        else:
+            self._note_received()
+        return self._error
+
+    def _check_ended(self) -> None:
+        if self._status == "running":
+            raise asyncio.InvalidStateError(f"task {self._task.id} still runs; await it")
+
+    def add_done_callback(
+        self, fn: Callable[[TaskHandle[T]], object], /, *, context: Context | None = None
+    ) -> None:
+        """Call *fn* with this handle soon after the task has ended, as asyncio's futures do.
+
+        If the task fails and nothing awaits it, its scope raises the error when it ends, unless
+        `result()`, `exception()` or an await has received it by then.
+        """
+        loop = self._own_loop()
+        if self._callbacks is None:
+            self._callbacks = DoneCallbacks()
+        self._callbacks.add(fn, context)
+        if self._status != "running":
+            self._callbacks.run(loop, self)
+
+    def remove_done_callback(self, fn: Callable[[TaskHandle[T]], object], /) -> int:
+        """Remove *fn* from the callbacks; return how often it was there."""
+        return 0 if self._callbacks is None else self._callbacks.remove(fn)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether callbacks wait for the end of the task."""
+        return bool(self._callbacks)
+
+    @property
+    def unreceived(self) -> BaseException | None:
+        """The error of the task, if it failed and no caller has received it."""
+        return None if self._received else self._error
 
     def cancel(self) -> None:
         """Cancel the task: `is_cancelled()` becomes true in it and its await is interrupted.
@@ -183,9 +246,7 @@ class TaskHandle(Generic[T]):
             raise DeadlockError(f"task {me.id} awaits itself and would never end")
         if asked:
             raise_if_asked()
-        loop = asyncio.get_running_loop()
-        if loop is not self._task.runtime._loop:
-            raise HarnError(f"task {self._task.id} runs on another event loop; await it there")
+        loop = self._own_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         if self._waiters is None:
             self._waiters = [waiter]
@@ -213,6 +274,12 @@ class TaskHandle(Generic[T]):
         if timer is not None and self._status == "running":
             self._waiters.remove(waiter)
 
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.get_running_loop()
+        if loop is not self._task.runtime._loop:
+            raise HarnError(f"task {self._task.id} runs on another event loop; await it there")
+        return loop
+
     def _not_received(self, waiter: asyncio.Future[None]) -> None:
         waiters = self._waiters
         if waiters is not None:
@@ -229,13 +296,16 @@ class TaskHandle(Generic[T]):
     def _receive(self) -> T:
         if self._status == "completed":
             return cast(T, self._value)
+        self._note_received()
+        if self._error is not None:
+            raise self._error
+        raise TaskCancelled(f"task {self._task.id} was cancelled")
+
+    def _note_received(self) -> None:
         self._received = True
         if self._unseen is not None:
             self._unseen.detach()
             self._unseen = None
-        if self._error is not None:
-            raise self._error
-        raise TaskCancelled(f"task {self._task.id} was cancelled")
 
     def _ended(self, aio: asyncio.Task[T]) -> None:
         task = self._task
@@ -264,6 +334,8 @@ class TaskHandle(Generic[T]):
             self._nursery.child_ended(self, None if awaited else error)
         elif error is not None and not awaited:
             self._report_later(error)
+        if self._callbacks:
+            self._callbacks.run(task.runtime.loop, self)
 
     def _report_later(self, error: BaseException) -> None:
         # Awaiting the handle cancels the report. It is logged when the handle is collected or the

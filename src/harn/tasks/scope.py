@@ -6,7 +6,8 @@ one swallows the parent's cancel on Python 3.11 and 3.12). The guarantees:
 - Every task spawned in the block while it is open has ended when the block ends.
 - The first failure in time cancels the siblings and interrupts the body. When all have ended, that
   failure is raised, with later failures as notes on it. A failure of a task that is awaited is
-  raised at that await instead, and does not end the scope.
+  raised at that await instead, and does not end the scope. If done callbacks watch the task, such
+  as those of `asyncio.wait`, the body may still read the error, until the body ends.
 - A cancel from outside cancels the tasks and is then raised as a cancel.
 
 The body is interrupted with `Task.cancel`, and `uncancel` is called when the block ends. The count
@@ -106,6 +107,8 @@ class Scope:
     def __init__(self) -> None:
         self._children: dict[Task, TaskHandle[Any]] = {}
         self._errors: list[BaseException] = []
+        self._watched: list[TaskHandle[Any]] = []
+        """Tasks that failed while callbacks watched them."""
         self._state = "new"
         self._cancelling = False
         self._interrupted = False
@@ -185,9 +188,11 @@ class Scope:
     ) -> bool:
         self._state = "joining"
         _leave(self._token, self.outer)
-        if error is not None:
-            if not isinstance(error, asyncio.CancelledError):
-                self._errors.append(error)
+        if error is not None and not isinstance(error, asyncio.CancelledError):
+            self._errors.append(error)
+        if self._watched:
+            self._take_unreceived()
+        if error is not None or self._errors:
             self._cancel_children()
         cancel = await self._join() if self._children else None
         self._state = "ended"
@@ -207,6 +212,12 @@ class Scope:
         finally:
             chosen.__context__ = context  # without this it would name our interrupt
             del chosen, error, cancel, context
+
+    def _take_unreceived(self) -> None:
+        """Add the errors of watched tasks that no caller has received."""
+        found = [handle.unreceived for handle in self._watched]
+        self._errors += [error for error in found if error is not None]
+        self._watched = []
 
     def _cancelled_from_outside(self, error: BaseException | None) -> bool:
         """Undo our interrupt, and tell whether another caller cancelled the task too."""
@@ -262,7 +273,9 @@ class Scope:
     def child_ended(self, handle: TaskHandle[Any], error: BaseException | None) -> None:
         """Forget *handle*, which has ended; an *error* that no waiter received ends the scope."""
         self._children.pop(handle.task, None)
-        if error is not None:
+        if error is not None and handle.is_watched and self._state == "open":
+            self._watched.append(handle)
+        elif error is not None:
             self.child_failed(error)
         if not self._children:
             self._wake()
