@@ -32,6 +32,7 @@ LINES = [
         "duration",
         "errors",
         "escaping",
+        "event_loop",
         "exact_json",
         "graceful",
         "ids",

@@ -14,6 +14,7 @@ from typing import Any
 
 from harn.context import Frame, RuntimeContext, current_frame_var
 from harn.errors import HarnError, InvalidOption
+from harn.event_loop import refuse_trio
 from harn.open_runtimes import only_open
 from harn.runtime import Runtime
 
@@ -67,6 +68,7 @@ def _implicit_runtime() -> Runtime:
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
+        refuse_trio()
         raise HarnError(
             "no runtime is open: call this inside harn.run(...), `async with Runtime()`, "
             "or `with run_in_thread()`"

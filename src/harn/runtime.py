@@ -40,6 +40,7 @@ from harn.clock import Clock, SystemClock
 from harn.context import Ambient, Frame, Task, current_frame_var, restore_frame
 from harn.duration import Duration, to_seconds, to_text
 from harn.errors import HarnError, InvalidOption, did_you_mean
+from harn.event_loop import refuse_running_loop, refuse_trio, running_loop
 from harn.ids import IdSource
 from harn.masking import mask
 from harn.open_runtimes import note_left, note_open, note_started
@@ -195,7 +196,7 @@ class Runtime:
                 self._token = None
 
     def _start(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop = running_loop()
         self._thread_id = threading.get_ident()
         note_started(self)
         self.root.aio = asyncio.current_task()
@@ -235,7 +236,9 @@ class Runtime:
                 "forked; a child process opens its own: `async with Runtime(...)`"
             )
         running = _get_running_loop()
-        if running is not None and running is not self._loop and self._loop is not None:
+        if running is None:
+            refuse_trio()
+        elif running is not self._loop and self._loop is not None:
             raise HarnError(
                 f"this Runtime ({self._where}) lives on another event loop; call it with "
                 "from_thread(fn, *args) on a thread, as in "
@@ -439,6 +442,7 @@ def run(
     """
     if not callable(main):
         raise InvalidOption("main", main, "a function, such as an `async def` (not its result)")
+    refuse_running_loop()
 
     async def inside() -> Any:
         async with Runtime(**runtime_options):

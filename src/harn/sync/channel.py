@@ -9,12 +9,12 @@ that was woken first, and at every moment the values sent are the values receive
 
 from __future__ import annotations
 
-from asyncio import get_running_loop
 from collections import deque
 from typing import Any, Generic, TypeVar, overload
 
 from harn.checks import whole_number
 from harn.errors import ChannelClosed, InvalidOption
+from harn.event_loop import running_loop
 from harn.graceful import asked, raise_if_asked
 from harn.sync.deadlock import began_waiting, ended_waiting
 from harn.sync.wait_queue import CLOSED, GRANTED, Waiter, WaitQueue, guard
@@ -87,7 +87,7 @@ class Channel(Generic[T]):
                     self._promise_values()
                 return
             self._refuse_if_closed()
-            waiter = Waiter().wait_as("send", self, get_running_loop())
+            waiter = Waiter().wait_as("send", self, running_loop())
             self._senders.append(waiter)
         finally:
             _release()
@@ -122,7 +122,7 @@ class Channel(Generic[T]):
             if len(self._buffer) > self._promised:
                 return self._take()
             self._refuse_if_drained()
-            waiter = Waiter().wait_as("receive", self, get_running_loop())
+            waiter = Waiter().wait_as("receive", self, running_loop())
             self._receivers.append(waiter)
         finally:
             _release()

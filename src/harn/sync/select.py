@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from asyncio import get_running_loop
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
@@ -10,6 +9,7 @@ from typing import Any, Generic, TypeVar, overload
 from harn.current import current_runtime
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption
+from harn.event_loop import running_loop
 from harn.graceful import asked, raise_if_asked
 from harn.sync.channel import Channel
 from harn.sync.deadlock import began_waiting, ended_waiting
@@ -68,7 +68,7 @@ async def channel_select(
         open_ones = [each for each in offered if each._buffer or not each._closed]
         if not open_ones or seconds == 0:
             return None
-        waiter = Waiter().wait_as("select", offered, get_running_loop())
+        waiter = Waiter().wait_as("select", offered, running_loop())
         waiter.open = len(open_ones)
         for each in open_ones:
             each._receivers.append(waiter)

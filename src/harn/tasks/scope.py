@@ -30,6 +30,7 @@ from harn.clock import Timer
 from harn.context import Frame, Task, current_frame_var
 from harn.current import current_frame
 from harn.errors import HarnError, InvalidOption
+from harn.event_loop import running_loop
 from harn.graceful import asked, request_stop
 from harn.tasks.handle import AwaitingTasks, TaskHandle, launch
 from harn.tasks.isolation import Isolation, bind
@@ -170,7 +171,7 @@ class Scope:
     async def __aenter__(self) -> Self:
         if self._state != "new":
             raise HarnError("a scope can be entered once; make a new one")
-        host = asyncio.current_task()
+        host = asyncio.current_task(running_loop())
         assert host is not None
         self._host = host
         self._cancels_before = host.cancelling()

@@ -13,6 +13,7 @@ from harn.clock import Timer, resolve
 from harn.current import current_frame, current_runtime
 from harn.duration import Duration, to_seconds, to_text
 from harn.errors import DeadlineExceeded, HarnError
+from harn.event_loop import running_loop
 from harn.graceful import asked, is_stop, raise_if_asked
 from harn.tasks.isolation import bind
 from harn.teardown import note
@@ -55,7 +56,7 @@ class Deadline:
         self._passed = False
 
     async def __aenter__(self) -> Self:
-        host = asyncio.current_task()
+        host = asyncio.current_task(running_loop())
         if self._timer is not None:
             raise HarnError("a deadline can be entered once; make a new one")
         assert host is not None

@@ -1,0 +1,44 @@
+"""Which event loop runs here: asyncio's, another library's, or none.
+
+harn waits with asyncio's futures. A coroutine of harn under trio would give trio a future that it
+cannot wait for, or change a runtime from a thread that is not its own. So calls under trio raise,
+and the error says how a trio program uses harn.
+"""
+
+from __future__ import annotations
+
+import sys
+from asyncio import AbstractEventLoop, _get_running_loop
+
+from harn.errors import HarnError
+
+
+def running_loop() -> AbstractEventLoop:
+    """Return asyncio's loop that runs here; raise `HarnError` if there is none."""
+    loop = _get_running_loop()
+    if loop is None:
+        refuse_trio()
+        raise HarnError("no event loop runs here: await this inside harn.run(...)")
+    return loop
+
+
+def refuse_trio() -> None:
+    """Raise `HarnError` if the caller runs under trio."""
+    # trio, and anyio on trio, say so in sniffio. A program without trio need not have sniffio.
+    sniffio = sys.modules.get("sniffio")
+    if sniffio is not None and sniffio.thread_local.name == "trio":
+        raise HarnError(
+            "harn runs on asyncio, and this is called under trio; open the runtime with "
+            "`with harn.run_in_thread(...)` and call it with "
+            "`await trio.to_thread.run_sync(harn.from_thread, fn, *args)`"
+        )
+
+
+def refuse_running_loop() -> None:
+    """Raise `HarnError` if an event loop runs here, so that no other one can be started."""
+    refuse_trio()
+    if _get_running_loop() is not None:
+        raise HarnError(
+            "harn.run starts an event loop, and one runs here already; in async code and in a "
+            "notebook, write `async with harn.Runtime(...): await main()`"
+        )
