@@ -506,3 +506,42 @@ def _asked(port: int, path: str, body: Any) -> Any:
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=data)
     with urllib.request.urlopen(request, timeout=60) as answer:
         return json.loads(answer.read())
+
+
+# -- a block that is never left ------------------------------------------------------------------
+
+NEVER_LEFT = """
+    import sys
+    import harn
+
+    async def handle(job):
+        done.try_send(job.payload)
+
+    async def begin():
+        global done
+        done = harn.channel("done")
+        harn.spawn(lambda: harn.drain("jobs", handle, stop_when_empty=False))
+        await harn.worker_queue("jobs").enqueue(1)
+        return await done.receive()
+
+    block = harn.run_in_thread(storage=sys.argv[1])
+    block.__enter__()
+    print("handled", harn.from_thread(begin))
+"""
+
+
+async def test_the_end_of_the_program_closes_a_runtime_whose_block_is_never_left(
+    lasting_url: str,
+) -> None:
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", textwrap.dedent(NEVER_LEFT), lasting_url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    async with Runtime(storage=lasting_url):
+        left = [each for each in await harn.consumers("jobs") if each.alive]
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "handled 1\n", "")
+    assert left == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
 import contextlib
 import threading
@@ -21,7 +22,7 @@ def run_in_thread(**runtime_options: Unpack[RuntimeOptions]) -> Iterator[Runtime
 
     Inside the block `from_thread(fn, *args)` works from every thread of the process.
     *runtime_options* are those of `Runtime`. Leaving the block, also by Ctrl-C, cancels and awaits
-    all that the runtime owns.
+    all that the runtime owns; so does the end of the program, if the block is never left.
 
     >>> import harn
     >>> with harn.run_in_thread():
@@ -59,11 +60,14 @@ class _Background:
         """Return when the runtime is open, or raise the error that prevents it."""
         self._thread.start()
         self._opened.result()
+        # A block that is not left by then: its thread is frozen soon after, and could not be joined.
+        atexit.register(self.close, None)
 
     def close(self, raised: BaseException | None) -> None:
         """End all that the runtime owns; an error while closing becomes a note on *raised*."""
         if self.runtime._is_inherited:
             return  # this process was forked inside the block: the thread is the parent's
+        atexit.unregister(self.close)
         with contextlib.suppress(RuntimeError):  # the loop is closed: the thread has ended
             self.runtime.loop.call_soon_threadsafe(self._opened.result().set)
         self._thread.join()

@@ -12,6 +12,7 @@ those that are due in one operation.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import threading
@@ -185,6 +186,8 @@ class _HeartbeatThread:
         self._loop = asyncio.new_event_loop()
         self._connections: dict[Store, ReopenedStore] = {}
         self._ending = asyncio.Event()
+        self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._ended.set_running_or_notify_cancel()  # now no waiter that is cancelled cancels it
         # A daemon, so that a runtime that is never left cannot keep the process alive.
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         self._thread.start()
@@ -204,14 +207,18 @@ class _HeartbeatThread:
     async def aclose(self) -> None:
         """End what runs here, close the connections, and wait for the thread."""
         self.call(self._ending.set)
-        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+        # Not `join` on an executor: when the program ends, no executor takes more work.
+        await asyncio.wrap_future(self._ended)
+        self._thread.join()
 
     def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            try:
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 runner.run(self._serve())
-            except Exception:
-                logger.exception("the thread of the heartbeat has failed")
+        except Exception:
+            logger.exception("the thread of the heartbeat has failed")
+        finally:
+            self._ended.set_result(None)
 
     async def _serve(self) -> None:
         await self._ending.wait()
