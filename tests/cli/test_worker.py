@@ -244,6 +244,20 @@ def test_a_module_that_cannot_be_imported_is_one_line(
     assert not (place / "state").exists()
 
 
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_worker_that_is_stopped_while_it_imports_does_not_blame_the_module(
+    place: Path, processes: str
+) -> None:
+    (place / "slow.py").write_text("from signal import *\nraise_signal(SIGTERM)")
+    words = [sys.executable, "-m", "harn", "worker", "slow", "--queue", "q"]
+
+    with command([*words, "--processes", processes, "--state-dir", "state"], place) as worker:
+        ended = worker.ends()
+
+    assert "cannot be imported" not in ended.err
+    assert ended.code != 0
+
+
 def test_modules_without_a_durable_function_are_a_warning(place: Path) -> None:
     (place / "plain.py").write_text("")
     words = [sys.executable, "-m", "harn", "worker", "plain", "--queue", "q", "--json"]

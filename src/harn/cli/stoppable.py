@@ -33,9 +33,13 @@ def run_stoppable(
         raise SystemExit(130) from None  # for KeyboardInterrupt click would print an empty line
 
 
+class StoppedBySignal(SystemExit):
+    """The exit that a signal asks for; not one that the interrupted code chose itself."""
+
+
 @contextmanager
 def stoppable_call() -> Iterator[None]:
-    """Let a signal end the block, which blocks: `SystemExit` with 130 or 143 is raised in it.
+    """Let a signal end the block, which blocks: `StoppedBySignal` with 130 or 143 is raised in it.
 
     Off the main thread there are no signals.
     """
@@ -49,7 +53,7 @@ def stoppable_call() -> Iterator[None]:
         is_over = True
         for each in before:
             signal.signal(each, signal.SIG_IGN)  # one more must not change the exit code
-        raise SystemExit(128 + number)
+        raise StoppedBySignal(128 + number)
 
     before: dict[int, Any] = {}
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -22,7 +22,7 @@ import click
 from harn.cli.command_log import log_as_service
 from harn.cli.output import DURATION, say_json
 from harn.cli.progress import live_line
-from harn.cli.stoppable import run_stoppable, stoppable_call
+from harn.cli.stoppable import StoppedBySignal, run_stoppable, stoppable_call
 from harn.cli.store_choice import insecure_flag, runtime_for
 from harn.cli.worker_processes import Parent, WorkerProcesses, in_words
 from harn.clock import iso
@@ -244,6 +244,8 @@ def import_modules(names: Sequence[str]) -> None:
             raise HarnError(f"{name!r} is a file: name the module, such as app.jobs")
         try:
             importlib.import_module(name)
+        except StoppedBySignal:
+            raise
         except (Exception, SystemExit) as error:
             raise HarnError(f"module {name!r} cannot be imported: {_why(name, error)}") from error
 
