@@ -20,6 +20,13 @@ from harn.errors import HarnError
 if TYPE_CHECKING:
     from harn.runtime import Runtime
 
+AFTER_FORK = (
+    "open one in this process, with `async with Runtime(...)` or run_in_thread(...); in a web "
+    "application that is in its lifespan or at its first request, not at import, because "
+    "gunicorn --preload forks after the import"
+)
+"""What a forked process does instead of using its parent's runtime."""
+
 _lock = threading.Lock()
 _open: weakref.WeakSet[Runtime] = weakref.WeakSet()
 _started: weakref.WeakSet[Runtime] = weakref.WeakSet()
@@ -65,8 +72,7 @@ def only_open() -> Runtime | None:
         return found[0]
     if _inherited:
         raise HarnError(
-            "the parent of this process had a Runtime open when it forked; a child process opens "
-            "its own: `async with Runtime(...)` or `with run_in_thread(...)`"
+            f"the parent of this process had a Runtime open when it forked; {AFTER_FORK}"
         )
     return None
 

@@ -43,7 +43,7 @@ from harn.errors import HarnError, InvalidOption, did_you_mean
 from harn.event_loop import refuse_running_loop, refuse_trio, running_loop
 from harn.ids import IdSource
 from harn.masking import mask
-from harn.open_runtimes import note_left, note_open, note_started
+from harn.open_runtimes import AFTER_FORK, note_left, note_open, note_started
 from harn.quiescence import alarm_now, threads_now
 from harn.settings import Settings
 from harn.stopping import Stopping
@@ -233,7 +233,7 @@ class Runtime:
         if self._is_inherited:
             raise HarnError(
                 f"this Runtime ({self._where}) was opened by the parent of this process, before it "
-                "forked; a child process opens its own: `async with Runtime(...)`"
+                f"forked; {AFTER_FORK}"
             )
         running = _get_running_loop()
         if running is None:
