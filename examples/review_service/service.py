@@ -1,12 +1,16 @@
-"""A web service that hands reviews to workers. Start it, then two workers beside it:
+"""Reviews by a model: a web service, its workers, and a fake model to try them with.
 
     cd examples/review_service
-    uvicorn app:app
-    harn worker tasks --queue reviews --processes 2 --storage sqlite:///reviews.sqlite
+    uvicorn service:model --port 11434 &
+    uvicorn service:app &
+    harn worker tasks --queue reviews --processes 2 --storage sqlite:///reviews.sqlite &
+    curl -X POST '127.0.0.1:8000/reviews?customer=acme&text=to+be+or+not&wait=30s'
 
-Look at what comes back while you kill -9 one of the worker processes: every review arrives.
+`kill -9` any of them while customers wait, and start it again: every review arrives. All workers
+together keep to the limits of the model in `providers.toml`: look at `harn ratelimit ls`.
 """
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -45,3 +49,17 @@ async def look(job: int) -> dict[str, object]:
     if state is None:
         raise HTTPException(404, f"no review {job}")
     return {"status": state.status, "review": state.outcome, "error": state.error}
+
+
+model = FastAPI()  # the fake one: it speaks OpenAI's chat completions, as many servers do
+
+
+@model.post("/v1/chat/completions")
+async def complete(request: dict[str, object]) -> dict[str, object]:
+    await asyncio.sleep(0.3)
+    message = {"role": "assistant", "content": "fine"}
+    return {
+        "model": request["model"],
+        "choices": [{"message": message, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 12, "completion_tokens": 1},
+    }
