@@ -60,7 +60,7 @@ class _Background:
         """Return when the runtime is open, or raise the error that prevents it."""
         self._thread.start()
         self._opened.result()
-        # A block that is not left by then: its thread is frozen soon after, and could not be joined.
+        # For a block that is never left: soon after, its thread is frozen and cannot be joined.
         atexit.register(self.close, None)
 
     def close(self, raised: BaseException | None) -> None:
