@@ -94,12 +94,12 @@ def rounds(at_least: Callable[[int], int]) -> Iterator[random.Random]:
 async def test_webhook_bodies_are_read_or_refused(scheme: Any, rounds: Any) -> None:
     """They are signed: this is what a sender with a key can do."""
     secret = b"a key of sixteen bytes"
-    provider = "a2a-push" if scheme == "bearer" else scheme
+    provider: Any = "a2a-push" if scheme == "bearer" else scheme
     good = [json.dumps(each).encode() for each in BODIES[scheme]]
     types = ["application/json", "application/x-www-form-urlencoded", "", "text/\xff; x"]
 
     async with Runtime() as runtime:
-        kind = "a2a-push" if scheme == "bearer" else "webhook"
+        kind: Any = "a2a-push" if scheme == "bearer" else "webhook"
         await trigger_register(id="t", kind=kind, provider=provider, match={}, handler=_nothing)
         intake = Intake(runtime, [Hook("t", "/t", provider, scheme, (Key(secret, "acme"),))])
         for number, rng in enumerate(rounds):

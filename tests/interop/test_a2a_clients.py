@@ -196,9 +196,12 @@ async def test_a_message_that_the_trigger_does_not_want_is_a_rejected_task() -> 
 
     message = hello()
     async with peer() as (served, client, _):
-        match = {"filter": {"params.message.contextId": "ours"}}
         await trigger_register(
-            id="on-agent", kind="a2a-push", provider="a2a-push", match=match, handler=handler
+            id="on-agent",
+            kind="a2a-push",
+            provider="a2a-push",
+            match={"filter": {"params.message.contextId": "ours"}},
+            handler=handler,
         )
         tasks = [await send(client, message) for _ in range(2)]
 

@@ -71,7 +71,7 @@ def test_results_are_written_for_the_model() -> None:
 
 async def test_agent_loop_names_itself_when_an_option_is_unknown() -> None:
     with pytest.raises(TypeError, match=r"agent_loop\(\).*'max_token'.*max_tokens"):
-        await agent_loop("hello", max_token=5)
+        await agent_loop("hello", max_token=5)  # type: ignore[call-arg]
 
 
 async def test_without_a_provider_the_error_names_the_way_to_register_one(runtime: Runtime) -> None:

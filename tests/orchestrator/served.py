@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 
@@ -76,9 +76,12 @@ async def site(storage: str = "memory://", admin_keys: Sequence[bytes] = ()) -> 
             made.seen.append(event)
 
         for hook in hooks:
-            kind = "a2a-push" if hook.proof == "bearer" else "webhook"
             await trigger_register(
-                id=hook.trigger_id, kind=kind, provider=hook.provider, match={}, handler=handler
+                id=hook.trigger_id,
+                kind="a2a-push" if hook.proof == "bearer" else "webhook",
+                provider=cast(Any, hook.provider),
+                match={},
+                handler=handler,
             )
         listening = Listening(build_app(made), bind("127.0.0.1", 0))
         async with listening:

@@ -938,7 +938,7 @@ async def test_P10_names_are_unique_and_found_before_ids() -> None:
 
 
 @pytest.mark.parametrize("scope", ["tenant", "org"])
-async def test_hosted_scopes_need_a_host(scope: str) -> None:
+async def test_hosted_scopes_need_a_host(scope: Any) -> None:
     with pytest.raises(PoolScopeUnavailable, match="host-managed"):
         await pool_create(name="gpu", scope=scope)
 

@@ -155,4 +155,4 @@ async def test_limits_that_are_not_whole_numbers_are_refused(runtime: Runtime, v
 
 async def test_a_misspelt_limit_is_a_type_error(runtime: Runtime) -> None:
     with pytest.raises(TypeError):
-        llm_rate_limit("acme", rmp=5)  # type: ignore[call-arg]
+        llm_rate_limit("acme", rmp=5)  # type: ignore[call-overload]

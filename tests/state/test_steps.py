@@ -125,7 +125,7 @@ async def test_a_step_that_raised_runs_again(runtime: Runtime) -> None:
 
 async def test_a_result_has_its_json_form_from_the_first_attempt_on(runtime: Runtime) -> None:
     async def handle(job: Job) -> Any:
-        found = await step("pair", lambda: {"at": (1, 2)})
+        found: Any = await step("pair", lambda: {"at": (1, 2)})
         assert found == {"at": [1, 2]}
         if job.attempts == 1:
             raise Broken

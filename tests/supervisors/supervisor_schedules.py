@@ -12,7 +12,7 @@ import random
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from harn import Child, ChildContext, Restart, Supervisor, is_cancelled, sleep, supervisor_start
 from harn.clock import Clock
@@ -67,7 +67,7 @@ class Schedule:
         self.running = [0] * count
         manners = [draw.choice(("plain", "polite", "slow", "deaf")) for _ in range(count)]
         self.supervisor = await supervisor_start(
-            strategy=draw.choice(STRATEGIES),
+            strategy=cast(Any, draw.choice(STRATEGIES)),
             children=[
                 Child(str(n), self._body(n, manners[n]), restart=self.restarts[n])
                 for n in range(count)

@@ -308,7 +308,7 @@ async def test_children_that_look_whether_to_stop_drain_one_after_the_other(
     ],
 )
 async def test_U3_a_strategy_restarts_exactly_its_set_in_order(
-    runtime: Runtime, clock: FakeClock, stage: Stage, strategy: str, told_by_stage: list[str]
+    runtime: Runtime, clock: FakeClock, stage: Stage, strategy: Any, told_by_stage: list[str]
 ) -> None:
     sup = await supervisor_start(
         strategy=strategy, children=[stage.child(n) for n in "abcd"], shutdown_ms=0
@@ -586,7 +586,9 @@ async def test_an_escalation_without_a_parent_ends_the_supervisor(
     runtime: Runtime, clock: FakeClock, stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     sup = await supervisor_start(
-        strategy="escalate", children=[stage.child(n) for n in "ab"], shutdown_ms=0
+        strategy="escalate",  # type: ignore[arg-type]
+        children=[stage.child(n) for n in "ab"],
+        shutdown_ms=0,
     )
     await clock.settle()
     stage.fail("a")

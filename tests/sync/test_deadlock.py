@@ -254,7 +254,7 @@ async def contend(enter: Awaitable[Any]) -> None:
     await channel("orders").receive()
 
 
-async def stuck_in_a_pool(wait: Callable[[PoolTask], Awaitable[Any]], scope: str) -> None:
+async def stuck_in_a_pool(wait: Callable[[PoolTask], Awaitable[Any]], scope: Any) -> None:
     pool = await pool_create(name="stuck", scope=scope, pipeline_id="deadlocks")
     task = await pool.submit(channel("orders").receive)
     await wait(task)

@@ -31,8 +31,9 @@ async def test_an_id_with_a_control_is_refused_at_the_call(control: str, storage
         with pytest.raises(InvalidOption, match=r"^(dedupe_key|payload)="):
             await channel_emit("news", {"key": f"a{control}b"})
         for field in ("dedupe_key", "trace_id"):
+            fields: Any = {field: f"a{control}b"}
             with pytest.raises(InvalidOption, match=f"^{field}="):
-                await trigger_fire("t", {"key": "k"}, **{field: f"a{control}b"})
+                await trigger_fire("t", {"key": "k"}, **fields)
         with pytest.raises(InvalidOption, match=r"^dedupe_key="):
             await worker_queue("q").enqueue({}, dedupe_key=f"a{control}b")
 
@@ -62,7 +63,7 @@ async def test_a_record_with_such_a_key_does_not_hold_up_its_topic(storage_url: 
     assert [event.get("provider_payload.payload.key") for event in seen] == ["fine"]
 
 
-async def register(handler: Any, kind: str = "channel.emit") -> None:
+async def register(handler: Any, kind: Any = "channel.emit") -> None:
     async def call(event: TriggerEvent) -> None:
         handler(event)
 

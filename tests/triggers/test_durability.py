@@ -52,8 +52,8 @@ async def on_channel(handler: Any, id: str = "t", **flow: Any) -> None:
 
 
 async def every_hour(handler: Any, **match: Any) -> None:
-    match = {"schedule": "0 * * * *", **match}
-    await trigger_register(id="hourly", kind="cron", provider="cron", match=match, handler=handler)
+    hourly: Any = {"schedule": "0 * * * *", **match}
+    await trigger_register(id="hourly", kind="cron", provider="cron", match=hourly, handler=handler)
 
 
 async def until(condition: Any) -> None:

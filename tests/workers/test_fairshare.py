@@ -79,7 +79,7 @@ async def test_D6_drains_of_one_job_each_continue_the_rotation(runtime: harn.Run
 
 async def test_fifo_is_the_default_and_looks_only_at_rank_and_age(runtime: harn.Runtime) -> None:
     queue = worker_queue("q")
-    jobs = [("low", "b"), ("normal", "a"), ("normal", "a"), ("high", "b"), ("high", "a")]
+    jobs: Any = [("low", "b"), ("normal", "a"), ("normal", "a"), ("high", "b"), ("high", "a")]
     await queue.enqueue_many([NewJob(n, priority=p, tenant_id=t) for n, (p, t) in enumerate(jobs)])
 
     assert [claim.job.payload for claim in await served(queue, 9)] == [3, 4, 1, 2, 0]
@@ -267,7 +267,7 @@ async def take_steps(
     for step, detail in steps:
         now = clock.now_ms()
         if step == "enqueue":
-            priorities = ("high", "normal", "low")
+            priorities: Any = ("high", "normal", "low")
             receipts = await queue.enqueue_many(
                 [NewJob(0, tenant_id=key, priority=priorities[p]) for key, p in detail]
             )

@@ -127,7 +127,7 @@ async def work_and_compare(runtime: harn.Runtime, steps: list[Any]) -> None:
 async def act(queues: Any, held: list[Claim], clock: Any, step: str, detail: Any) -> None:
     queue = queues[0]
     if step == "enqueue":
-        priorities = ("high", "normal", "low")
+        priorities: Any = ("high", "normal", "low")
         await queue.enqueue_many(
             NewJob(
                 0,

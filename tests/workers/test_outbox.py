@@ -348,7 +348,8 @@ async def test_python_refuses_bad_values_before_the_connection_is_used(caller: C
     connection = await caller.connect()
 
     with pytest.raises(InvalidOption, match="priority"):
-        await worker_queue("q").enqueue(1, priority="urgent", connection=connection)
+        wrong: Any = "urgent"
+        await worker_queue("q").enqueue(1, priority=wrong, connection=connection)
 
     assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
 

@@ -101,7 +101,7 @@ class LiveLine:
         self._is_shown = True
 
 
-live_line = LiveLine()
+live_line: LiveLine = LiveLine()
 
 
 class AboveTheLine:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
 from harn import topics
 from harn.checks import whole_number
@@ -18,7 +18,7 @@ from harn.current import current_frame, current_runtime
 from harn.errors import ClaimLost, InvalidOption, MailboxClosed, StepChanged, did_you_mean
 from harn.graceful import shielded
 from harn.llm.agent_steps import AgentSteps, Outcome
-from harn.llm.call import llm_call
+from harn.llm.call import LlmOptions, llm_call
 from harn.llm.conversation import AgentResult, Conversation, OpenAgents, Stop
 from harn.llm.done_tool import DONE, GO_ON, done
 from harn.llm.messages import LlmResult, Message, ToolCall
@@ -58,7 +58,7 @@ async def agent_loop(
     mode: Mode = "once",
     mailbox: Mailbox[Any] | None = None,
     keep_turns: int = 20,
-    **options: Any,
+    **options: Unpack[LlmOptions],
 ) -> AgentResult:
     """Let a model work on *task* with *tools* until it answers without calling one.
 
@@ -179,7 +179,7 @@ def _check_mode(mode: Mode, mailbox: Mailbox[Any] | None) -> None:
 
 async def _ask(agent: _Agent, talk: Conversation) -> LlmResult:
     specs = [tool.spec for tool in agent.tools.values()]
-    reply = await llm_call(talk.messages, agent.system, tools=specs, **agent.options)
+    reply: LlmResult = await llm_call(talk.messages, agent.system, tools=specs, **agent.options)
     _record("agent_model_called", {"iteration": talk.iteration, **reply.as_dict()["usage"]})
     return reply
 

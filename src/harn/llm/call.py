@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict, TypeVar, overload
 
 from harn.checks import whole_number
 from harn.clock import sleep_until
@@ -28,6 +28,7 @@ logger: logging.Logger = logging.getLogger("harn.llm")
 MAX_BACKOFF_MS = 30_000
 
 Prompt = str | Sequence[Message]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,64 @@ class CallOptions:
     backoff_ms: int
 
 
+class LlmOptions(TypedDict, total=False):
+    """The options of `llm_call` that functions above it pass on."""
+
+    provider: str | None
+    model: str | None
+    max_tokens: int
+    temperature: float | None
+    schema: Any
+    max_retries: int
+    backoff_ms: int
+    extra: Mapping[str, Any] | None
+
+
+@overload
+async def llm_call(
+    prompt: Prompt,
+    system: str | None = None,
+    *,
+    provider: str | None = None,
+    model: str | None = None,
+    max_tokens: int = 1024,
+    temperature: float | None = None,
+    tools: Sequence[ToolSpec] = (),
+    schema: None = None,
+    max_retries: int = 5,
+    backoff_ms: int = 1000,
+    extra: Mapping[str, Any] | None = None,
+) -> LlmResult[None]: ...
+@overload
+async def llm_call(
+    prompt: Prompt,
+    system: str | None = None,
+    *,
+    provider: str | None = None,
+    model: str | None = None,
+    max_tokens: int = 1024,
+    temperature: float | None = None,
+    tools: Sequence[ToolSpec] = (),
+    schema: type[T],
+    max_retries: int = 5,
+    backoff_ms: int = 1000,
+    extra: Mapping[str, Any] | None = None,
+) -> LlmResult[T]: ...
+@overload
+async def llm_call(
+    prompt: Prompt,
+    system: str | None = None,
+    *,
+    provider: str | None = None,
+    model: str | None = None,
+    max_tokens: int = 1024,
+    temperature: float | None = None,
+    tools: Sequence[ToolSpec] = (),
+    schema: Any,
+    max_retries: int = 5,
+    backoff_ms: int = 1000,
+    extra: Mapping[str, Any] | None = None,
+) -> LlmResult[Any]: ...
 async def llm_call(
     prompt: Prompt,
     system: str | None = None,
@@ -51,7 +110,7 @@ async def llm_call(
     max_retries: int = 5,
     backoff_ms: int = 1000,
     extra: Mapping[str, Any] | None = None,
-) -> LlmResult:
+) -> LlmResult[Any]:
     """Call a model within the limits in force, and return its answer.
 
     *schema* (a JSON Schema, a msgspec type, a pydantic model) asks for a structured answer, which

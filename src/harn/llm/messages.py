@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from harn.records import Record
+
+if TYPE_CHECKING:
+    # Only type checkers need the default, which Python itself has from 3.13 on.
+    from typing_extensions import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True)
 
 Role = Literal["user", "assistant", "tool"]
 
@@ -104,15 +114,15 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
-class LlmResult:
-    """The result of `llm_call`; *value* is the checked value if there was a schema."""
+class LlmResult(Generic[T_co]):
+    """The result of `llm_call`; *value* is the checked value if there was a schema, else None."""
 
     text: str
     usage: Usage
     model: str
     provider: str
     raw: Any = None
-    value: Any = None
+    value: T_co = None  # type: ignore[assignment] # its type is None without a schema
     tool_calls: tuple[ToolCall, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ A `Backpressure` policy is data. `decide` looks at the numbers and returns what 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, assert_never, get_args
 
@@ -118,6 +118,16 @@ class Backpressure:
 
 def _depth(option: str, value: object) -> int:
     return whole_number(option, value, least=1, most=LARGEST, wanted="a whole number, 1 or more")
+
+
+BackpressureOption = (
+    BackpressurePolicy
+    | Literal["unbounded", "fail_fast"]
+    | Callable[[], BackpressurePolicy]
+    | Mapping[str, Any]
+    | None
+)
+"""The option *backpressure* of a pool."""
 
 
 def read_backpressure(value: object) -> BackpressurePolicy:

@@ -9,13 +9,16 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 from harn.current import current_runtime
 from harn.duration import Duration
 from harn.errors import InvalidOption, PoolExists, PoolNotFound, did_you_mean
+from harn.pools.backpressure import BackpressureOption
 from harn.pools.host import open_hosted
-from harn.pools.options import PoolOptions, Retention, new_pool_id, read_options
+from harn.pools.options import PoolOptions, Retention, Scope, new_pool_id, read_options
 from harn.pools.persistence import Persistence
 from harn.pools.pool import Pool
 from harn.pools.snapshots import TaskSnapshot
+from harn.pools.strategies import StrategyOption
 from harn.pools.task import PoolTask
 from harn.runtime import Runtime
+from harn.tasks import Isolation
 from harn.telemetry.metrics import Metrics, Sample
 from harn.unsettled import PendingPoolTask, UnsettledSources
 
@@ -164,12 +167,12 @@ async def pool_create(
     *,
     name: str | None = None,
     max_concurrent: int = 1,
-    queue: object = None,
-    backpressure: object = None,
-    scope: str = "session",
+    queue: StrategyOption = None,
+    backpressure: BackpressureOption = None,
+    scope: Scope = "session",
     pipeline_id: str | None = None,
     stale_after_ms: Duration = 30_000,
-    isolation: str = "auto",
+    isolation: Isolation = "auto",
     retention: Retention = DEFAULT_RETENTION,
 ) -> Pool:
     """Create a pool and register it under *name*, which must be free in this runtime.
@@ -249,13 +252,19 @@ def pool_list() -> list[Pool]:
     return list(current_runtime().service(PoolRegistry))
 
 
-Waitable = PoolTask[T] | TaskSnapshot[T] | Mapping[str, Any]
+Waitable = PoolTask[T] | TaskSnapshot[T]
 
 
 @overload
 async def pool_wait(tasks: Waitable[T]) -> TaskSnapshot[T]: ...
 @overload
+async def pool_wait(tasks: Mapping[str, Any]) -> TaskSnapshot[Any]: ...
+@overload
 async def pool_wait(tasks: Iterable[Waitable[T]]) -> list[TaskSnapshot[T]]: ...
+@overload
+async def pool_wait(
+    tasks: Iterable[Waitable[Any] | Mapping[str, Any]],
+) -> list[TaskSnapshot[Any]]: ...
 async def pool_wait(tasks: Any) -> Any:
     """Wait for a task, or for every task of a list, and return the final snapshot of each.
 

@@ -109,6 +109,10 @@ _FACTORIES: dict[str, Callable[..., Strategy]] = {
 }
 
 
+StrategyOption = Strategy | StrategyKind | Callable[[], Strategy] | Mapping[str, Any] | None
+"""The option *queue* of a pool."""
+
+
 def read_strategy(value: object) -> Strategy:
     """Read the option *queue*: a `Strategy`, its name, its factory, or a mapping with `kind`."""
     if value is None:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from harn.current import current_runtime
 from harn.errors import InvalidOption, ManifestError, did_you_mean
@@ -80,6 +80,19 @@ class Providers:
             self._overrides[provider, model] = _cleared(given)
 
 
+@overload
+def llm_rate_limit(provider: str, model: str | None = None) -> ProviderLimits | None: ...
+@overload
+def llm_rate_limit(
+    provider: str,
+    model: str | None = None,
+    *,
+    rpm: int | None = None,
+    tpm: int | None = None,
+    input_tpm: int | None = None,
+    output_tpm: int | None = None,
+    concurrency: int | None = None,
+) -> ProviderLimits | bool | None: ...
 def llm_rate_limit(
     provider: str,
     model: str | None = None,

@@ -16,7 +16,7 @@ from harn.tasks import check_callable, runner_for
 
 T = TypeVar("T")
 
-logger = logging.getLogger("harn.ratelimit")
+logger: logging.Logger = logging.getLogger("harn.ratelimit")
 
 LONGEST_BACKOFF = 30.0
 

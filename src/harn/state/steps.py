@@ -15,8 +15,8 @@ import contextvars
 import functools
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar, TypeVarTuple, overload
 
 import msgspec
 
@@ -28,6 +28,9 @@ from harn.runtime import Runtime
 from harn.storage import decode, encode
 from harn.tasks import bind, check_callable
 
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
 MAX_NAME = 512
 MAX_RESULT = 10_000_000
 """Bytes of JSON; with the names around it this is less than the largest record."""
@@ -38,7 +41,11 @@ _inside: contextvars.ContextVar[tuple[DurableWork, str, int] | None] = contextva
 """The step that runs here: its work, its name and its number."""
 
 
-async def step(name: str, fn: Callable[..., Any], /, *args: Any) -> Any:
+@overload
+async def step(name: str, fn: Callable[[*Ts], Awaitable[T]], /, *args: *Ts) -> T: ...
+@overload
+async def step(name: str, fn: Callable[[*Ts], T], /, *args: *Ts) -> T: ...
+async def step(name: str, fn: Callable[[*Ts], Any], /, *args: *Ts) -> Any:
     """Call *fn* with *args* once in this job or durable pool task, and return its JSON result.
 
     The result is recorded before it is returned. A later attempt, in any process, returns the

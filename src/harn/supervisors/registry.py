@@ -13,7 +13,7 @@ from harn.duration import Duration
 from harn.errors import HarnError
 from harn.runtime import Runtime
 from harn.supervisors.records import CHILD_STATUSES, SupervisorEvent, SupervisorState
-from harn.supervisors.spec import Child, Restart, read_spec
+from harn.supervisors.spec import Child, Mode, Restart, Strategy, read_spec
 from harn.supervisors.supervisor import Supervisor
 from harn.tasks import is_async_callable, runner_for
 from harn.telemetry.metrics import Metrics, Sample
@@ -40,9 +40,9 @@ COUNTED = {
 async def supervisor_start(
     *,
     name: str | None = None,
-    strategy: str = "one_for_one",
+    strategy: Strategy = "one_for_one",
     children: Iterable[Child | Mapping[str, Any]],
-    restart: Restart | str | Mapping[str, Any] | None = None,
+    restart: Restart | Mode | Mapping[str, Any] | None = None,
     shutdown_ms: Duration = 5_000,
 ) -> Supervisor:
     """Start *children* from left to right, and keep them running.

@@ -9,12 +9,15 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from harn.checks import is_number, is_whole
 from harn.duration import Duration, to_ms
 from harn.errors import InvalidOption, did_you_mean
 from harn.naming import check_name
+
+if TYPE_CHECKING:
+    from harn.supervisors.records import ChildContext
 
 T = TypeVar("T")
 
@@ -131,9 +134,9 @@ class Child:
     """
 
     name: str
-    task: Callable[..., Any]
+    task: Callable[[ChildContext], Any]
     kind: str = "task"
-    restart: Restart | str | Mapping[str, Any] | None = None
+    restart: Restart | Mode | Mapping[str, Any] | None = None
     active_lease: str | Lease | None = None
 
     def __post_init__(self) -> None:

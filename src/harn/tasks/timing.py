@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, overload
 
 from harn.checks import whole_number
 from harn.clock import Timer, resolve
@@ -108,6 +108,18 @@ def deadline(duration: Duration) -> Deadline:
     return Deadline(to_seconds(duration))
 
 
+@overload
+async def retry(
+    attempts: int,
+    fn: Callable[[], Awaitable[T]],
+    *,
+    reraise: Literal[True],
+    backoff_ms: Duration = 0,
+) -> T: ...
+@overload
+async def retry(
+    attempts: int, fn: Callable[[], T], *, reraise: Literal[True], backoff_ms: Duration = 0
+) -> T: ...
 @overload
 async def retry(
     attempts: int,

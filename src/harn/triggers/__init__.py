@@ -3,6 +3,7 @@
 event.py           TriggerEvent, and dotted paths into it
 matching.py        which bindings an event reaches, and in which order
 binding.py         a trigger, checked, with its version
+trigger_options.py its options as type checkers read them
 registry.py        the triggers of a runtime: register, accept events, fire, emit, replay
 targets.py         where an event goes: functions, SpawnToPool, worker://, channel://; a2a.py, a2a://
 http_client.py     one HTTP request to a checked address
@@ -32,7 +33,7 @@ The functions below are the public verbs: they use the current runtime.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from harn.current import current_runtime
 from harn.triggers.a2a import A2aRights, A2aTarget
@@ -41,6 +42,7 @@ from harn.triggers.binding import (
     KINDS,
     PROVIDERS,
     Binding,
+    Kind,
     TriggerBinding,
     check_binding,
     check_id,
@@ -69,7 +71,8 @@ from harn.triggers.signatures import (
     signing_key,
     verify,
 )
-from harn.triggers.targets import Call, LocalTarget, SpawnToPool, Target, check_handler
+from harn.triggers.targets import Call, Handler, LocalTarget, SpawnToPool, Target, check_handler
+from harn.triggers.trigger_options import EventFields, FlowOptions, MatchOptions, Provider
 
 __all__ = [
     "FROM_MANIFEST",
@@ -130,7 +133,13 @@ __all__ = [
 
 
 async def trigger_register(
-    *, id: str, kind: str, provider: str, match: Any, handler: Any, **flow: Any
+    *,
+    id: str,
+    kind: Kind,
+    provider: Provider,
+    match: MatchOptions | None,
+    handler: Handler,
+    **flow: Unpack[FlowOptions],
 ) -> TriggerBinding:
     """Register a trigger: events that *match* go to *handler*, through the gates of *flow*.
 
@@ -189,7 +198,9 @@ def trigger_list() -> list[TriggerBinding]:
     return current_runtime().service(Triggers).listed()
 
 
-async def trigger_fire(id: str, payload: Any = None, **fields: Any) -> DispatchHandle:
+async def trigger_fire(
+    id: str, payload: Any = None, **fields: Unpack[EventFields]
+) -> DispatchHandle:
     """Fire the trigger *id* by hand and wait for the end of the dispatch, including its retries.
 
     The event has *payload* at `provider_payload["payload"]`; *fields* sets other fields of the

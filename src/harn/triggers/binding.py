@@ -17,10 +17,10 @@ from harn.triggers.gate_rules import GATES, NO_FLOW, Flow, check_flow
 from harn.triggers.matching import Match, check_match
 from harn.triggers.retry import Retry, check_retry
 from harn.triggers.targets import Target, check_handler
+from harn.workers import Priority
 
 Kind = Literal["channel.emit", "cron", "webhook", "a2a-push", "stream"]
 State = Literal["active", "draining", "terminated"]
-QueuePriority = Literal["high", "normal", "low"]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 PROVIDERS: dict[Kind, tuple[str, ...]] = {
@@ -70,7 +70,7 @@ class Binding:
     retry: Retry
     flow: Flow = NO_FLOW
     dedupe_path: str | None = None
-    priority: QueuePriority = "normal"
+    priority: Priority = "normal"
     schedule: Schedule | None = None
     version: int = 1
     retry_given: bool = False
@@ -193,11 +193,11 @@ def check_provider(kind: Kind, provider: Any) -> str:
     raise InvalidOption("provider", provider, f"for {kind}, {' or '.join(known)}{near}")
 
 
-def check_priority(priority: Any) -> QueuePriority:
+def check_priority(priority: Any) -> Priority:
     """Return *priority* if a queue knows it; None is `normal`."""
     if priority is None:
         return "normal"
-    for known in get_args(QueuePriority):
+    for known in get_args(Priority):
         if priority == known:
             return known  # type: ignore[no-any-return]
     raise InvalidOption(

@@ -23,6 +23,7 @@ from harn.triggers.matching import check_channel
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
+    from harn.workers import Priority
 
 logger: logging.Logger = logging.getLogger("harn.triggers")
 
@@ -43,7 +44,7 @@ class Call:
     binding_id: str
     binding_key: str
     binding_version: int
-    priority: str
+    priority: Priority
     attempt: int
     replay_of: str | None = None
     replay: int = 0
@@ -209,7 +210,7 @@ class WorkerTarget:
         job = NewJob(
             event.as_dict(),
             trigger_id=call.binding_id,
-            priority=wanted if wanted in ("high", "low") else call.priority,
+            priority="high" if wanted == "high" else "low" if wanted == "low" else call.priority,
             tenant_id=event.tenant_id,
             binding_key=call.binding_key,
             headers={"event_id": event.id, **replay_headers(call)},
@@ -270,6 +271,10 @@ def replay_in(headers: Mapping[str, Any]) -> tuple[str | None, int]:
     if isinstance(of, str) and type(number) is int and number > 0:
         return of, number
     return None, 0
+
+
+Handler = str | SpawnToPool | Target | Callable[[TriggerEvent], Any]
+"""Where a trigger's events go, as the user says it."""
 
 
 def check_handler(handler: Any) -> Target:

@@ -32,7 +32,7 @@ from harn.workers.held_claim import Claim
 from harn.workers.job_state import JobState, JobStep
 from harn.workers.queue import WorkerQueue, summarise, worker_queue, worker_queues
 from harn.workers.queue_worker import Worker
-from harn.workers.records import DrainReport, EnqueueReceipt, Job, NewJob, QueueSummary
+from harn.workers.records import DrainReport, EnqueueReceipt, Job, NewJob, Priority, QueueSummary
 from harn.workers.scheduler_policy import SchedulerPolicy
 from harn.workers.wishes import Bury, GiveBack, RetryLater
 
@@ -49,6 +49,7 @@ __all__ = [
     "JobState",
     "JobStep",
     "NewJob",
+    "Priority",
     "QueueSummary",
     "RetryLater",
     "SchedulerPolicy",

@@ -21,7 +21,7 @@ from harn.errors import InvalidOption
 from harn.retry_policy import RetryPolicy
 from harn.storage.queue import function_need, waiting_functions
 from harn.tasks import Runner, closure_of, deadline, runner_for
-from harn.workers.records import Job
+from harn.workers.records import Job, Priority
 from harn.workers.wishes import Bury, GiveBack
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class JobOptions(TypedDict, total=False):
     """The keywords of `enqueue` and `submit`."""
 
     trigger_id: str | None
-    priority: str
+    priority: Priority
     tenant_id: str | None
     binding_key: str | None
     headers: Mapping[str, Any] | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ from harn.workers.job_results import JobResults, cancel
 from harn.workers.job_state import JobState, outcome_of, unknown
 
 T = TypeVar("T")
+Priority = Literal["high", "normal", "low"]
 
 MAX_NAME = 256
 MAX_RECORD = 10 * 1024 * 1024
@@ -59,7 +60,7 @@ class NewJob(msgspec.Struct, frozen=True):
 
     payload: Any
     trigger_id: str | None = None
-    priority: str = "normal"
+    priority: Priority = "normal"
     tenant_id: str | None = None
     binding_key: str | None = None
     headers: dict[str, Any] | None = None

@@ -25,7 +25,7 @@ from harn.storage.queue.job_steps import read_step
 from harn.storage.queue.parking import ready_page
 from harn.topics import queue_topics
 
-logger = logging.getLogger("harn.storage")
+logger: logging.Logger = logging.getLogger("harn.storage")
 
 STATUSES = ("ready", "scheduled", "in_flight", "acked", "dead", "purged", "cancelled")
 _KEPT = {
