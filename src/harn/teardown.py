@@ -163,3 +163,12 @@ async def finish(work: Awaitable[Any], failures: list[BaseException]) -> bool:
 
 async def _awaited(work: Awaitable[Any]) -> None:
     await work
+
+
+def retrieve(future: asyncio.Future[Any]) -> None:
+    """Retrieve the result of *future*, so that an error that no caller awaits is not reported.
+
+    For `add_done_callback`: asyncio logs the error of a future that nothing has asked for it.
+    """
+    if not future.cancelled():
+        future.exception()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -46,6 +47,12 @@ def double(job: harn.Job) -> Any:
     if job.payload == "bad":
         raise ValueError("this one is bad")
     return job.payload * 2
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 async def statuses(queue: WorkerQueue) -> list[str]:
@@ -257,23 +264,60 @@ async def test_a_result_that_takes_too_long_is_a_deadline(
         await waiting
 
 
+def count_looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets how many jobs each look at the store, or read of jobs, is about."""
+    counts: list[int] = []
+    for name in ("settled_among", "read_jobs"):
+        monkeypatch.setattr(job_states, name, partial(_counted, getattr(job_states, name), counts))
+    return counts
+
+
+def _counted(look: Any, counts: list[int], queue: str, ids: Any) -> Any:
+    counts.append(len(ids))
+    return look(queue, ids)
+
+
 async def test_results_that_are_awaited_together_are_read_together(
     queue: WorkerQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receipts = await queue.enqueue_many(range(50))
     await harn.drain("triage", double)
-    reads: list[int] = []
-    read_jobs = job_states.read_jobs
 
-    def counted(name: str, ids: Any) -> Any:
-        reads.append(len(ids))
-        return read_jobs(name, ids)
-
-    monkeypatch.setattr(job_states, "read_jobs", counted)
+    looks = count_looks(monkeypatch)
     results = await asyncio.gather(*(receipt.result() for receipt in receipts))
 
     assert results == [n * 2 for n in range(50)]
-    assert reads == [50]
+    assert looks[0] == 50
+    on_files = queue.store.place.engine == "file"  # which keep responses apart from the index
+    assert looks[1:] == ([50] if on_files else [])
+
+
+async def test_results_of_jobs_that_this_process_acks_come_without_another_look(
+    queue: WorkerQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receipts = await queue.enqueue_many(range(50))
+    looks = count_looks(monkeypatch)
+    waiting = [harn.spawn(receipt.result) for receipt in receipts]
+    await until(lambda: looks == [50])
+    await queue.job(receipts[0].job_id)  # on the same thread: behind the look
+
+    await harn.drain("triage", double, concurrency=3)
+
+    assert [await each for each in waiting] == [n * 2 for n in range(50)]
+    if queue.store.place.engine != "postgresql":  # which does not tell the offsets of its writes
+        assert looks == [50, 1]
+
+
+async def test_callers_that_wait_for_one_job_get_outcomes_of_their_own(queue: WorkerQueue) -> None:
+    receipt = await queue.enqueue([1])
+    first, second = harn.spawn(receipt.result), harn.spawn(receipt.result)
+    await asyncio.sleep(0)
+    await harn.drain("triage", lambda job: job.payload)
+
+    (await first).append(2)
+
+    assert await second == [1]
+    assert await receipt.result() == [1]
 
 
 async def test_a_job_that_cannot_be_read_spoils_no_other_result(
@@ -281,14 +325,14 @@ async def test_a_job_that_cannot_be_read_spoils_no_other_result(
 ) -> None:
     receipts = await queue.enqueue_many([1, 2, 3])
     await harn.drain("triage", double)
-    read_jobs = job_states.read_jobs
 
-    def damaged(name: str, ids: Any) -> Any:
+    def damaged(look: Any, name: str, ids: Any) -> Any:
         if 2 in ids:
             raise StorageCorrupt("job 2 cannot be read")
-        return read_jobs(name, ids)
+        return look(name, ids)
 
-    monkeypatch.setattr(job_states, "read_jobs", damaged)
+    for name in ("settled_among", "read_jobs"):
+        monkeypatch.setattr(job_states, name, partial(damaged, getattr(job_states, name)))
     results = [receipt.result() for receipt in receipts]
     first, second, third = await asyncio.gather(*results, return_exceptions=True)
 
@@ -331,25 +375,24 @@ async def test_a_job_that_is_settled_while_it_is_read_is_not_missed(
     queue: WorkerQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other, receipt = await queue.enqueue_many([1, 2])
-    waiting = harn.spawn(other.result)  # so that a watcher runs
+    waiting = harn.spawn(other.result)
+    await asyncio.sleep(0)
     results = queue.runtime.service(JobResults)
-    read = results._state_together
-    reads = 0
+    await until(lambda: results._awaited["triage"].watcher is not None)
+    looked = results._looked
+    answers: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(results, "_looked", lambda *answer: answers.append(answer))
+    result = harn.spawn(receipt.result)
+    await until(lambda: any(receipt.job_id in answer[2] for answer in answers))
 
-    async def read_then_settle(name: str, id: int) -> Any:
-        nonlocal reads
-        job = await read(name, id)
-        if id == receipt.job_id and not reads:
-            reads += 1
-            await receipt.cancel("meanwhile")
-            for _ in range(200):  # the watcher looks, without this job
-                await asyncio.sleep(0)
-        return job
-
-    monkeypatch.setattr(results, "_state_together", read_then_settle)
+    await receipt.cancel("meanwhile")
+    for _ in range(200):  # the watcher looks
+        await asyncio.sleep(0)
+    for answer in answers:  # which found it ready
+        looked(*answer)
 
     with pytest.raises(JobCancelled, match="meanwhile"):
-        await asyncio.wait_for(receipt.result(), 5)
+        await asyncio.wait_for(result, 5)
     waiting.cancel()
 
 

@@ -33,6 +33,7 @@ from harn.orchestrator.queue_verbs import (
 from harn.orchestrator.verb_options import Options, Tell
 from harn.plurals import counted
 from harn.pools import WorkDone, causing
+from harn.teardown import retrieve
 from harn.triggers import DeadLetters, DispatchHandle, NotFound, compare_mapping
 from harn.workers import Consumer, worker_queues
 
@@ -265,14 +266,8 @@ class Running:
         self.task: asyncio.Task[dict[str, Any]] = asyncio.ensure_future(
             verb.run(service, options, self._tell)
         )
-        self.task.add_done_callback(_retrieve)
+        self.task.add_done_callback(retrieve)  # the caller may have disconnected
         service.runtime.own(self.task)
 
     def _tell(self, line: str) -> None:
         self.said = line
-
-
-def _retrieve(task: asyncio.Future[Any]) -> None:
-    """Retrieve a verb's exception: without this, asyncio logs it if the caller has disconnected."""
-    if not task.cancelled():
-        task.exception()

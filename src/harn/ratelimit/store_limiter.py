@@ -46,6 +46,7 @@ from harn.ratelimit.waiting_callers import Caller, WaitingCallers
 from harn.ratelimit.wake_times import WakeTimes, pause_after
 from harn.storage import limits
 from harn.sync import CLOSED, GONE, GRANTED, TIMED_OUT, WAITING, park
+from harn.teardown import retrieve
 
 if TYPE_CHECKING:
     from harn.clock import Clock
@@ -191,7 +192,7 @@ class StoreLimiter:
             # `await answer` would pass a cancel on to the answer, and that withdraws the item.
             await asyncio.wait((answer,))
         except asyncio.CancelledError:
-            answer.add_done_callback(_ignore_failure)
+            answer.add_done_callback(retrieve)
             raise
         return answer.result()
 
@@ -389,7 +390,7 @@ class StoreLimiter:
                 await asyncio.wait((undone,))
             except asyncio.CancelledError:
                 continue  # `ask` raises the first cancel again after this
-        _ignore_failure(undone)
+        retrieve(undone)
 
     def _release(self, caller: Caller, granted: Granted) -> None:
         """Release the units that were granted to *caller*, which has been cancelled."""
@@ -421,9 +422,3 @@ def _fail(caller: Caller, error: BaseException) -> None:
 
 def _left() -> HarnError:
     return HarnError("this Runtime has been closed; open a new one")
-
-
-def _ignore_failure(answer: asyncio.Future[Any]) -> None:
-    """Retrieve the error of *answer*, which no caller reads, so that asyncio does not log it."""
-    if not answer.cancelled():
-        answer.exception()

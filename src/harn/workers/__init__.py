@@ -20,6 +20,7 @@ job_retention.py     consumers trim the settled jobs of their queues
 failures.py          the record of a failed attempt, and its log line
 records.py           jobs, receipts, summaries
 job_state.py         JobState: a job as an application sees it
+job_reads.py         reading the states of jobs, together
 job_results.py       waiting for jobs to be settled, in any process
 retries.py           a dead job is made ready again
 """

@@ -93,9 +93,9 @@ class ClaimRenewal:
         for one in list(self._held.values()):
             by_queue[one.claim.job.queue][one.claim.job.id] = one
         for queue, held in by_queue.items():
-            look = partial(job_states.settled_among, queue, [*held])
-            for id in (await self._beat.run(look, by=by)).ids:
-                self._lose(held[id], "the job was cancelled")
+            look = partial(job_states.settled_among, queue, sorted(held))
+            for job in (await self._beat.run(look, by=by)).jobs:
+                self._lose(held[job.id], "the job was cancelled")
 
     async def aclose(self) -> None:
         """Stop renewing all claims."""

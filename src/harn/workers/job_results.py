@@ -1,8 +1,10 @@
 """Waiting for jobs to be settled, in this process or any other.
 
-Callers that wait for jobs of one queue share one look at the store: when the queue's records grow,
-the jobs that are waited for are looked at together, and the callers of those that are settled wake.
-What callers then read at the same moment is read together, too.
+Callers that begin to wait at the same moment share one look at the store, and those whose jobs are
+settled get their outcomes from it. The others are told by this process when it acks a job
+(`QueueOperations.listener`), without a read. When the queue's claims grow by anything else, such as
+the work of another process, all jobs that are waited for are looked at together. Each operation of
+this process tells which offsets of the claims are its own, so a gap shows that there is more.
 """
 
 from __future__ import annotations
@@ -10,27 +12,81 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from harn.clock import resolve
+from harn.current import current_frame
 from harn.errors import HarnError, InvalidOption
-from harn.graceful import parked
-from harn.storage import Store
-from harn.storage.queue import Work, job_control, job_states, work_on
+from harn.graceful import asked, raise_if_asked
+from harn.storage import Store, decode, log
+from harn.storage.queue import Settlement, WorkDone, job_control, job_states
 from harn.topics import queue_topics
 from harn.workers.claim_renewal import ClaimRenewal
-from harn.workers.job_state import JobState, job_state
+from harn.workers.job_reads import JobReads
+from harn.workers.job_state import outcome_of, unknown
+from harn.workers.queue_operations import OperationsByQueue
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
 
 AGAIN = 0.5
 """Seconds after which the store is read again, even without a notification."""
-READ_AT_ONCE = 100
-"""Jobs that are read together at most."""
 
-Reads = dict[int, list[asyncio.Future[job_states.StoredJob | None]]]
+
+class Outcome:
+    """What the handler of an acked job returned."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+Ended = asyncio.Future[Outcome | None]
+"""Resolved when a job is settled; None if its state must be read to know how."""
+
+
+class Awaited:
+    """The jobs of one queue that callers of one runtime wait for, and how far that is known."""
+
+    def __init__(self, mark: tuple[int, int]) -> None:
+        self.mark = mark
+        """The growth of the claims before the first look."""
+        self.waiters: defaultdict[int, list[Ended]] = defaultdict(list)
+        self.fresh: list[int] = []
+        """Jobs that were not looked at yet."""
+        self.watcher: asyncio.Task[None] | None = None
+        self.known = -1
+        """The offset of the claims up to which the jobs' callers know what happened."""
+        self.head = 0
+        """The newest offset of the claims that was seen."""
+
+    def saw(self, head: int, *, all_up_to_here: bool) -> None:
+        """Note the newest offset of the claims, and whether all jobs were looked at there."""
+        self.head = max(self.head, head)
+        if all_up_to_here:
+            self.known = max(self.known, head)
+
+    def took_part(self, before: int, after: int) -> None:
+        """Note that an operation of this process, which told all it did, wrote these offsets."""
+        self.head = max(self.head, after)
+        if before <= self.known:
+            self.known = max(self.known, after)
+
+    @property
+    def knows_all(self) -> bool:
+        """Whether nothing was seen that the callers do not know."""
+        return self.head <= self.known
+
+    def wake(self, id: int, answer: bytes | None, *, is_response: bool) -> None:
+        """Wake the callers that wait for a job; *answer* is its outcome, or response, as JSON."""
+        for woken in self.waiters.get(id, ()):
+            if not woken.done():
+                value = None if answer is None else decode(answer)
+                if value is not None and is_response:
+                    value = value.get("outcome")
+                woken.set_result(None if answer is None else Outcome(value))
 
 
 class JobResults:
@@ -39,158 +95,185 @@ class JobResults:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._store = runtime.service(Store)
-        self._awaited: dict[str, dict[int, list[asyncio.Future[None]]]] = {}
-        self._watchers: dict[str, asyncio.Task[None]] = {}
-        self._reads: dict[str, Reads] = {}
-        """The jobs to be read in the next turn of the loop, by queue."""
+        self._operations = runtime.service(OperationsByQueue)
+        self._reads = runtime.service(JobReads)
+        self._awaited: dict[str, Awaited] = {}
 
-    async def settled(self, queue: str, key: int | str) -> JobState | None:
-        """Wait until a job is settled and return its state; None if there is no such job.
+    async def outcome(self, queue: str, key: int | str) -> Any:
+        """Wait until a job is settled; return its outcome, or raise the error it ended with.
 
         *key* is its id, or a ticket, whose commit is waited for. Cancelling and a graceful stop
         leave nothing behind.
         """
+        id = key if isinstance(key, int) else await self._committed(queue, key)
+        while True:
+            ended = await self._ended(queue, id)
+            if ended is not None:
+                return ended.value
+            job = await self._reads.state_together(queue, id)
+            if job is None:
+                raise unknown(queue, key)
+            if job.is_settled:
+                return outcome_of(job)
+
+    async def _committed(self, queue: str, ticket: str) -> int:
         topic = queue_topics(queue).jobs
         mark = self._store.growth(topic)
-        while (id := await self.id_of(queue, key)) is None:
+        while (id := await self._reads.id_of(queue, ticket)) is None:
             await self._store.grown(topic, mark, AGAIN)
             mark = self._store.growth(topic)
-        while True:
-            mark = self._store.growth(queue_topics(queue).claims)
-            job = await self._state_together(queue, id)
-            if job is None or job.is_settled:
-                return job
-            job = await self._wait(queue, id, mark)
-            if job is not None:
-                return job
+        return id
 
-    async def id_of(self, queue: str, key: int | str) -> int | None:
-        """Return the id of a job; None if *key* is a ticket that is not committed here.
+    # -- waiting -----------------------------------------------------------------------------
 
-        A job that waits in the outbox is moved into its queue.
+    async def _ended(self, queue: str, id: int) -> Outcome | None:
+        """Wait until a job is settled or found not to exist; its outcome, where that is known.
+
+        The caller's place is taken before the first look, so that nothing is missed.
         """
-        if isinstance(key, int):
-            return key
-        while True:
-            found = await self._store.run(partial(job_states.find_ticket, queue, key), write=False)
-            if found.job_id is not None or not found.is_waiting:
-                return found.job_id
-            work = Work(dedupe_ms=self._runtime.settings.dedupe_window_ms)
-            await self._store.run(partial(work_on, queue, work, self._runtime.ids.new))
-
-    async def state(self, queue: str, key: int | str) -> JobState | None:
-        """Return the state of a job, by its id or ticket, now; None if there is no such job."""
-        id = await self.id_of(queue, key)
-        if id is None:
-            return None
-        found = await self._store.run(partial(job_states.read_jobs, queue, [id]), write=False)
-        return job_state(queue, found[0]) if found else None
-
-    async def _state_together(self, queue: str, id: int) -> JobState | None:
-        """Return the state of a job, read with those that other callers ask for at this moment."""
-        asked: asyncio.Future[job_states.StoredJob | None] = self._runtime.loop.create_future()
-        if queue not in self._reads:
-            self._reads[queue] = {}
-            self._runtime.loop.call_soon(self._read_together, queue)
-        self._reads[queue].setdefault(id, []).append(asked)
+        if asked:
+            raise_if_asked()
+        woken: Ended = self._runtime.loop.create_future()
+        awaited = self._wait_for(queue, id, woken)
+        task = current_frame().task
+        before, task.parked = task.parked, woken
         try:
-            found = await asked
-        except HarnError:  # the trouble may be that of a job that was read with it
-            return await self.state(queue, id)
-        return job_state(queue, found) if found else None
-
-    def _read_together(self, queue: str) -> None:
-        reads = self._reads.pop(queue)
-        ids = sorted(reads)
-        for start in range(0, len(ids), READ_AT_ONCE):
-            some = {id: reads[id] for id in ids[start : start + READ_AT_ONCE]}
-            try:
-                look = partial(job_states.read_jobs, queue, [*some])
-                read = self._store.submit(look, write=False)
-            except HarnError as error:
-                _tell(some, error)
-            else:
-                read.add_done_callback(partial(_answer, some))
-
-    async def _wait(self, queue: str, id: int, mark: tuple[int, int]) -> JobState | None:
-        """Wait until the watcher finds the job settled; its state, if it was settled before that.
-
-        *mark* is the growth of the claims before the job was read. If they have grown since, the
-        watcher may have looked already, without this job: it is read once more.
-        """
-        waiters = self._awaited.setdefault(queue, defaultdict(list))
-        woken: asyncio.Future[None] = self._runtime.loop.create_future()
-        waiters[id].append(woken)
-        if queue not in self._watchers:
-            self._watch(queue)
-        try:
-            if self._store.growth(queue_topics(queue).claims) != mark:
-                job = await self._state_together(queue, id)
-                if job is None or job.is_settled:
-                    return job
-            with parked(woken):
-                await woken
-            return None
+            return await woken
         finally:
-            waiters[id].remove(woken)
-            if not waiters[id]:
-                del waiters[id]
-            if not waiters and queue in self._watchers:
-                self._watchers.pop(queue).cancel()
+            if task.parked is woken:
+                task.parked = before
+            waiting = awaited.waiters[id]
+            waiting.remove(woken)
+            if not waiting:
+                del awaited.waiters[id]
+                if not awaited.waiters:
+                    self._stop_watching(queue, awaited)
 
-    def _watch(self, queue: str) -> None:
+    def _wait_for(self, queue: str, id: int, woken: Ended) -> Awaited:
+        awaited = self._awaited.get(queue)
+        if awaited is None:
+            mark = self._store.growth(queue_topics(queue).claims)
+            awaited = self._awaited[queue] = Awaited(mark)
+            self._operations.of(queue).listener = partial(self._hear, awaited)
+        awaited.waiters[id].append(woken)
+        if not awaited.fresh:
+            self._runtime.loop.call_soon(self._look_at_fresh, queue, awaited)
+        awaited.fresh.append(id)
+        return awaited
+
+    def _watch(self, queue: str, awaited: Awaited) -> None:
         # In an empty context: a graceful stop of the first caller must not end the watcher.
-        watcher = self._runtime.loop.create_task(self._follow(queue), context=contextvars.Context())
-        self._watchers[queue] = watcher
+        watcher = self._runtime.loop.create_task(
+            self._follow(queue, awaited), context=contextvars.Context()
+        )
+        awaited.watcher = watcher
         self._runtime.own(watcher)
-        watcher.add_done_callback(partial(self._watched, queue))
+        watcher.add_done_callback(partial(self._watched, queue, awaited))
 
-    def _watched(self, queue: str, watcher: asyncio.Task[None]) -> None:
+    def _stop_watching(self, queue: str, awaited: Awaited) -> None:
+        if self._awaited.get(queue) is awaited:
+            del self._awaited[queue]
+            self._operations.of(queue).listener = None
+            if awaited.watcher is not None:
+                awaited.watcher.cancel()
+
+    def _watched(self, queue: str, awaited: Awaited, watcher: asyncio.Task[None]) -> None:
         """Fail the waiters that are left when the watcher has ended."""
-        if self._watchers.get(queue) is watcher:
-            del self._watchers[queue]
         if watcher.cancelled():
             return
         error = watcher.exception() or HarnError(f"queue {queue!r} is watched no more")
-        for waiting in self._awaited[queue].values():
+        for waiting in awaited.waiters.values():
             for woken in waiting:
                 if not woken.done():
                     woken.set_exception(error)
 
-    async def _follow(self, queue: str) -> None:
-        topic = queue_topics(queue).claims
-        waiters = self._awaited[queue]
+    def _hear(self, awaited: Awaited, settled: Iterable[Settlement], done: WorkDone) -> None:
+        """Wake the callers whose jobs an operation of this process has settled."""
+        if done.is_untold:
+            awaited.saw(awaited.known + 1, all_up_to_here=False)
+        elif done.noted is not None:
+            awaited.took_part(*done.noted)
+        waiters = awaited.waiters
+        for item, result in zip(settled, done.settled, strict=True):
+            if item.job_id in waiters and result.settled == "done":
+                if item.action == "ack":
+                    awaited.wake(item.job_id, item.outcome, is_response=False)
+                elif result.dead:
+                    awaited.wake(item.job_id, None, is_response=False)
+
+    async def _follow(self, queue: str, awaited: Awaited) -> None:
+        """Look at all jobs whenever something may have happened to them that was not told."""
+        topic, clock = queue_topics(queue).claims, self._runtime.clock
+        operations = self._operations.of(queue)
+        mark, looked_at = awaited.mark, clock.monotonic()
+        within = 0.0  # at first: other processes are watched from here on, not from the first look
         while True:
+            await self._store.grown(topic, mark, within)
+            within = AGAIN
+            while awaited.knows_all and operations.is_busy:
+                await operations.next_end()  # which shows whether there is more, without a read
             mark = self._store.growth(topic)
-            look = partial(job_states.settled_among, queue, [*waiters])
             try:
-                ended = (await self._store.run(look, write=False)).ids
+                is_late = clock.monotonic() - looked_at >= AGAIN
+                if is_late or await self._has_news(queue, awaited):
+                    looked_at = clock.monotonic()
+                    look = await self._store.run(_look(queue, awaited.waiters), write=False)
+                    _tell_ended(awaited, look, all_up_to_here=True)
             except HarnError:  # the store cannot be reached: try again
-                ended = []
-            for id in ended:
-                for woken in waiters.get(id, ()):
-                    resolve(woken)
-            await self._store.grown(topic, mark, AGAIN)
+                continue
+
+    async def _has_news(self, queue: str, awaited: Awaited) -> bool:
+        """Tell whether the claims hold more than was told."""
+        if awaited.knows_all:
+            head = await self._store.run(partial(log.head, queue_topics(queue).claims), write=False)
+            awaited.saw(head, all_up_to_here=False)
+        return not awaited.knows_all
+
+    def _look_at_fresh(self, queue: str, awaited: Awaited) -> None:
+        """Look at the jobs that callers have begun to wait for in this turn of the loop."""
+        fresh, awaited.fresh = awaited.fresh, []
+        try:
+            look = self._store.submit(_look(queue, fresh), write=False)
+        except HarnError:
+            _read_alone(awaited, fresh)
+        else:
+            are_all = awaited.waiters.keys() <= set(fresh)
+            look.add_done_callback(partial(self._looked, queue, awaited, fresh, are_all))
+
+    def _looked(
+        self,
+        queue: str,
+        awaited: Awaited,
+        ids: Sequence[int],
+        are_all: bool,
+        look: asyncio.Future[job_states.SettledJobs],
+    ) -> None:
+        if look.cancelled() or look.exception() is not None:
+            _read_alone(awaited, ids)
+            return
+        _tell_ended(awaited, look.result(), all_up_to_here=are_all)
+        if awaited.watcher is None and len(look.result().jobs) < len(awaited.waiters):
+            self._watch(queue, awaited)
 
 
-def _answer(reads: Reads, read: asyncio.Future[list[job_states.StoredJob]]) -> None:
-    """Give each caller the job that it asked for, None if there is none."""
-    error = HarnError("the read was given up") if read.cancelled() else read.exception()
-    if error is not None:
-        _tell(reads, error)
-        return
-    found = {job.id: job for job in read.result()}
-    for id, asked in reads.items():
-        for each in asked:
-            if not each.done():
-                each.set_result(found.get(id))
+def _look(queue: str, ids: Iterable[int]) -> Any:
+    """Return the recipe that looks which of the jobs *ids* are settled."""
+    return partial(job_states.settled_among, queue, sorted(set(ids)))
 
 
-def _tell(reads: Reads, error: BaseException) -> None:
-    for asked in reads.values():
-        for each in asked:
-            if not each.done():
-                each.set_exception(error)
+def _read_alone(awaited: Awaited, ids: Sequence[int]) -> None:
+    """Let each caller read its job: the look failed, which may be the fault of another job."""
+    for id in ids:
+        awaited.wake(id, None, is_response=False)
+
+
+def _tell_ended(awaited: Awaited, look: job_states.SettledJobs, *, all_up_to_here: bool) -> None:
+    awaited.saw(look.noted, all_up_to_here=all_up_to_here)
+    for job in look.jobs:
+        try:
+            awaited.wake(job.id, job.response, is_response=True)
+        except HarnError:  # its response is damaged: the caller reads it, and sees that
+            awaited.wake(job.id, None, is_response=False)
 
 
 async def cancel(runtime: Runtime, queue: str, key: int | str, reason: str | None) -> bool:
@@ -199,7 +282,7 @@ async def cancel(runtime: Runtime, queue: str, key: int | str, reason: str | Non
         raise InvalidOption("reason", reason, "text, or None")
     who = runtime.ambient.submitted_by
     runtime.check_here()
-    id = await runtime.service(JobResults).id_of(queue, key)
+    id = await runtime.service(JobReads).id_of(queue, key)
     if id is None:
         return False
     is_cancelled = await runtime.service(Store).run(

@@ -31,12 +31,14 @@ from harn.storage.queue import (
     queue_names,
     wake_queue,
 )
+from harn.teardown import retrieve
 from harn.topics import QueueTopics, check_queue_name, queue_topics
 from harn.workers.enqueue_on import enqueue_on
 from harn.workers.fairshare import chooser, first_look
 from harn.workers.functions import JobOptions, call_job
 from harn.workers.held_claim import Claim, ClaimsByHand
-from harn.workers.job_results import JobResults, cancel
+from harn.workers.job_reads import JobReads
+from harn.workers.job_results import cancel
 from harn.workers.job_state import JobState, Status, job_state
 from harn.workers.queue_operations import OperationsByQueue, QueueOperations
 from harn.workers.records import (
@@ -297,7 +299,7 @@ class WorkerQueue:
                 error=text,
                 final=True,
             )
-            self.operations.settle(bury).add_done_callback(_retrieve)
+            self.operations.settle(bury).add_done_callback(retrieve)
             return None
         return Claim(self, job, one, consumer_id, ttl_ms)
 
@@ -317,7 +319,7 @@ class WorkerQueue:
         is_ticket = isinstance(job_id, str) and job_id.startswith(TICKET)
         key = job_id if is_ticket else _job_id(job_id)
         self.runtime.check_here()
-        return None if key is None else await self.runtime.service(JobResults).state(self.name, key)
+        return None if key is None else await self.runtime.service(JobReads).state(self.name, key)
 
     async def jobs(
         self,
@@ -503,9 +505,3 @@ def _job_id(id: object) -> int | None:
 
 def _check_number(n: object) -> None:
     whole_number("n", n, least=1, most=MOST_AT_ONCE)
-
-
-def _retrieve(answer: asyncio.Future[Any]) -> None:
-    """Retrieve a result that no caller waits for, so that its error is not reported as unseen."""
-    if not answer.cancelled():
-        answer.exception()

@@ -24,12 +24,15 @@ from harn.storage.queue import (
     WorkDone,
     work_on,
 )
+from harn.teardown import retrieve
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
 
 MOST_BYTES = 32 * 1024 * 1024
 
+Listener = Callable[[Sequence[Settlement], WorkDone], None]
+"""Receives the settlements of an operation, and what it has done."""
 Wanted = Callable[[], Claiming | None]
 """Returns what to claim, when the operation begins; None if nothing is wanted any more."""
 
@@ -44,6 +47,17 @@ class QueueOperations:
         self._batcher: Batcher[Any] = Batcher(
             runtime.loop, self._start, self._read, most_bytes=MOST_BYTES, weigh=_weigh
         )
+        self.listener: Listener | None = None
+        """Called after each operation, before its callers get their results."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an operation is under way."""
+        return self._batcher.is_busy
+
+    async def next_end(self) -> None:
+        """Wait until an operation ends, well or not. Cancelling leaves nothing behind."""
+        await self._batcher.next_end()
 
     def enqueue(self, jobs: Sequence[JobDraft]) -> asyncio.Future[list[tuple[int, bool]]]:
         """Ask for *jobs* to be entered, all or none."""
@@ -86,6 +100,9 @@ class QueueOperations:
 
     def _read(self, batch: list[Entry[Any]], done: WorkDone) -> list[Any]:
         entered, settled, claimed = iter(done.entered), iter(done.settled), iter(done.claimed)
+        if self.listener is not None:
+            items = [entry.item for entry in batch if isinstance(entry.item, Settlement)]
+            self.listener(items, done)
         results: list[Any] = []
         for entry in batch:
             item = entry.item
@@ -108,7 +125,7 @@ class QueueOperations:
             release = Settlement(
                 "release", job.id, job.claim_id, "", reason="the claimer was cancelled"
             )
-            self.settle(release).add_done_callback(_retrieve)
+            self.settle(release).add_done_callback(retrieve)
 
 
 class OperationsByQueue:
@@ -138,9 +155,3 @@ def _answer_nothing(entry: Entry[Any]) -> None:
     """Answer a claim that turned out not to be wanted."""
     if entry.answer is not None and not entry.is_given_up:
         entry.answer.set_result(Claimed([]))
-
-
-def _retrieve(answer: asyncio.Future[Any]) -> None:
-    """Retrieve a result that no caller waits for, so that its error is not reported as unseen."""
-    if not answer.cancelled():
-        answer.exception()

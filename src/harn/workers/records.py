@@ -18,8 +18,9 @@ from harn.storage.queue import PRIORITIES, JobDraft
 from harn.tasks import deadline
 from harn.telemetry.html import html_fields
 from harn.telemetry.spans import trace_headers, tracing
+from harn.workers.job_reads import JobReads
 from harn.workers.job_results import JobResults, cancel
-from harn.workers.job_state import JobState, outcome_of, unknown
+from harn.workers.job_state import JobState, unknown
 
 T = TypeVar("T")
 Priority = Literal["high", "normal", "low"]
@@ -121,25 +122,21 @@ class EnqueueReceipt(msgspec.Struct, Generic[T], frozen=True):
         >>> harn.run(main)
         21
         """
-        settled = current_runtime().service(JobResults).settled(self.queue, self._key)
+        awaiting = current_runtime().service(JobResults).outcome(self.queue, self._key)
         if timeout is None:
-            job = await settled
-        else:
-            try:
-                async with deadline(timeout):
-                    job = await settled
-            except DeadlineExceeded as error:
-                raise DeadlineExceeded(
-                    f"job {self._key} of queue {self.queue!r} was not settled within "
-                    f"{to_text(to_seconds(timeout))}"
-                ) from error
-        if job is None:
-            raise unknown(self.queue, self._key)
-        return outcome_of(job)  # type: ignore[no-any-return]
+            return await awaiting  # type: ignore[no-any-return]
+        try:
+            async with deadline(timeout):
+                return await awaiting  # type: ignore[no-any-return]
+        except DeadlineExceeded as error:
+            raise DeadlineExceeded(
+                f"job {self._key} of queue {self.queue!r} was not settled within "
+                f"{to_text(to_seconds(timeout))}"
+            ) from error
 
     async def state(self) -> JobState:
         """Return what is known of the job now. Cancelling leaves nothing behind."""
-        job = await current_runtime().service(JobResults).state(self.queue, self._key)
+        job = await current_runtime().service(JobReads).state(self.queue, self._key)
         if job is None:
             raise unknown(self.queue, self._key)
         return job

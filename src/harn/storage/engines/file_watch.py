@@ -11,14 +11,17 @@ import ctypes
 import errno
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from harn.clock import Clock, Timer
 
 IN_MODIFY = 0x2
 IN_CREATE = 0x100
-LOOK_AGAIN = (0.0003, 0.0007, 0.0012, 0.002, 0.004, 0.015)
-"""Seconds after a hint at which *changed* is called again."""
+LOOK_AGAIN = (0.0003, 0.0004, 0.0005, 0.0008, 0.002, 0.011)
+"""Seconds from each call of *changed* after a hint to the next one."""
+PAUSE_STEPS = 2
+"""How many of these pass before further hints are read."""
 LOOK_EVERY = 0.01
 """Seconds between two looks at the files' sizes where there is no inotify.
 
@@ -42,7 +45,8 @@ class FileWatch:
         self._changed = changed
         self._fd = -1
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._again: list[Timer] = []
+        self._again: Timer | None = None
+        self._is_paused = False
         self._next_look: Timer | None = None
         self._seen: Seen = []
 
@@ -83,18 +87,29 @@ class FileWatch:
                 pass
         except BlockingIOError:
             return
-        self._changed()
-        self._look_again()
+        # One commit writes many pages, and our own do too: read no more of them for a moment.
+        assert self._loop is not None
+        self._loop.remove_reader(self._fd)
+        self._is_paused = True
+        self._hint()
 
-    def _look_again(self) -> None:
-        # inotify reports the write, but other processes see it only after the commit that follows.
-        for timer in self._again:
-            timer.cancel()
-        clock = self._clock()
-        self._again = [
-            clock.call_at(clock.monotonic() + pause, self._changed, background=True)
-            for pause in LOOK_AGAIN
-        ]
+    def _hint(self, step: int = 0) -> None:
+        """Call *changed*, now and in the following steps.
+
+        inotify reports the write, but other processes see it only after the commit that follows.
+        """
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        if self._is_paused and step >= PAUSE_STEPS:
+            assert self._loop is not None
+            self._is_paused = False
+            self._loop.add_reader(self._fd, self._ready)
+        if step < len(LOOK_AGAIN):
+            clock = self._clock()
+            at = clock.monotonic() + LOOK_AGAIN[step]
+            self._again = clock.call_at(at, partial(self._hint, step + 1), background=True)
+        self._changed()
 
     # -- looks ---------------------------------------------------------------------------------
 
@@ -108,20 +123,20 @@ class FileWatch:
         seen = self._look()
         if seen != self._seen:
             self._seen = seen
-            self._changed()
-            self._look_again()
+            self._hint()
         self._plan_look()
 
     def _look(self) -> Seen:
         return [_size_and_time(path) for path in self._files()]
 
     def _end(self) -> None:
-        for timer in self._again:
-            timer.cancel()
-        self._again = []
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
         if self._next_look is not None:
             self._next_look.cancel()
             self._next_look = None
+        self._is_paused = False
         fd, self._fd = self._fd, -1
         if fd < 0:
             return

@@ -41,6 +41,7 @@ from harn.storage.queue.outbox import outbox_waits, take_in
 from harn.storage.queue.parking import carry_on
 from harn.storage.queue.pauses import read_pauses
 from harn.storage.queue.settle import (
+    UNKNOWN,
     NewId,
     end_due,
     read_bodies,
@@ -102,6 +103,10 @@ class WorkDone(msgspec.Struct, frozen=True):
     claimed: list[Claimed]
     changed_nothing: bool = False
     """Whether nothing was written, because the claims chose no job."""
+    noted: tuple[int, int] | None = None
+    """The newest offset of the queue's claims before and after; None if they did not grow."""
+    is_untold: bool = False
+    """Whether *settled* may not have all jobs that were settled, or *noted* is not known."""
 
 
 def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
@@ -126,14 +131,17 @@ def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
         entered = yield from enter_jobs(state, work.jobs, drafts, work.dedupe_ms or 0)
     if work.settlements:
         settled = yield from settle_all(state, work.settlements, new_id)
+    died = state.tally.dead
     for claiming in work.claims:
         claimed.append((yield from _claim(state, claiming, new_id)))
         state.ahead.clear()
     idle = _is_idle(state, work, claimed)
-    yield from write_back(state)
+    died = state.tally.dead - died
+    noted = yield from write_back(state)
     for each in claimed:  # last, so that all of the writing above goes out with this question
         yield from _fill(state, each)
-    return WorkDone(entered, settled, claimed, idle)
+    is_untold = noted is not None and (died > 0 or noted == UNKNOWN)
+    return WorkDone(entered, settled, claimed, idle, noted, is_untold)
 
 
 def _is_idle(state: QueueState, work: Work, claimed: Sequence[Claimed]) -> bool:

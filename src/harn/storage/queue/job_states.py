@@ -122,18 +122,38 @@ def find_ticket(queue: str, ticket: str) -> Operation[Ticket]:
     return Ticket(int(rows[0][0]) if rows else None, bool(waiting))
 
 
+class SettledJob(msgspec.Struct, frozen=True):
+    """A job that is settled, or not there at all."""
+
+    id: int
+    response: bytes | None
+    """The response of an acked job, encoded as it is, if it is short and kept beside the index."""
+
+
 class SettledJobs(msgspec.Struct, frozen=True):
     """Jobs that are settled, or not there at all."""
 
-    ids: list[int]
+    jobs: list[SettledJob]
+    noted: int
+    """The newest offset of the queue's claims that this takes into account."""
     changed_nothing: bool = True
 
 
 def settled_among(queue: str, ids: Sequence[int]) -> Operation[SettledJobs]:
     """Return those of *ids* that are settled, or not there at all."""
-    wanted = msgspec.json.encode(sorted(ids)).decode()
-    rows = yield ask("settled_among", queue=queue, ids=wanted)
-    return SettledJobs([int(id) for id, _ in rows])
+    topics = queue_topics(queue)
+    wanted = msgspec.json.encode(ids).decode()
+    found: Any = yield ask_together(
+        [
+            ask("topic_head", topic=topics.claims),  # first: what comes later is seen below
+            ask("settled_among", queue=queue, responses=topics.responses, ids=wanted),
+        ]
+    )
+    head, rows = found
+    return SettledJobs(
+        [SettledJob(id, None if response is None else bytes(response)) for id, response in rows],
+        int(head[0][0]) if head else 0,
+    )
 
 
 class JobsPage(msgspec.Struct, frozen=True):

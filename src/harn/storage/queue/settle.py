@@ -58,6 +58,10 @@ DROP_EVERY = 512
 """Idle keys are dropped when a job is settled whose id is a multiple of this."""
 
 
+UNKNOWN = (-1, -1)
+"""Offsets that an engine does not tell unless it is asked."""
+
+
 NewId = Callable[[str], str]
 """Makes an id with a prefix."""
 
@@ -65,11 +69,13 @@ NewId = Callable[[str], str]
 _encode = msgspec.json.encode
 
 
-def _append(drafts: Sequence[Draft]) -> Operation[None]:
-    """Append *drafts*; dead letters among them are folded into their index, if there is one."""
+def _append(drafts: Sequence[Draft]) -> Operation[list[tuple[int, int]] | None]:
+    """Append *drafts*; dead letters among them are folded into their index, if there is one.
+
+    Return the offset and time of each, where the engine tells them without being asked.
+    """
     if not any(item.topic == TRIGGER_DLQ for item in drafts):
-        yield from append(drafts, places=False)
-        return
+        return (yield from append(drafts, places=False))
     placed = yield from append(drafts)
     listing = [index for index in INDEXES if index.wants(TRIGGER_DLQ)]
     for item, (id, at) in zip(drafts, placed, strict=True):
@@ -77,6 +83,7 @@ def _append(drafts: Sequence[Draft]) -> Operation[None]:
             event = Event(id, item.topic, item.kind, msgspec.json.decode(item.payload), {}, at)
             for index in listing:
                 yield from index.fold(event)
+    return placed
 
 
 def read_bodies(topic: str, ids: Sequence[int]) -> Operation[dict[int, bytes]]:
@@ -95,12 +102,21 @@ def settle_due(state: QueueState, new_id: NewId) -> Operation[None]:
     yield from write_back(state)
 
 
-def write_back(state: QueueState) -> Operation[None]:
-    """Write the queue's row and the records that an operation has gathered."""
+def write_back(state: QueueState) -> Operation[tuple[int, int] | None]:
+    """Write the queue's row and the records that an operation has gathered.
+
+    Return the newest offset of the queue's claims before and after; None if they do not grow.
+    """
     yield from save_queue(state)
     drafts, state.drafts = state.drafts, []
-    if drafts:
-        yield from _append(drafts)
+    if not drafts:
+        return None
+    placed = yield from _append(drafts)
+    claims = queue_topics(state.name).claims
+    of_claims = [place for place, item in enumerate(drafts) if item.topic == claims]
+    if not of_claims:
+        return None
+    return (placed[of_claims[0]][0] - 1, placed[of_claims[-1]][0]) if placed else UNKNOWN
 
 
 def end_due(state: QueueState, new_id: NewId) -> Operation[None]:

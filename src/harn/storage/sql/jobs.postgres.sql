@@ -265,9 +265,11 @@ FROM json_array_elements_text(:ids::json) AS v(id)
 CROSS JOIN LATERAL (SELECT * FROM jobs WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND id = v.id::bigint LIMIT 1) AS j;
 
 -- name: settled_among
--- List those of some jobs that are settled or do not exist.
-SELECT v.id::bigint, j.state FROM json_array_elements_text(:ids::json) AS v(id)
-LEFT JOIN LATERAL (SELECT state FROM jobs WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND id = v.id::bigint LIMIT 1) AS j ON true
+-- List those of some jobs that are settled or do not exist, with the responses of acked ones if they are short.
+SELECT v.id::bigint, CASE WHEN j.state = 4 THEN (SELECT CASE WHEN length(payload) <= 8192 THEN payload END FROM events
+    WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :responses) AND id = j.response) END
+FROM json_array_elements_text(:ids::json) AS v(id)
+LEFT JOIN LATERAL (SELECT state, response FROM jobs WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND id = v.id::bigint LIMIT 1) AS j ON true
 WHERE j.state IS NULL OR j.state > 3;
 
 -- name: move_jobs

@@ -153,8 +153,10 @@ FROM json_each(:ids) i CROSS JOIN jobs j
 ON j.queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND j.id = i.value;
 
 -- name: settled_among
--- List those of some jobs that are settled or do not exist.
-SELECT i.value, j.state FROM json_each(:ids) i LEFT JOIN jobs j
+-- List those of some jobs that are settled or do not exist, with the responses of acked ones if they are short.
+SELECT i.value, CASE WHEN j.state = 4 THEN (SELECT CASE WHEN length(payload) <= 8192 THEN payload END FROM events
+    WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :responses) AND id = j.response) END
+FROM json_each(:ids) i LEFT JOIN jobs j
 ON j.queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND j.id = i.value
 WHERE j.state IS NULL OR j.state > 3;
 
