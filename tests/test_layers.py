@@ -304,7 +304,7 @@ def test_nothing_outside_storage_reaches_the_engine_of_a_store(path: Path) -> No
 # -- the rooms inside storage
 
 STORAGE_LINES = {
-    "concerns": {"queue", "triggers", "limits", "leases"},
+    "concerns": {"queue", "triggers", "limits", "leases", "state"},
     "records": {"log"},
     "opened": {"store"},
     "drivers": {"engines"},

@@ -54,7 +54,11 @@ _ROOMS = {
         Usage UsageTotal agent_loop llm_call llm_provider llm_stream llm_usage
     """,
     "harn.retry_policy": "RetryPolicy",
-    "harn.state": "step",
+    "harn.state": """
+        agent_state_cas agent_state_delete agent_state_get agent_state_list agent_state_set
+        agent_state_snapshot step store_cas store_delete store_get store_list store_set
+        store_snapshot
+    """,
     "harn.runtime": "Runtime run",
     "harn.current": """
         current_runtime runtime_context runtime_context_clear runtime_context_get

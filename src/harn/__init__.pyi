@@ -112,7 +112,21 @@ from harn.ratelimit import (
 )
 from harn.retry_policy import RetryPolicy as RetryPolicy
 from harn.runtime import Runtime as Runtime, run as run
-from harn.state import step as step
+from harn.state import (
+    agent_state_cas as agent_state_cas,
+    agent_state_delete as agent_state_delete,
+    agent_state_get as agent_state_get,
+    agent_state_list as agent_state_list,
+    agent_state_set as agent_state_set,
+    agent_state_snapshot as agent_state_snapshot,
+    step as step,
+    store_cas as store_cas,
+    store_delete as store_delete,
+    store_get as store_get,
+    store_list as store_list,
+    store_set as store_set,
+    store_snapshot as store_snapshot,
+)
 from harn.storage import Event as Event
 from harn.supervisors import (
     Child as Child,

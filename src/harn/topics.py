@@ -39,6 +39,8 @@ TRIGGER_OWNERS = "trigger.owners"
 TRIGGER_INTAKE = "trigger.intake.audit"
 TRIGGER_LIFECYCLE = "triggers.lifecycle"
 CRON_STATE = "connectors.cron.state"
+STORED_VALUES = "state.values"
+AGENT_STATE = "state.agents"
 
 TOPICS: tuple[Topic, ...] = (
     Topic("worker.queues", ("queue_seen",), "The catalogue: one record for each worker queue."),
@@ -183,6 +185,16 @@ TOPICS += (
         "waitpoints.<id>",
         ("completed", "cancelled"),
         "How a durable waitpoint was settled: its first record counts.",
+    ),
+    Topic(
+        STORED_VALUES,
+        ("state_set", "state_deleted"),
+        "What `store_set` and its relatives wrote: the latest record of a key holds.",
+    ),
+    Topic(
+        AGENT_STATE,
+        ("state_set", "state_deleted"),
+        "What `agent_state_set` and its relatives wrote, by agent session.",
     ),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 import harn
-from harn import Job, NewJob, drain, worker_queue
+from harn import Job, NewJob, drain, step, worker_queue
 from harn.cli import invoke
 
 Run = Callable[..., tuple[int, str, str]]
@@ -89,6 +90,27 @@ def test_text_fits_sixty_columns(run: Run, storage: str) -> None:
     assert listed.splitlines()[0].split() == ["id", "status", "tenant", "tries", "age", "what"]
     assert listed.splitlines()[-1] == "there may be more: --after 3"
     assert "outcome           reviewed" in shown
+
+
+def test_a_job_shows_its_steps_with_their_durations(run: Run, storage: str) -> None:
+    async def handler(job: Job) -> None:
+        for _ in range(2):
+            await step("fetch a page", lambda: None)
+
+    async def main() -> None:
+        await worker_queue("triage").enqueue(None)
+        await drain("triage", handler)
+
+    harn.run(main, storage=storage)
+
+    _, shown, _ = run("job", "triage", "1")
+    told = as_json(run("job", "triage", "1", "--json"))
+
+    lines = shown.splitlines()
+    start = lines.index("  steps")
+    assert all(re.match(r" +\d+ ms  fetch a page", line) for line in lines[start + 1 :])
+    assert lines[start + 2].endswith(" (2)")
+    assert [each["number"] for each in told["steps"]] == [0, 1]
 
 
 def test_a_dead_job_shows_its_error_and_is_retried(run: Run, storage: str) -> None:

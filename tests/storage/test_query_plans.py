@@ -23,7 +23,7 @@ from harn.storage.engines import migrate
 from harn.storage.engines.postgres.pipeline import numbered
 from harn.storage.queries import Dialect, Query, load_queries
 
-CONCERNS = ("jobs", "steps", "outbox", "leases")
+CONCERNS = ("jobs", "steps", "state", "outbox", "leases")
 
 WHOLE = "it reads, writes or empties the whole index: rebuild and verify"
 REKEY = "the attribute that is the key of the jobs changed, which is rare"
@@ -40,6 +40,8 @@ WALKS = {
         ("dump_queues", "dump_shares", "dump_jobs", "dump_dedupe", "dump_triggers"), WHOLE
     ),
     **dict.fromkeys(("clear_tickets", "dump_tickets", "clear_steps", "dump_steps"), WHOLE),
+    **dict.fromkeys(("clear_state", "dump_state"), WHOLE),
+    "oldest_state": "a trim of the stored values, which is rare",
     **dict.fromkeys(("forget_shares", "unsettled_origins", "count_shares"), REKEY),
     **dict.fromkeys(("held_back_keys", "apply_cap", "queue_totals", "share_rows"), SHARES),
     "drop_idle_shares": SHARES,
@@ -75,6 +77,8 @@ KEYS = {
     "job_tickets_by_job": {"queue_id"},
     "queue_triggers": {"queue_id", "trigger_id"},
     "job_steps": {"queue_id", "job_id"},
+    "state_keys": {"space", "key"},
+    "state_live": {"space"},
     "events": {"topic_id", "id"},
     "topics": {"name"},
     "leases": {"name"},
@@ -288,3 +292,27 @@ def test_a_job_is_written_to_sqlite_without_a_temporary_table_for_its_indexes(na
     steps = [row[1] for row in db.execute(f"EXPLAIN {text}", (None,) * places)]
 
     assert "OpenEphemeral" not in steps
+
+
+def test_a_prefix_of_a_million_stored_values_is_one_range_of_an_index_in_sqlite() -> None:
+    db = apsw.Connection(":memory:")
+    migrate(db, "a test")
+    named = dict.fromkeys(("space", "first", "last", "limit"))
+
+    text = load_queries("sqlite")["list_state"].text
+    [(*_, line)] = db.execute(f"EXPLAIN QUERY PLAN {text}", named)
+
+    wanted = "COVERING INDEX state_live (space=? AND key>? AND key<?)"
+    assert line == f"SEARCH state_keys USING {wanted}"
+
+
+async def test_a_prefix_of_a_million_stored_values_is_one_range_of_an_index_in_postgres(
+    postgres_url: str,
+) -> None:
+    async with planned(postgres_url) as db:
+        result = db.pgconn.exec_(explained(load_queries("postgres")["list_state"].text))
+        [document] = json.loads(result.get_value(0, 0) or b"")
+
+    [scan] = document["Plan"]["Plans"]
+    assert (scan["Node Type"], scan["Index Name"]) == ("Index Only Scan", "state_live")
+    assert [each in scan["Index Cond"] for each in ("space = ", "key >= ", "key < ")] == [True] * 3

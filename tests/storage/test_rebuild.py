@@ -19,6 +19,7 @@ class Tally:
     """A toy index: how often each kind was seen in the topics that start with `tally`."""
 
     name = "tally"
+    keeps_latest = False
     tables: tuple[Table, ...] = (
         Table("tally", ("kind", "seen"), "dump_tally", "clear_tally", "restore_tally"),
     )

@@ -114,7 +114,7 @@ def job(target: CommandTarget, name: str, id: str) -> int:
 
 def _shown(job: dict[str, Any]) -> str:
     shown = dict(job)
-    trace = indented(shown.pop("traceback"))
+    trace, steps = indented(shown.pop("traceback")), shown.pop("steps")
     if shown["status"] != "acked":
         del shown["outcome"]
     if not shown["outcome_omitted"]:
@@ -130,7 +130,19 @@ def _shown(job: dict[str, Any]) -> str:
         lines.append(
             f"  {name.replace('_', ' '):<16}  {by_word(text) if name == 'status' else text}"
         )
-    return "\n".join([*lines, *trace])
+    return "\n".join([*lines, *_steps(steps), *trace])
+
+
+def _steps(steps: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each recorded step: how long it took, and its name."""
+    if not steps:
+        return []
+    return ["  steps", *(f"    {each['duration_ms']:>8} ms  {_name(each)}" for each in steps)]
+
+
+def _name(step: dict[str, Any]) -> str:
+    number = f" ({step['number'] + 1})" if step["number"] else ""
+    return _cut(step["name"], LONGEST_VALUE - len(number)) + number
 
 
 @click.command()

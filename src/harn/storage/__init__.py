@@ -7,6 +7,7 @@ differ in how they drive it and in nothing that can be seen.
     queue/           jobs: enqueue, claim, settle
     triggers/        events on their way, dedupe keys, schedules, gates, circuits
     limits/          rate-limit buckets
+    state/           stored values by key
     leases/          names with one holder, and the thread that renews what would expire
 
     log/             append, read, trim, export, rebuild
@@ -25,7 +26,7 @@ differ in how they drive it and in nothing that can be seen.
     url.py           a store's URL
 
 A room here imports only from the groups below its own, through their front doors. This front door
-has what belongs to the store as a whole; each of the six rooms has one of its own.
+has what belongs to the store as a whole; each of the seven rooms has one of its own.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ from harn.storage.engines import check_there
 from harn.storage.indexes import INDEXES, Index, Table
 from harn.storage.operations import Ask, Operation, Recipe, Row, Rows, ask, ask_ahead, ask_many
 from harn.storage.queue import JobIndex
+from harn.storage.state import StateIndex
 from harn.storage.store import Store
 from harn.storage.triggers import TriggerIndex
 from harn.storage.url import read_only, read_url
 
 # Python runs this file before any inner room is used, so no reader of the list sees it empty.
-INDEXES[:] = [JobIndex(), TriggerIndex()]
+INDEXES[:] = [JobIndex(), TriggerIndex(), StateIndex()]
 
 __all__ = [
     "Ask",

@@ -34,6 +34,8 @@ class Index(Protocol):
 
     name: str
     tables: tuple[Table, ...]
+    keeps_latest: bool
+    """Whether what it holds back stays even if a trim is forced."""
 
     def wants(self, topic: str) -> bool:
         """Tell whether records of *topic* change this index."""

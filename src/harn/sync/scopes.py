@@ -61,8 +61,8 @@ def _checked(scope: object) -> str:
         raise InvalidOption(
             "scope",
             scope,
-            f"{', '.join(SCOPES)}; state that outlives the process belongs in the event log "
-            "(event_log_emit, event_log_read) or in a store of your own",
+            f"{', '.join(SCOPES)}; state that outlives the process is kept by store_get, store_set "
+            "and store_cas (agent_state_* for an agent session), or in a store of your own",
         )
     if name not in SCOPES:
         raise InvalidOption("scope", scope, f"{', '.join(SCOPES)}{did_you_mean(name, SCOPES)}")

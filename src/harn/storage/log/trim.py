@@ -2,7 +2,8 @@
 
 Records of unsettled work (a job that is not finished, as its index tells) and records that a
 consumer with a stored cursor has not seen are kept, whatever was asked, unless *force* says
-otherwise. Offsets continue where they were, also in a topic that was trimmed to nothing.
+otherwise; the latest record of a stored value is kept even then. Offsets continue where they were,
+also in a topic that was trimmed to nothing.
 
 A record that settles another is needed as long as that other one is there: without it, a fold of
 the log would find a finished job ready again. An index asks `first_since_oldest` and `first_where`
@@ -76,8 +77,13 @@ def trim(
     if before_ms is not None:
         until = max(until, (yield from _first_since(topic, before_ms, most)) or head + 1)
     until = min(until, most)
-    if not force:
-        until = yield from _allowed(topic, until, concerned, dedupe_ms)
+    if force:
+        holding = [each for each in concerned if each.keeps_latest]
+    else:
+        holding = concerned
+        [(slowest,)] = yield ask("lowest_cursor", topic=topic)
+        until = until if slowest is None else min(until, int(slowest) + 1)
+    until = yield from _allowed(topic, until, holding, dedupe_ms)
     gone = yield ask("trim_events", topic=topic, below=until, at_most=at_most)
     if gone:
         for index in concerned:
@@ -92,9 +98,6 @@ def _first_since(topic: str, since: int, below: int) -> Operation[int | None]:
 
 
 def _allowed(topic: str, below: int, indexes: Sequence[Index], dedupe_ms: int) -> Operation[int]:
-    [(slowest,)] = yield ask("lowest_cursor", topic=topic)
-    if slowest is not None:
-        below = min(below, int(slowest) + 1)
     for index in indexes:
         held = yield from index.held(topic, below, dedupe_ms)
         if held is not None:

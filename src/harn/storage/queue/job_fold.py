@@ -53,6 +53,7 @@ class JobIndex:
     """The fold of the worker topics: queues, shares, jobs and their steps, dedupe keys, tickets."""
 
     name = "jobs"
+    keeps_latest = False
     tables: tuple[Table, ...] = (
         Table(
             "queues",

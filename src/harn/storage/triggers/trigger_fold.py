@@ -170,6 +170,7 @@ class TriggerIndex:
     """The fold of everything above."""
 
     name = "triggers"
+    keeps_latest = False
     tables: tuple[Table, ...] = (
         _table("inbox", "trigger_inbox", "envelope binding_id event_id owner attempt due_ms taken"),
         _table("dedupe", "trigger_dedupe", "scope key event_id digest until_ms"),

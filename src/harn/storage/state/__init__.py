@@ -1,0 +1,31 @@
+"""Stored values by key: records of the log, and a row that finds the latest one of each key.
+
+values.py       read, list, and change values: set, delete, compare and set
+state_fold.py   the rows, from the log
+"""
+
+from __future__ import annotations
+
+from harn.storage.state.state_fold import StateIndex
+from harn.storage.state.values import (
+    Change,
+    Changed,
+    Found,
+    Place,
+    Result,
+    change_values,
+    list_keys,
+    read_value,
+)
+
+__all__ = [
+    "Change",
+    "Changed",
+    "Found",
+    "Place",
+    "Result",
+    "StateIndex",
+    "change_values",
+    "list_keys",
+    "read_value",
+]
