@@ -12,6 +12,7 @@ from harn import (
     Job,
     RetryPolicy,
     Runtime,
+    Usage,
     agent_loop,
     drain,
     event_log_read,
@@ -90,7 +91,7 @@ async def test_a_loop_continues_after_its_last_recorded_call(storage_url: str) -
 
     assert len(models.received) == 4
     assert sorted(looked) == [1, 2, 3]
-    assert result["usage"] == {"input_tokens": 30, "output_tokens": 3}
+    assert result["usage"] == Usage(30, 3).as_dict()
     assert (result["iterations"], result["tool_calls"]) == (3, 3)
     assert texts == ["look around", "", "seen 1", "", "seen 2", "seen 3", "all seen"]
     assert audit.count("agent_model_called") == audit.count("agent_tool_called") == 3
