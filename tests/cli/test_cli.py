@@ -52,6 +52,9 @@ def test_no_command_shows_the_help_as_wrong_usage(capsys: pytest.CaptureFixture[
     ("argv", "said"),
     [
         (["docter"], "did you mean 'doctor'"),
+        (["queue", "ls"], "did you mean 'orchestrator queue'"),
+        (["orchestrator", "queue", "drian", "q"], "did you mean 'drain'"),
+        (["log", "verfy"], "did you mean 'verify'"),
         (["doctor", "--jsn"], "--json"),
         (["completion", "tcsh"], "bash"),
         (["completion"], "Missing argument"),

@@ -18,6 +18,7 @@ from harn import EnqueueReceipt, JobState, worker_queue
 from harn.cli import invoke
 from tests.orchestrator.processes import ledger, until
 from tests.signalled import Program, command
+from tests.terminals import on_terminal
 
 APP = """
 import asyncio, os, pathlib
@@ -284,3 +285,39 @@ def test_wrong_usage_is_one_line(argv: list[str], code: int, capsys: Any) -> Non
     assert invoke(["worker", *argv]) == code
 
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("processes", "before"), [("1", ""), ("2", "2 processes: ")])
+def test_a_terminal_sees_the_counts(place: Path, processes: str, before: str) -> None:
+    argv = ("worker", "app", "--queue", "q", "--state-dir", "state", "--processes", processes)
+    with on_terminal(*argv, columns=100, cwd=place, environ=QUICK_LEASES) as terminal:
+        until(lambda: terminal.shown.count(" started: q") == int(processes))
+        submit(place, "q", double, 21)
+
+        terminal.shows(f"\r{before}0 in flight, 1 acked, 0 deferred, 0 released\x1b[K\r")
+
+        os.kill(terminal.process.pid, signal.SIGTERM)
+        assert terminal.ends() == 0
+    # The log is on lines of its own, above the line that comes and goes.
+    assert all(" INFO " in line for line in terminal.text.splitlines())
+
+
+LATE = """
+import pathlib, time
+here = pathlib.Path(__file__).parent
+try:
+    (here / "first").touch(exist_ok=False)
+except FileExistsError:
+    (here / "second").touch()
+    time.sleep(3600)
+"""
+
+
+def test_a_child_that_still_imports_is_stopped_in_order(place: Path) -> None:
+    (place / "app.py").write_text(LATE)
+    with working(place, "--processes", "2") as worker:
+        until((place / "second").exists)
+
+        worker.signal(signal.SIGTERM)
+
+        assert worker.ends().code == 0

@@ -21,6 +21,7 @@ import pytest
 
 import harn
 from harn.cli import invoke
+from harn.errors import StorageError
 from harn.orchestrator import SOCKET, connect, own
 from tests.orchestrator.processes import Process, ledger, serving, until
 
@@ -600,3 +601,30 @@ def test_jobs_and_queues_over_http_answer_404_and_409(place: Path) -> None:
         assert post("triage/pause", {"tenant": "acme"})[0] == 409
         assert post("triage/resume", {"tenant": "acme"})[0] == 200
         assert post("triage/resume")[0] == 409
+
+
+def test_the_socket_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the address of a socket is short
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(SOCKET)
+        listening.listen()
+        listening.setblocking(False)
+        ours = connect(tmp_path)
+        assert ours is not None
+        listening.accept()[0].close()
+        ours.close()
+        if os.geteuid() == 0:
+            os.chown(SOCKET, 65534, -1)
+        else:  # only root can give a file away
+            fields = list(os.lstat(SOCKET))
+            fields[stat.ST_UID] += 1
+            told = os.stat_result(fields)
+            monkeypatch.setattr("harn.orchestrator.admin_socket._lstat", lambda folder: told)
+
+        with pytest.raises(StorageError, match="belongs to another user, so it is not used"):
+            connect(tmp_path)
+
+        with pytest.raises(BlockingIOError):  # it was not even asked
+            listening.accept()

@@ -15,6 +15,7 @@ import pytest
 
 import harn
 from harn import NewJob, SchedulerPolicy, worker_queue
+from harn.cli import invoke
 
 PRODUCER = """
 [[triggers]]
@@ -103,6 +104,39 @@ def test_what_a_producer_fires_a_consumer_drains(place: Path) -> None:
     assert report["responses"][0]["outcome"] == {"n": 1}
     assert "boom" in report["responses"][1]["error"]
     assert report["summary"]["in_flight"] == 1
+
+
+@harn.durable(name="queue-cli-test:triple")
+def triple(n: int) -> int:
+    raise NotImplementedError("no worker runs it here")
+
+
+def test_a_drain_that_can_run_no_job_says_why(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def main() -> None:
+        queue = worker_queue("other")
+        await queue.enqueue_many([NewJob(n, trigger_id="elsewhere") for n in range(2)])
+        await queue.enqueue(1)
+        await queue.submit(triple, 7)
+        await worker_queue("still").enqueue(1)
+        await worker_queue("still").pause()
+
+    def note(name: str) -> str:
+        where = ("--config", str(place / "consumer"), "--state-dir", str(place / "state"))
+        assert invoke(["orchestrator", "queue", "drain", name, "--json", *where]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert report["drained"] == 0
+        return str(report["note"])
+
+    harn.run(main, state_dir=place / "state")
+
+    assert note("other") == (
+        "nothing was drained: 1 ready job is of functions ('queue-cli-test:triple'), which `harn "
+        "worker` runs; 2 ready jobs are of triggers ('elsewhere') that harn.toml does not run "
+        "here; 1 ready job has no trigger: a program drains such jobs with `harn.drain`"
+    )
+    assert note("still") == "queue 'still' is paused"
 
 
 def test_draining_a_queue_that_never_was_says_so(place: Path) -> None:

@@ -19,7 +19,8 @@ worker_command.py `harn worker`; worker_processes.py, its children
 log.py            `harn log`; ratelimit.py, `harn ratelimit`; usage_command.py, `harn usage`
 top.py            `harn top`; top_tables.py, what it shows; top_live.py, its screen and keys
 demo/             `harn demo`
-doctor.py         `harn doctor`; completion.py, `harn completion`
+doctor.py         `harn doctor`; completion.py, `harn completion`; name_completion.py, the
+                  names of queues, topics, pools and triggers that a shell completes
 lint.py           `harn lint`; lint_rules.py, its rules: lint_owned.py, lint_late_binding.py;
                   lint_findings.py, what a rule reports
 """

@@ -13,7 +13,26 @@ from harn.cli.progress import live_line
 from harn.errors import did_you_mean
 
 
-class LazyGroup(click.Group):
+class HarnGroup(click.Group):
+    """A group that suggests the nearest command for one that it does not have."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or suggest the nearest one."""
+        name = args[0] if args else ""
+        known = self.list_commands(ctx)
+        if args and name not in known and not name.startswith("-"):
+            near = did_you_mean(name, known) or self.elsewhere(name)
+            ctx.fail(f"no such command {name!r}{near}")
+        return super().resolve_command(ctx, args)
+
+    def elsewhere(self, name: str) -> str:
+        """Return a suggestion for a command that another group has."""
+        return ""
+
+
+class LazyGroup(HarnGroup):
     """A group whose commands are named by `module:attribute` and imported on demand."""
 
     def __init__(self, *args: Any, lazy: dict[str, tuple[str, str]], **kwargs: Any) -> None:
@@ -32,23 +51,21 @@ class LazyGroup(click.Group):
         found: click.Command = getattr(import_module(module), attribute)
         return found
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or suggest the nearest one."""
-        name = args[0] if args else ""
-        if args and name not in self.lazy and not name.startswith("-"):
-            ctx.fail(f"no such command {name!r}{did_you_mean(name, self.lazy)}")
-        return super().resolve_command(ctx, args)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help without importing the commands."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, help) for name, (_, help) in self.lazy.items()])
 
 
+class _Root(LazyGroup):
+    def elsewhere(self, name: str) -> str:
+        from harn.cli.orchestrator import orchestrator
+
+        return f"; did you mean 'orchestrator {name}'?" if name in orchestrator.lazy else ""
+
+
 @click.group(
-    cls=LazyGroup,
+    cls=_Root,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     lazy={
         "demo": ("harn.cli.demo:demo", "Watch fair scheduling at work, in under a minute."),

@@ -8,6 +8,7 @@ import click
 
 from harn.cli.ask_service import operate, work_option, work_text
 from harn.cli.colours import RED, by_word, colour
+from harn.cli.name_completion import triggers
 from harn.cli.orchestrator import DEFAULT_CONFIG
 from harn.cli.output import emit, fail_line, indented
 from harn.cli.tables import table
@@ -97,7 +98,7 @@ def _letters(found: dict[str, Any]) -> str:
 @click.command()
 @common
 @click.argument("event_id")
-@click.option("--trigger", "binding_id", help="Only to this trigger.")
+@click.option("--trigger", "binding_id", shell_complete=triggers, help="Only to this trigger.")
 @work_option
 def replay(
     target: CommandTarget, event_id: str, binding_id: str | None, shutdown_timeout: float

@@ -11,6 +11,7 @@ import click
 
 from harn.cli.ask_service import operate, work_option, work_text
 from harn.cli.colours import by_word
+from harn.cli.name_completion import triggers
 from harn.cli.output import emit, fail_line
 from harn.cli.target import CommandTarget, common
 from harn.errors import HarnError, TriggerError, did_you_mean
@@ -24,7 +25,7 @@ SHOWN = (
 
 
 @click.command()
-@click.argument("trigger")
+@click.argument("trigger", shell_complete=triggers)
 @click.option("--payload", help="JSON, or @FILE with JSON in it.")
 @click.option("--tenant", help="The tenant of the event.")
 @work_option

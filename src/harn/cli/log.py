@@ -11,6 +11,8 @@ from typing import Any, BinaryIO, TypeVar
 import click
 
 from harn.cli.colours import by_word
+from harn.cli.commands import HarnGroup
+from harn.cli.name_completion import topics
 from harn.cli.output import DURATION, emit, json_flag, say, say_json
 from harn.cli.progress import live_line, shown_count
 from harn.cli.stoppable import run_stoppable
@@ -47,7 +49,7 @@ def store_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return insecure_flag(command)
 
 
-@click.group()
+@click.group(cls=HarnGroup)
 def log() -> None:
     """Verify, rebuild, export, import, follow and trim the event log."""
 
@@ -195,7 +197,7 @@ def import_(
 
 
 @log.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topics)
 @click.option("--after", type=click.IntRange(min=0), help="Start after this offset, not now.")
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after this many records.")
 @click.option("--follow/--no-follow", default=True, help="Wait for more, or stop at the end.")
@@ -229,7 +231,7 @@ def tail(
 
 
 @log.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topics)
 @click.option("--keep", type=click.IntRange(min=0), help="Keep this many of the newest records.")
 @click.option("--older-than", type=DURATION, help="Remove records older than this, such as 7d.")
 @click.option("--force", is_flag=True, help="Remove also what is not settled or not read.")

@@ -9,9 +9,10 @@ import click
 from harn.cli.ask_service import CommandStop, operate
 from harn.cli.colours import BOLD, by_word, colour
 from harn.cli.command_log import log_as_service
+from harn.cli.commands import HarnGroup
 from harn.cli.output import DURATION, emit, fail_line, indented, say, warn
 from harn.cli.progress import on_terminal
-from harn.cli.queue_jobs import cancel, job, jobs, pause, resume, retry
+from harn.cli.queue_jobs import cancel, job, jobs, pause, queue_argument, resume, retry
 from harn.cli.tables import table
 from harn.cli.target import CommandTarget, common
 from harn.duration import roughly, to_text
@@ -27,7 +28,7 @@ MOST_NAMED = 10
 """The most paused tenants that are listed by name."""
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=HarnGroup, invoke_without_command=True)
 @common
 def queue(target: CommandTarget) -> Any:
     """List worker queues; drain, pause or purge one; list, explain, cancel or retry its jobs."""
@@ -117,7 +118,7 @@ def _age(ms: int | None) -> str:
 
 
 @queue.command()
-@click.argument("name", metavar="QUEUE")
+@queue_argument
 @click.option("--consumer-id", help="Who claims; <host>-pid<pid>-<ms> by default.")
 @click.option("--claim-ttl", type=DURATION, default="5m", show_default=True, help="Claims' life.")
 @click.option("--concurrency", type=click.IntRange(1, 1000), default=1, show_default=True)
@@ -202,7 +203,7 @@ class DrainStop(CommandStop):
 
 
 @queue.command()
-@click.argument("name", metavar="QUEUE")
+@queue_argument
 @click.option("--confirm", is_flag=True, help="Confirm that the jobs are to be removed.")
 @click.option("--reason", default="manual purge", show_default=True)
 @common
@@ -224,7 +225,7 @@ def purge(target: CommandTarget, name: str, confirm: bool, reason: str) -> int:
 
 
 @queue.command()
-@click.argument("name", metavar="QUEUE")
+@queue_argument
 @click.argument("job", type=click.IntRange(1))
 @common
 def explain(target: CommandTarget, name: str, job: int) -> int:

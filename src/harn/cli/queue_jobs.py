@@ -12,6 +12,7 @@ import click
 
 from harn.cli.ask_service import operate
 from harn.cli.colours import by_word
+from harn.cli.name_completion import queues
 from harn.cli.output import Decorator, emit, indented
 from harn.cli.tables import table
 from harn.cli.target import CommandTarget, common
@@ -32,7 +33,7 @@ from harn.runtime import Runtime
 LONGEST_VALUE = 500
 """Characters shown of a payload, an outcome or an error; --json has all of it."""
 
-queue_argument: Decorator = click.argument("name", metavar="QUEUE")
+queue_argument: Decorator = click.argument("name", metavar="QUEUE", shell_complete=queues)
 job_argument: Decorator = click.argument("id", metavar="ID")
 
 

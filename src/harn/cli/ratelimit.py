@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from harn.cli.commands import HarnGroup
 from harn.cli.output import emit, json_flag
 from harn.cli.stoppable import run_stoppable
 from harn.cli.store_choice import insecure_flag, usable_store
@@ -20,7 +21,7 @@ from harn.settings import Settings
 FILES = ("rate-limits.sqlite", "llm-rate-limits.sqlite")
 
 
-@click.group()
+@click.group(cls=HarnGroup)
 def ratelimit() -> None:
     """Show rate limits."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from harn.cli.name_completion import queues_and_pools
 from harn.cli.output import DURATION, emit
 from harn.cli.progress import live_line
 from harn.cli.stoppable import run_stoppable
@@ -33,7 +34,13 @@ from harn.storage import check_there, read_url
 @click.option("--once", is_flag=True, help="Print once and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document; needs --once.")
 @click.option("--every", type=DURATION, default="1s", show_default=True, help="Time to refresh.")
-@click.option("--filter", "wanted", metavar="TEXT", default="", help="Only rows with this text.")
+@click.option(
+    *("--filter", "wanted"),
+    metavar="TEXT",
+    default="",
+    help="Only rows with this text.",
+    shell_complete=queues_and_pools,
+)
 def top(
     state_dir: Path | None,
     storage: str | None,

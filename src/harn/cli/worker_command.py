@@ -20,6 +20,7 @@ from typing import Any
 import click
 
 from harn.cli.command_log import log_as_service
+from harn.cli.name_completion import queues as queues_here
 from harn.cli.output import DURATION, say_json
 from harn.cli.progress import live_line
 from harn.cli.stoppable import StoppedBySignal, run_stoppable, stoppable_call
@@ -47,7 +48,14 @@ LINE_EVERY = 10
 @click.command()
 @insecure_flag
 @click.argument("modules", metavar="MODULE...", nargs=-1, required=True)
-@click.option("--queue", "queues", metavar="NAME", multiple=True, required=True, help="To serve.")
+@click.option(
+    *("--queue", "queues"),
+    metavar="NAME",
+    multiple=True,
+    required=True,
+    help="To serve.",
+    shell_complete=queues_here,
+)
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 1000),

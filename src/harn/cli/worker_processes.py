@@ -132,7 +132,8 @@ class WorkerProcesses:
             await child.ends()
             code = self._left(child)
             if self._stop.is_set():
-                self._codes.append(code)
+                # Stopped while it imported its modules: it had no work to finish.
+                self._codes.append(0 if code == 128 + signal.SIGTERM else code)
                 return
             ends.append(_now())
             pause = pause_before_restart(ends, _now())

@@ -15,6 +15,7 @@ admin_verbs.py        what an operator may ask of a running service
 queue_verbs.py        those verbs that are about a queue and its jobs
 verb_options.py       the options that all verbs share
 admin_socket.py       the socket in the state directory, and the lock of its owner
+drain_note.py         why a drain found nothing to do although jobs are ready
 finishing.py          wait for the pool tasks that a dispatch caused
 manifest_consumer.py  a worker queue's consumer for a manifest's handlers
 webhook_rules.py      checks and reads a request to a trigger

@@ -18,6 +18,7 @@ import msgspec
 
 from harn.errors import InvalidOption, did_you_mean
 from harn.masking import mask
+from harn.orchestrator.drain_note import LOOKED_AT, why_none
 from harn.orchestrator.finishing import Finishing
 from harn.orchestrator.manifest_consumer import manifest_consumer
 from harn.orchestrator.queue_verbs import (
@@ -215,11 +216,22 @@ async def _drain(service: Service, options: Drain, tell: Tell) -> dict[str, Any]
     )
     total = (await consumer.queue.summary()).ready
     report = (await service.run_consumer(consumer)).as_dict()
-    if name not in known and not report["drained"]:
-        report["note"] = f"no job was ever put into queue {name!r}{did_you_mean(name, known)}"
+    if not report["drained"] and (note := await _why_none(service, consumer, known)) is not None:
+        report["note"] = note
     if runner.unwell:
         report["not_acked"] = {str(job): why for job, why in runner.unwell.items()}
     return report
+
+
+async def _why_none(service: Service, consumer: Consumer, known: Sequence[str]) -> str | None:
+    """Return why nothing was drained, if there is more to say than that no job is ready."""
+    queue = consumer.queue
+    if queue.name not in known:
+        return f"no job was ever put into queue {queue.name!r}{did_you_mean(queue.name, known)}"
+    if (await queue.summary()).paused:
+        return f"queue {queue.name!r} is paused"
+    ready = await queue.jobs(status="ready", limit=LOOKED_AT)
+    return why_none(ready, consumer.triggers or (), service.manifest.path.name)
 
 
 VERBS: tuple[Verb, ...] = (

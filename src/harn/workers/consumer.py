@@ -188,6 +188,11 @@ class Consumer:
         """How many handlers run."""
         return len(self._running)
 
+    @property
+    def triggers(self) -> frozenset[str] | None:
+        """The triggers whose jobs it claims; None for every job."""
+        return self._triggers
+
     # -- claiming ----------------------------------------------------------------------------
 
     @property
