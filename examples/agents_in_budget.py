@@ -108,15 +108,28 @@ async def main(agents: int, rpm: int) -> int:
             async def worker(_: int) -> dict:
                 return await run_worker([*command, *numbers], environ)
 
-            reports = await harn.parallel(PROCESSES, worker)
+            async with harn.scope() as nursery:
+                showing = nursery.spawn(show_progress, models, agents)
+                reports = await harn.parallel(PROCESSES, worker)
+                showing.cancel()
     summary = {
         "agents": sum(report["agents"] for report in reports),
         "failed": [error for report in reports for error in report["failed"]],
         **what_arrived(models, {"requests": rpm, "tokens": rpm * TOKENS}),
         "widest_gap_between_tenants": max(report["gap"] for report in reports),
     }
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
     print(json.dumps(summary, indent=2))
     return 1 if summary["over_limit"] or summary["failed"] else 0
+
+
+async def show_progress(models: FakeModels, agents: int) -> None:
+    """Count the requests on a terminal, where a minute without a word is long."""
+    while sys.stderr.isatty():
+        arrived = f"{len(models.received)} of {agents * 2} requests have arrived"
+        print(f"\r{arrived}", end="", file=sys.stderr, flush=True)
+        await harn.sleep("500ms")
 
 
 def what_arrived(models: FakeModels, limits: dict[str, int]) -> dict:

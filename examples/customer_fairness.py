@@ -84,6 +84,7 @@ async def main() -> None:
     pool = pool_get("tenant-agents", required=True)
     large = await asyncio.gather(*(request("large", n) for n in range(500)))
     small = await asyncio.gather(*(request("small", n) for n in range(10)))
+    print(f"{len(large)} requests of the large customer are in, then {len(small)} of the small one")
     go.set()
     await pool_wait(small)
     before = pool.snapshot(tasks=False)
