@@ -22,6 +22,7 @@ lint: uv ## ruff, both kinds
 
 types: uv ## mypy --strict over src, tests, tools and bench; no public type unknown to pyright
 	$(UV) run mypy
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(UV) run pyright
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(UV) run pyright --verifytypes harn --ignoreexternal
 
 check: ## everything CI does: tests, lint, types, coverage, the demo

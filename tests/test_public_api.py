@@ -5,10 +5,20 @@ from __future__ import annotations
 import ast
 import inspect
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import harn
+from harn.llm.agent import OPTIONS as AGENT_OPTIONS
+from harn.llm.call import LlmOptions
+from harn.runtime import RuntimeOptions
+from harn.triggers import PROVIDERS, FlowOptions, MatchOptions
+from harn.triggers.binding import OPTIONS as TRIGGER_OPTIONS
+from harn.triggers.event import SETTABLE
+from harn.triggers.matching import MATCH_KEYS
+from harn.triggers.trigger_options import EventFields, Provider
+from harn.workers.functions import JobOptions
 
 STUB = Path(harn.__file__).with_suffix(".pyi")
 
@@ -53,3 +63,24 @@ def test_importing_harn_loads_no_room() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+OPTION_TYPES: list[tuple[type, set[str]]] = [
+    (RuntimeOptions, set(inspect.signature(harn.Runtime).parameters)),
+    (LlmOptions, set(AGENT_OPTIONS)),
+    (JobOptions, set(inspect.signature(harn.WorkerQueue.enqueue).parameters) - {"self", "payload"}),
+    (MatchOptions, set(MATCH_KEYS)),
+    (FlowOptions, set(TRIGGER_OPTIONS)),
+    (EventFields, set(SETTABLE) - {"id"}),
+]
+
+
+@pytest.mark.parametrize(("options", "known"), OPTION_TYPES, ids=lambda each: str(each)[:40])
+def test_the_type_of_options_has_exactly_those_that_are_accepted(
+    options: type, known: set[str]
+) -> None:
+    assert set(options.__annotations__) == known
+
+
+def test_the_type_of_the_provider_of_a_trigger_has_exactly_those_that_are_accepted() -> None:
+    assert set(get_args(Provider)) == {name for names in PROVIDERS.values() for name in names}

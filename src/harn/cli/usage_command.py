@@ -33,7 +33,7 @@ SUMS = ("calls", "failed", "input", "output", "cost")
 @json_flag
 def usage(since: float, by: str, state_dir: Path | None, storage: str | None, as_json: bool) -> int:
     """Add up what model calls have used: calls, tokens and cost, by tenant or otherwise."""
-    names = [name.strip() for name in by.split(",") if name.strip()]
+    names: Any = [name.strip() for name in by.split(",") if name.strip()]
 
     async def work(runtime: Runtime) -> tuple[int, list[UsageTotal], list[UsageTotal]]:
         first_ms = runtime.clock.now_ms() - round(since * 1000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from harn import topics
 from harn.current import current_runtime
@@ -17,7 +17,8 @@ from harn.runtime import Runtime
 LATE_MS = 3_600_000
 """How long after its call a record may be written, if the store could not be reached."""
 
-FIELD_OF = {
+Group = Literal["tenant", "provider", "model", "queue", "pool", "session", "day"]
+FIELD_OF: dict[str, str] = {
     "tenant": "tenant_id",
     "provider": "provider",
     "model": "model",
@@ -78,7 +79,7 @@ class UsageTotal:
 
 
 async def llm_usage(
-    *, since: datetime | Duration | None = None, by: Sequence[str] = ("tenant",)
+    *, since: datetime | Duration | None = None, by: Sequence[Group] = ("tenant",)
 ) -> list[UsageTotal]:
     """Add up what the model calls of all processes have used, grouped *by* one or more names.
 

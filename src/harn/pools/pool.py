@@ -169,6 +169,61 @@ class Pool:
             caused.note(task)
         return task
 
+    @overload
+    async def submit_many(
+        self,
+        calls: Iterable[Callable[[], Awaitable[T]]],
+        /,
+        *,
+        priority: int = 0,
+        key: str | None = None,
+        idempotency_key: None = None,
+        **labels: str | None,
+    ) -> list[PoolTask[T]]: ...
+    @overload
+    async def submit_many(
+        self,
+        calls: Iterable[Callable[[], T]],
+        /,
+        *,
+        priority: int = 0,
+        key: str | None = None,
+        idempotency_key: None = None,
+        **labels: str | None,
+    ) -> list[PoolTask[T]]: ...
+    @overload
+    async def submit_many(
+        self,
+        calls: Iterable[tuple[Callable[[*Ts], Awaitable[T]], *Ts]],
+        /,
+        *,
+        priority: int = 0,
+        key: str | None = None,
+        idempotency_key: None = None,
+        **labels: str | None,
+    ) -> list[PoolTask[T]]: ...
+    @overload
+    async def submit_many(
+        self,
+        calls: Iterable[tuple[Callable[[*Ts], T], *Ts]],
+        /,
+        *,
+        priority: int = 0,
+        key: str | None = None,
+        idempotency_key: None = None,
+        **labels: str | None,
+    ) -> list[PoolTask[T]]: ...
+    @overload
+    async def submit_many(
+        self,
+        calls: Iterable[Call],
+        /,
+        *,
+        priority: int = 0,
+        key: str | None = None,
+        idempotency_key: None = None,
+        **labels: str | None,
+    ) -> list[PoolTask[Any]]: ...
     async def submit_many(
         self,
         calls: Iterable[Call],
