@@ -14,6 +14,7 @@ task_ids.py         ids and times
 ended_tasks.py      the tasks that have ended: retention, idempotency keys
 journal_records.py  the lines of a journal; journal_file.py, its file; journal.py, its thread
 persistence.py      what is written to the journal when, and what a restart makes of it
+task_steps.py       the steps of a durable call, in the journal
 journal_view.py     journals read from outside
 caused.py           the tasks that a piece of work caused, to be waited for
 registry.py         pool_create, pool_get, pool_list, pool_wait, pool_simulate_restart

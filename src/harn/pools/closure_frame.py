@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from harn.context import Frame, Task, Work, current_frame_var
+from harn.pools.task_steps import TaskSteps
 from harn.tasks import works_for
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 class ClosureTask(Task):
     """A running closure as a task of the runtime; its id is made when it is first read."""
 
-    __slots__ = ("pool_task",)
+    __slots__ = ("_steps", "pool_task")
 
     def __init__(self, pool_task: PoolTask, parent: Task, aio: asyncio.Task[Any]) -> None:
         slots = pool_task._slots
@@ -28,6 +29,18 @@ class ClosureTask(Task):
         self.values: dict[str, Any] = pool_task._extras.values or {}
         self.cancel_requested: bool = pool_task._stopping
         self.aio: asyncio.Task[Any] | None = aio
+        self._steps: TaskSteps | None = None
+
+    @property
+    def durable(self) -> TaskSteps | None:
+        """The durable call that this closure is, if a journal keeps it."""
+        if self._steps is None and self.pool_task._extras.call is not None:
+            self._steps = TaskSteps(self.pool_task)
+        return self._steps
+
+    @durable.setter
+    def durable(self, value: object) -> None:
+        pass
 
     @property
     def id(self) -> str:

@@ -3,8 +3,8 @@
 A line is one JSON object that ends in its own checksum: `{"kind": ..., "v": 1, ..., "crc": "..."}`.
 The first line is the `pool`. Then there are `task` (a submit, or the state of a task at the last
 compaction), `tasks` (calls that were submitted together: one line, so that a torn write keeps all
-of them or none), `start`, `end`, and `withdraw` for submits that were cancelled before they were
-acknowledged. `fold` reads lines into a `Ledger`; nothing here uses a disk.
+of them or none), `start`, `step`, `end`, and `withdraw` for submits that were cancelled before they
+were acknowledged. `fold` reads lines into a `Ledger`; nothing here uses a disk.
 """
 
 from __future__ import annotations
@@ -37,6 +37,19 @@ class PoolRecord(msgspec.Struct, tag_field="kind", tag="pool", omit_defaults=Tru
     dropped: dict[str, int] = {}
 
 
+class StepLine(msgspec.Struct, tag_field="kind", tag="step"):
+    """A step of a durable call that has ended, with its result."""
+
+    v: int
+    seq: int
+    name: str
+    number: int
+    call: str
+    at: int
+    ms: int
+    result: msgspec.Raw
+
+
 class TaskRecord(msgspec.Struct, tag_field="kind", tag="task", omit_defaults=True):
     """A task as it was submitted, or as it was when the journal was compacted."""
 
@@ -64,6 +77,8 @@ class TaskRecord(msgspec.Struct, tag_field="kind", tag="task", omit_defaults=Tru
     rejection_reason: str | None = None
     rejection_policy: str | None = None
     stale_reason: str | None = None
+    steps: list[StepLine] = []
+    """The steps of a durable call that has not ended."""
 
 
 class StartRecord(msgspec.Struct, tag_field="kind", tag="start"):
@@ -106,7 +121,7 @@ class TasksRecord(msgspec.Struct, tag_field="kind", tag="tasks"):
     tasks: list[TaskRecord]
 
 
-Record = PoolRecord | TaskRecord | StartRecord | EndRecord | WithdrawRecord | TasksRecord
+Record = PoolRecord | TaskRecord | StartRecord | StepLine | EndRecord | WithdrawRecord | TasksRecord
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Record)
@@ -171,6 +186,8 @@ class Ledger:
         elif type(record) is StartRecord:
             task = self._task(record.seq)
             task.status, task.started_at = "running", record.at
+        elif type(record) is StepLine:
+            self._task(record.seq).steps.append(record)
         elif type(record) is EndRecord:
             self._end(self._task(record.seq), record)
         elif type(record) is PoolRecord:
@@ -200,6 +217,7 @@ class Ledger:
         task.rejection_reason = end.rejection_reason
         task.rejection_policy = end.rejection_policy
         task.stale_reason = end.stale_reason
+        task.steps = []
         self.ended[task.seq] = None
 
     def drop_old(self, count: int, before_ms: int) -> None:

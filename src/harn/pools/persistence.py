@@ -45,6 +45,7 @@ from harn.pools.journal_records import (
     EndRecord,
     PoolRecord,
     StartRecord,
+    StepLine,
     TaskRecord,
     TasksRecord,
     WithdrawRecord,
@@ -213,6 +214,13 @@ class Persistence:
             end.rejection_reason, end.rejection_policy, end.stale_reason = extras.reason
         extras.ticket = self._journal.append(encode(end), owed=True, ends=1)
 
+    async def step_done(self, line: StepLine) -> None:
+        """Journal a step of a durable call, and wait until it is safe.
+
+        Cancelling does not stop the write.
+        """
+        await self._journal.synced(self._journal.append(encode(line)))
+
     async def synced(self, ticket: int) -> None:
         """Wait until the line of *ticket* is safe. Cancelling does not stop the write."""
         await self._journal.synced(ticket)
@@ -319,6 +327,7 @@ class Persistence:
             args = bytes(record.args) if isinstance(record.args, msgspec.Raw) else b"[[],{}]"
             extras = task._own_extras()
             extras.call = DurableCall(function, args)
+            extras.steps = record.steps
             task._place = context.copy()
             task._started_ms = None
             extras.ticket = -1  # known to the journal, and safe

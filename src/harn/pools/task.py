@@ -47,6 +47,8 @@ class Extras:
     """Whether another submit with the same idempotency key has returned this task."""
     span: Any = None
     call: Any = None
+    steps: Any = None
+    """The steps of a durable call that an earlier process recorded."""
     callbacks: DoneCallbacks | None = None
     ticket: int = 0
     reason: tuple[str | None, str | None, str | None] | None = None
