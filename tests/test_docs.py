@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import inspect
@@ -128,6 +129,14 @@ def test_every_example_in_the_docs_runs(where: str, code: str, tmp_path: Path) -
     assert done.returncode == 0, f"{where}\n{done.stdout}\n{done.stderr}"
     expected = re.findall(r"^\s*#> (.*)$", code, re.MULTILINE)
     assert [line for line in expected if line not in done.stdout.splitlines()] == [], done.stdout
+
+
+def test_every_python_example_is_python_also_where_it_cannot_run() -> None:
+    for page in PAGES:
+        for match in FENCE.finditer(page.read_text()):
+            if match[1] == "python":
+                flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+                compile(match[3], f"{page.name}: {match[3][:40]!r}", "exec", flags=flags)
 
 
 def test_no_example_is_left_out_without_a_reason() -> None:
