@@ -94,5 +94,7 @@ def _queues_and_pools(ctx: click.Context) -> list[str]:
         return _pools(ctx)
 
 
-queues, topics, triggers = completer(_queues), completer(_topics), completer(_triggers)
-queues_and_pools = completer(_queues_and_pools)
+queues: Completer = completer(_queues)
+topics: Completer = completer(_topics)
+triggers: Completer = completer(_triggers)
+queues_and_pools: Completer = completer(_queues_and_pools)

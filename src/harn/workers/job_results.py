@@ -40,7 +40,7 @@ class Outcome:
     __slots__ = ("value",)
 
     def __init__(self, value: Any) -> None:
-        self.value = value
+        self.value: Any = value
 
 
 Ended = asyncio.Future[Outcome | None]
@@ -57,9 +57,9 @@ class Awaited:
         self.fresh: list[int] = []
         """Jobs that were not looked at yet."""
         self.watcher: asyncio.Task[None] | None = None
-        self.known = -1
+        self.known: int = -1
         """The offset of the claims up to which the jobs' callers know what happened."""
-        self.head = 0
+        self.head: int = 0
         """The newest offset of the claims that was seen."""
 
     def saw(self, head: int, *, all_up_to_here: bool) -> None:

@@ -20,7 +20,7 @@ from harn.storage.log import append, record_at
 from harn.storage.operations import Operation, Row, ask, ask_many, ask_together
 from harn.storage.state.state_fold import COLUMNS, DELETED, SET, space_of
 
-logger = logging.getLogger("harn.storage")
+logger: logging.Logger = logging.getLogger("harn.storage")
 
 PAGE = 5000
 """Keys that one question lists."""
