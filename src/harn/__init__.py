@@ -35,7 +35,7 @@ _ROOMS = {
         InvalidOption JobCancelled JobError JobFailed MailboxClosed ManifestError ModelError
         MutexReentered PoolBusy PoolClosed
         PoolError PoolExists PoolFull PoolLocked PoolNotFound PoolScopeUnavailable PoolTaskCancelled
-        PoolTaskFailed PoolTaskRejected RaceFailed RateLimitError StepChanged StorageBusy
+        PoolTaskFailed PoolTaskRejected RaceFailed RateLimitError SseError StepChanged StorageBusy
         StorageCorrupt StorageError StorageVersion TaskCancelled TriggerError WorkerDied
     """,
     "harn.eventlog": "event_log_emit event_log_read event_log_subscribe",
@@ -50,8 +50,9 @@ _ROOMS = {
         pool_wait priority ring_buffer
     """,
     "harn.llm": """
-        AgentResult Delta LlmResult Message ModelReply ModelRequest Provider ToolCall ToolSpec
-        Usage UsageTotal agent_loop llm_call llm_provider llm_stream llm_usage
+        AgentResult Delta LlmResult Message ModelReply ModelRequest Provider SseEvent SseStream
+        ToolCall ToolSpec Usage UsageTotal agent_loop llm_call llm_provider llm_stream llm_usage
+        sse_connect
     """,
     "harn.retry_policy": "RetryPolicy",
     "harn.state": """

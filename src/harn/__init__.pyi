@@ -38,6 +38,7 @@ from harn.errors import (
     PoolTaskRejected as PoolTaskRejected,
     RaceFailed as RaceFailed,
     RateLimitError as RateLimitError,
+    SseError as SseError,
     StepChanged as StepChanged,
     StorageBusy as StorageBusy,
     StorageCorrupt as StorageCorrupt,
@@ -60,6 +61,8 @@ from harn.llm import (
     ModelReply as ModelReply,
     ModelRequest as ModelRequest,
     Provider as Provider,
+    SseEvent as SseEvent,
+    SseStream as SseStream,
     ToolCall as ToolCall,
     ToolSpec as ToolSpec,
     Usage as Usage,
@@ -69,6 +72,7 @@ from harn.llm import (
     llm_provider as llm_provider,
     llm_stream as llm_stream,
     llm_usage as llm_usage,
+    sse_connect as sse_connect,
 )
 from harn.pools import (
     Backpressure as Backpressure,

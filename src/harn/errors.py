@@ -34,8 +34,9 @@
     │  └─ StorageVersion         written by a newer harn
     ├─ ManifestError             a mistake in harn.toml
     ├─ TriggerError              a trigger that cannot be registered or fired
-    ├─ RateLimitError            a limit that cannot be acquired or stored
-    └─ ModelError                a call to a model failed; see `.retryable`
+    ├─ RateLimitError            a limit or budget that cannot be acquired or stored
+    ├─ ModelError                a call to a model failed; see `.retryable`
+    └─ SseError                  a server does not serve events, or not within the limits
 
 A class exists where a caller would act differently; its code, where it has one, belongs to the
 class. Expected outcomes (a rejected task, a timed-out acquire) are values, not errors.
@@ -260,6 +261,17 @@ class RateLimitError(HarnError):
     def __init__(self, message: str = "", *, retry_after_ms: int | None = None) -> None:
         super().__init__(message)
         self.retry_after_ms = retry_after_ms
+
+
+class SseError(HarnError):
+    """A server does not serve events where `sse_connect` asks for them, or not within its limits.
+
+    *status_code* is that of the server's answer, if there was one.
+    """
+
+    def __init__(self, message: str, *, status_code: int | None = None) -> None:
+        super().__init__(message)
+        self.status_code = status_code
 
 
 class ModelError(HarnError):

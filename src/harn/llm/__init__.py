@@ -9,12 +9,14 @@ schemas.py     structured answers, checked
 tools.py       functions as tools
 agent.py       agent_loop; conversation.py, its messages; done_tool.py, the tool that ends it;
                agent_steps.py, its calls as steps of a job
+sse.py         sse_connect: events of a server; event_stream.py, their format
 telemetry.py   spans and counters; usage.py, llm_usage: what calls have used
 """
 
 from harn.llm.agent import agent_loop
 from harn.llm.call import llm_call
 from harn.llm.conversation import AgentResult
+from harn.llm.event_stream import SseEvent
 from harn.llm.llm_stream import llm_stream
 from harn.llm.messages import (
     Delta,
@@ -28,6 +30,7 @@ from harn.llm.messages import (
 )
 from harn.llm.provider import Provider
 from harn.llm.registry import llm_provider
+from harn.llm.sse import SseStream, sse_connect
 from harn.llm.usage import UsageTotal, llm_usage
 
 __all__ = [
@@ -38,6 +41,8 @@ __all__ = [
     "ModelReply",
     "ModelRequest",
     "Provider",
+    "SseEvent",
+    "SseStream",
     "ToolCall",
     "ToolSpec",
     "Usage",
@@ -47,4 +52,5 @@ __all__ = [
     "llm_provider",
     "llm_stream",
     "llm_usage",
+    "sse_connect",
 ]

@@ -33,6 +33,7 @@ from harn.ratelimit.llm_slot import LlmSlot, llm_slot
 from harn.ratelimit.model_prices import Price, Prices, llm_price
 from harn.ratelimit.provider_limits import ProviderLimits, llm_rate_limit
 from harn.ratelimit.rate_limited_call import with_rate_limit
+from harn.ratelimit.retry_after import wait_in_headers
 from harn.ratelimit.status import BucketStatus, RuleStatus, list_status
 
 __all__ = [
@@ -54,5 +55,6 @@ __all__ = [
     "llm_price",
     "llm_rate_limit",
     "llm_slot",
+    "wait_in_headers",
     "with_rate_limit",
 ]
