@@ -18,6 +18,7 @@ from harn import (
     drain,
     llm_call,
     llm_provider,
+    pool_create,
     spawn,
     trigger_register,
     unsettled_state,
@@ -145,6 +146,59 @@ async def test_events_at_a_handler_and_events_at_its_gate_are_listed_apart(
     handler.let_go.set()
     for handle in handles:
         await handle.wait()
+    assert unsettled_state().as_dict() == EMPTY
+
+
+@pytest.mark.parametrize(
+    "gate",
+    [
+        {"debounce": {"period": "10s"}},
+        {"batch": {"size": 5, "timeout": "10s"}},
+        {"throttle": {"max": 1, "period": "10s"}},
+    ],
+    ids=lambda gate: next(iter(gate)),
+)
+async def test_an_event_that_a_gate_holds_is_listed_until_it_is_handled(
+    gate: dict[str, Any], runtime: Runtime
+) -> None:
+    handled: list[Any] = []
+    await trigger_register(
+        id="held",
+        kind="channel.emit",
+        provider="channel",
+        match={"events": ["channel:x"]},
+        handler=handled.append,
+        **gate,
+    )
+    if "throttle" in gate:
+        await channel_emit("x", 0)
+    [handle] = (await channel_emit("x", 1)).dispatched
+
+    [queued] = unsettled_state().queued_triggers
+
+    assert (queued.trigger_id, queued.event_id) == ("held", handle.event_id)
+    await fake_clock(runtime).advance("11s")
+    await handle.wait()
+    assert handled
+    assert unsettled_state().as_dict() == EMPTY
+
+
+async def test_pool_tasks_are_pending_until_they_end(runtime: Runtime) -> None:
+    handler = Held()
+    pool = await pool_create(name="review", max_concurrent=1)
+    first = await pool.submit(handler, 1)
+    second = await pool.submit(handler, 2)
+    await handler.began.get()
+
+    pending = unsettled_state().pool_pending_tasks
+
+    assert [(each.id, each.status) for each in pending] == [
+        (second.id, "queued"),
+        (first.id, "running"),
+    ]
+    handler.let_go.set()
+    await first
+    await second
     assert unsettled_state().as_dict() == EMPTY
 
 

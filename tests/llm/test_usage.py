@@ -13,6 +13,7 @@ from harn import (
     InvalidOption,
     ManifestError,
     ModelError,
+    RetryLater,
     Runtime,
     agent_loop,
     drain,
@@ -317,3 +318,23 @@ async def test_a_record_that_cannot_be_written_fails_no_call(
         assert (await llm_call("hello")).text == "ok"
         assert await calls() == []
     assert "dropped" in caplog.text
+
+
+async def test_a_reply_from_a_recorded_step_is_not_counted_again() -> None:
+    attempts = 0
+
+    async def review(job: Any) -> str:
+        nonlocal attempts
+        attempts += 1
+        text = (await agent_loop("review")).text
+        if attempts == 1:
+            raise RetryLater(0)
+        return text
+
+    async with models(lambda body: Say("fine", usage=(10, 1))) as server:
+        await worker_queue("reviews").enqueue(1)
+        report = await drain("reviews", review)
+        [total] = await llm_usage()
+
+    assert (attempts, report.acked) == (2, 1)
+    assert (total.calls, total.input_tokens, len(server.received)) == (1, 10, 1)
