@@ -46,7 +46,7 @@ _ROOMS = {
     "harn.pools": """
         Backpressure BackpressurePolicy Pool PoolHost PoolOptions PoolSnapshot PoolTask
         QueueStrategy Retention Strategy TaskSnapshot backpressure_queue fail_fast
-        fair_round_robin fifo lifo pool_create pool_get pool_list pool_simulate_restart
+        fair_round_robin fifo lifo pool_create pool_get pool_id pool_list pool_simulate_restart
         pool_wait priority ring_buffer
     """,
     "harn.llm": """

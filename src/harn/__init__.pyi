@@ -93,6 +93,7 @@ from harn.pools import (
     lifo as lifo,
     pool_create as pool_create,
     pool_get as pool_get,
+    pool_id as pool_id,
     pool_list as pool_list,
     pool_simulate_restart as pool_simulate_restart,
     pool_wait as pool_wait,

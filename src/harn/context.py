@@ -38,6 +38,7 @@ class Ambient:
     trigger_event_id: str | None = None
     binding_key: str | None = None
     tenant_id: str | None = None
+    org_id: str | None = None
     provider: str | None = None
     scheduler_key: str | None = None
     runner: str | None = None
@@ -231,6 +232,7 @@ class RuntimeContext:
     trigger_event_id: str | None
     binding_key: str | None
     tenant_id: str | None
+    org_id: str | None
     provider: str | None
     trace_id: str | None
     span_id: str | None

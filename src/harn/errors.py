@@ -8,7 +8,7 @@
     │  ├─ PoolExists             the name is taken in this runtime
     │  ├─ PoolNotFound           no live pool has that name or id
     │  ├─ PoolClosed             the pool takes no more work
-    │  ├─ PoolScopeUnavailable   tenant and org pools need a host
+    │  ├─ PoolScopeUnavailable   tenant and org pools need a store or a host
     │  ├─ PoolTaskFailed         awaiting a task whose closure raised
     │  ├─ PoolTaskRejected       awaiting a task that a drop policy refused
     │  ├─ PoolTaskCancelled      awaiting a task that was cancelled
@@ -124,7 +124,7 @@ class PoolClosed(PoolError):
 
 
 class PoolScopeUnavailable(PoolError):
-    """The scope is host-managed and this runtime has no host."""
+    """The scope needs a durable store or a host, and this runtime has neither."""
 
 
 class PoolTaskFailed(PoolError):

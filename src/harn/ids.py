@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import re
 import weakref
 from collections.abc import Callable
 
@@ -60,6 +61,14 @@ os.register_at_fork(after_in_child=_reseed_after_fork)
 def digest(*parts: str, length: int = 32) -> str:
     """Return *length* hex digits that are the same for the same *parts*, and only for them."""
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:length]
+
+
+_POOL_ID = re.compile(r"pool_(tenant|org)_[0-9a-f]{32}")
+
+
+def is_pool_id(text: object) -> bool:
+    """Tell whether *text* is the id of a pool that lives in a store, in a queue of that name."""
+    return isinstance(text, str) and _POOL_ID.fullmatch(text) is not None
 
 
 def pool_id(scope: str, scope_id: str, name: str) -> str:

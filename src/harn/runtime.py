@@ -123,6 +123,7 @@ class Runtime:
         agent_session_id: str | None = None,
         worker_id: str | None = None,
         tenant_id: str | None = None,
+        org_id: str | None = None,
         pool_host: Any = None,
     ) -> None:
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int | str)):
@@ -144,6 +145,7 @@ class Runtime:
             agent_session_id=_name("agent_session_id", agent_session_id),
             worker_id=_name("worker_id", worker_id),
             tenant_id=_name("tenant_id", tenant_id),
+            org_id=_name("org_id", org_id),
         )
         self.root: Task = Task(self, "task_root", "root", None)
         self.tasks: set[Task] = {self.root}
@@ -400,6 +402,7 @@ class RuntimeOptions(TypedDict, total=False):
     agent_session_id: str | None
     worker_id: str | None
     tenant_id: str | None
+    org_id: str | None
     pool_host: Any
 
 

@@ -23,7 +23,7 @@ from harn.storage.engines import migrate
 from harn.storage.engines.postgres.pipeline import numbered
 from harn.storage.queries import Dialect, Query, load_queries
 
-CONCERNS = ("jobs", "steps", "state", "outbox", "leases")
+CONCERNS = ("jobs", "steps", "state", "outbox", "leases", "pools")
 
 WHOLE = "it reads, writes or empties the whole index: rebuild and verify"
 REKEY = "the attribute that is the key of the jobs changed, which is rare"
@@ -42,6 +42,7 @@ WALKS = {
     **dict.fromkeys(("clear_tickets", "dump_tickets", "clear_steps", "dump_steps"), WHOLE),
     **dict.fromkeys(("clear_state", "dump_state"), WHOLE),
     "oldest_state": "a trim of the stored values, which is rare",
+    **dict.fromkeys(("clear_pools", "dump_pools"), WHOLE),
     **dict.fromkeys(("forget_shares", "unsettled_origins", "count_shares"), REKEY),
     **dict.fromkeys(("held_back_keys", "apply_cap", "queue_totals", "share_rows"), SHARES),
     "drop_idle_shares": SHARES,
@@ -49,6 +50,9 @@ WALKS = {
     **dict.fromkeys(("expired_consumers", "next_consumer_expiry", "forget_consumers"), PEOPLE),
     **dict.fromkeys(("list_consumers", "take_expired_consumers"), PEOPLE),
     **dict.fromkeys(("queues_that_wait", "outbox_store"), PEOPLE),
+    **dict.fromkeys(("list_pools", "worker_queue_names"), PEOPLE),
+    **dict.fromkeys(("pool_totals", "pool_keys_by_name", "pool_longest"), SHARES),
+    "pool_keys_by_turn": "keys whose turn it is next, no more than can be served",
     **dict.fromkeys(
         ("page_of_all", "oldest_jobs", "newest_job", "forget_jobs", "forget_steps"), WANTED
     ),
@@ -60,6 +64,7 @@ WALKS = {
 
 KEYS = {
     "queues": {"queue_id"},
+    "pools": {"queue_id"},
     "jobs": {"queue_id", "id"},
     "jobs_of_key": {"queue_id", "key", "priority"},
     "jobs_ready": {"queue_id", "priority"},

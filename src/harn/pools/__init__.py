@@ -18,7 +18,12 @@ task_steps.py       the steps of a durable call, in the journal
 journal_view.py     journals read from outside
 caused.py           the tasks that a piece of work caused, to be waited for
 registry.py         pool_create, pool_get, pool_list, pool_wait, pool_simulate_restart
-host.py             the seam for tenant and org pools
+host.py             which pools come from a host: the seam for applications that embed harn
+shared_pool.py      SharedPool: a tenant or org pool, shared by processes through the store
+shared_slots.py     its tasks as one process sees them; shared_follow.py, what others do
+shared_work.py      its operations: those that meet share a transaction
+shared_process.py   the lease of this process, which its slots hang on
+shared_records.py   its tasks as the store keeps them
 audit.py            receipts on lifecycle.pool.audit
 """
 
@@ -38,6 +43,7 @@ from harn.pools.registry import (
     PoolRegistry,
     pool_create,
     pool_get,
+    pool_id,
     pool_list,
     pool_simulate_restart,
     pool_wait,
@@ -72,6 +78,7 @@ __all__ = [
     "look_at_journals",
     "pool_create",
     "pool_get",
+    "pool_id",
     "pool_list",
     "pool_simulate_restart",
     "pool_wait",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from harn.errors import PoolScopeUnavailable
 from harn.pools.options import PoolOptions
+from harn.pools.shared_pool import open_shared
 
 if TYPE_CHECKING:
     from harn.pools.pool import Pool
@@ -31,12 +32,15 @@ class PoolHost(Protocol):
 
 
 async def open_hosted(options: PoolOptions, runtime: Runtime) -> Pool:
-    """Ask the runtime's host for a tenant or org pool; cancelling is the host's to handle."""
+    """Open a tenant or org pool, of the host or in the store. Cancelling leaves none open."""
     host = runtime.pool_host
-    if host is None:
+    if host is not None:
+        pool: Pool = await host.open_pool(options, runtime)
+        return pool
+    if runtime.storage_url.startswith("memory:"):
         raise PoolScopeUnavailable(
-            f"scope {options.scope!r} is host-managed: pool {options.name!r} needs a runtime "
-            f"with a host, Runtime(pool_host=...); in one process use scope 'session' or 'pipeline'"
+            f"scope {options.scope!r} is shared by processes, or host-managed: pool "
+            f"{options.name!r} needs a runtime with a durable store, Runtime(storage=...), or with "
+            f"a host, Runtime(pool_host=...); in one process use scope 'session' or 'pipeline'"
         )
-    pool: Pool = await host.open_pool(options, runtime)
-    return pool
+    return await open_shared(options, runtime)

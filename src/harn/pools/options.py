@@ -18,6 +18,7 @@ from harn.runtime import Runtime
 
 Scope = Literal["session", "pipeline", "tenant", "org"]
 SCOPES: tuple[str, ...] = get_args(Scope)
+SHARED_SCOPES = ("tenant", "org")
 ISOLATIONS = ("auto", "task", "thread", "process")
 
 SUBMIT_OPTIONS = ("priority", "key", "idempotency_key")
@@ -55,6 +56,13 @@ class PoolOptions:
     stale_after_ms: int
     isolation: str
     retention: Retention
+    run_here: bool = True
+    """Of a shared pool: whether this process runs durable calls, whoever submitted them."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the scope is one that processes share: tenant or org."""
+        return self.scope in SHARED_SCOPES
 
     @property
     def field(self) -> str | None:
@@ -75,6 +83,8 @@ class PoolOptions:
         }
         if self.scope == "pipeline":
             shown["pipeline_id"] = self.scope_id
+        if self.is_shared:
+            shown |= {"scope_id": self.scope_id, "run_here": self.run_here}
         return shown
 
 
@@ -90,6 +100,8 @@ def read_options(
     stale_after_ms: Duration,
     isolation: str,
     retention: Retention,
+    scope_id: str | None = None,
+    run_here: bool = True,
 ) -> PoolOptions:
     """Check every option of `pool_create`; raise `InvalidOption` for the first wrong one."""
     checked = _scope(scope)
@@ -98,16 +110,22 @@ def read_options(
         raise InvalidOption("isolation", isolation, f"one of {', '.join(ISOLATIONS)}{near}")
     if not isinstance(retention, Retention):
         raise InvalidOption("retention", retention, "Retention(count=..., age=...)")
+    if not isinstance(run_here, bool):
+        raise InvalidOption("run_here", run_here, "True or False")
+    if checked not in SHARED_SCOPES and (scope_id is not None or not run_here):
+        option, value = ("run_here", False) if scope_id is None else ("scope_id", scope_id)
+        raise InvalidOption(option, value, "only for a pool of scope 'tenant' or 'org'")
     return PoolOptions(
         name=_pool_name(name, runtime),
         max_concurrent=whole_number("max_concurrent", max_concurrent, least=1, most=LARGEST),
         queue=read_strategy(queue),
         backpressure=read_backpressure(backpressure),
         scope=checked,
-        scope_id=_scope_id(checked, pipeline_id),
+        scope_id=_scope_id(checked, pipeline_id, scope_id, runtime),
         stale_after_ms=to_ms(stale_after_ms, "stale_after_ms"),
         isolation=isolation,
         retention=retention,
+        run_here=run_here,
     )
 
 
@@ -133,7 +151,9 @@ def _scope(scope: str | None) -> Scope:
     return scope  # type: ignore[return-value]
 
 
-def _scope_id(scope: Scope, pipeline_id: str | None) -> str | None:
+def _scope_id(
+    scope: Scope, pipeline_id: str | None, scope_id: str | None, runtime: Runtime
+) -> str | None:
     if pipeline_id is not None:
         check_data("pipeline_id", pipeline_id, MAX_NAME)
     ambient = current_frame().task.ambient
@@ -146,7 +166,16 @@ def _scope_id(scope: Scope, pipeline_id: str | None) -> str | None:
                 "pipeline_id", None, "an id, because scope is 'pipeline' and no pipeline is active"
             )
         return found
-    return ambient.tenant_id or "default"
+    if scope_id is not None:
+        return check_data("scope_id", scope_id, MAX_NAME)
+    ambient_id = ambient.tenant_id if scope == "tenant" else ambient.org_id
+    if ambient_id is None and runtime.pool_host is not None:
+        return "default"
+    if ambient_id is None and not runtime.storage_url.startswith("memory:"):
+        raise InvalidOption(
+            "scope_id", None, f"the id of the {scope}: the runtime has no {scope}_id to take"
+        )
+    return ambient_id or "default"
 
 
 def exact(option: str, value: object, *, most: int | None = None) -> str:

@@ -112,7 +112,7 @@ class Persistence:
 
     def submitted(self, task: PoolTask) -> None:
         """Journal a new task."""
-        call = _durable_call(task._body)
+        call = durable_call_of(task._body)
         if call is None and not self._warned:
             self._warn(task._body)
         extras = task._own_extras()
@@ -377,7 +377,7 @@ class Persistence:
         self._slots.ended.bind(binding(record.tenant_id, record.idempotency_key), task)
 
 
-def _durable_call(closure: Callable[..., Any]) -> DurableCall | None:
+def durable_call_of(closure: Callable[..., Any]) -> DurableCall | None:
     """Return *closure* as a call that can be stored; None if it has to stay in this process."""
     fn, positional, keywords = split_call(closure)
     function = durable_function(fn)

@@ -63,12 +63,15 @@ class Pool:
         self.max_concurrent: int = options.max_concurrent
         self.scope = options.scope
         self.scope_id: str | None = options.scope_id
-        self._slots = Slots(runtime, options, id)
+        self._slots = self._make_slots(runtime, options, id)
         self._admission = Admission(self._slots)
         self._created_ms = runtime.clock.now_ms()
         self._on_closed: Callable[[Pool], None] | None = None
         """Called once, when the pool has closed and its name is free."""
         self._shutting: asyncio.Task[None] | None = None
+
+    def _make_slots(self, runtime: Runtime, options: PoolOptions, id: str) -> Slots:
+        return Slots(runtime, options, id)
 
     @property
     def created_at(self) -> str:
@@ -289,7 +292,7 @@ class Pool:
             scope=options.scope,
             scope_id=options.scope_id,
             stale_after_ms=options.stale_after_ms,
-            durable=slots.journal is not None,
+            durable=slots.journal is not None or options.is_shared,
             config=options.as_dict(),
         )
 

@@ -6,12 +6,21 @@ import functools
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
+from harn import ids
 from harn.current import current_runtime
 from harn.duration import Duration
 from harn.errors import InvalidOption, PoolExists, PoolNotFound, did_you_mean
+from harn.naming import check_data, check_name
 from harn.pools.backpressure import BackpressureOption
 from harn.pools.host import open_hosted
-from harn.pools.options import PoolOptions, Retention, Scope, new_pool_id, read_options
+from harn.pools.options import (
+    SHARED_SCOPES,
+    PoolOptions,
+    Retention,
+    Scope,
+    new_pool_id,
+    read_options,
+)
 from harn.pools.persistence import Persistence
 from harn.pools.pool import Pool
 from harn.pools.snapshots import TaskSnapshot
@@ -66,7 +75,7 @@ class PoolRegistry:
         return pool
 
     async def _open(self, options: PoolOptions) -> Pool:
-        if options.scope in ("tenant", "org"):
+        if options.is_shared:
             return await open_hosted(options, self._runtime)
         pool = Pool(self._runtime, options, new_pool_id(options, self._runtime))
         if options.scope == "pipeline":
@@ -174,6 +183,8 @@ async def pool_create(
     stale_after_ms: Duration = 30_000,
     isolation: Isolation = "auto",
     retention: Retention = DEFAULT_RETENTION,
+    scope_id: str | None = None,
+    run_here: bool = True,
 ) -> Pool:
     """Create a pool and register it under *name*, which must be free in this runtime.
 
@@ -182,6 +193,11 @@ async def pool_create(
     tasks that an earlier process left there. *stale_after_ms* is only recorded and shown: a journal
     has one owner, so an unfinished task of an earlier process is stale at once. After a cancel
     there is no pool.
+
+    A pool of scope `"tenant"` or `"org"` lives in the runtime's store, which must be durable: every
+    process that opens it under the same *scope_id* (by default the runtime's `tenant_id` or
+    `org_id`) shares its queue, its order and its slots. Durable calls run in each process that
+    opened it with *run_here*, closures where they were submitted.
 
     >>> import harn
     >>> async def main() -> str:
@@ -204,6 +220,8 @@ async def pool_create(
         stale_after_ms=stale_after_ms,
         isolation=isolation,
         retention=retention,
+        scope_id=scope_id,
+        run_here=run_here,
     )
     return await registry.create(options)
 
@@ -236,6 +254,19 @@ def pool_get(name_or_id: str, *, required: bool = False) -> Pool | None:
             f"this runtime has no pool {name_or_id!r}{near or '; pool_create makes one'}"
         )
     return pool
+
+
+def pool_id(scope: str, scope_id: str, name: str) -> str:
+    """Return the id that the pool *name* of this scope has in every process.
+
+    It is the id of a pipeline, tenant or org pool; session pools have ids of their own.
+
+    >>> pool_id("tenant", "acme", "gpu-inference")
+    'pool_tenant_4c02a3a449ee46cd7dc8beb3faa38169'
+    """
+    if scope not in ("pipeline", *SHARED_SCOPES):
+        raise InvalidOption("scope", scope, "pipeline, tenant or org")
+    return ids.pool_id(scope, check_data("scope_id", scope_id), check_name("name", name))
 
 
 def pool_list() -> list[Pool]:

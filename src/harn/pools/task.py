@@ -47,6 +47,9 @@ class Extras:
     """Whether another submit with the same idempotency key has returned this task."""
     span: Any = None
     call: Any = None
+    """The `DurableCall` that the closure makes, if it is one."""
+    function: str | None = None
+    """In a shared pool: the name of the durable function, also where this process has no call."""
     steps: Any = None
     """The steps of a durable call that an earlier process recorded."""
     callbacks: DoneCallbacks | None = None

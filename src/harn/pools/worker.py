@@ -174,6 +174,7 @@ class Worker:
             yield from self._slots.before_start(task).__await__()
         if task._stopping and task._finished_ms is None:
             self._slots.finish(task, "cancelled")
+            return False
         return task._finished_ms is None
 
     def _ended_badly(self, task: PoolTask) -> None:

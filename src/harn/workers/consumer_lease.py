@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from harn.errors import HarnError
 from harn.settings import host_name
-from harn.storage import Recipe, Store
+from harn.storage import Recipe
 from harn.storage.leases import (
     ConsumerLease,
+    DeadConsumers,
     Heartbeat,
     LeaseStore,
     drop_consumer,
-    end_consumer,
     keep_consumer,
-    take_expired_consumers,
 )
 from harn.storage.queue import end_claims_of
 from harn.workers.claim_renewal import ClaimRenewal
@@ -39,8 +38,6 @@ RETRIES = 4
 """Attempts to renew within one interval, while the store does not answer."""
 PATIENCE = 10.0
 """Seconds that the store has to answer: it may have to open a connection first."""
-LATE = 0.05
-"""Seconds after a lease's expiry at which the next look is made."""
 
 
 class Serving(NamedTuple):
@@ -135,17 +132,13 @@ class LivingConsumer:
 
 
 class LivingConsumers:
-    """The consumers of this process, and the search for consumers that have died."""
+    """The consumers of this process."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._by_id: dict[str, LivingConsumer] = {}
         self._retention = runtime.service(JobRetention)
-        self._store = runtime.service(LeaseStore).store
-        self._heartbeat = runtime.service(Heartbeat)
-        self._look = self._heartbeat.beat("dead consumers", self._store, self._end_dead_ones)
-        jobs = runtime.service(Store)
-        self._ending = self._heartbeat.beat("dead consumers' claims", jobs, self._end_dead_ones)
+        self._dead = runtime.service(DeadConsumers)
 
     async def join(self, consumer_id: str, serving: Serving) -> LivingConsumer:
         """Serve a queue as *consumer_id*, under one lease with the other queues it serves."""
@@ -157,7 +150,7 @@ class LivingConsumers:
         except BaseException:
             await self._end(living, serving)
             raise
-        self._look.wake()
+        self._dead.watch(end_claims_of)
         self._retention.serve(serving.queue)
         return living
 
@@ -171,21 +164,3 @@ class LivingConsumers:
         if living.is_idle and self._by_id.get(living.consumer_id) is living:
             del self._by_id[living.consumer_id]
             await living.end()
-
-    async def _end_dead_ones(self) -> float | None:
-        """End the claims of consumers that have died; called on the heartbeat's thread."""
-        clock = self._heartbeat.clock
-        looked = await self._look.run(take_expired_consumers, by=clock.monotonic() + PATIENCE)
-        for dead in looked.expired:
-            logger.warning(
-                "consumer %r has not renewed its lease; its claims are ended", dead.consumer_id
-            )
-            for queue in dead.queues:
-                ending = partial(end_claims_of, queue, dead.lease, self._runtime.ids.new)
-                while await self._ending.run(ending, by=clock.monotonic() + PATIENCE):
-                    pass
-            ended = partial(end_consumer, dead.lease)
-            await self._look.run(ended, by=clock.monotonic() + PATIENCE)
-        if looked.next_expiry_in_ms is None:
-            return None
-        return clock.monotonic() + max(0, looked.next_expiry_in_ms) / 1000 + LATE

@@ -18,6 +18,7 @@ from harn.checks import is_whole, whole_number
 from harn.current import current_runtime
 from harn.duration import Duration
 from harn.errors import InvalidOption, did_you_mean
+from harn.ids import is_pool_id
 from harn.storage import Store
 from harn.storage.queue import (
     ClaimedJob,
@@ -27,7 +28,6 @@ from harn.storage.queue import (
     count_queue,
     job_control,
     job_states,
-    purge_jobs,
     queue_names,
     wake_queue,
 )
@@ -75,6 +75,8 @@ class WorkerQueue:
         if policy is not None and not isinstance(policy, SchedulerPolicy):
             raise InvalidOption("policy", policy, "a SchedulerPolicy, or None")
         self.name: str = check_queue_name(name)
+        if is_pool_id(name):
+            raise InvalidOption("queue", name, "a name that is no pool's id; submit to the pool")
         self.topics: QueueTopics = queue_topics(self.name)
         self.policy: SchedulerPolicy = policy or SchedulerPolicy.from_env()
         self.runtime = runtime
@@ -432,7 +434,7 @@ class WorkerQueue:
         total, after, until = 0, 0, None
         while True:
             gone, next_after, until = await self.store.run(
-                lambda after=after, until=until: purge_jobs(  # type: ignore[misc]
+                lambda after=after, until=until: job_control.purge_jobs(  # type: ignore[misc]
                     self.name, after, until, who, reason, self.runtime.ids.new
                 )
             )

@@ -5,6 +5,7 @@ named_leases.py     take, renew, release and list them
 lease_renewal.py    renew one on time, and say when it is lost
 heartbeat.py        the thread that leases and claims are renewed on
 consumer_leases.py  which consumers are alive
+dead_consumers.py   the search for those that are not, and the end of their claims
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from harn.storage.leases.consumer_leases import (
     list_consumers,
     take_expired_consumers,
 )
+from harn.storage.leases.dead_consumers import DeadConsumers
 from harn.storage.leases.heartbeat import Beat, Heartbeat
 from harn.storage.leases.lease_renewal import LeaseRenewal, lost_at
 from harn.storage.leases.lease_store import LeaseStore
@@ -39,6 +41,7 @@ __all__ = [
     "Beat",
     "ConsumerLease",
     "ConsumerRow",
+    "DeadConsumers",
     "ExpiredConsumer",
     "Heartbeat",
     "LeaseHeld",

@@ -90,10 +90,10 @@ def rebuild(
 
 @dataclass(frozen=True, slots=True)
 class _Queue:
-    """A queue of the index; with its dimension and cap if their record may have been trimmed."""
+    """A queue of the index; with its dimension, cap and pool if their records may be trimmed."""
 
     name: str
-    keys: tuple[str, int] | None
+    keys: tuple[str, int, str | None] | None
 
 
 def _queues(index: Index) -> Operation[list[_Queue]]:
@@ -103,9 +103,11 @@ def _queues(index: Index) -> Operation[list[_Queue]]:
         return []
     yield ask("freeze")
     found: list[_Queue] = []
+    pools = {name: settings for _, name, settings in (yield ask("list_pools"))}
     for _, name, dimension, cap, *_ in sorted((yield ask(table.dump))):
         is_trimmed = (yield from oldest_kept(queue_topics(name).claims)) > 1
-        found.append(_Queue(name, (dimension, cap) if is_trimmed else None))
+        keys = (dimension, cap, pools.get(name))
+        found.append(_Queue(name, keys if is_trimmed else None))
     return found
 
 
@@ -151,10 +153,12 @@ def _fold(scratch: Session, index: Index, event: Event) -> str | None:
         scratch.connection.execute("RELEASE one")
 
 
-def _remember_keys(queue: str, dimension: str, cap: int) -> Operation[None]:
+def _remember_keys(queue: str, dimension: str, cap: int, pool: str | None) -> Operation[None]:
     [(queue_id, *_)] = yield ask("open_queue", queue=queue)
     yield ask("set_dimension", queue_id=queue_id, dimension=dimension)
     yield ask("set_cap", queue_id=queue_id, cap=cap)
+    if pool is not None:
+        yield ask("set_pool", queue_id=queue_id, settings=pool)
 
 
 class _Merge:

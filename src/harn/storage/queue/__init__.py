@@ -16,13 +16,24 @@ job_views.py       counts of a queue and its keys, and one job's place in it
 job_steps.py       the steps of a job, recorded under its claim
 job_states.py      jobs as an application sees them: by id, or a page of them
 notes.py           records that an operation gathers
+shared_pools.py    all that a shared pool needs of its queue
+pool_work.py       a shared pool: end, cancel, admit, submit and start its tasks, in one transaction
+pool_order.py      which queued task gets the next slot; pool_index.py, the pool's own changes
+pool_records.py    what a shared pool and its queue exchange
+pool_views.py      a pool read from outside: its changes, its tasks, its slots
+dead_leases.py     what a process leaves behind whose lease has expired
 retention.py       settled jobs are removed when their time is over; their totals stay
 dead_jobs.py       the dead letter of a job that has no attempt left
 """
 
 from __future__ import annotations
 
-from harn.storage.queue import job_control, job_states, retention
+from harn.storage.queue import (
+    job_control,
+    job_states,
+    retention,
+    shared_pools,
+)
 from harn.storage.queue.claim import (
     Claimed,
     Claiming,
@@ -32,6 +43,7 @@ from harn.storage.queue.claim import (
     settle_claims,
     work_on,
 )
+from harn.storage.queue.dead_leases import end_claims_of
 from harn.storage.queue.job_fold import (
     JobIndex,
 )
@@ -66,7 +78,6 @@ from harn.storage.queue.job_views import (
     waiting_functions,
     wake_queue,
 )
-from harn.storage.queue.settle import end_claims_of, purge_jobs
 
 __all__ = [
     "DIMENSIONS",
@@ -101,10 +112,10 @@ __all__ = [
     "keys_in_turn",
     "list_shares",
     "look_at_job",
-    "purge_jobs",
     "queue_names",
     "retention",
     "settle_claims",
+    "shared_pools",
     "shown_key",
     "waiting_functions",
     "wake_queue",

@@ -40,6 +40,7 @@ from harn.storage.queue.notes import note, queue_headers
 from harn.storage.queue.outbox import outbox_waits, take_in
 from harn.storage.queue.parking import carry_on
 from harn.storage.queue.pauses import read_pauses
+from harn.storage.queue.pool_records import ROTATION
 from harn.storage.queue.settle import (
     UNKNOWN,
     NewId,
@@ -139,7 +140,7 @@ def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
     died = state.tally.dead - died
     noted = yield from write_back(state)
     for each in claimed:  # last, so that all of the writing above goes out with this question
-        yield from _fill(state, each)
+        yield from fill_bodies(state, each.jobs)
     is_untold = noted is not None and (died > 0 or noted == UNKNOWN)
     return WorkDone(entered, settled, claimed, idle, noted, is_untold)
 
@@ -262,7 +263,7 @@ def _claim(state: QueueState, claiming: Claiming, new_id: NewId) -> Operation[Cl
             yield ask("add_deferral", queue_id=state.queue_id)
             state.is_touched = True
         return Claimed([], state.now, state.alarm)
-    jobs = yield from _hold(state, claiming, choice)
+    jobs = yield from hold_choice(state, claiming, choice)
     return Claimed(jobs, state.now, state.alarm)
 
 
@@ -306,7 +307,10 @@ def _foreign(queue_id: int, triggers: frozenset[str] | None) -> Operation[str | 
     return _encode(sorted(triggers)).decode()
 
 
-def _hold(state: QueueState, claiming: Claiming, choice: Choice) -> Operation[list[ClaimedJob]]:
+def hold_choice(
+    state: QueueState, claiming: Claiming, choice: Choice
+) -> Operation[list[ClaimedJob]]:
+    """Claim the chosen jobs: their rows, their shares and their records."""
     topic, headers = queue_topics(state.name).claims, queue_headers(state.name)
     now, expires = state.now, state.now + claiming.ttl_ms
     yield from _write_claims(state, claiming, choice, expires)
@@ -334,9 +338,9 @@ def _hold(state: QueueState, claiming: Claiming, choice: Choice) -> Operation[li
     return jobs
 
 
-def _fill(state: QueueState, claimed: Claimed) -> Operation[None]:
+def fill_bodies(state: QueueState, jobs: Sequence[ClaimedJob]) -> Operation[None]:
     """Read the records of claimed jobs whose records did not come with the choice."""
-    empty = [job for job in claimed.jobs if not job.body]
+    empty = [job for job in jobs if not job.body]
     if empty:
         found = yield from read_bodies(queue_topics(state.name).jobs, [job.id for job in empty])
         for job in empty:
@@ -369,7 +373,7 @@ def _scheduling(state: QueueState, claiming: Claiming, pick: Any) -> dict[str, A
         "fairness_key": state.dimension,
         "key": shown_key(pick.key),
     }
-    if claiming.strategy == "drr":
+    if claiming.strategy in ("drr", ROTATION):
         scheduling["round"] = pick.round
         scheduling["credit"] = pick.credit
         if pick.promoted:
@@ -379,7 +383,7 @@ def _scheduling(state: QueueState, claiming: Claiming, pick: Any) -> dict[str, A
 
 def _serve(state: QueueState, claiming: Claiming, choice: Choice) -> Operation[None]:
     served = Counter(pick.key for pick in choice.picks)
-    if claiming.strategy == "drr":
+    if claiming.strategy in ("drr", ROTATION):
         promoted = Counter(pick.key for pick in choice.picks if pick.promoted)
         yield from serve_shares(state, served, promoted, choice.shares)
         return

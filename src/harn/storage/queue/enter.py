@@ -71,7 +71,7 @@ def _without_duplicates(
             name = (dedupe_tenant(job.tenant_id), job.dedupe_key)
             found = met.get(name)
             if found is None:
-                found = yield from _deduped(state, *name, dedupe_ms)
+                found = yield from deduped(state, *name, dedupe_ms)
             if found is None:
                 met[name] = -len(fresh) - 1
         if found is not None:
@@ -82,9 +82,10 @@ def _without_duplicates(
     return places, fresh
 
 
-def _deduped(
+def deduped(
     state: QueueState, tenant_id: str, dedupe_key: str, dedupe_ms: int
 ) -> Operation[int | None]:
+    """Return the job that holds a dedupe key which still counts."""
     rows = yield ask(
         "find_dedupe", queue_id=state.queue_id, tenant_id=tenant_id, dedupe_key=dedupe_key
     )

@@ -1,4 +1,4 @@
-"""Operations of an operator or an application on a queue: cancel, retry, pause, resume."""
+"""Operations of an operator or an application on a queue: cancel, purge, retry, pause, resume."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ from harn.storage.queue.job_index import JobRow, QueueState, open_queue
 from harn.storage.queue.job_records import DEAD, SETTLED_STATES
 from harn.storage.queue.notes import note
 from harn.storage.queue.parking import begin_pause, begin_resumption, carry_on
-from harn.storage.queue.settle import NewId, Settling, write_back
+from harn.storage.queue.settle import NewId, Settling, purge_jobs, write_back
+
+__all__ = [
+    "cancel_job",
+    "carry_on_queue",
+    "pause_queue",
+    "purge_jobs",
+    "resume_queue",
+    "retry_job",
+]
 
 
 def cancel_job(queue: str, id: int, by: str, reason: str | None, new_id: NewId) -> Operation[bool]:

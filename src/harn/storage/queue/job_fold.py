@@ -43,7 +43,10 @@ from harn.storage.queue.parking import (
     begin_resumption,
     fold_parked,
     fold_unparked,
+    move_jobs,
 )
+from harn.storage.queue.pool_index import adopt_settings, forget_task
+from harn.storage.queue.pool_records import ROTATION
 from harn.storage.queue.retention import fold_trimmed, forget_jobs
 from harn.storage.queue.share_keys import change_cap, change_keys, refresh_key
 from harn.topics import WORKER_QUEUES, queue_topics
@@ -98,6 +101,11 @@ class JobIndex:
             *("dump_tickets", "clear_tickets", "restore_tickets"),
         ),
         Table("job_steps", STEP_COLUMNS, "dump_steps", "clear_steps", "insert_steps"),
+        Table(
+            "pools",
+            ("queue_id", "settings"),
+            *("dump_pools", "clear_pools", "restore_pools"),
+        ),
     )
 
     def wants(self, topic: str) -> bool:
@@ -128,6 +136,10 @@ class JobIndex:
             "tickets_bound": _fold_tickets,
             "jobs_trimmed": fold_trimmed,
             "step_recorded": fold_step,
+            "pool_opened": _fold_opened,
+            "jobs_blocked": _fold_blocked,
+            "jobs_admitted": _fold_admitted,
+            "job_withdrawn": _fold_withdrawn,
         }
         if not isinstance(queue, str) or event.kind not in folds:
             return
@@ -233,9 +245,13 @@ def _fold_claim(state: QueueState, event: Event) -> Operation[None]:
         return
     key, enqueued_at = rows[0][0], rows[0][3]
     claim = (record["claim_id"], record["consumer_id"], record["expires_at_ms"], state.now)
-    round, lease = scheduling.get("round"), record.get("lease")
+    strategy, lease = scheduling["strategy"], record.get("lease")
+    round = scheduling.get("round") if strategy == "drr" else None
     yield from hold_jobs(state, [(id, *claim, round, lease, enqueued_at)])
-    if scheduling["strategy"] == "drr":
+    if strategy == ROTATION:
+        yield from _fold_turn(state, key, scheduling)
+        state.round = scheduling["round"] + 1
+    elif strategy == "drr":
         yield from _fold_turn(state, key, scheduling)
         state.round, state.last_key = scheduling["round"], key
         state.promoted = int(scheduling.get("promoted", False))
@@ -285,6 +301,8 @@ def _fold_settled(state: QueueState, event: Event) -> Operation[None]:
     else:
         changes.add(job, SETTLED[event.kind](job, event.payload, state.now))
     yield from changes.apply()
+    if event.kind == "job_purged" and state.pool is not None:
+        yield ask("unbind_job", queue_id=state.queue_id, id=job.id)
     state.tally.acked += event.kind == "job_acked"
     state.tally.purged += event.kind == "job_purged"
     state.tally.dead += (event.kind == "job_dead") - (event.kind == "job_retried")
@@ -327,6 +345,24 @@ def _fold_tickets(state: QueueState, event: Event) -> Operation[None]:
     for ticket, id in event.payload["tickets"].items():
         if (yield ask("one_job", queue_id=state.queue_id, id=id)):
             yield from bind_tickets(state, [(ticket, id)])
+
+
+def _fold_opened(state: QueueState, event: Event) -> Operation[None]:
+    yield from adopt_settings(state, event.payload["settings"])
+
+
+def _fold_blocked(state: QueueState, event: Event) -> Operation[None]:
+    yield from move_jobs(state, event.payload["job_event_ids"], READY, PARKED)
+
+
+def _fold_admitted(state: QueueState, event: Event) -> Operation[None]:
+    yield from move_jobs(state, event.payload["job_event_ids"], PARKED, READY)
+
+
+def _fold_withdrawn(state: QueueState, event: Event) -> Operation[None]:
+    job = yield from _job_of(state, event)
+    if job is not None:
+        yield from forget_task(state, job)
 
 
 def _fold_pause(state: QueueState, event: Event) -> Operation[None]:

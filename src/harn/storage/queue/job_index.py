@@ -29,6 +29,7 @@ from harn.storage.queue.job_records import (
     share_key,
 )
 from harn.storage.queue.pauses import Pauses, read_pauses, written
+from harn.storage.queue.pool_records import ROTATION, read_pool
 from harn.topics import queue_topics
 
 BATCH = 500
@@ -101,6 +102,8 @@ class QueueState(msgspec.Struct):
     """The histogram of how long handlers worked, as it is stored."""
     trimmed: int = 0
     """The offset of the newest `jobs_trimmed` record, which has the totals of trimmed jobs."""
+    pool: str | None = None
+    """The settings of the pool that the queue belongs to, as they are stored."""
     outbox: bool | None = None
     """Whether jobs wait in the outbox; None where the engine has none."""
     is_new: bool = False
@@ -123,6 +126,17 @@ class QueueState(msgspec.Struct):
     def ready_for(self, tenant_id: str | None) -> int:
         """Return the state of a ready job of *tenant_id*: parked if the tenant is paused."""
         return READY if self.paused is None else self.pauses.state_of_ready(tenant_id)
+
+    @property
+    def rotates(self) -> bool:
+        """Whether keys take turns in the order of their arrival, as those of a fair pool do."""
+        return self.pool is not None and read_pool(self.pool).order == ROTATION
+
+    def next_turn(self) -> int:
+        """Return a round whose next one is behind every turn that was given so far."""
+        self.round += 1
+        self.is_changed = True
+        return self.round - 1
 
     @property
     def is_due(self) -> bool:
@@ -225,6 +239,7 @@ def add_jobs(state: QueueState, jobs: Sequence[tuple[int, int, JobDraft]]) -> Op
     soonest: int | None = None
     queue_id, dimension = state.queue_id, state.dimension
     is_paused = state.paused is not None
+    rotates, rounds = state.rotates, dict[str, int]()
     for id, at, job in jobs:
         key = share_key(dimension, job.tenant_id, job.binding_key, job.trigger_id)
         wakes = job.wakes_at(at)
@@ -241,6 +256,8 @@ def add_jobs(state: QueueState, jobs: Sequence[tuple[int, int, JobDraft]]) -> Op
         else:
             ready[key] += 1
             first_at.setdefault(key, at)
+            if rotates:  # one turn for each job, as in the fold, which sees one job at a time
+                rounds.setdefault(key, state.next_turn())
         origin = (job.tenant_id, job.binding_key, job.trigger_id, job.function)
         rows.append(
             (queue_id, id, key, job.priority, state_now, at, wakes, job.max_attempts, *origin)
@@ -248,7 +265,7 @@ def add_jobs(state: QueueState, jobs: Sequence[tuple[int, int, JobDraft]]) -> Op
     yield ask_many("insert_jobs", JOB_COLUMNS, rows)
     shares: list[Row] = [
         (
-            *(queue_id, key, ready[key], scheduled[key], state.round),
+            *(queue_id, key, ready[key], scheduled[key], rounds.get(key, state.round)),
             *(first_at.get(key), state.cap, state.deferrals, parked[key]),
         )
         for key in sorted({*ready, *scheduled, *parked})
@@ -297,6 +314,8 @@ class Shifts:
 
     def __init__(self) -> None:
         self._by_key: dict[str, list[int]] = {}
+        self._gained: list[str] = []
+        """The keys of jobs that became ready, in their order."""
 
     def add(
         self, key: str, *, ready: int = 0, scheduled: int = 0, in_flight: int = 0, selected: int = 0
@@ -316,13 +335,19 @@ class Shifts:
             sums[before] -= 1
         if after is not None:
             sums[after] += 1
+        if to == READY and was != READY:
+            self._gained.append(key)
 
     def apply(self, state: QueueState) -> Operation[None]:
         """Write the sums."""
-        now = (state.round, state.cap, state.now, state.deferrals)
+        rounds: dict[str, int] = {}
+        if self._gained and state.rotates:
+            for key in self._gained:
+                rounds.setdefault(key, state.next_turn())
         freed: list[Row] = []
         moved: list[Row] = []
         for key, sums in sorted(self._by_key.items()):
+            now = (rounds.get(key, state.round), state.cap, state.now, state.deferrals)
             if any((sums[0], sums[1], sums[3], sums[4])):
                 moved.append((state.queue_id, key, *sums[:4], *now, sums[4]))
             elif sums[2]:

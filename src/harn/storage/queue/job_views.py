@@ -110,8 +110,8 @@ class JobView(msgspec.Struct, frozen=True):
 
 
 def queue_names() -> Operation[list[str]]:
-    """Return every queue's name, sorted."""
-    return [name for (name,) in (yield ask("queue_names"))]
+    """Return the name of every queue that is no pool's, sorted."""
+    return [name for (name,) in (yield ask("worker_queue_names"))]
 
 
 def wake_queue(queue: str, new_id: NewId) -> Operation[bool]:

@@ -98,7 +98,7 @@ def ready_page(
 
 def fold_parked(state: QueueState, record: dict[str, Any]) -> Operation[None]:
     """Park the jobs that *record* names."""
-    yield from _move(state, record["job_event_ids"], READY, PARKED)
+    yield from move_jobs(state, record["job_event_ids"], READY, PARKED)
     pauses = state.pauses
     pause = pauses.tenants.get(record["tenant_id"])
     if pause is not None:
@@ -109,14 +109,15 @@ def fold_parked(state: QueueState, record: dict[str, Any]) -> Operation[None]:
 
 def fold_unparked(state: QueueState, record: dict[str, Any]) -> Operation[None]:
     """Make the jobs that *record* names ready again."""
-    yield from _move(state, record["job_event_ids"], PARKED, READY)
+    yield from move_jobs(state, record["job_event_ids"], PARKED, READY)
     if record["is_over"]:
         pauses = state.pauses
         pauses.tenants.pop(record["tenant_id"], None)
         yield from save_pauses(state, pauses)
 
 
-def _move(state: QueueState, ids: Sequence[int], was: int, to: int) -> Operation[None]:
+def move_jobs(state: QueueState, ids: Sequence[int], was: int, to: int) -> Operation[None]:
+    """Move the jobs *ids* from one state to another that only their shares count."""
     if not ids:
         return
     encoded = msgspec.json.encode(ids).decode()

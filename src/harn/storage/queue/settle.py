@@ -124,22 +124,13 @@ def end_due(state: QueueState, new_id: NewId) -> Operation[None]:
     if not state.is_due:
         return
     rows = yield ask("due_jobs", queue_id=state.queue_id, until=state.now, limit=BATCH)
-    yield from _end(state, rows, new_id)
+    yield from end_claims(state, rows, new_id)
 
 
-def end_claims_of(queue: str, lease: str, new_id: NewId) -> Operation[int]:
-    """End the claims of a consumer whose *lease* has expired, some at a time; return how many."""
-    state = yield from open_queue(queue)
-    if state is None:
-        return 0
-    rows = yield ask("claims_of_lease", queue_id=state.queue_id, lease=lease, limit=BATCH)
-    if rows:
-        yield from _end(state, rows, new_id)
-        yield from write_back(state)
-    return len(rows)
-
-
-def _end(state: QueueState, rows: Sequence[tuple[Any, ...]], new_id: NewId) -> Operation[None]:
+def end_claims(
+    state: QueueState, rows: Sequence[tuple[Any, ...]], new_id: NewId
+) -> Operation[None]:
+    """End claims, *rows* of `due_jobs`: a job without an attempt left is dead."""
     exhausted = [row for row in rows if row[2] in (CLAIMED, FAILED) and 0 < row[4] <= row[3]]
     woken = [row for row in rows if row not in exhausted] if exhausted else rows
     if woken:
@@ -173,14 +164,14 @@ def settle_all(
     left = {item.job_id for item in items} - acked.keys()
     if left:
         state.ahead.clear()  # what was seen there is about to change
-    jobs = yield from _jobs_of(state, left)
+    jobs = yield from jobs_of(state, left)
     results = []
     for item in items:
         if item.job_id in acked:
             results.append(acked[item.job_id])
             continue
         job = jobs.get(item.job_id)
-        verdict = _verdict(job, item)
+        verdict = judge_claim(job, item)
         if verdict is not None:
             results.append(verdict)
             continue
@@ -193,7 +184,8 @@ def settle_all(
     return results
 
 
-def _jobs_of(state: QueueState, ids: Set[int]) -> Operation[dict[int, JobRow]]:
+def jobs_of(state: QueueState, ids: Set[int]) -> Operation[dict[int, JobRow]]:
+    """Read the rows of some jobs, by id."""
     if not ids:
         return {}
     wanted = _encode(sorted(ids)).decode()
@@ -201,7 +193,7 @@ def _jobs_of(state: QueueState, ids: Set[int]) -> Operation[dict[int, JobRow]]:
     return {row[0]: JobRow(*row) for row in rows}
 
 
-def _verdict(job: JobRow | None, item: Settlement) -> SettlementResult | None:
+def judge_claim(job: JobRow | None, item: Settlement) -> SettlementResult | None:
     """Return why a claim cannot be acted on any more; None if it can."""
     if job is None:
         return SettlementResult("lost", note="the job was settled and its record trimmed")
@@ -310,13 +302,14 @@ class Settling:
         already_told: bool = False,
         told: Settlement | None = None,
         response: int | None = None,
+        status: str | None = None,
     ) -> Operation[None]:
         """Move *job* to the dead letters with its last *error*, and what *told* says of it."""
         now = self._state.now
         entry = self._new_id("dlq")
         history = job.history
         if not already_told:
-            status = "expired" if error == EXPIRED else "failed"
+            status = status or ("expired" if error == EXPIRED else "failed")
             history = add_history(history, job.attempts, now, status, error)
         attempts = decode(history.encode()) if history else []
         if attempts:  # a retry finds the letter by this id
@@ -329,6 +322,8 @@ class Settling:
         self._add(self._topics.claims, "job_dead", {**about, **record})
         self._state.tally.dead += 1
         self._state.tally.expired += is_expiry(attempts)
+        if self._state.pool is not None:
+            return  # a failed task is no dead letter
         found = yield from read_bodies(self._topics.jobs, [job.id])
         try:
             body = decode(found[job.id])

@@ -1,7 +1,7 @@
 -- name: open_queue
 -- Read a queue's row, the time, and whether jobs wait in the outbox; the row stays locked until the commit.
 SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled, trimmed,
-    EXISTS (SELECT 1 FROM outbox WHERE queue = :queue)
+    (SELECT settings FROM pools WHERE pools.queue_id = queues.queue_id), EXISTS (SELECT 1 FROM outbox WHERE queue = :queue)
 FROM queues WHERE name = :queue FOR UPDATE;
 
 -- name: queue_row

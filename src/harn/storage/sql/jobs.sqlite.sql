@@ -1,6 +1,7 @@
 -- name: open_queue
 -- Read a queue's row, and the time.
-SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled, trimmed
+SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled, trimmed,
+    (SELECT settings FROM pools WHERE pools.queue_id = queues.queue_id)
 FROM queues WHERE name = :queue;
 
 -- name: queue_row

@@ -1,0 +1,137 @@
+"""Following a shared pool: the mirror is kept up to date with what other processes do.
+
+A process knows its own operations by their answers. Everything else is read from the pool's topics
+when the store hints that another process has written, and once a second in any case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from harn.errors import HarnError
+from harn.storage import Store
+from harn.storage.queue import shared_pools
+
+if TYPE_CHECKING:
+    from harn.pools.shared_slots import SharedSlots
+
+logger = logging.getLogger("harn.pools")
+
+WITHIN = 0.9
+"""Seconds after which the store is read again, even without a hint."""
+PAGE = 500
+
+
+class Follower:
+    """Keeps the mirror of one pool up to date, from `begin` until `stop`."""
+
+    def __init__(self, slots: SharedSlots, opened: shared_pools.PoolOpened) -> None:
+        self._slots = slots
+        self._queue = slots.queue_name
+        self._runtime = slots.runtime
+        self._store = slots.runtime.service(Store)
+        self._jobs_read = opened.jobs_head
+        self._claims_read = opened.claims_head
+        self._task: asyncio.Task[None] | None = None
+        self._every = slots.runtime.settings.lease_renew_ms / 1000
+        self._looked = 0.0
+        """When the functions of other processes were read."""
+
+    async def load(self) -> None:
+        """Read every task that the store keeps, and the counts. Cancelling leaves a part read."""
+        after = 0
+        while page := await self._store.run(
+            partial(shared_pools.pool_tasks, self._queue, after, PAGE), write=False
+        ):
+            for job in page:
+                self._slots.apply(job)
+            after = page[-1].id
+        counts = await self._store.run(partial(shared_pools.count_pool, self._queue), write=False)
+        known = self._slots.ended.counts
+        known["completed"], known["failed"] = counts.completed, counts.failed
+        known["rejected"], known["cancelled"] = counts.rejected, counts.cancelled
+        await self._look_at_others()
+
+    def begin(self) -> None:
+        """Follow from now on."""
+        # In an empty context: a graceful stop of the opener must not end it.
+        context = contextvars.Context()
+        self._task = self._runtime.loop.create_task(self._follow(), context=context)
+        self._runtime.own(self._task)
+
+    async def stop(self) -> None:
+        """Follow no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+
+    def wrote(self, done: shared_pools.PoolDone) -> None:
+        """Skip the records of an operation of this process, if no other wrote in between."""
+        jobs, claims = done.wrote
+        if jobs and jobs.start == self._jobs_read + 1:
+            self._jobs_read = jobs[-1]
+        if claims and claims.start == self._claims_read + 1:
+            self._claims_read = claims[-1]
+
+    async def read(self, id: int) -> None:
+        """Bring one task up to date. Cancelling leaves nothing behind."""
+        for job in await self._store.run(
+            partial(shared_pools.read_jobs, self._queue, [id]), write=False
+        ):
+            self._slots.apply(job)
+
+    async def _follow(self) -> None:
+        # No topic has this name, so that only hints of other processes and the time wake it.
+        others = f"{self._queue} as others change it"
+        while True:
+            mark = self._store.growth(others)
+            try:
+                await self.refresh()
+            except HarnError as error:
+                logger.info("pool %r cannot be read now: %s", self._slots.names.name, error)
+            await self._store.grown(others, mark, WITHIN)
+
+    async def refresh(self) -> None:
+        """Read what has changed; start what can start. Cancelling leaves a part read."""
+        while not await self._read_page():
+            pass
+        now = self._runtime.clock.monotonic()
+        if now >= self._looked + self._every or (
+            now >= self._looked + WITHIN and self._slots.holds_unknown()
+        ):
+            await self._look_at_others()
+        if self._slots.is_claiming and self._slots.may_start_more():
+            self._slots.look()
+
+    async def _read_page(self) -> bool:
+        slots = self._slots
+        look = partial(
+            shared_pools.pool_changes,
+            self._queue,
+            self._jobs_read,
+            self._claims_read,
+            slots.process.lease,
+        )
+        changes = await self._store.run(look, write=False)
+        self._jobs_read = max(self._jobs_read, changes.jobs_head)
+        self._claims_read = max(self._claims_read, changes.claims_head)
+        for job in changes.touched:
+            slots.apply(job)
+        for id in changes.withdrawn:
+            slots.forget(id)
+        for id in changes.cancels:
+            task = slots.by_id.get(id)
+            if task is not None and task in slots.here:
+                slots.cancel(task)
+        if changes.settings is not None:
+            slots.adopt_settings(changes.settings)
+        slots.changed()
+        return changes.is_all
+
+    async def _look_at_others(self) -> None:
+        self._looked = self._runtime.clock.monotonic()
+        self._slots.elsewhere = await self._slots.process.functions_elsewhere(self._queue)

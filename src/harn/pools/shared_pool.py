@@ -1,0 +1,381 @@
+"""`SharedPool`: a tenant or org pool, one budget for every process that opens it.
+
+It has the surface of any pool. A submit becomes a job of the pool's queue in the store
+(`shared_records.py`), and the store decides what runs where (`shared_slots.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextvars import copy_context
+from typing import Any
+
+from harn.checks import LARGEST, whole_number
+from harn.context import current_frame_var
+from harn.errors import HarnError, InvalidOption, PoolFull
+from harn.pools.backpressure import BackpressurePolicy, Park, Refuse, decide
+from harn.pools.batch import Call, closures_of
+from harn.pools.caused import caused_var
+from harn.pools.closure_frame import is_inside
+from harn.pools.ended_tasks import binding
+from harn.pools.options import PoolOptions, check_labels, exact, new_pool_id
+from harn.pools.persistence import durable_call_of
+from harn.pools.pool import Pool
+from harn.pools.self_deadlock import began_waiting, ended_waiting
+from harn.pools.shared_follow import Follower
+from harn.pools.shared_records import SharedSubmitted, job_of, settings_of
+from harn.pools.shared_slots import SharedSlots
+from harn.pools.shared_work import Submit, Withdraw
+from harn.pools.task import PoolTask
+from harn.runtime import Runtime
+from harn.storage import Store
+from harn.storage.queue import shared_pools
+from harn.tasks import closure_of
+from harn.telemetry.spans import instant_span, tracing
+
+
+class SharedPool(Pool):
+    """A pool of scope `"tenant"` or `"org"`, shared through the store."""
+
+    __slots__ = ("_follower",)
+
+    _slots: SharedSlots
+    _follower: Follower
+
+    def _make_slots(self, runtime: Runtime, options: PoolOptions, id: str) -> SharedSlots:
+        return SharedSlots(runtime, options, id)
+
+    async def open(self) -> None:
+        """Open the pool in the store. Cancelling leaves it closed."""
+        slots = self._slots
+        wanted = settings_of(slots.options)
+        store = slots.runtime.service(Store)
+        opened = await store.run(lambda: shared_pools.open_pool(slots.queue_name, wanted))
+        _check_same(opened.settings, wanted)
+        self._created_ms = opened.settings.created_at_ms
+        slots.on_settings = self._adopt
+        self._follower = slots.follower = Follower(slots, opened)
+        await slots.process.join(slots.queue_name, slots.member)
+        try:
+            await self._follower.load()
+        except BaseException:
+            await slots.process.leave(slots.queue_name)
+            raise
+        self._follower.begin()
+
+    def _adopt(self, settings: shared_pools.PoolSettings) -> None:
+        self.max_concurrent = settings.max_concurrent
+
+    async def submit(  # type: ignore[override]  # the types are those of `Pool.submit`
+        self,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        priority: int = 0,
+        key: str | None = None,
+        idempotency_key: str | None = None,
+        **labels: str | None,
+    ) -> PoolTask:
+        """Submit a call of *fn* with *args*; return its task when the store has it.
+
+        A `@durable` call runs in any process that has the pool open with `run_here=True`, any
+        other closure in this one. With `block_submitter` this waits for a place, first come,
+        first served among all processes. Cancelling means it was not submitted.
+        """
+        task = self._new_task(closure_of(fn, args), priority, key, idempotency_key, labels)
+        while (found := await self._send([task])) is None:
+            pass  # the submit that had the key was undone meanwhile
+        _cause(found)
+        return found[0]
+
+    def submit_nowait(  # type: ignore[override]  # the types are those of `Pool.submit_nowait`
+        self,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        priority: int = 0,
+        key: str | None = None,
+        idempotency_key: str | None = None,
+        **labels: str | None,
+    ) -> PoolTask:
+        """Submit a call without waiting: `PoolFull` where `submit` would wait for a place.
+
+        It decides by what this process knows of the pool, which is at most a second old. The task
+        is on its way to the store when this returns; if the store finds the pool full, the task
+        waits there for its place, or is rejected where `submit` would raise.
+        """
+        call = closure_of(fn, args)
+        task = self._new_task(call, priority, key, idempotency_key, labels)
+        if idempotency_key is not None:
+            known = self._slots.ended.bound(self._binding(idempotency_key))
+            if known is not None:
+                return known
+        self._check_room()
+        self._slots.unplaced[task] = None
+        self._slots.work.tell(self._submit_of([task], at_once=True))
+        _cause([task])
+        return task
+
+    async def submit_many(
+        self,
+        calls: Iterable[Call],
+        /,
+        *,
+        priority: int = 0,
+        key: str | None = None,
+        idempotency_key: None = None,
+        **labels: str | None,
+    ) -> list[PoolTask[Any]]:
+        """Submit all of *calls* or none, in order, in one transaction; return their tasks.
+
+        In a full pool with `block_submitter` they enter as places become free; this returns
+        when all have. Cancelling undoes those that have not begun.
+        """
+        if idempotency_key is not None:
+            raise InvalidOption(
+                "idempotency_key", idempotency_key, "none here: it names one task; use submit"
+            )
+        tasks = [
+            self._new_task(call, priority, key, None, dict(labels)) for call in closures_of(calls)
+        ]
+        if tasks:
+            await self._send(tasks)
+            _cause(tasks)
+        return tasks
+
+    # How a submit becomes a task.
+
+    def _new_task(
+        self,
+        call: Callable[[], Any],
+        priority: int,
+        key: str | None,
+        idempotency_key: str | None,
+        labels: dict[str, Any],
+    ) -> PoolTask:
+        slots = self._slots
+        if not slots.runtime.on_loop_thread():
+            raise slots.wrong_thread_error()
+        if slots.state != "open":
+            raise slots.closed_error()
+        whole_number("priority", priority, least=-LARGEST, most=LARGEST)
+        field = slots.options.field
+        if key is not None:
+            exact("key", key)
+        if idempotency_key is not None:
+            exact("idempotency_key", idempotency_key)
+        labels = check_labels(labels, field)
+        submitter = (current_frame_var.get(None) or slots.runtime.frame).task
+        submitted = SharedSubmitted(
+            slots.names,
+            0,
+            slots.now(),
+            priority,
+            key,
+            idempotency_key,
+            submitter.ambient.submitted_by,
+            slots.runtime.ids.new(f"{self.id}_task"),
+        )
+        task = PoolTask(slots, submitted, call, priority, key, copy_context())
+        extras = task._own_extras()
+        extras.values = submitter.values or None
+        extras.call = durable = durable_call_of(call)
+        extras.function = None if durable is None else durable.function.name
+        if labels:
+            extras.labels = labels
+            if field is not None:
+                task.partition = labels.get(field, key)
+        if tracing():
+            name = f"pool.submit {self.name}"
+            extras.span = instant_span(name, slots.attributes(task))
+        return task
+
+    def _tenant(self) -> str | None:
+        frame = current_frame_var.get(None) or self._slots.runtime.frame
+        return frame.task.ambient.tenant_id
+
+    def _binding(self, idempotency_key: str) -> Any:
+        return binding(self._tenant(), idempotency_key)
+
+    def _submit_of(self, tasks: list[PoolTask], *, at_once: bool = False) -> Submit:
+        slots = self._slots
+        lease, tenant = slots.process.lease, self._tenant()
+        jobs = [job_of(task, slots.queue_name, lease, slots.options, tenant) for task in tasks]
+        bound = None
+        if (key := tasks[0].idempotency_key) is not None:
+            bound = self._binding(key)
+
+        def landed(verdicts: list[shared_pools.Submitted]) -> None:
+            for task, verdict in zip(tasks, verdicts, strict=True):
+                self._landed(task, verdict, bound, at_once)
+
+        return Submit(shared_pools.PoolSubmit(tuple(jobs), at_once), landed)
+
+    def _landed(
+        self, task: PoolTask, verdict: shared_pools.Submitted, bound: Any, at_once: bool
+    ) -> None:
+        """Take the store's verdict on a new *task* in."""
+        slots = self._slots
+        slots.unplaced.pop(task, None)
+        if verdict.verdict == "refuse":
+            return
+        if verdict.verdict == "known":
+            if at_once:
+                slots.runtime.own(slots.runtime.loop.create_task(self._stand_for(task, verdict)))
+            return
+        slots.own.add(task)
+        slots.audit(task._submitted)
+        slots.place(task, verdict.id, "blocked" if verdict.verdict == "park" else "queued")
+        if bound is not None:
+            slots.ended.bind(bound, task)
+        if verdict.verdict == "reject":
+            slots.reject(task, 0 if verdict.totals is None else verdict.totals.queued)
+        elif task._stopping:
+            slots.cancel(task)
+
+    async def _send(self, tasks: list[PoolTask]) -> list[PoolTask] | None:
+        """Send new tasks to the store and wait until they are queued; None to try again."""
+        slots = self._slots
+        item = self._submit_of(tasks)
+        slots.unplaced.update(dict.fromkeys(tasks))
+        asked = slots.work.ask(item)
+        try:
+            verdicts = await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            if item.has_begun:
+                asked.add_done_callback(lambda asked: self._undo(tasks, asked))
+            else:
+                asked.cancel()
+            raise
+        finally:
+            if not item.has_begun or asked.done():
+                for task in tasks:
+                    slots.unplaced.pop(task, None)
+        if verdicts[0].verdict == "refuse":
+            raise self._refusal(verdicts[0].totals)
+        if verdicts[0].verdict == "known":
+            known = await self._known(verdicts[0].task)
+            return None if known is None else [known]
+        for task in tasks:
+            await self._until_admitted(task, tasks)
+        return tasks
+
+    async def _known(self, id: int) -> PoolTask | None:
+        """Return the task that a key is bound to, once it is queued; None if it was undone."""
+        slots = self._slots
+        if id not in slots.by_id:
+            await self._follower.read(id)
+        task = slots.by_id.get(id)
+        if task is not None:
+            task._own_extras().shared = True
+            await self._until_admitted(task, [])
+        return task if id in slots.by_id else None
+
+    async def _until_admitted(self, task: PoolTask, undo: list[PoolTask]) -> None:
+        """Wait until *task* has a place; on any way out of the wait, *undo* the submits."""
+        slots = self._slots
+        id = task._extras.ticket
+        while slots.is_blocked(id):
+            waiter: asyncio.Future[None] = slots.runtime.loop.create_future()
+            try:
+                if is_inside(slots):
+                    slots.self_waits.add(waiter, "submits into its full queue", slots.running)
+                slots.blocked.callers.setdefault(id, []).append(waiter)
+                me = began_waiting(self, waiter)
+                try:
+                    await waiter
+                finally:
+                    ended_waiting(me, self, waiter)
+            except BaseException:
+                self._undo(undo)
+                raise
+            finally:
+                slots.self_waits.discard(waiter)
+
+    def _undo(self, tasks: list[PoolTask], asked: asyncio.Future[Any] | None = None) -> None:
+        """Undo submits whose caller was told that they did not happen."""
+        if asked is not None and (asked.cancelled() or asked.exception() is not None):
+            return
+        for task in tasks:
+            if task._extras.ticket > 0 and not task._extras.shared:
+                withdrawn = self._slots.work.ask(Withdraw(task._extras.ticket))
+                withdrawn.add_done_callback(lambda asked, task=task: self._undone(task, asked))  # type: ignore[misc]
+
+    def _undone(self, task: PoolTask, asked: asyncio.Future[bool]) -> None:
+        if asked.cancelled() or asked.exception() is not None:
+            return
+        if asked.result():
+            self._slots.forget(task._extras.ticket)
+        else:
+            self._slots.cancel(task)
+
+    async def _stand_for(self, task: PoolTask, verdict: shared_pools.Submitted) -> None:
+        """Let *task*, whose key was bound already, end as the task does that the key leads to."""
+        known = await self._known(verdict.task)
+        if known is not None:
+            await known.wait()
+            task._started_ms = known._started_ms
+            task._extras = known._extras
+            self._slots.stand_for(task, known)
+
+    def _check_room(self) -> None:
+        """Raise if the pool is full, as far as this process knows."""
+        slots = self._slots
+        met = shared_pools.Totals(slots.queued, slots.running, slots.blocked.count)
+        met = met.after_starts(slots.max_concurrent)
+        decision = self._decide(met)
+        if isinstance(decision, Park):
+            raise PoolFull(
+                f"pool {self.name!r} is full ({met.queued} queued); wait, or raise max_depth"
+            )
+        if isinstance(decision, Refuse):
+            raise self._refusal(met)
+
+    def _decide(self, met: shared_pools.Totals) -> Any:
+        slots = self._slots
+        policy: BackpressurePolicy = slots.options.backpressure
+        return decide(
+            policy,
+            queued=met.queued,
+            running=met.running,
+            slots=slots.max_concurrent,
+            ahead=met.blocked,
+        )
+
+    def _refusal(self, met: shared_pools.Totals | None) -> Exception:
+        decision = self._decide(met or shared_pools.Totals(0, 0, 0))
+        if isinstance(decision, Refuse):
+            return decision.error(f"pool {self.name!r} {decision.why}")
+        return HarnError(f"pool {self.name!r} refused the submit")
+
+
+async def open_shared(options: PoolOptions, runtime: Runtime) -> SharedPool:
+    """Open a tenant or org pool in the runtime's store. Cancelling leaves nothing open."""
+    if options.backpressure.evict == "longest" and options.queue.kind == "priority":
+        raise InvalidOption(
+            "backpressure",
+            "ring_buffer(evict='longest')",
+            "a shared pool with it has no priorities: queue=fair_round_robin(), fifo() or lifo()",
+        )
+    pool = SharedPool(runtime, options, new_pool_id(options, runtime))
+    await pool.open()
+    return pool
+
+
+def _check_same(stored: shared_pools.PoolSettings, wanted: shared_pools.PoolSettings) -> None:
+    for option in ("queue", "backpressure", "retention"):
+        ours, theirs = getattr(wanted, option), getattr(stored, option)
+        if ours != theirs:
+            raise InvalidOption(
+                option,
+                ours,
+                f"what pool {stored.name!r} of {stored.scope} {stored.scope_id!r} was made with "
+                f"in this store: {theirs}",
+            )
+
+
+def _cause(tasks: list[PoolTask]) -> None:
+    if (caused := caused_var.get()) is not None:
+        for task in tasks:
+            caused.note(task)

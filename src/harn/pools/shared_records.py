@@ -1,0 +1,211 @@
+"""A shared pool's tasks as the store keeps them, and back: settings, submits, ends.
+
+The job of a task carries the whole submit, so that every process sees the same task. A durable
+call travels with its arguments; a closure stays in the process that submitted it.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from harn.checks import LARGEST
+from harn.durable_calls import DurableCall, durable_function_named
+from harn.exact_json import to_exact_json
+from harn.ids import digest
+from harn.pools.audit import Submitted
+from harn.pools.journal_records import shown
+from harn.pools.options import PoolOptions
+from harn.pools.task import PoolTask, describe
+from harn.storage.queue import shared_pools
+
+if TYPE_CHECKING:
+    from harn.pools.slots import Slots
+
+ORDERS: dict[str, shared_pools.Order] = {
+    "fifo": "oldest",
+    "lifo": "newest",
+    "priority": "by_key",
+    "fair_round_robin": "rotation",
+}
+NORMAL = 1
+"""The queue's own priority, which all tasks share; a pool's priorities are keys of its shares."""
+MOST_TRACEBACK = 8192
+LONGEST_KEY = 200
+
+_encode = msgspec.json.encode
+
+
+class SharedSubmitted(Submitted, gc=False, frozen=True):
+    """What was submitted to a shared pool; its id is made by the submitting process."""
+
+    id: str = ""
+
+    @property
+    def task_id(self) -> str:
+        """The id of the task."""
+        return self.id
+
+
+class TaskRecord(msgspec.Struct, omit_defaults=True):
+    """The record of a task's job. The first eight fields are those that the queue reads."""
+
+    priority: str
+    max_attempts: int
+    tenant_id: str | None
+    binding_key: str | None
+    trigger_id: str
+    dedupe_key: str | None
+    function: str | None
+    task_id: str
+    submitted_at_ms: int
+    submitted_by: str
+    task_priority: int = 0
+    key: str | None = None
+    idempotency_key: str | None = None
+    labels: dict[str, str] = {}
+    args: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_read_record = msgspec.json.Decoder(TaskRecord).decode
+
+
+def settings_of(options: PoolOptions) -> shared_pools.PoolSettings:
+    """Return what every process that opens the pool must agree on."""
+    assert options.scope_id is not None
+    retention = options.retention
+    return shared_pools.PoolSettings(
+        options.scope,
+        options.scope_id,
+        options.name,
+        ORDERS[options.queue.kind],
+        options.max_concurrent,
+        options.queue.as_dict(),
+        options.backpressure.as_dict(),
+        {"count": retention.count, "age_ms": retention.age_ms},
+    )
+
+
+def job_of(
+    task: PoolTask, queue: str, lease: str, options: PoolOptions, tenant: str | None
+) -> shared_pools.JobDraft:
+    """Return the job of a new *task* that the process of *lease* submits."""
+    submitted, extras = task._submitted, task._extras
+    call: DurableCall | None = extras.call
+    record = TaskRecord(
+        "normal",
+        0 if call is not None and call.function.rerun else 1,
+        tenant,
+        share_of(task, options),
+        lease,
+        None if submitted.idempotency_key is None else stored_text(submitted.idempotency_key),
+        None if call is None else call.function.name,
+        submitted.task_id,
+        submitted.at,
+        submitted.by,
+        submitted.priority,
+        submitted.key,
+        submitted.idempotency_key,
+        extras.labels or {},
+        msgspec.UNSET if call is None else msgspec.Raw(call.arguments),
+    )
+    return shared_pools.JobDraft(
+        _encode(record),
+        _encode({"queue": queue}),
+        NORMAL,
+        record.tenant_id,
+        record.binding_key,
+        lease,
+        record.dedupe_key,
+        record.max_attempts,
+        function=record.function,
+    )
+
+
+def share_of(task: PoolTask, options: PoolOptions) -> str | None:
+    """Return the share of the queue that *task* belongs to; None is one that no key can name."""
+    kind = options.queue.kind
+    if kind == "priority":
+        return f"{LARGEST - task.priority:020d}"  # the highest priority sorts first
+    if kind == "fair_round_robin" or options.backpressure.evict == "longest":
+        return None if task.partition is None else "=" + stored_text(task.partition)
+    return None
+
+
+def stored_text(text: str) -> str:
+    """Return *text* as a key that every store can hold and index; other texts give other keys."""
+    safe = text.replace("%", "%25").replace("\0", "%00")
+    return safe if len(safe) <= LONGEST_KEY else f"{safe[:100]}%~{digest(text)}"
+
+
+def read_record(record: bytes) -> TaskRecord:
+    """Read the record of a task's job."""
+    return _read_record(record)
+
+
+def task_of(slots: Slots, record: TaskRecord, field: str | None) -> PoolTask:
+    """Return the task that *record* tells of, as a handle of this process."""
+    submitted = SharedSubmitted(
+        slots.names,
+        0,
+        record.submitted_at_ms,
+        record.task_priority,
+        record.key,
+        record.idempotency_key,
+        record.submitted_by,
+        record.task_id,
+    )
+    task = PoolTask(slots, submitted, None, record.task_priority, record.key, None)
+    if record.labels:
+        task._own_extras().labels = record.labels
+        if field is not None:
+            task.partition = record.labels.get(field, task.key)
+    return task
+
+
+def call_of(record: TaskRecord) -> DurableCall | None:
+    """Return the durable call of a task; None if this process does not know its function."""
+    function = None if record.function is None else durable_function_named(record.function)
+    if function is None or not isinstance(record.args, msgspec.Raw):
+        return None
+    return DurableCall(function, bytes(record.args))
+
+
+def ending(
+    task: PoolTask, claim_id: str, lease: str, status: str, result: Any, started_ms: int, now: int
+) -> shared_pools.Settlement:
+    """Return the settlement that ends *task*, whose closure returned *result* or failed with it."""
+    about: dict[str, Any] = {
+        "job_id": task._extras.ticket,
+        "claim_id": claim_id,
+        "consumer": lease,
+        "handler_ms": max(0, now - started_ms),
+    }
+    if status == "completed":
+        written = to_exact_json(result)
+        if written is not None:
+            return shared_pools.Settlement("ack", outcome=written, **about)
+        return shared_pools.Settlement(
+            "ack", outcome=_encode(shown(result)), outcome_omitted=True, **about
+        )
+    if status == "failed":
+        return shared_pools.Settlement("fail", final=True, **_failure(result), **about)
+    return shared_pools.Settlement("release", reason="cancelled", **about)
+
+
+def _failure(error: Any) -> dict[str, Any]:
+    if not isinstance(error, BaseException):
+        return {"error": _text(str(error))}
+    lines = traceback.format_exception(error)
+    return {
+        "error": _text(describe(error)),
+        "error_type": type(error).__name__,
+        "error_message": _text(describe(error)),
+        "traceback": _text("".join(lines))[-MOST_TRACEBACK:],
+    }
+
+
+def _text(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,51 @@
+"""What a process leaves behind whose lease has expired: its claims, and its part of a pool."""
+
+from __future__ import annotations
+
+from harn.storage.operations import Operation, ask
+from harn.storage.queue.job_index import BATCH, QueueState, open_queue
+from harn.storage.queue.job_records import READY
+from harn.storage.queue.notes import note
+from harn.storage.queue.pool_index import forget_task
+from harn.storage.queue.pool_records import UNRUN, Totals, read_pool
+from harn.storage.queue.pool_work import admit_blocked
+from harn.storage.queue.settle import NewId, Settling, end_claims, jobs_of, write_back
+
+
+def end_claims_of(queue: str, lease: str, new_id: NewId) -> Operation[int]:
+    """End what hangs on a *lease* that has expired, some at a time; return how many jobs.
+
+    Claims are ended. In a pool the closures of its process fail, and its submits that wait for a
+    place are undone; the places that become free go to the submits of other processes.
+    """
+    state = yield from open_queue(queue)
+    if state is None:
+        return 0
+    rows = yield ask("claims_of_lease", queue_id=state.queue_id, lease=lease, limit=BATCH)
+    if rows:
+        yield from end_claims(state, rows, new_id)
+    count = len(rows)
+    if state.pool is not None:
+        count += yield from _leave_pool(state, lease, new_id)
+    if count:
+        yield from write_back(state)
+    return count
+
+
+def _leave_pool(state: QueueState, lease: str, new_id: NewId) -> Operation[int]:
+    rows = yield ask("pool_closures_of", queue_id=state.queue_id, lease=lease, limit=BATCH)
+    jobs = yield from jobs_of(state, {int(id) for (id,) in rows})
+    for (id,) in rows:
+        job = jobs[id]
+        if job.state == READY:
+            settling = Settling(state, new_id)
+            text = f"its process died: {UNRUN}"
+            yield from settling.bury(job, "", text, status=UNRUN)
+            yield from settling.write()
+        else:
+            note(state, "job_withdrawn", {"job_event_id": id})
+            yield from forget_task(state, job)
+    assert state.pool is not None
+    [row] = yield ask("pool_totals", queue_id=state.queue_id)
+    yield from admit_blocked(state, read_pool(state.pool), Totals(*map(int, row)))
+    return len(rows)

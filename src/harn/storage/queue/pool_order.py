@@ -1,0 +1,105 @@
+"""Which queued task of a shared pool gets the next slot, decided inside the claim's transaction.
+
+The tasks are looked at in the pool's order, as many as there are free slots. One that this process
+can run is claimed. One that only another living process can run keeps its slot free for that
+process, which is told by the commit. A call that no living process can run is passed over.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from harn.storage.operations import Operation, ask
+from harn.storage.queue.job_index import QueueState
+from harn.storage.queue.job_records import Choice, Pick, Share
+from harn.storage.queue.pool_records import ROTATION, PoolClaim, PoolSettings
+from harn.topics import queue_topics
+
+MOST = 1000
+"""Slots that one operation fills at most."""
+
+Found = tuple[Any, ...]
+"""A queued task: id, key, enqueued at, attempts, most attempts, function, lease, record."""
+
+
+def choose_tasks(
+    state: QueueState, settings: PoolSettings, claim: PoolClaim, free: int
+) -> Operation[Choice]:
+    """Choose the tasks that *claim* takes for *free* slots, in the pool's order."""
+    look = _Look(state, claim)
+    free = min(free, MOST)
+    if settings.order == ROTATION:
+        return (yield from _in_rotation(state, look, claim, free))
+    if settings.order == "by_key":
+        found = yield from _by_key(state, look, free)
+    else:
+        found = list((yield from look.ask(f"pool_{settings.order}", free)))
+    picks = [_pick(row) for row in found if _is_ours(row, claim)]
+    return Choice(picks, state.round, state.last_key, bool(state.promoted), [])
+
+
+class _Look:
+    """Asks for queued tasks that a living process can run."""
+
+    def __init__(self, state: QueueState, claim: PoolClaim) -> None:
+        runnable = sorted(claim.functions | claim.elsewhere)
+        self._where = {
+            "queue_id": state.queue_id,
+            "topic": queue_topics(state.name).jobs,
+            "runnable": msgspec.json.encode(runnable).decode(),
+            "looked": claim.looked_at,
+        }
+
+    def ask(self, name: str, limit: int, **more: Any) -> Operation[Sequence[Found]]:
+        return (yield ask(name, limit=limit, **self._where, **more))
+
+
+def _by_key(state: QueueState, look: _Look, free: int) -> Operation[list[Found]]:
+    rows = yield ask("pool_keys_by_name", queue_id=state.queue_id, limit=MOST)
+    found: list[Found] = []
+    for key, *_ in rows:
+        if len(found) >= free:
+            break
+        found += yield from look.ask("pool_of_key", free - len(found), key=key)
+    return found
+
+
+def _in_rotation(state: QueueState, look: _Look, claim: PoolClaim, free: int) -> Operation[Choice]:
+    """Give each key one slot in its turn; a key with more tasks goes to the end of the line."""
+    rows = yield ask("pool_keys_by_turn", queue_id=state.queue_id, limit=MOST)
+    line = deque(Share(*row) for row in rows)
+    waiting: dict[str, deque[Found]] = {}
+    picks: list[Pick] = []
+    served: dict[str, Share] = {}
+    round = state.round
+    while line and free > 0:
+        share = line.popleft()
+        if share.key not in waiting:
+            waiting[share.key] = deque((yield from look.ask("pool_of_key", free, key=share.key)))
+        if not waiting[share.key]:
+            continue
+        row = waiting[share.key].popleft()
+        free -= 1
+        if _is_ours(row, claim):
+            picks.append(_pick(row, round))
+            share.serve(round, 0, 0)
+            round += 1
+            served[share.key] = share
+        if waiting[share.key]:
+            line.append(share)
+    return Choice(picks, round, state.last_key, bool(state.promoted), list(served.values()))
+
+
+def _is_ours(row: Found, claim: PoolClaim) -> bool:
+    function, lease = row[5], row[6]
+    return lease == claim.lease if function is None else function in claim.functions
+
+
+def _pick(row: Found, round: int = 0) -> Pick:
+    id, key, enqueued_at, attempts, most, _, _, body = row
+    body = None if body is None else bytes(body)
+    return Pick(id, key, enqueued_at, attempts, most, body, round, 0)

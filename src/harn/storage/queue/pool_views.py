@@ -1,0 +1,155 @@
+"""A shared pool, read: what has changed since an offset, its tasks, and its slots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from harn.storage.operations import Operation, ask, ask_together
+from harn.storage.queue.job_states import StoredJob, read_jobs
+from harn.storage.queue.pool_records import PoolSettings, Totals, read_pool
+from harn.topics import queue_topics
+
+PAGE = 500
+"""Records, and tasks, that one operation reads at most."""
+BUDGET = 16 * 1024 * 1024
+
+
+class PoolChanges(msgspec.Struct, frozen=True):
+    """What happened in a pool since two offsets."""
+
+    jobs_head: int
+    claims_head: int
+    """The offsets up to which this tells everything."""
+    touched: list[StoredJob]
+    """Tasks of which something is new, as they are now."""
+    withdrawn: list[int]
+    cancels: list[int]
+    """Running tasks that another process asks to cancel."""
+    settings: PoolSettings | None
+    totals: Totals
+    is_all: bool
+
+
+def pool_changes(
+    queue: str, after_jobs: int, after_claims: int, consumer: str
+) -> Operation[PoolChanges]:
+    """Read what other processes than *consumer* have done since two offsets."""
+    topics = queue_topics(queue)
+    page = {"limit": PAGE, "budget": BUDGET}
+    answers: Any = yield ask_together(
+        [
+            ask("queue_row", queue=queue),
+            ask("read_events", topic=topics.claims, after=after_claims, **page),
+            ask("read_events", topic=topics.jobs, after=after_jobs, **page),
+            ask("pool_settings", queue=queue),
+        ]
+    )
+    rows, claims, jobs, settings = answers
+    gathered = _Gathered(consumer)
+    for _, kind, payload, *_ in claims:
+        gathered.add(kind, payload)
+    gathered.ids |= {int(row[0]) for row in jobs}
+    touched = yield from read_jobs(queue, sorted(gathered.ids)) if gathered.ids else _none()
+    totals = Totals(0, 0, 0)
+    if rows:
+        [row] = yield ask("pool_totals", queue_id=rows[0][0])
+        totals = Totals(*map(int, row))
+    return PoolChanges(
+        int(jobs[-1][0]) if jobs else after_jobs,
+        int(claims[-1][0]) if claims else after_claims,
+        touched,
+        gathered.withdrawn,
+        gathered.cancels,
+        read_pool(settings[0][0]) if settings else None,
+        totals,
+        len(claims) < PAGE and len(jobs) < PAGE,
+    )
+
+
+def _none() -> Operation[list[StoredJob]]:
+    return []
+    yield
+
+
+class _Gathered:
+    """The tasks that records tell of."""
+
+    def __init__(self, consumer: str) -> None:
+        self._consumer = consumer
+        self.ids: set[int] = set()
+        self.withdrawn: list[int] = []
+        self.cancels: list[int] = []
+
+    def add(self, kind: str, payload: bytes | None) -> None:
+        try:
+            record = msgspec.json.decode(bytes(payload or b"null"))
+        except msgspec.DecodeError:
+            return
+        if not isinstance(record, dict) or record.get("consumer_id") == self._consumer:
+            return
+        id: Any = record.get("job_event_id")
+        if kind == "job_withdrawn":
+            self.withdrawn.append(id)
+        elif kind == "job_cancel_asked":
+            self.cancels.append(id)
+        elif id is not None:
+            self.ids.add(id)
+        else:
+            self.ids.update(record.get("job_event_ids", ()))
+
+
+def pool_tasks(queue: str, after: int, limit: int = PAGE) -> Operation[list[StoredJob]]:
+    """Read tasks of a pool by id, ascending, after an id."""
+    rows = yield ask("queue_row", queue=queue)
+    if not rows:
+        return []
+    found = yield ask("page_of_all", queue_id=rows[0][0], after=after, limit=limit)
+    return (yield from read_jobs(queue, [int(id) for (id,) in found]))
+
+
+class PoolCounts(msgspec.Struct, frozen=True):
+    """The counts of a pool, those of trimmed tasks included."""
+
+    totals: Totals
+    completed: int
+    failed: int
+    rejected: int
+    cancelled: int
+
+
+def count_pool(queue: str) -> Operation[PoolCounts]:
+    """Count the tasks of a pool."""
+    [row] = yield ask("queue_row", queue=queue)
+    acked, purged, dead, cancelled = row[15], row[16], row[17], row[23]
+    [totals] = yield ask("pool_totals", queue_id=row[0])
+    return PoolCounts(Totals(*map(int, totals)), acked, dead, purged, cancelled)
+
+
+class HeldSlot(msgspec.Struct, frozen=True):
+    """A slot of a pool: the running task and the lease that it hangs on."""
+
+    pool: str
+    task: int
+    lease: str | None
+
+
+class PoolSlots(msgspec.Struct, frozen=True):
+    """A pool, the slots that its running tasks hold, and what its shares count as running."""
+
+    queue: str
+    settings: PoolSettings
+    held: list[HeldSlot]
+    counted: int
+
+
+def list_pool_slots() -> Operation[list[PoolSlots]]:
+    """Return every pool of the store with its slots."""
+    pools = []
+    for queue_id, name, settings in (yield ask("list_pools")):
+        rows = yield ask("pool_running", queue_id=queue_id)
+        [totals] = yield ask("pool_totals", queue_id=queue_id)
+        held = [HeldSlot(name, int(id), lease) for id, lease, _ in rows]
+        pools.append(PoolSlots(name, read_pool(settings), held, int(totals[1])))
+    return pools

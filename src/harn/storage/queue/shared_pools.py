@@ -1,0 +1,81 @@
+"""All that a shared pool needs of its queue; see `pool_work.py` for how they belong together."""
+
+from __future__ import annotations
+
+from harn.storage.queue.job_records import (
+    ACKED,
+    CANCELLED,
+    CLAIMED,
+    DEAD,
+    PARKED,
+    PURGED,
+    READY,
+    ClaimedJob,
+    JobDraft,
+    Settlement,
+    SettlementResult,
+)
+from harn.storage.queue.job_states import StoredJob, read_jobs
+from harn.storage.queue.pool_records import (
+    CUT_OFF,
+    UNRUN,
+    Evicted,
+    Order,
+    PoolClaim,
+    PoolDone,
+    PoolSettings,
+    PoolSubmit,
+    PoolWork,
+    Submitted,
+    Totals,
+    Verdict,
+)
+from harn.storage.queue.pool_views import (
+    PoolChanges,
+    PoolCounts,
+    PoolSlots,
+    count_pool,
+    list_pool_slots,
+    pool_changes,
+    pool_tasks,
+)
+from harn.storage.queue.pool_work import FOREVER_MS, PoolOpened, open_pool, work_on_pool
+
+__all__ = [
+    "ACKED",
+    "CANCELLED",
+    "CLAIMED",
+    "CUT_OFF",
+    "DEAD",
+    "FOREVER_MS",
+    "PARKED",
+    "PURGED",
+    "READY",
+    "UNRUN",
+    "ClaimedJob",
+    "Evicted",
+    "JobDraft",
+    "Order",
+    "PoolChanges",
+    "PoolClaim",
+    "PoolCounts",
+    "PoolDone",
+    "PoolOpened",
+    "PoolSettings",
+    "PoolSlots",
+    "PoolSubmit",
+    "PoolWork",
+    "Settlement",
+    "SettlementResult",
+    "StoredJob",
+    "Submitted",
+    "Totals",
+    "Verdict",
+    "count_pool",
+    "list_pool_slots",
+    "open_pool",
+    "pool_changes",
+    "pool_tasks",
+    "read_jobs",
+    "work_on_pool",
+]

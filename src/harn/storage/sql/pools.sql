@@ -1,0 +1,51 @@
+-- name: set_pool
+-- Record the settings of the pool that a queue belongs to.
+INSERT INTO pools (queue_id, settings) VALUES (:queue_id, :settings)
+ON CONFLICT (queue_id) DO UPDATE SET settings = excluded.settings;
+
+-- name: pool_settings
+-- Read the settings of a pool.
+SELECT settings FROM pools WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue);
+
+-- name: list_pools
+-- List every pool: its queue's number and name, and its settings.
+SELECT queues.queue_id, name, settings FROM pools JOIN queues ON queues.queue_id = pools.queue_id ORDER BY name;
+
+-- name: worker_queue_names
+-- List every queue that does not belong to a pool.
+SELECT name FROM queues WHERE queue_id NOT IN (SELECT queue_id FROM pools) ORDER BY name;
+
+-- name: pool_totals
+-- Count the queued, running and blocked tasks of a pool.
+SELECT coalesce(sum(ready), 0), coalesce(sum(in_flight), 0), coalesce(sum(parked), 0) FROM shares WHERE queue_id = :queue_id;
+
+-- name: pool_keys_by_name
+-- List shares that have queued tasks, in the order of their keys.
+SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares
+WHERE queue_id = :queue_id AND ready > 0 ORDER BY key LIMIT :limit;
+
+-- name: pool_keys_by_turn
+-- List shares that have queued tasks, in the order of their turns.
+SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares
+WHERE queue_id = :queue_id AND turn IS NOT NULL ORDER BY turn, key LIMIT :limit;
+
+-- name: pool_longest
+-- Find the share with the most queued tasks; of several, a given one, then the one that has waited longest for its turn.
+SELECT key, ready FROM shares WHERE queue_id = :queue_id AND ready > 0
+ORDER BY ready DESC, key = :own DESC, turn, key LIMIT 1;
+
+-- name: forget_job
+-- Remove a task that was withdrawn.
+DELETE FROM jobs WHERE queue_id = :queue_id AND id = :id;
+
+-- name: unbind_job
+-- Free the dedupe key of a job.
+DELETE FROM job_dedupe WHERE queue_id = :queue_id AND job_id = :id;
+
+-- name: clear_pools
+-- Empty the index of pools.
+DELETE FROM pools;
+
+-- name: dump_pools
+-- Read all of the index of pools.
+SELECT queue_id, settings FROM pools ORDER BY queue_id;

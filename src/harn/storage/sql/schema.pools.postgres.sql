@@ -1,0 +1,5 @@
+-- version: 1
+CREATE TABLE pools (
+    queue_id bigint PRIMARY KEY,
+    settings text COLLATE "C" NOT NULL
+);

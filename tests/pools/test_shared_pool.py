@@ -1,0 +1,454 @@
+"""Tenant and org pools: one pool for every process, here two runtimes on one store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import harn
+from harn import (
+    InvalidOption,
+    Pool,
+    PoolBusy,
+    PoolClosed,
+    PoolFull,
+    PoolTask,
+    PoolTaskFailed,
+    Runtime,
+    backpressure_queue,
+    fail_fast,
+    fair_round_robin,
+    pool_create,
+    pool_wait,
+    ring_buffer,
+    wait_agent,
+)
+
+ran: list[Any] = []
+"""What ran, in the order of its start."""
+
+
+@harn.durable(name="tests:shared_double")
+async def double(n: int) -> int:
+    ran.append(n)
+    return 2 * n
+
+
+@harn.durable(name="tests:shared_pair")
+async def pair(n: int) -> tuple[int, int]:
+    return n, n
+
+
+gates: dict[str, asyncio.Event] = {}
+
+
+@harn.durable(name="tests:shared_gated")
+async def gated(name: str) -> str:
+    ran.append(name)
+    await gates[name].wait()
+    return name
+
+
+@harn.durable(name="tests:shared_gated_again", rerun=True)
+async def gated_again(name: str) -> str:
+    ran.append(name)
+    await gates[name].wait()
+    return name
+
+
+@pytest.fixture(autouse=True)
+def forget() -> None:
+    ran.clear()
+    gates.clear()
+
+
+class Process:
+    """One of several runtimes on a store, as its own process would be."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+
+    async def open(self, **options: Any) -> Pool:
+        settings = {"name": "gpu", "scope": "tenant", "scope_id": "acme", **options}
+        pool: Pool = await self.inside(lambda: pool_create(**settings))
+        return pool
+
+    async def inside(self, fn: Callable[[], Awaitable[Any]]) -> Any:
+        """Await *fn* as a task of this runtime."""
+
+        async def call() -> Any:
+            return await fn()
+
+        return await self.runtime.loop.create_task(call(), context=entered(self.runtime))
+
+
+def entered(runtime: Runtime) -> Any:
+    import contextvars
+
+    from harn.context import current_frame_var
+
+    context = contextvars.Context()
+    context.run(current_frame_var.set, runtime.frame)
+    return context
+
+
+@pytest.fixture
+async def processes(lasting_url: str) -> AsyncIterator[list[Process]]:
+    async with Runtime(storage=lasting_url) as first, Runtime(storage=lasting_url) as second:
+        yield [Process(first), Process(second)]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def held(name: str) -> Callable[[], Awaitable[str]]:
+    """Return a closure that notes its start and waits for its gate."""
+    gates[name] = asyncio.Event()
+
+    async def closure() -> str:
+        ran.append(name)
+        await gates[name].wait()
+        return name
+
+    return closure
+
+
+async def test_a_closure_runs_where_it_was_submitted(processes: list[Process]) -> None:
+    first, second = processes
+    ours, theirs = await first.open(), await second.open()
+
+    task = await theirs.submit(held("closure"))
+    await until(lambda: ran == ["closure"])
+
+    assert task.status == "running"
+    await until(lambda: ours.size() == 1)
+    [seen] = ours.snapshot().tasks
+    assert (seen.id, seen.status) == (task.id, "running")
+    gates["closure"].set()
+    assert await task == "closure"
+    await until(lambda: ours.snapshot().completed == 1)
+    assert ours.snapshot().tasks[0].result == "closure"
+
+
+async def test_a_durable_call_runs_in_another_process_and_its_result_comes_back(
+    processes: list[Process],
+) -> None:
+    first, second = processes
+    submitter = await first.open(run_here=False)
+    await second.open()
+
+    task = await submitter.submit(double, 21)
+
+    assert await task == 42
+    assert (await pool_wait(task)).result == 42
+    assert await wait_agent(task) is not None
+
+
+async def test_a_result_that_is_not_json_comes_back_as_text(processes: list[Process]) -> None:
+    first, second = processes
+    submitter = await first.open(run_here=False)
+    await second.open()
+
+    seen: Any = await (await submitter.submit(pair, 1)).wait()
+
+    assert (seen.result, seen.result_omitted) == ("(1, 1)", True)
+
+
+async def test_a_failure_comes_back_as_text(processes: list[Process]) -> None:
+    first, second = processes
+    submitter = await first.open(run_here=False)
+    await second.open()
+
+    task = await submitter.submit(gated, "no such gate")
+
+    with pytest.raises(PoolTaskFailed, match="KeyError: 'no such gate'"):
+        await task
+    assert (await task.wait()).stale_reason is None
+
+
+async def test_a_process_that_does_not_run_here_still_runs_its_closures(
+    processes: list[Process],
+) -> None:
+    pool = await processes[0].open(run_here=False)
+
+    task = await pool.submit(lambda: "here")
+
+    assert await task == "here"
+
+
+async def test_the_cap_holds_for_all_processes_together(processes: list[Process]) -> None:
+    first, second = processes
+    pools = [await first.open(max_concurrent=2), await second.open(max_concurrent=2)]
+
+    tasks = [await pools[n % 2].submit(held(f"{n}")) for n in range(5)]
+    await until(lambda: len(ran) == 2)
+    await until(lambda: all(pool.size() == 5 for pool in pools))
+
+    for n, task in enumerate(tasks):
+        assert len(ran) == min(n + 2, 5)
+        assert [each.snapshot(tasks=False).active for each in pools] != [3, 3]
+        gates[ran[n]].set()
+        await task.wait() if ran[n] == str(n) else None
+        await until(lambda n=n: len(ran) == min(n + 3, 5))  # type: ignore[misc]
+    assert [await task for task in tasks] == ["0", "1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize(
+    ("queue", "order"),
+    [
+        ("fifo", ["0", "1", "2", "3", "4", "5"]),
+        ("lifo", ["5", "4", "3", "2", "1", "0"]),
+        ("priority", ["2", "5", "1", "4", "0", "3"]),
+        (fair_round_robin("tenant_id"), ["0", "3", "1", "4", "2", "5"]),
+    ],
+    ids=["fifo", "lifo", "priority", "fair"],
+)
+async def test_the_order_holds_across_processes(
+    processes: list[Process], queue: Any, order: list[str]
+) -> None:
+    pools = [await each.open(queue=queue) for each in processes]
+    first = await pools[0].submit(held("first"))
+    await until(lambda: ran == ["first"])
+
+    tasks = []
+    for n in range(6):
+        closure = held(f"{n}")
+        gates[f"{n}"].set()
+        pool, tenant = pools[n % 2], "ab"[n // 3]
+        tasks.append(await pool.submit(closure, priority=n % 3, tenant_id=tenant))
+    gates["first"].set()
+    await pool_wait([first, *tasks])
+
+    assert ran[1:] == order
+
+
+async def test_a_call_that_no_process_can_run_is_passed_over(processes: list[Process]) -> None:
+    pools = [await each.open(queue="fifo", run_here=False) for each in processes]
+    stuck = await pools[0].submit(double, 1)
+
+    assert await (await pools[1].submit(lambda: "later")) == "later"
+    assert stuck.status == "queued"
+
+
+async def test_an_idempotency_key_leads_to_the_task_of_another_process(
+    processes: list[Process],
+) -> None:
+    pools = [await each.open() for each in processes]
+
+    first = await pools[0].submit(double, 1, idempotency_key="nightly")
+    second = await pools[1].submit(double, 2, idempotency_key="nightly")
+
+    assert second.id == first.id
+    assert await second == 2
+    assert await first == 2
+    assert ran == [1]
+    third = pools[1].submit_nowait(double, 3, idempotency_key="nightly")
+    assert third is second
+
+
+async def test_settings_that_differ_are_refused_with_both(processes: list[Process]) -> None:
+    first, second = processes
+    pool = await first.open(queue="fifo", backpressure=backpressure_queue(5))
+
+    with pytest.raises(InvalidOption, match=r"queue.*priority.*fifo"):
+        await second.open(backpressure=backpressure_queue(5))
+    with pytest.raises(InvalidOption, match="backpressure"):
+        await second.open(queue="fifo")
+    other = await second.open(queue="fifo", backpressure=backpressure_queue(5), max_concurrent=7)
+
+    await until(lambda: pool.max_concurrent == 7)
+    assert other.id == pool.id == harn.pool_id("tenant", "acme", "gpu")
+    assert other.created_at == pool.created_at
+
+
+async def test_blocked_submitters_enter_first_come_first_served(
+    processes: list[Process],
+) -> None:
+    pools = [
+        await each.open(queue="fifo", backpressure=backpressure_queue(1)) for each in processes
+    ]
+    await pools[0].submit(held("running"))
+    await pools[0].submit(held("queued"))
+    entered: list[int] = []
+    blocked = []
+
+    for n in range(4):
+
+        async def submit(n: int = n) -> PoolTask:
+            closure = held(f"{n}")
+            gates[f"{n}"].set()
+            task = await pools[n % 2].submit(closure)
+            entered.append(n)
+            return task
+
+        blocked.append(asyncio.create_task(submit()))
+        await until(lambda n=n: pools[n % 2].snapshot(False).blocked_submitters == n + 1)  # type: ignore[misc]
+    with pytest.raises(PoolFull):
+        pools[1].submit_nowait(held("no place"))
+    gates["running"].set()
+    gates["queued"].set()
+    tasks = [await each for each in blocked]
+    await pool_wait(tasks)
+
+    assert ran == ["running", "queued", "0", "1", "2", "3"]
+    assert sorted(entered) == [0, 1, 2, 3]
+
+
+async def test_a_blocked_submitter_that_is_cancelled_leaves_no_trace(
+    processes: list[Process],
+) -> None:
+    pools = [await each.open(backpressure=backpressure_queue(1)) for each in processes]
+    await pools[0].submit(held("running"))
+    await pools[0].submit(held("queued"))
+    blocked = asyncio.create_task(pools[1].submit(held("blocked")))
+    await until(lambda: pools[0].snapshot(False).blocked_submitters == 1)
+
+    blocked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await blocked
+
+    await until(lambda: [each.snapshot(False).blocked_submitters for each in pools] == [0, 0])
+    assert [each.snapshot().total for each in pools] == [2, 2]
+    gates["running"].set()
+    gates["queued"].set()
+    await until(lambda: pools[1].snapshot(False).completed == 2)
+    assert ran == ["running", "queued"]
+
+
+async def test_a_full_pool_refuses_or_drops_by_its_policy(processes: list[Process]) -> None:
+    first, second = processes
+    options: dict[str, Any] = {"backpressure": backpressure_queue(1, "fail_submitter")}
+    full = [await first.open(name="full", **options), await second.open(name="full", **options)]
+    ring = [await each.open(name="ring", backpressure=ring_buffer(1)) for each in processes]
+    fast = [await each.open(name="fast", backpressure=fail_fast()) for each in processes]
+
+    await full[0].submit(held("a"))
+    await full[1].submit(held("b"))
+    with pytest.raises(PoolFull, match=r"'full' is full \(1 queued\)"):
+        await full[0].submit(held("c"))
+    await fast[0].submit(held("d"))
+    with pytest.raises(PoolBusy, match=r"no free slot \(1 of 1 running\)"):
+        await fast[1].submit(held("e"))
+    await ring[0].submit(held("f"))
+    dropped = await ring[0].submit(held("g"))
+    kept = await ring[1].submit(held("h"))
+
+    assert (await dropped.wait()).rejection_policy == "ring_buffer"
+    assert kept.status == "queued"
+    for gate in gates.values():
+        gate.set()
+    assert await kept == "h"
+
+
+async def test_cancel_reaches_a_task_wherever_it_is(processes: list[Process]) -> None:
+    pools = [await each.open(run_here=n == 1) for n, each in enumerate(processes)]
+    gates["far"] = asyncio.Event()
+    far = await pools[0].submit(gated, "far")
+    queued = await pools[0].submit(held("queued"))
+    await until(lambda: ran == ["far"])
+
+    assert queued.cancel()
+    assert (await queued.wait()).status == "cancelled"
+    await until(lambda: far.status == "running")
+    assert far.cancel()
+
+    assert (await far.wait()).status == "cancelled"
+    await until(lambda: [each.snapshot(False).cancelled for each in pools] == [2, 2])
+    assert await (await pools[0].submit(lambda: "free")) == "free"
+
+
+async def test_close_finishes_what_this_process_submitted(processes: list[Process]) -> None:
+    pools = [await each.open() for each in processes]
+    tasks = [await pools[0].submit(double, n) for n in range(5)]
+    await pools[1].submit(held("other"))
+
+    closing = asyncio.create_task(pools[0].close())
+    gates["other"].set()
+    await closing
+
+    assert [task.status for task in tasks] == ["completed"] * 5
+    with pytest.raises(PoolClosed):
+        await pools[0].submit(double, 1)
+    assert await (await pools[1].submit(double, 4)) == 8
+
+
+async def test_close_with_cancel_leaves_durable_calls_to_others(
+    processes: list[Process],
+) -> None:
+    first, second = processes
+    pool = await first.open(queue="fifo")
+    gates.update({name: asyncio.Event() for name in ("again", "queued")})
+    await pool.submit(gated_again, "again")
+    await until(lambda: ran == ["again"])
+    await pool.submit(gated, "queued")
+    closure = await pool.submit(held("closure"))
+
+    await pool.close(cancel=True)
+
+    assert closure.status == "cancelled"
+    other = await second.open(queue="fifo")
+    await until(lambda: ran == ["again", "again"])
+    assert other.snapshot(False).queued == 1
+    gates["again"].set()
+    gates["queued"].set()
+    await until(lambda: other.snapshot(False).completed == 2)
+    assert other.snapshot(False).cancelled == 1
+
+
+async def test_the_index_of_a_pool_is_what_its_log_folds_to(processes: list[Process]) -> None:
+    from harn.storage import Store
+    from harn.storage.log import compare
+
+    first, second = processes
+    fair = fair_round_robin("tenant_id")
+    options: dict[str, Any] = {"queue": fair, "backpressure": backpressure_queue(2)}
+    pools = [await first.open(**options), await second.open(**options)]
+    running = await pools[0].submit(held("running"))
+    gates["far"] = asyncio.Event()
+    waiting = [await pools[1].submit(gated, "far", tenant_id="b"), await pools[0].submit(held("x"))]
+    blocked = [asyncio.create_task(pools[0].submit(double, n, tenant_id="c")) for n in range(3)]
+    await until(lambda: pools[1].snapshot(False).blocked_submitters == 3)
+    blocked[1].cancel()
+    waiting[1].cancel()
+    await until(lambda: pools[1].snapshot(False).blocked_submitters < 2)
+
+    async def differences() -> Any:
+        return await first.runtime.service(Store).run(compare)
+
+    assert await first.inside(differences) == []
+    gates["running"].set()
+    gates["far"].set()
+    await running
+    await (await blocked[0])
+    await (await blocked[2])
+    assert await first.inside(differences) == []
+
+
+async def test_a_pool_needs_the_id_of_its_tenant_or_org(lasting_url: str) -> None:
+    async with Runtime(storage=lasting_url, tenant_id="acme", org_id="corp"):
+        assert (await pool_create(name="a", scope="tenant")).scope_id == "acme"
+        assert (await pool_create(name="b", scope="org")).scope_id == "corp"
+        with pytest.raises(InvalidOption, match="run_here"):
+            await pool_create(name="c", run_here=False)
+    async with Runtime(storage=lasting_url):
+        with pytest.raises(InvalidOption, match="scope_id"):
+            await pool_create(name="a", scope="org")
+
+
+async def test_pools_are_no_worker_queues(processes: list[Process]) -> None:
+    pool = await processes[0].open()
+    await (await pool.submit(double, 1))
+
+    assert await processes[0].inside(harn.worker_queues) == []
+    with pytest.raises(InvalidOption, match="pool"):
+        await processes[0].inside(lambda: _queue(pool.id))
+
+
+async def _queue(name: str) -> Any:
+    return harn.worker_queue(name)
