@@ -82,6 +82,12 @@ def test_a_folded_sentence_has_its_words_in_order(seed: int) -> None:
     assert all(cells(line) <= width for line in folded.splitlines())
 
 
+def test_a_folded_value_continues_below_itself() -> None:
+    assert fold("  error   the provider answered 503, try again later", 30) == (
+        "  error   the provider\n          answered 503, try\n          again later"
+    )
+
+
 @pytest.mark.parametrize("text", ["東京東京東京", "abcdefghijkl"])
 def test_what_is_cut_says_so(text: str) -> None:
     assert cut(text, 7).endswith("…")

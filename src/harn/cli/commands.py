@@ -27,6 +27,14 @@ class HarnGroup(click.Group):
             ctx.fail(f"no such command {name!r}{near}")
         return super().resolve_command(ctx, args)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the first sentence of each command, whatever the width."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, each.get_short_help_str(200)) for name, each in found if each is not None]
+            )
+
     def elsewhere(self, name: str) -> str:
         """Return a suggestion for a command that another group has."""
         return ""

@@ -7,6 +7,7 @@ with their headings.
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import unicodedata
@@ -19,6 +20,8 @@ from harn.escaping import one_line
 GAP = "  "
 LEAST_TEXT = 20
 """The least width of a column whose texts are wrapped."""
+_COLUMN = re.compile(r"(?<=\S) {2,}(?=\S)")
+"""The gap before a column of a line."""
 
 
 def width_of(stream: TextIO | None = None) -> int | None:
@@ -164,9 +167,15 @@ def _block(columns: Sequence[_Column], row: int, width: int) -> str:
 
 
 def _folded(line: str, width: int) -> str:
-    indent = line[: len(line) - len(line.lstrip(" "))]
-    first, *more = _wrapped(line.lstrip(" ").split(" "), width - len(indent) - len(GAP))
-    return "\n".join([f"{indent}{first}", *(f"{indent}{GAP}{each}" for each in more)])
+    """Return *line* on several, continued below its last column, or else indented."""
+    start = max((each.end() for each in _COLUMN.finditer(line, 0, width // 2)), default=0)
+    if not start:
+        start = len(line) - len(line.lstrip(" "))
+        indent = " " * start + GAP
+    else:
+        indent = " " * cells(line[:start])
+    first, *more = _wrapped(line[start:].split(" "), width - len(indent))
+    return "\n".join([f"{line[:start]}{first}", *(f"{indent}{each}" for each in more)])
 
 
 def _wrapped(words: Sequence[str], width: int, between: str = " ") -> list[str]:
