@@ -511,7 +511,7 @@ def _asked(port: int, path: str, body: Any) -> Any:
 # -- a block that is never left ------------------------------------------------------------------
 
 NEVER_LEFT = """
-    import sys
+    import multiprocessing, sys
     import harn
 
     async def handle(job):
@@ -524,24 +524,40 @@ NEVER_LEFT = """
         await harn.worker_queue("jobs").enqueue(1)
         return await done.receive()
 
-    block = harn.run_in_thread(storage=sys.argv[1])
-    block.__enter__()
-    print("handled", harn.from_thread(begin))
+    def work():
+        global block
+        block = harn.run_in_thread(storage=sys.argv[1])
+        block.__enter__()
+        print("handled", harn.from_thread(begin), flush=True)
+
+    if sys.argv[2] == "child":
+        child = multiprocessing.get_context("fork").Process(target=work)
+        child.start()
+        child.join()
+    else:
+        work()
 """
+
+
+async def consumers_after(url: str, where: str) -> list[harn.ConsumerState]:
+    """Run the program that never leaves its block; return the consumers that it left alive."""
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", textwrap.dedent(NEVER_LEFT), url, where],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "handled 1\n", "")
+    async with Runtime(storage=url):
+        return [each for each in await harn.consumers("jobs") if each.alive]
 
 
 async def test_the_end_of_the_program_closes_a_runtime_whose_block_is_never_left(
     lasting_url: str,
 ) -> None:
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-c", textwrap.dedent(NEVER_LEFT), lasting_url],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    async with Runtime(storage=lasting_url):
-        left = [each for each in await harn.consumers("jobs") if each.alive]
+    assert await consumers_after(lasting_url, "main") == []
 
-    assert (done.returncode, done.stdout, done.stderr) == (0, "handled 1\n", "")
-    assert left == []
+
+async def test_so_does_the_end_of_a_process_of_multiprocessing(tmp_path: Path) -> None:
+    assert await consumers_after(f"sqlite:///{tmp_path / 'jobs.sqlite'}", "child") == []

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Iterator
+from multiprocessing.util import Finalize
 from typing import Unpack
 
 from harn.context import current_frame_var, restore_frame
@@ -61,13 +61,14 @@ class _Background:
         self._thread.start()
         self._opened.result()
         # For a block that is never left: soon after, its thread is frozen and cannot be joined.
-        atexit.register(self.close, None)
+        # Not atexit: a process of `multiprocessing` ends without it.
+        self._at_exit = Finalize(None, self.close, (None,), exitpriority=0)
 
     def close(self, raised: BaseException | None) -> None:
         """End all that the runtime owns; an error while closing becomes a note on *raised*."""
         if self.runtime._is_inherited:
             return  # this process was forked inside the block: the thread is the parent's
-        atexit.unregister(self.close)
+        self._at_exit.cancel()
         with contextlib.suppress(RuntimeError):  # the loop is closed: the thread has ended
             self.runtime.loop.call_soon_threadsafe(self._opened.result().set)
         self._thread.join()
