@@ -65,7 +65,8 @@ def only_open() -> Runtime | None:
         names = ", ".join(sorted(each._where for each in found))
         raise HarnError(
             f"{len(found)} runtimes are open in this process ({names}) and this call runs in the "
-            "context of none of them; call it from a task of one, or with a copy of its context "
+            "context of none of them; close those that are not needed (await runtime.aclose()), "
+            "or call it from a task of one, or with a copy of its context "
             "(contextvars.copy_context().run)"
         )
     if found:

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import json
-import os
-import signal
-import socket
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
 import pytest
 
-from harn import Runtime, drain, worker_queue
+from harn import Runtime, drain
+from tests.web_servers import EXAMPLES, Served, empty_store, served, until_ready
 
-EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "web"
 APPLICATIONS = sorted(path for path in EXAMPLES.glob("*_app.py"))
 
 UVICORN = ("uvicorn", "--fd={fd}")
@@ -40,64 +30,9 @@ atexit.register(look)  # before the application's own, so it is called after the
 """
 
 
-@contextmanager
-def served(where: Path, server: tuple[str, ...], name: str, **environ: str) -> Iterator[Served]:
-    """Run *server* with the application *name* of the directory *where*."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        fd = listening.fileno()
-        words = [each.format(fd=fd) for each in server]
-        process = subprocess.Popen(
-            [sys.executable, "-m", *words, f"{name}:app"],
-            cwd=where,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environ},
-            pass_fds=[fd],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            yield Served(process, listening.getsockname()[1])
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
-
-
-class Served:
-    """A running server; a request waits until the server has begun."""
-
-    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
-        self._process = process
-        self._url = f"http://127.0.0.1:{port}"
-
-    async def post(self, path: str) -> Any:
-        return await asyncio.to_thread(self._post, path)
-
-    def _post(self, path: str) -> Any:
-        with urlopen(Request(self._url + path, method="POST"), timeout=60) as answer:
-            return json.load(answer)
-
-    def tell_to_stop(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
-
-    async def log(self) -> str:
-        """Wait until the server has ended, and return what it logged."""
-        _, text = await asyncio.to_thread(self._process.communicate, None, 60)
-        assert self._process.returncode in (0, 128 + signal.SIGTERM, -signal.SIGTERM), text
-        return text
-
-
 @pytest.fixture
 def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An empty store, in a process that can run the examples' jobs as a worker does."""
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    importlib.import_module("jobs")
-    return f"sqlite:///{tmp_path / 'reviews.sqlite'}"
-
-
-async def until_ready(count: int) -> None:
-    async with asyncio.timeout(60):
-        while (await worker_queue("reviews").summary()).ready < count:
-            await asyncio.sleep(0.05)
+    return empty_store(tmp_path, monkeypatch)
 
 
 async def answers_of(service: Served, paths: list[str]) -> list[Any]:
