@@ -12,7 +12,7 @@ together keep to the limits of the model in `providers.toml`: look at `harn rate
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, HTTPException
@@ -24,7 +24,7 @@ STORAGE = os.environ.get("HARN_STORAGE", "sqlite:///reviews.sqlite")
 
 
 @asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
     async with Runtime(storage=STORAGE):
         yield
 

@@ -5,7 +5,7 @@
 Django has no lifespan of its own; Starlette brings one and passes every request on.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from django.conf import settings
@@ -30,7 +30,7 @@ def ask_from_a_thread(request: HttpRequest) -> JsonResponse:
 
 
 @asynccontextmanager
-async def lifespan(app: Starlette) -> AsyncIterator[None]:
+async def lifespan(app: Starlette) -> AsyncGenerator[None]:
     async with Runtime(storage=STORAGE):
         yield
 

@@ -6,7 +6,7 @@
 Handlers that are `async def` await harn. Plain ones run on threads and use `from_thread`.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
@@ -16,7 +16,7 @@ from jobs import STORAGE, review
 
 
 @asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
     async with Runtime(storage=STORAGE):
         yield
 

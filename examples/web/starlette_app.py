@@ -5,7 +5,7 @@
 Endpoints that are plain functions run on threads and use `from_thread`.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
@@ -18,7 +18,7 @@ from jobs import STORAGE, review
 
 
 @asynccontextmanager
-async def lifespan(app: Starlette) -> AsyncIterator[None]:
+async def lifespan(app: Starlette) -> AsyncGenerator[None]:
     async with Runtime(storage=STORAGE):
         yield
 
