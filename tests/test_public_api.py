@@ -75,7 +75,9 @@ OPTION_TYPES: list[tuple[type, set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "known"), OPTION_TYPES, ids=lambda each: str(each)[:40])
+@pytest.mark.parametrize(
+    ("options", "known"), OPTION_TYPES, ids=[options.__name__ for options, _ in OPTION_TYPES]
+)
 def test_the_type_of_options_has_exactly_those_that_are_accepted(
     options: type, known: set[str]
 ) -> None:
