@@ -136,7 +136,7 @@ def test_every_python_example_is_python_also_where_it_cannot_run() -> None:
         for match in FENCE.finditer(page.read_text()):
             if match[1] == "python":
                 flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-                compile(match[3], f"{page.name}: {match[3][:40]!r}", "exec", flags=flags)
+                assert compile(match[3], f"{page.name}: {match[3][:40]!r}", "exec", flags=flags)
 
 
 def test_no_example_is_left_out_without_a_reason() -> None:
