@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -54,6 +53,7 @@ class Served:
 
     def __init__(self, process: subprocess.Popen[str], port: int) -> None:
         self._process = process
+        self._port = port
         self._url = f"http://127.0.0.1:{port}"
 
     async def post(self, path: str) -> Any:
@@ -61,14 +61,18 @@ class Served:
 
     def _post(self, path: str) -> Any:
         until = time.monotonic() + 60
-        while True:
-            try:
-                with urlopen(Request(self._url + path, method="POST"), timeout=60) as answer:
-                    return json.load(answer)
-            except URLError as error:
-                if not isinstance(error.reason, ConnectionRefusedError) or time.monotonic() > until:
-                    raise
-                time.sleep(0.05)  # a server that takes no socket has not begun
+        while not self._listens() and time.monotonic() < until:
+            time.sleep(0.05)
+        with urlopen(Request(self._url + path, method="POST"), timeout=60) as answer:
+            return json.load(answer)
+
+    def _listens(self) -> bool:
+        """Whether requests are taken; a server that was given a socket does so at once."""
+        try:
+            socket.create_connection(("127.0.0.1", self._port), timeout=60).close()
+        except ConnectionRefusedError:
+            return False
+        return True
 
     def tell_to_stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)
