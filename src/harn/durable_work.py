@@ -8,7 +8,7 @@ needs nothing else of queues and pools.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -46,7 +46,7 @@ class DurableWork(Protocol):
     async def recorded_steps(self) -> Sequence[StepRecord]:
         """Return the steps that earlier attempts recorded."""
 
-    async def record_step(self, step: StepRecord) -> None:
+    def record_step(self, step: StepRecord) -> Awaitable[None]:
         """Record *step*; `ClaimLost` if this attempt no longer holds the work.
 
         It is durable when this returns. Cancelling does not prevent it.

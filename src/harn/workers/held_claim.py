@@ -91,9 +91,9 @@ class Claim:
         must be known to the next attempt.
         """
         self._queue.runtime.check_here()
-        recorded = self._queue.operations.settle(self.asking("step", step=step))
-        recorded.add_done_callback(_retrieve)
-        result = await asyncio.shield(recorded)
+        answer = _Kept(asyncio.get_running_loop())
+        self._queue.operations.settle_into(self.asking("step", step=step), answer)
+        result = await answer.future
         if result.settled != "done":
             raise lost(self.job, result)
 
@@ -187,7 +187,28 @@ def lost(job: Job, result: SettlementResult) -> ClaimLost:
     return ClaimLost(f"the claim on job {job.id} of queue {job.queue!r} is lost: {why}")
 
 
-def _retrieve(recorded: asyncio.Future[SettlementResult]) -> None:
-    """Retrieve an error whose caller was cancelled, so that it is not reported as unseen."""
-    if not recorded.cancelled():
-        recorded.exception()
+class _Kept:
+    """Receives the answer to a settlement that is carried out even if its caller is cancelled."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.future: asyncio.Future[SettlementResult] = loop.create_future()
+
+    def done(self) -> bool:
+        """Return False: the settlement is wanted, whoever waits for it."""
+        return False
+
+    def set_result(self, result: SettlementResult) -> None:
+        """Pass the result to the caller, if it still waits."""
+        if not self.future.done():
+            self.future.set_result(result)
+
+    def set_exception(self, error: BaseException) -> None:
+        """Pass the error to the caller, if it still waits."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def cancel(self) -> None:
+        """Note that the store was closed before it answered."""
+        self.future.cancel()

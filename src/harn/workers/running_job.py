@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -56,12 +57,9 @@ class RunningJob:
             partial(job_states.read_steps, job.queue, job.id), write=False
         )
 
-    async def record_step(self, step: StepRecord) -> None:
-        """Record *step* if the claim still holds, in one transaction; else raise `ClaimLost`.
-
-        Cancelling does not prevent it.
-        """
-        await self.claim.record_step(step)
+    def record_step(self, step: StepRecord) -> Awaitable[None]:
+        """Record *step* if the claim still holds, in one transaction; else raise `ClaimLost`."""
+        return self.claim.record_step(step)
 
     def lose(self, note: str) -> None:
         """Cancel the handler: another consumer holds the claim now."""
