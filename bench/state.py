@@ -34,6 +34,7 @@ AGENTS, STEPS, READS = 100, 20, 500
 SIZES = (1_000, 1_000_000)
 RESULT = {"text": "x" * 200}
 NUMBERS = "WITH RECURSIVE n (n) AS (SELECT 2 UNION ALL SELECT n + 1 FROM n WHERE n < ?1)"
+VALUE = '{"n":1}'
 KEY = "printf('k/%05d/%02d', n / 100, n % 100)"
 
 Read = Callable[[Runtime, str], Awaitable[Any]]
@@ -87,8 +88,8 @@ def filled(size: int) -> str:
             (size,),
         )
         db.execute(
-            f"{NUMBERS} INSERT INTO state_keys (space, key, version, is_deleted, entry) "
-            f"SELECT 'v:default', {KEY}, 1, 0, n FROM n",
+            f"{NUMBERS} INSERT INTO state_keys (space, key, version, is_deleted, entry, value) "
+            f"SELECT 'v:default', {KEY}, 1, 0, n, CAST('{VALUE}' AS BLOB) FROM n",
             (size,),
         )
         db.execute(

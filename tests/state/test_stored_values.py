@@ -257,6 +257,7 @@ async def write_some() -> None:
     await store_set("gone", 1)
     await store_delete("gone")
     await agent_state_set("k", 1, session_id="s")
+    await agent_state_set("é", {"large": "ü" * 600, "n": 1e300}, session_id="s")
 
 
 async def test_the_rows_are_a_fold_of_the_log(runtime: Runtime) -> None:
@@ -266,7 +267,7 @@ async def test_the_rows_are_a_fold_of_the_log(runtime: Runtime) -> None:
     assert await store.run(compare) == []
     counts = await store.run(rebuild)
 
-    assert counts["state_keys"] == 4
+    assert counts["state_keys"] == 5
     assert await store_snapshot("hot") == SharedSnapshot(19, 20)
     assert await store_list() == ["cold", "hot"]
 
@@ -285,6 +286,8 @@ async def test_an_import_brings_the_values(runtime: Runtime) -> None:
         assert await store_snapshot("hot") == SharedSnapshot(19, 20)
         assert (await store_snapshot("gone")).version == 2
         assert await agent_state_get("k", session_id="s") == 1
+        large = {"large": "ü" * 600, "n": 1e300}
+        assert await agent_state_get("é", session_id="s") == large
         assert await store.run(compare) == []
 
 

@@ -1,7 +1,7 @@
 -- name: state_value
--- Read the row of a key with its latest record.
-SELECT version, is_deleted, entry,
-    (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic) AND id = entry)
+-- Read the row of a key, with its latest record if the row does not hold the value.
+SELECT version, is_deleted, entry, value, CASE WHEN value IS NULL AND is_deleted = 0 THEN
+    (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic) AND id = entry) END
 FROM state_keys WHERE space = :space AND key = :key;
 
 -- name: oldest_state
@@ -14,4 +14,4 @@ DELETE FROM state_keys;
 
 -- name: dump_state
 -- Read all of the index of stored values.
-SELECT space, key, version, is_deleted, entry FROM state_keys ORDER BY space, key;
+SELECT space, key, version, is_deleted, entry, value FROM state_keys ORDER BY space, key;

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 
+import msgspec
+
 from harn.storage.contract import Event
 from harn.storage.indexes import Table
 from harn.storage.operations import Operation, ask, ask_many
 from harn.topics import AGENT_STATE, STORED_VALUES
 
-COLUMNS = ("space", "key", "version", "is_deleted", "entry")
+COLUMNS = ("space", "key", "version", "is_deleted", "entry", "value")
+SMALL = 512
+"""Bytes of a value that its row holds, so that reading it is one step; others stay in the log."""
 SET, DELETED = "state_set", "state_deleted"
 LONGEST = 400
 """Bytes of a space's name in a row: an index of PostgreSQL holds 2,700, and a key has 2,048."""
@@ -28,6 +32,11 @@ def space_of(topic: str, name: str) -> str:
     if len(raw) <= LONGEST:
         return _MARKS[topic] + name
     return f"{_MARKS[topic]}\x01{hashlib.sha256(raw).hexdigest()}"  # no name holds a control
+
+
+def kept_in_row(value: bytes | None) -> bytes | None:
+    """Return *value* if it is small enough for its row."""
+    return None if value is None or len(value) > SMALL else value
 
 
 class StateIndex:
@@ -49,7 +58,8 @@ class StateIndex:
             return
         record = event.payload
         space = space_of(event.topic, record["space"])
-        row = (space, record["key"], record["version"], int(event.kind == DELETED), event.id)
+        value = None if event.kind == DELETED else kept_in_row(msgspec.json.encode(record["value"]))
+        row = (space, record["key"], record["version"], int(event.kind == DELETED), event.id, value)
         yield ask_many("put_state", COLUMNS, [row])
 
     def held(self, topic: str, below: int, dedupe_ms: int) -> Operation[int | None]:

@@ -18,7 +18,7 @@ from harn.storage.codec import EMPTY, decode
 from harn.storage.contract import TAKE_OFFSETS, Draft
 from harn.storage.log import append, record_at
 from harn.storage.operations import Operation, Row, ask, ask_many, ask_together
-from harn.storage.state.state_fold import COLUMNS, DELETED, SET, space_of
+from harn.storage.state.state_fold import COLUMNS, DELETED, SET, kept_in_row, space_of
 
 logger: logging.Logger = logging.getLogger("harn.storage")
 
@@ -180,13 +180,15 @@ def _look(topic: str, changes: Sequence[Change]) -> Operation[dict[Place, Found]
 def _found(place: Place, rows: Sequence[Row]) -> Operation[Found]:
     if not rows:
         return Found()
-    version, is_deleted, entry, payload = rows[0]
+    version, is_deleted, entry, kept, payload = rows[0]
     if is_deleted:
         return Found(None, version)
+    if kept is not None:
+        return Found(bytes(kept), version)
     if payload is None:  # an engine that keeps its records elsewhere
         payload = yield from record_at(place.topic, entry)
     try:
-        value = _decode(payload).value
+        value = _decode(bytes(payload)).value
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         logger.warning("record %d of %s cannot be read: %s", entry, place.topic, error)
         return Found(None, version, is_damaged=True)
@@ -198,7 +200,8 @@ def _write(records: Sequence[tuple[Place, Found]]) -> Operation[None]:
     placed = yield from append(drafts)
     rows: dict[Place, Row] = {}
     for (place, found), (entry, _) in zip(records, placed, strict=True):
-        rows[place] = (*place.row_key, found.version, int(found.value is None), entry)
+        row = (found.version, int(found.value is None), entry, kept_in_row(found.value))
+        rows[place] = (*place.row_key, *row)
     yield ask_many("put_state", COLUMNS, list(rows.values()))
 
 
