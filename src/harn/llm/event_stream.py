@@ -54,7 +54,7 @@ class EventStreamParser:
     """
 
     def __init__(self, most_bytes: int, id: str = "") -> None:
-        self.id = id
+        self.id: str = id
         """The id that a new connection continues after."""
         self.retry_ms: int | None = None
         """How long to wait before the next connection, if the server has said so."""

@@ -20,7 +20,7 @@ from harn.ratelimit import wait_in_headers
 from harn.sync import Channel, channel_select
 from harn.tasks import TaskHandle, spawn
 
-logger = logging.getLogger("harn.llm")
+logger: logging.Logger = logging.getLogger("harn.llm")
 
 RETRYABLE = frozenset({408, 425, 429, 500, 502, 503, 504})
 NO_CONTENT = 204
@@ -59,7 +59,7 @@ class SseStream:
         self._reading: TaskHandle[None] | None = None
         self._parser = EventStreamParser(options.max_event_bytes, last_event_id)
         self._retry_ms = options.retry_ms
-        self.last_event_id = last_event_id
+        self.last_event_id: str = last_event_id
         """The id of the last event that was received here: continue after it in a later process."""
 
     async def __aenter__(self) -> Self:
