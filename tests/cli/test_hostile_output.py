@@ -177,7 +177,10 @@ def test_every_character_is_shown_or_spelled_out() -> None:
 def test_commands_print_through_one_door() -> None:
     """`say` spells out; what prints otherwise says nothing that was stored."""
     around = {
-        **{"output.py": 1, "progress.py": 3, "completion.py": 1, "__init__.py": 3},
+        "output.py": 1,
+        "progress.py": 3,
+        "completion.py": 1,
+        "__init__.py": 3,
         "top_live.py": 3,  # the screen and its end; its lines are painted
     }
     found: dict[str, int] = {}
