@@ -231,7 +231,9 @@ def postgres_plans(db: psycopg.Connection[Any]) -> dict[str, list[Read]]:
 
 
 JOB = "jobs", frozenset({"queue_id", "id"})
-KEYED = dict.fromkeys(("jobs_of", "settled_among", "ack_held", "ack_jobs", "jobs_by_id"), JOB)
+KEYED = dict.fromkeys(
+    ("job_of", "jobs_of", "settled_among", "ack_held", "ack_jobs", "jobs_by_id"), JOB
+)
 KEYED |= dict.fromkeys(("move_jobs", "settle_jobs", "claim_jobs"), JOB)
 KEYED |= {"clear_outbox": ("outbox", frozenset({"queue", "xact", "seq"}))}
 
@@ -275,7 +277,7 @@ async def test_a_plan_that_postgres_made_while_the_store_was_empty_is_good_later
 
 
 @pytest.mark.parametrize(
-    "name", ["jobs_of", "settled_among", "ack_jobs", "jobs_by_id", "move_jobs"]
+    "name", ["job_of", "jobs_of", "settled_among", "ack_jobs", "jobs_by_id", "move_jobs"]
 )
 def test_some_jobs_are_found_by_their_ids(name: str) -> None:
     reads = [each for each in sqlite_plans()[name] if each.index.startswith("jobs")]

@@ -66,22 +66,22 @@ class StoredJob(msgspec.Struct, frozen=True):
 def read_jobs(queue: str, ids: Sequence[int]) -> Operation[list[StoredJob]]:
     """Read some jobs of *queue*, by id; those that are not there are left out."""
     topics = queue_topics(queue)
-    rows = yield ask(
-        "jobs_of",
-        queue=queue,
-        jobs=topics.jobs,
-        responses=topics.responses,
-        ids=msgspec.json.encode(sorted(ids)).decode(),
-    )
+    about = {"queue": queue, "jobs": topics.jobs, "responses": topics.responses}
+    if len(ids) == 1:
+        rows = yield ask("job_of", id=ids[0], **about)
+    else:
+        rows = yield ask("jobs_of", ids=msgspec.json.encode(sorted(ids)).decode(), **about)
     found = []
     for row in rows:
-        record, answer = row[-2], row[-1]
+        now, record, answer = row[16], row[-2], row[-1]
+        if now is None:
+            now = (yield ask("now"))[0][0] if row[5] is not None else 0
         if record is None:  # an engine that keeps its records elsewhere
             record = yield from record_at(topics.jobs, row[0])
         if answer is None and row[15] is not None:
             answer = yield from record_at(topics.responses, row[15])
         answered = None if answer is None else bytes(answer)
-        fields: list[Any] = [*row[:-2], bytes(record), answered]
+        fields: list[Any] = [*row[:16], now, *row[17:-2], bytes(record), answered]
         found.append(StoredJob(*fields))
     return found
 

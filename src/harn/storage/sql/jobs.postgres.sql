@@ -253,16 +253,25 @@ FROM unnest(:queue_id::bigint[], :id::bigint[], :state::smallint[], :wake_at::bi
     :settled_at::bigint[], :history::text[], :response::bigint[]) AS v(queue_id, id, state, wake_at, held, attempts, settled_at, history, response)
 WHERE jobs.queue_id = v.queue_id AND jobs.id = v.id;
 
--- name: jobs_of
--- Read some jobs of a queue with their records and last responses.
-SELECT j.id, j.key, j.priority, j.state, j.enqueued_at, j.wake_at, j.attempts, j.max_attempts, j.consumer, j.settled_at,
-    j.tenant_id, j.binding_key, j.trigger_id, j.function, j.history, j.response, :now,
+-- fragment: stored_job(now)
+-- Return the columns of a job with its record, its last response and its steps.
+j.id, j.key, j.priority, j.state, j.enqueued_at, j.wake_at, j.attempts, j.max_attempts, j.consumer, j.settled_at,
+    j.tenant_id, j.binding_key, j.trigger_id, j.function, j.history, j.response, {now},
     (SELECT json_agg(json_build_array(p.name, p.number, p.started_at, p.duration_ms) ORDER BY p.entry)::text FROM job_steps p
         WHERE p.queue_id = j.queue_id AND p.job_id = j.id),
     (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :jobs) AND id = j.id),
     (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :responses) AND id = j.response)
+
+-- name: jobs_of
+-- Read some jobs of a queue with their records and last responses.
+SELECT @stored_job(:now)
 FROM json_array_elements_text(:ids::json) AS v(id)
 CROSS JOIN LATERAL (SELECT * FROM jobs WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND id = v.id::bigint LIMIT 1) AS j;
+
+-- name: job_of
+-- Read one job of a queue the way jobs_of does.
+SELECT @stored_job(:now)
+FROM jobs j WHERE j.queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND j.id = :id;
 
 -- name: settled_among
 -- List those of some jobs that are settled or do not exist, with the responses of acked ones if they are short.

@@ -142,16 +142,25 @@ UPDATE jobs SET state = ?3, wake_at = ?4, held = ?5, attempts = ?6, settled_at =
     response = CASE WHEN ?9 = 0 THEN NULL ELSE coalesce(?9, response) END
 WHERE queue_id = ?1 AND id = ?2;
 
--- name: jobs_of
--- Read some jobs of a queue with their records and last responses.
-SELECT j.id, j.key, j.priority, j.state, j.enqueued_at, j.wake_at, j.attempts, j.max_attempts, j.consumer, j.settled_at,
-    j.tenant_id, j.binding_key, j.trigger_id, j.function, j.history, j.response, :now,
+-- fragment: stored_job(now)
+-- Return the columns of a job with its record, its last response and its steps.
+j.id, j.key, j.priority, j.state, j.enqueued_at, j.wake_at, j.attempts, j.max_attempts, j.consumer, j.settled_at,
+    j.tenant_id, j.binding_key, j.trigger_id, j.function, j.history, j.response, {now},
     (SELECT json_group_array(json_array(p.name, p.number, p.started_at, p.duration_ms)) FROM job_steps p
         WHERE p.queue_id = j.queue_id AND p.job_id = j.id HAVING count(*) > 0),
     (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :jobs) AND id = j.id),
     (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :responses) AND id = j.response)
+
+-- name: jobs_of
+-- Read some jobs of a queue with their records and last responses.
+SELECT @stored_job(:now)
 FROM json_each(:ids) i CROSS JOIN jobs j
 ON j.queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND j.id = i.value;
+
+-- name: job_of
+-- Read one job of a queue the way jobs_of does. The time is not read: few jobs need it.
+SELECT @stored_job(NULL)
+FROM jobs j WHERE j.queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND j.id = :id;
 
 -- name: settled_among
 -- List those of some jobs that are settled or do not exist, with the responses of acked ones if they are short.
