@@ -30,16 +30,24 @@ class IdSource:
 
     def uuid7(self) -> str:
         """Return a new id, such as `"019a2f60-6c00-7000-8d3a-1f6d2a9b4c55"`."""
-        ms = self._now_ms()
+        return self.uuid7s(1)[0]
+
+    def uuid7s(self, number: int) -> list[str]:
+        """Return so many new ids, the same as that many calls of `uuid7` in one millisecond."""
+        ms, tick = self._now_ms(), self._tick
         if ms > self._last_ms:
-            self._last_ms, self._tick = ms, 0
-        else:  # the same millisecond, or a clock that went back: count up
-            self._tick += 1
-            if self._tick > 0xFFF:
-                self._last_ms, self._tick = self._last_ms + 1, 0
-        low = self.random.getrandbits(62) | 0x8000_0000_0000_0000
-        text = f"{self._last_ms:012x}7{self._tick:03x}{low:016x}"
-        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+            self._last_ms, tick = ms, -1
+        found = []
+        bits, time = self.random.getrandbits, _time_of(self._last_ms)
+        for _ in range(number):
+            tick += 1  # the same millisecond, or a clock that went back: count up
+            if tick > 0xFFF:
+                self._last_ms, tick = self._last_ms + 1, 0
+                time = _time_of(self._last_ms)
+            low = bits(62)
+            found.append(f"{time}7{tick:03x}-{low >> 48 | 0x8000:04x}-{low & _LOW:012x}")
+        self._tick = tick
+        return found
 
     def new(self, prefix: str) -> str:
         """Return `<prefix>_<uuid7>`."""
@@ -48,6 +56,14 @@ class IdSource:
     def _reseed(self) -> None:
         if not self._seeded:
             self.random.seed()
+
+
+_LOW = (1 << 48) - 1
+
+
+def _time_of(ms: int) -> str:
+    text = f"{ms:012x}"
+    return f"{text[:8]}-{text[8:]}-"
 
 
 def _reseed_after_fork() -> None:

@@ -93,15 +93,17 @@ def _drr(
 ) -> Operation[Choice]:
     table = _Table(policy, board, wanted)
     yield from table.look_around(seen)
-    while table.left and (yield from table.serve_next()):
-        pass
+    while table.left:
+        table.serve_known()
+        if not table.left or not (yield from table.serve_next()):
+            break
     return table.choice()
 
 
 class _Lane:
     """A share that has been read and, once they are needed, its next jobs of each priority."""
 
-    __slots__ = ("full", "heads", "is_loaded", "last_taken", "more", "served", "share")
+    __slots__ = ("full", "heads", "is_loaded", "last_taken", "more", "only", "served", "share")
 
     def __init__(self, share: Share, full: int) -> None:
         self.share = share
@@ -110,6 +112,8 @@ class _Lane:
         self.more = [True, True, True]
         self.last_taken = [0, 0, 0]
         self.is_loaded = False
+        self.only: int | None = None
+        """The priority of all its jobs, if they have one and were read."""
         self.served = 0
 
     def credit(self, round: int) -> int:
@@ -121,6 +125,8 @@ class _Lane:
         """Note that the first *depth* jobs of each priority have been read."""
         self.is_loaded = True
         self.more = [len(heads) == depth for heads in self.heads]
+        present = [priority for priority in range(3) if self.heads[priority]]
+        self.only = present[0] if len(present) == 1 else None
 
     @property
     def is_open(self) -> bool:
@@ -327,6 +333,35 @@ class _Table:
         self._serve(lane, lane.best(self._board.now), promoted=False)
         return True
 
+    def serve_known(self) -> None:
+        """Choose jobs as `serve_next` does, while the next one is known and has no rival.
+
+        That is: nothing starves, and the key has jobs of one priority, read already.
+        """
+        if self._starved_before >= 0 or not self._seen_all:
+            return
+        ring, lanes, round = self._ring, self._lanes, self._round
+        place = bisect_right(ring, self._last)
+        while self.left and ring:
+            if place == len(ring):
+                place = 0
+            lane = lanes[ring[place]]
+            if lane.only is None or not (heads := lane.heads[lane.only]):
+                return
+            id, at, attempts, most, body = heads.popleft()
+            share = lane.share
+            credit = max(0, lane.credit(round) - 1)
+            share.serve(round, credit, self._cap)
+            lane.served += 1
+            lane.last_taken[lane.only] = id
+            self.left -= 1
+            self._last, self._promoted = share.key, False
+            self._picks.append(Pick(id, share.key, at, attempts, most, body, round, credit))
+            if not credit or share.turn is None or not (heads or lane.more[lane.only]):
+                del ring[place]
+            else:
+                place += 1
+
     def _next_in_turn(self) -> Operation[_Lane | None]:
         while True:
             nearest = self._nearest_known()
@@ -455,8 +490,8 @@ class _Table:
             },
             steps=partial(_heads_by_key, self._board, keys, depth),
         )
-        for key, priority, *head in rows:
-            self._lanes[key].heads[priority].append(tuple(head))
+        for row in rows:
+            self._lanes[row[0]].heads[row[1]].append(row[2:])
         for each in lanes:
             each.loaded(depth)
 

@@ -272,10 +272,9 @@ class WorkerQueue:
     ) -> Claiming:
         """Describe a claim by this queue's policy."""
         _check_number(n)
-        ids = self.runtime.ids
         return Claiming(
             consumer=consumer_id,
-            claim_ids=tuple([ids.uuid7() for _ in range(n)]),
+            claim_ids=tuple(self.runtime.ids.uuid7s(n)),
             ttl_ms=ttl_ms,
             look=first_look(self.policy, self.name, n),
             choose=self._choose,

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from harn.storage.contract import APPEND, Draft
 from harn.storage.operations import Ask, Operation, ask, ask_ahead, ask_together
@@ -32,6 +33,7 @@ from harn.storage.queue.job_records import (
     Choose,
     ClaimedJob,
     JobDraft,
+    Pick,
     Settlement,
     SettlementResult,
     shown_key,
@@ -307,12 +309,37 @@ def _foreign(queue_id: int, triggers: frozenset[str] | None) -> Operation[str | 
     return _encode(sorted(triggers)).decode()
 
 
+class _Scheduling(msgspec.Struct, frozen=True):
+    """How a job was chosen, in the record of its claim."""
+
+    strategy: str
+    fairness_key: str
+    key: str
+    round: int | UnsetType = UNSET
+    credit: int | UnsetType = UNSET
+    promoted: bool | UnsetType = UNSET
+
+
+class _ClaimRecord(msgspec.Struct, frozen=True):
+    """A `job_claimed` record."""
+
+    job_event_id: int
+    claim_id: str
+    consumer_id: str
+    claimed_at_ms: int
+    expires_at_ms: int
+    attempt: int
+    scheduling: _Scheduling
+    lease: str | UnsetType = UNSET
+
+
 def hold_choice(
     state: QueueState, claiming: Claiming, choice: Choice
 ) -> Operation[list[ClaimedJob]]:
     """Claim the chosen jobs: their rows, their shares and their records."""
     topic, headers = queue_topics(state.name).claims, queue_headers(state.name)
     now, expires = state.now, state.now + claiming.ttl_ms
+    lease = UNSET if claiming.lease is None else claiming.lease
     yield from _write_claims(state, claiming, choice, expires)
     jobs: list[ClaimedJob] = []
     for pick, claim_id in zip(choice.picks, claiming.claim_ids, strict=False):
@@ -323,17 +350,10 @@ def hold_choice(
                 *(claim_id, expires, now),
             )
         )
-        record = {
-            "job_event_id": pick.id,
-            "claim_id": claim_id,
-            "consumer_id": claiming.consumer,
-            "claimed_at_ms": now,
-            "expires_at_ms": expires,
-            "attempt": attempt,
-            "scheduling": _scheduling(state, claiming, pick),
-        }
-        if claiming.lease is not None:
-            record["lease"] = claiming.lease
+        scheduling = _scheduling(state, claiming, pick)
+        record = _ClaimRecord(
+            *(pick.id, claim_id, claiming.consumer, now, expires, attempt, scheduling, lease)
+        )
         state.drafts.append(Draft(topic, "job_claimed", _encode(record), headers, now))
     return jobs
 
@@ -367,18 +387,11 @@ def _write_claims(
     state.is_changed = True
 
 
-def _scheduling(state: QueueState, claiming: Claiming, pick: Any) -> dict[str, Any]:
-    scheduling: dict[str, Any] = {
-        "strategy": claiming.strategy,
-        "fairness_key": state.dimension,
-        "key": shown_key(pick.key),
-    }
-    if claiming.strategy in ("drr", ROTATION):
-        scheduling["round"] = pick.round
-        scheduling["credit"] = pick.credit
-        if pick.promoted:
-            scheduling["promoted"] = True
-    return scheduling
+def _scheduling(state: QueueState, claiming: Claiming, pick: Pick) -> _Scheduling:
+    about = (claiming.strategy, state.dimension, shown_key(pick.key))
+    if claiming.strategy != "drr":
+        return _Scheduling(*about)
+    return _Scheduling(*about, pick.round, pick.credit, True if pick.promoted else UNSET)
 
 
 def _serve(state: QueueState, claiming: Claiming, choice: Choice) -> Operation[None]:

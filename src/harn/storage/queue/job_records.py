@@ -9,6 +9,7 @@ consumer may renew, ack, fail or release it until another one claims the job.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -60,6 +61,7 @@ def share_key(
     return f"{first}{_BETWEEN}{share_key('binding', None, binding_key, None)}"
 
 
+@lru_cache(maxsize=1024)
 def shown_key(key: str) -> str:
     """Write a stored key the way people read it.
 

@@ -206,6 +206,15 @@ def judge_claim(job: JobRow | None, item: Settlement) -> SettlementResult | None
     return None
 
 
+class _AckRecord(msgspec.Struct, frozen=True):
+    """A `job_acked` record."""
+
+    job_event_id: int
+    claim_id: str
+    consumer_id: str
+    acked_at_ms: int
+
+
 class Settling:
     """The changes and records of one settle operation, gathered and written together."""
 
@@ -245,7 +254,10 @@ class Settling:
 
     def tell_acked(self, item: Settlement) -> SettlementResult:
         """Write the records of a job that is settled as done."""
-        self._claims("job_acked", item, {"acked_at_ms": self._state.now})
+        state = self._state
+        record = _AckRecord(item.job_id, item.claim_id, item.consumer, state.now)
+        draft = Draft(self._topics.claims, "job_acked", _encode(record), self._headers, state.now)
+        state.drafts.append(draft)
         self._state.tally.acked += 1
         return SettlementResult("done", response=self._respond(item))
 
