@@ -342,8 +342,8 @@ def test_what_a_change_leaves_is_a_decision() -> None:
 async def test_no_increment_of_several_processes_is_lost(
     lasting_url: str, at_least: Callable[[int], int]
 ) -> None:
-    processes, times = (8, 200) if at_least(1) > 1 else (3, 15)
-    async with asyncio.timeout(120 * at_least(1)):
+    processes, times = (8, 200) if at_least(10) > 10 else (2, 12)
+    async with asyncio.timeout(at_least(120)):
         workers = [
             await asyncio.create_subprocess_exec(
                 sys.executable, INCREMENTER, lasting_url, str(times)
