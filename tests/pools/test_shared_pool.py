@@ -26,6 +26,7 @@ from harn import (
     ring_buffer,
     wait_agent,
 )
+from harn.pools.shared_process import PoolProcess
 
 ran: list[Any] = []
 """What ran, in the order of its start."""
@@ -452,3 +453,38 @@ async def test_pools_are_no_worker_queues(processes: list[Process]) -> None:
 
 async def _queue(name: str) -> Any:
     return harn.worker_queue(name)
+
+
+@pytest.fixture
+def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARN_LEASE_MS", "1500")
+    monkeypatch.setenv("HARN_LEASE_RENEW_MS", "300")
+
+
+@pytest.mark.usefixtures("short_leases")
+async def test_a_process_that_renews_no_more_loses_its_slots_and_its_results(
+    processes: list[Process],
+) -> None:
+    first, second = processes
+    ours, theirs = await first.open(max_concurrent=2), await second.open(max_concurrent=2)
+    gates["again"] = asyncio.Event()
+    running = await ours.submit(held("running"))
+    again = await ours.submit(gated_again, "again")
+    await until(lambda: sorted(ran) == ["again", "running"])
+    queued = await ours.submit(held("queued"))
+
+    renewal = first.runtime.service(PoolProcess)._renewal
+    assert renewal is not None
+    renewal.stop()  # as if the process were paused: it renews nothing and notices nothing
+
+    await until(lambda: theirs.snapshot(False).failed == 2)
+    seen = {task.id: task.stale_reason for task in theirs.snapshot().tasks if task.stale_reason}
+    assert seen == {running.id: "interrupted", queued.id: "never_started"}
+    await until(lambda: ran.count("again") == 2)
+    for gate in gates.values():
+        gate.set()
+    await until(lambda: running.done() and queued.done() and again.done())
+    assert (running.status, queued.status) == ("failed", "failed")
+    assert await again == "again"
+    await until(lambda: theirs.size() == 0)
+    assert theirs.snapshot(False).completed == 1

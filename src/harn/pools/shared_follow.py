@@ -84,6 +84,18 @@ class Follower:
         ):
             self._slots.apply(job)
 
+    def read_soon(self, id: int) -> None:
+        """Bring one task up to date, without waiting for it."""
+        self._runtime.own(self._runtime.loop.create_task(self._read_until_done(id)))
+
+    async def _read_until_done(self, id: int) -> None:
+        while True:
+            try:
+                return await self.read(id)
+            except HarnError as error:
+                logger.info("pool %r cannot be read now: %s", self._slots.names.name, error)
+                await self._store.grown(self._queue, self._store.growth(self._queue), WITHIN)
+
     async def _follow(self) -> None:
         # No topic has this name, so that only hints of other processes and the time wake it.
         others = f"{self._queue} as others change it"

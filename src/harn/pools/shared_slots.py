@@ -312,14 +312,11 @@ class SharedSlots(Slots):
             self._ended(task, status, result)
         self.changed()
 
-    def end_is_lost(self, task: PoolTask) -> None:
-        """Take in that the claim on *task* was lost: its result is not taken."""
+    def end_is_refused(self, task: PoolTask) -> None:
+        """Take in that the claim on *task* does not hold: the store says how the task stands."""
         self.here.pop(task, None)
-        logger.warning(
-            "pool %r: the claim on task %s was lost; its result is not taken",
-            self.names.name,
-            task.id,
-        )
+        assert self.follower is not None
+        self.follower.read_soon(task._extras.ticket)
 
     def _ended(self, task: PoolTask, status: TaskStatus, result: Any) -> None:
         """Record the end of *task*, which the store has."""
@@ -594,10 +591,10 @@ class Ending:
 
     def set_result(self, result: shared_pools.SettlementResult) -> None:
         """Take the answer in."""
-        if result.settled == "lost":
-            self._slots.end_is_lost(self._task)
-        else:
+        if result.settled == "done":
             self._slots.end_is_known(self._task, self._end, self._status, self._result)
+        else:  # lost, or settled before: by a process that ended our claim, or by this very end
+            self._slots.end_is_refused(self._task)
 
     def set_exception(self, error: BaseException) -> None:
         """Send the end again, as long as the claim may hold."""
