@@ -210,6 +210,7 @@ async def test_feedback_reads_every_answer_but_obeys_retry_after_only_of_refusal
     async with llm_slot("acme") as slot:
         assert await slot.feedback(None) is None
         assert await slot.feedback({"retry-after": "9"}, status=200) is None
+        assert await slot.feedback({"llm_provider-retry-after": "9"}, status=200) is None
         assert await slot.feedback({"retry-after": "9"}, status=429) == 9.0
         spent = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m1s"}
         assert await slot.feedback(spent, status=200) == 61.0
@@ -274,6 +275,16 @@ async def test_model_calls_have_a_file_of_their_own_or_the_one_named(
         ("Thu, 01 Jan 2015 00:00:30 GMT", 0.0),
         ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
         ({"Retry-After": "nonsense"}, None),
+        ({"llm_provider-retry-after": "4"}, 4.0),
+        ({"llm_provider-Retry-After-Ms": "2500"}, 2.5),
+        ({"retry-after": "3", "llm_provider-retry-after": "4"}, 3.0),
+        (
+            {
+                "llm_provider-x-ratelimit-remaining-tokens": "0",
+                "llm_provider-x-ratelimit-reset-tokens": "6m0s",
+            },
+            360.0,
+        ),
         ({}, None),
         ({"x-ratelimit-remaining-tokens": "5", "x-ratelimit-reset-tokens": "9s"}, None),
         ({"X-RateLimit-Remaining-Tokens": "0", "X-RateLimit-Reset-Tokens": "9s"}, 9.0),

@@ -25,7 +25,7 @@ from harn.ratelimit.provider_limits import (
     travel_ms,
     units_of,
 )
-from harn.ratelimit.retry_after import status_of, wait_in
+from harn.ratelimit.retry_after import headers_of, status_of, wait_in
 from harn.ratelimit.store_limiter import StoreLimiter
 from harn.ratelimit.usage_records import record_call
 from harn.ratelimit.window import LONGEST_PAUSE
@@ -175,10 +175,9 @@ class LlmSlot:
         """
         if not headers:
             return None
-        known = {str(name).lower(): str(value) for name, value in headers.items()}
+        known = headers_of(headers) or {}
         if status is not None and status < 400:
-            known.pop("retry-after", None)
-            known.pop("retry-after-ms", None)
+            known = {name: each for name, each in known.items() if "retry-after" not in name}
         return await self.retry_after(known)
 
     async def _take_call_slots(self, runtime: Runtime) -> None:

@@ -3,13 +3,14 @@
 These headers are read: `Retry-After` (seconds or a date), `retry-after-ms`, OpenAI's
 `x-ratelimit-remaining-*` and `x-ratelimit-reset-*`, Anthropic's `anthropic-ratelimit-*-remaining`
 and `-reset`. A remaining count only matters when it is 0. A value that cannot be read is ignored.
+litellm passes a provider's headers on as `llm_provider-retry-after` and so on; they mean the same.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -43,6 +44,9 @@ TRANSIENT = frozenset(
     }
 )
 """Names of errors of client libraries that mean a network failure or a timeout."""
+
+PASSED_ON = "llm_provider-"
+"""What litellm puts before the name of a provider's header."""
 
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -78,11 +82,20 @@ def headers_of(thing: object) -> dict[str, str] | None:
         thing,
         getattr(thing, "headers", None),
         getattr(getattr(thing, "response", None), "headers", None),
+        getattr(thing, "litellm_response_headers", None),
     ):
         items = getattr(found, "items", None)
-        if callable(items):
-            return {str(name).lower(): str(value) for name, value in items()}
+        if callable(items) and (headers := _named(items())):
+            return headers
     return None
+
+
+def _named(items: Iterable[tuple[object, object]]) -> dict[str, str]:
+    headers = {str(name).lower(): str(value) for name, value in items}
+    passed_on = [name for name in headers if name.startswith(PASSED_ON)]
+    for name in passed_on:
+        headers.setdefault(name.removeprefix(PASSED_ON), headers[name])
+    return headers
 
 
 def wait_in_headers(headers: Mapping[str, str], now_ms: int) -> float | None:
