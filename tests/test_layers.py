@@ -42,6 +42,7 @@ LINES = [
         "operating_system",
         "plurals",
         "private_files",
+        "pydantic_types",
         "quiescence",
         "records",
         "retry_policy",

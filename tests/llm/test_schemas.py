@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import copy
+import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pytest
+from pydantic import BaseModel, Field
 
 from harn import InvalidOption
 from harn.llm.schemas import Unacceptable, check, shape_of
@@ -15,7 +17,13 @@ PERSON = {
     "properties": {
         "name": {"type": "string", "minLength": 1},
         "age": {"type": "integer", "minimum": 0, "maximum": 150},
-        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2},
+        "tags": {
+            "type": "array",
+            "items": {"enum": ["a", "b"]},
+            "maxItems": 2,
+            "uniqueItems": True,
+        },
+        "code": {"type": "string", "pattern": "^[A-Z]{3}$"},
         "next": {"$ref": "#/$defs/link"},
     },
     "required": ["name"],
@@ -43,17 +51,20 @@ def test_what_fits_is_accepted_as_it_is(value: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("value", "where"),
     [
-        ({}, "'name' is missing"),
-        ({"name": ""}, r"\$.name: at least 1"),
-        ({"name": 5}, r"\$.name: expected string"),
-        ({"name": "x", "age": True}, r"\$.age: expected integer"),
-        ({"name": "x", "age": 1.5}, r"\$.age: expected integer"),
-        ({"name": "x", "age": 200}, "at most 150"),
-        ({"name": "x", "tags": ["c"]}, r"\$.tags\[0\]: expected one of"),
-        ({"name": "x", "tags": ["a", "a", "b"]}, "at most 2 items"),
-        ({"name": "x", "more": 1}, "'more' is not expected"),
-        ({"name": "x", "next": 5}, "fits 0 of the anyOf"),
-        ([], "expected object"),
+        ({}, r"\$: 'name' is a required property"),
+        ({"name": ""}, r"\$.name: '' should be non-empty"),
+        ({"name": 5}, r"\$.name: 5 is not of type 'string'"),
+        ({"name": "x", "age": True}, r"\$.age: True is not of type 'integer'"),
+        ({"name": "x", "age": 1.5}, r"\$.age: 1.5 is not of type 'integer'"),
+        ({"name": "x", "age": 200}, "200 is greater than the maximum of 150"),
+        ({"name": "x", "tags": ["c"]}, r"\$.tags\[0\]: 'c' is not one of \['a', 'b'\]"),
+        ({"name": "x", "tags": ["a", "a", "b"]}, "is too long"),
+        ({"name": "x", "tags": ["a", "a"]}, "non-unique"),
+        ({"name": "x", "code": "7"}, r"\$.code: '7' does not match"),
+        ({"name": "x", "more": 1}, "'more' was unexpected"),
+        ({"name": "x", "next": 5}, r"\$.next: 5 is not (valid|of type)"),
+        ({"name": "", "age": -1}, r"\$.name: .*; \$.age: "),
+        ([], "is not of type 'object'"),
     ],
 )
 def test_what_does_not_fit_is_told_with_its_place(value: Any, where: str) -> None:
@@ -65,6 +76,50 @@ def test_a_schema_that_refers_to_itself_ends() -> None:
     schema = {"$ref": "#"}
     with pytest.raises(Unacceptable, match="too deeply"):
         check(1, schema)
+
+
+@pytest.mark.parametrize(
+    "schema", [{"type": "objekt"}, {"properties": []}, {"minimum": "1"}, {"required": "a"}]
+)
+def test_what_is_no_json_schema_is_refused_before_a_model_is_asked(schema: Any) -> None:
+    with pytest.raises(InvalidOption, match="a JSON Schema"):
+        shape_of(schema)
+
+
+@pytest.mark.parametrize("ref", ["#/$defs/missing", "https://example.com/schema.json"])
+def test_a_reference_to_something_else_is_refused_and_not_fetched(
+    ref: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_: pytest.fail("a connection"))
+
+    with pytest.raises(InvalidOption, match=r"\$ref"):
+        check({"a": 1}, {"properties": {"a": {"$ref": ref}}})
+
+
+def test_a_long_answer_is_not_repeated_to_the_model() -> None:
+    with pytest.raises(Unacceptable) as raised:
+        check("x" * 10_000, {"type": "integer"})
+
+    assert len(str(raised.value)) < 400
+
+
+def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
+
+    with pytest.raises(InvalidOption, match=r"harn-runtime\[llm\]"):
+        shape_of({"type": "object"})
+
+
+class Place(BaseModel):
+    city: Annotated[str, Field(min_length=1)]
+
+
+def test_pydantic_reads_its_models_and_what_is_made_of_them() -> None:
+    assert shape_of(Place).read('{"city": "Ulm"}') == Place(city="Ulm")
+    assert shape_of(list[Place]).read('[{"city": "Ulm"}]') == [Place(city="Ulm")]
+    assert shape_of(list[Place]).schema["items"] == {"$ref": "#/$defs/Place"}
+    with pytest.raises(Unacceptable, match=r"^0.city: String should have at least 1 character$"):
+        shape_of(list[Place]).read('[{"city": ""}]')
 
 
 class Point(msgspec.Struct):

@@ -117,6 +117,7 @@ EXTRA_OF = {
     "starlette": "server",
     "uvicorn": "server",
     "httpx2": "llm",
+    "jsonschema": "llm",
     "psycopg": "postgres",
     "psycopg_pool": "postgres",
 }

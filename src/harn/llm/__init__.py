@@ -6,7 +6,7 @@ openai.py      one wire format; anthropic.py, the other; http.py, the HTTP clien
 registry.py    the providers of a runtime, and which of them a call uses
 call.py        llm_call: reserve, call, settle; llm_stream.py, llm_stream
 schemas.py     structured answers, checked
-tools.py       functions as tools
+tools.py       functions as tools; tool_parameters.py, their parameters
 agent.py       agent_loop; conversation.py, its messages; done_tool.py, the tool that ends it;
                agent_steps.py, its calls as steps of a job
 sse.py         sse_connect: events of a server; event_stream.py, their format
