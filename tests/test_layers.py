@@ -28,6 +28,7 @@ LINES = [
         "context",
         "current",
         "durable_calls",
+        "durable_types",
         "durable_work",
         "duration",
         "errors",

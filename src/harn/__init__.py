@@ -7,9 +7,10 @@
     primitives   sync ──▶ tasks    │   eventlog ──▶ storage
                  in this process   │   survives this process
     ground       clock runtime current context errors settings topics duration ids telemetry
-                 batcher checks durable_calls durable_work escaping event_loop exact_json graceful
-                 masking naming open_runtimes operating_system plurals private_files
-                 pydantic_types quiescence records retry_policy stopping teardown unsettled
+                 batcher checks durable_calls durable_types durable_work escaping event_loop
+                 exact_json graceful masking naming open_runtimes operating_system plurals
+                 private_files pydantic_types quiescence records retry_policy stopping teardown
+                 unsettled
 
 Everything public is importable from here and loaded when it is first used, so that `import harn`
 costs nothing and the command line starts at once. `__init__.pyi` tells type checkers the same.

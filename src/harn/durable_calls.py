@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, overload
 
+from harn.durable_types import types_of
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption
 from harn.exact_json import from_exact_json, to_exact_json
@@ -44,7 +45,7 @@ class DurableCall(NamedTuple):
     def closure(self) -> Callable[[], Any]:
         """Return a callable without parameters that makes the call."""
         positional, keywords = from_exact_json(self.arguments)
-        return functools.partial(self.function.fn, *positional, **keywords)
+        return bound_call(self.function, positional, keywords)
 
 
 _by_name: dict[str, DurableFunction] = {}
@@ -151,6 +152,28 @@ def split_call(
     if isinstance(closure, functools.partial):
         return closure.func, closure.args, closure.keywords
     return closure, (), {}
+
+
+def bound_call(
+    function: DurableFunction, positional: Sequence[Any], keywords: Mapping[str, Any]
+) -> Callable[[], Any]:
+    """Return *function* with arguments that were read from JSON; models become models again.
+
+    Raises pydantic's `ValidationError` if they do not fit.
+    """
+    positional, keywords = types_of(function.fn).read(positional, keywords)
+    return functools.partial(function.fn, *positional, **keywords)
+
+
+def encode_call(
+    function: DurableFunction, positional: Sequence[Any], keywords: Mapping[str, Any]
+) -> bytes | None:
+    """Write the arguments of a call of *function*; None if they would not come back as they are.
+
+    pydantic models do where the function's parameter has their type.
+    """
+    written = encode_arguments(positional, keywords)
+    return types_of(function.fn).encode(positional, keywords) if written is None else written
 
 
 def encode_arguments(positional: Sequence[Any], keywords: Mapping[str, Any]) -> bytes | None:

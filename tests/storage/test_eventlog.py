@@ -215,7 +215,7 @@ class Point:
 
 
 class Model:
-    def model_dump(self, mode: str) -> dict[str, Any]:
+    def model_dump(self, mode: str, by_alias: bool) -> dict[str, Any]:
         return {"mode": mode}
 
 

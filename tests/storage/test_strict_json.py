@@ -59,8 +59,8 @@ class Line(msgspec.Struct):
 class Model:
     """Looks like a pydantic model to whoever does not know pydantic."""
 
-    def model_dump(self, mode: str) -> dict[str, Any]:
-        assert mode == "json"
+    def model_dump(self, mode: str, by_alias: bool) -> dict[str, Any]:
+        assert mode == "json" and by_alias
         return {"at": "2026-01-01T00:00:00Z"}
 
 

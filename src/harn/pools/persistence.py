@@ -30,9 +30,10 @@ from harn.durable_calls import (
     DurableFunction,
     durable_function,
     durable_function_named,
-    encode_arguments,
+    encode_call,
     split_call,
 )
+from harn.durable_types import without_models
 from harn.errors import HarnError, StorageError
 from harn.exact_json import to_exact_json
 from harn.pools.audit import Submitted
@@ -309,7 +310,8 @@ class Persistence:
         task._finished_ms = record.finished_at
         task._body = record.error
         if record.status == "completed":
-            task._body = Reloaded(record.result, record.result_text)
+            function = None if record.call is None else durable_function_named(record.call)
+            task._body = Reloaded(record.result, record.result_text, function)
         if record.rejection_reason or record.stale_reason:
             reason = record.rejection_reason, record.rejection_policy, record.stale_reason
             task._own_extras().reason = reason
@@ -383,7 +385,7 @@ def durable_call_of(closure: Callable[..., Any]) -> DurableCall | None:
     function = durable_function(fn)
     if function is None:
         return None
-    arguments = encode_arguments(positional, keywords)
+    arguments = encode_call(function, positional, keywords)
     if arguments is None:
         logger.warning("%s: its arguments are not JSON, so this call is not durable", function.name)
         return None
@@ -391,7 +393,7 @@ def durable_call_of(closure: Callable[..., Any]) -> DurableCall | None:
 
 
 def _write_result(end: EndRecord, task: PoolTask) -> None:
-    written = to_exact_json(task.result)
+    written = to_exact_json(without_models(task.result))
     if written is not None:
         end.result = msgspec.Raw(written)
     else:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
 
+from harn.durable_calls import DurableFunction
+from harn.durable_types import types_of
 from harn.errors import PoolError, PoolTaskCancelled, PoolTaskFailed, PoolTaskRejected
 from harn.exact_json import from_exact_json
 from harn.pools.audit import Submitted
@@ -350,9 +352,16 @@ class PoolTask(msgspec.Struct, Generic[T_co], eq=False, weakref=True):
 class Reloaded:
     """A result that was read from a journal: JSON, decoded when it is read, or a text about it."""
 
-    __slots__ = ("omitted", "raw", "text")
+    __slots__ = ("function", "omitted", "raw", "text")
 
-    def __init__(self, raw: msgspec.Raw | msgspec.UnsetType, text: str | None) -> None:
+    def __init__(
+        self,
+        raw: msgspec.Raw | msgspec.UnsetType,
+        text: str | None,
+        function: DurableFunction | None = None,
+    ) -> None:
+        self.function: DurableFunction | None = function
+        """The function that returned it, if it is known; it may say that this is a model."""
         self.raw: msgspec.Raw | msgspec.UnsetType = raw
         self.text: str | None = text
         self.omitted: bool = text is not None
@@ -361,7 +370,13 @@ class Reloaded:
         """Return the value, decoded each time, so that no caller can change the recorded one."""
         if self.omitted or not isinstance(self.raw, msgspec.Raw):
             return self.text
-        return from_exact_json(bytes(self.raw))
+        value = from_exact_json(bytes(self.raw))
+        if self.function is None:
+            return value
+        try:
+            return types_of(self.function.fn).read_result(value)
+        except ValueError:  # the model has changed since; its JSON is what there is
+            return value
 
 
 def describe(error: BaseException) -> str:

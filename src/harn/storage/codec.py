@@ -115,7 +115,7 @@ def encode(option: str, value: Any, at_most: int) -> bytes:
 
 def _as_json(value: Any) -> Any:
     if hasattr(value, "model_dump"):  # a pydantic model, without knowing pydantic
-        return value.model_dump(mode="json")
+        return value.model_dump(mode="json", by_alias=True)  # the names that it reads
     if hasattr(value, "as_dict"):
         return value.as_dict()
     for kind in (str, int, float):

@@ -109,8 +109,19 @@ def _fault(item: Any) -> str | None:
     if item is None or isinstance(item, str | int | float | list | tuple) or _is_object(item):
         return None
     kind = type(item).__name__
-    way_out = WAYS_OUT.get(kind, "send what JSON has: objects, arrays, text, numbers")
-    return f"is a {kind}; {way_out}"
+    way_out = WAYS_OUT.get(kind) or _way_out_of_library(item)
+    return f"is a {kind}; {way_out or 'send what JSON has: objects, arrays, text, numbers'}"
+
+
+def _way_out_of_library(item: Any) -> str | None:
+    """Return how a value of numpy or pandas is sent."""
+    library = type(item).__module__.partition(".")[0]
+    if library not in ("numpy", "pandas"):
+        return None
+    for name in ("isoformat", "tolist", "to_dict"):
+        if hasattr(item, name):
+            return f"send its {name}({repr('records') if name == 'to_dict' else ''})"
+    return "send null"  # pandas.NA
 
 
 def _is_object(item: Any) -> bool:

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from harn.durable_calls import (
     DurableFunction,
+    bound_call,
     durable_function,
     durable_function_named,
     durable_names,
-    encode_arguments,
+    encode_call,
     split_call,
 )
 from harn.duration import Duration
 from harn.errors import InvalidOption
+from harn.exact_json import from_exact_json
 from harn.retry_policy import RetryPolicy
 from harn.storage.queue import function_need, waiting_functions
 from harn.tasks import Runner, closure_of, deadline, runner_for
@@ -52,8 +54,8 @@ class JobOptions(TypedDict, total=False):
     connection: object | None
 
 
-def call_job(fn: Callable[..., Any], args: Sequence[Any]) -> tuple[str, list[Any]]:
-    """Return the name of a durable function and its arguments as a job's payload.
+def call_job(fn: Callable[..., Any], args: Sequence[Any]) -> tuple[DurableFunction, list[Any]]:
+    """Return a durable function and its arguments as a job's payload.
 
     Arguments that do not fit the function are a `TypeError`.
     """
@@ -64,14 +66,15 @@ def call_job(fn: Callable[..., Any], args: Sequence[Any]) -> tuple[str, list[Any
         raise InvalidOption(
             "fn", name, "a function with @harn.durable, which workers that import it can find"
         )
-    if encode_arguments(positional, keywords) is None:
+    written = encode_call(function, positional, keywords)
+    if written is None:
         raise InvalidOption(
             "args",
             f"{len(positional) + len(keywords)} arguments of {function.name}",
             "values that JSON does not change: text, finite numbers, true, false, None, and lists "
-            "and dicts with text keys of these",
+            "and dicts with text keys of these; pydantic models for parameters of their type",
         )
-    return function.name, [list(positional), dict(keywords)]
+    return function, from_exact_json(written)
 
 
 class FunctionRunner:
@@ -112,7 +115,7 @@ class FunctionRunner:
 def _closure(function: DurableFunction, job: Job) -> Callable[[], Any]:
     match job.payload:
         case [list() as positional, dict() as keywords]:
-            return partial(function.fn, *positional, **keywords)
+            return bound_call(function, positional, keywords)
     raise Bury(f"job {job.id} names the function {function.name}, but holds no arguments for it")
 
 

@@ -14,8 +14,11 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
+import msgspec
+
 from harn.checks import is_whole, whole_number
 from harn.current import current_runtime
+from harn.durable_types import types_of
 from harn.duration import Duration
 from harn.errors import InvalidOption, did_you_mean
 from harn.ids import is_pool_id
@@ -191,9 +194,12 @@ class WorkerQueue:
             not_before=not_before,
             max_attempts=max_attempts,
             cost=cost,
-            function=function,
+            function=function.name,
         )
-        return await self._enqueue(job, connection)
+        receipt = await self._enqueue(job, connection)
+        if types_of(function.fn).has_result:
+            return msgspec.structs.replace(receipt, function=function.name)
+        return receipt
 
     async def _enqueue(self, job: NewJob, connection: object | None) -> EnqueueReceipt[Any]:
         if connection is not None:

@@ -9,9 +9,12 @@ import msgspec
 
 from harn.checks import is_number, whole_number
 from harn.current import current_runtime
+from harn.durable_calls import durable_function_named
+from harn.durable_types import types_of
 from harn.duration import Duration, to_ms, to_seconds, to_text
-from harn.errors import DeadlineExceeded, InvalidOption, did_you_mean
+from harn.errors import DeadlineExceeded, InvalidOption, JobError, did_you_mean
 from harn.naming import has_controls
+from harn.pydantic_types import reasons
 from harn.records import Record, SparseRecord, fields_of
 from harn.storage import Durability, encode, encode_headers
 from harn.storage.queue import PRIORITIES, JobDraft
@@ -89,6 +92,8 @@ class EnqueueReceipt(msgspec.Struct, Generic[T], frozen=True):
     durability: Durability
     duplicate: bool
     ticket: str | None = None
+    function: str | None = None
+    """The submitted function whose annotation says that the result is a pydantic model."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return every field, JSON-ready; the job's id also as the log names it.
@@ -124,14 +129,27 @@ class EnqueueReceipt(msgspec.Struct, Generic[T], frozen=True):
         """
         awaiting = current_runtime().service(JobResults).outcome(self.queue, self._key)
         if timeout is None:
-            return await awaiting  # type: ignore[no-any-return]
+            return self._typed(await awaiting)
         try:
             async with deadline(timeout):
-                return await awaiting  # type: ignore[no-any-return]
+                return self._typed(await awaiting)
         except DeadlineExceeded as error:
             raise DeadlineExceeded(
                 f"job {self._key} of queue {self.queue!r} was not settled within "
                 f"{to_text(to_seconds(timeout))}"
+            ) from error
+
+    def _typed(self, outcome: Any) -> T:
+        """Return *outcome* as the model that the submitted function returned."""
+        function = None if self.function is None else durable_function_named(self.function)
+        if function is None:
+            return outcome  # type: ignore[no-any-return]
+        try:
+            return types_of(function.fn).read_result(outcome)  # type: ignore[no-any-return]
+        except ValueError as error:
+            raise JobError(
+                f"the result of job {self._key} does not fit what {function.name} returns "
+                f"({reasons(error)}); (await receipt.state()).outcome has it as JSON"
             ) from error
 
     async def state(self) -> JobState:
