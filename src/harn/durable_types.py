@@ -83,8 +83,10 @@ class CallTypes:
         return value if self._result is None else read_json(self._result, value)
 
 
-types_of = functools.cache(CallTypes)
-"""Return the `CallTypes` of a function."""
+@functools.cache
+def types_of(fn: Callable[..., Any]) -> CallTypes:
+    """Return the `CallTypes` of *fn*; they are found out once."""
+    return CallTypes(fn)
 
 
 def without_models(value: Any) -> Any:
