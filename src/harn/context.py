@@ -211,7 +211,15 @@ class RuntimeDebug:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeContext:
-    """The running task, and the work that it belongs to. Unknown values are None."""
+    """The running task, and the work that it belongs to. Unknown values are None.
+
+    >>> import harn
+    >>> async def main() -> tuple[str | None, bool]:
+    ...     context = harn.runtime_context()
+    ...     return context.tenant_id, context.cancelled
+    >>> harn.run(main, tenant_id="acme")
+    ('acme', False)
+    """
 
     task_id: str
     parent_task_id: str | None

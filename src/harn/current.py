@@ -111,7 +111,15 @@ def runtime_context() -> RuntimeContext:
 
 
 def runtime_context_get(key: str, default: Any = None) -> Any:
-    """Return this task's context value under *key*."""
+    """Return this task's context value under *key*.
+
+    >>> import harn
+    >>> async def main() -> str:
+    ...     harn.runtime_context_set("request", "r-1")
+    ...     return await harn.spawn(harn.runtime_context_get, "request")
+    >>> harn.run(main)
+    'r-1'
+    """
     return calling_frame().task.values.get(key, default)
 
 
@@ -119,6 +127,13 @@ def runtime_context_set(key: str, value: Any) -> Any:
     """Set a context value for this task and the children it starts from now on.
 
     Returns the previous value, or None.
+
+    >>> import harn
+    >>> async def main() -> str:
+    ...     harn.runtime_context_set("request", "r-1")
+    ...     return harn.runtime_context_set("request", "r-2")
+    >>> harn.run(main)
+    'r-1'
     """
     if not isinstance(key, str) or not key:
         raise InvalidOption("key", key, "a non-empty string")
@@ -129,7 +144,15 @@ def runtime_context_set(key: str, value: Any) -> Any:
 
 
 def runtime_context_clear(key: str) -> Any:
-    """Remove a context value from this task; returns what it was, or None."""
+    """Remove a context value from this task; returns what it was, or None.
+
+    >>> import harn
+    >>> async def main() -> tuple[str, None]:
+    ...     harn.runtime_context_set("request", "r-1")
+    ...     return harn.runtime_context_clear("request"), harn.runtime_context_get("request")
+    >>> harn.run(main)
+    ('r-1', None)
+    """
     task = calling_frame().task
     left = dict(task.values)
     previous = left.pop(key, None)
@@ -138,5 +161,13 @@ def runtime_context_clear(key: str) -> Any:
 
 
 def runtime_context_values() -> dict[str, Any]:
-    """Return a copy of this task's context values."""
+    """Return a copy of this task's context values.
+
+    >>> import harn
+    >>> async def main() -> dict[str, str]:
+    ...     harn.runtime_context_set("request", "r-1")
+    ...     return harn.runtime_context_values()
+    >>> harn.run(main)
+    {'request': 'r-1'}
+    """
     return dict(calling_frame().task.values)

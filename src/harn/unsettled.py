@@ -104,7 +104,16 @@ class PendingPoolTask(Record):
 
 @dataclass(frozen=True, slots=True)
 class UnsettledState(Record):
-    """Everything that is still under way in a runtime, by kind."""
+    """Everything that is still under way in a runtime, by kind.
+
+    >>> import harn
+    >>> async def main() -> int:
+    ...     pool = await harn.pool_create(name="review")
+    ...     await pool.submit(harn.sleep, "1h")
+    ...     return len(harn.unsettled_state().pool_pending_tasks)
+    >>> harn.run(main)
+    1
+    """
 
     suspended_subagents: list[OpenAgent] = field(default_factory=list)
     queued_triggers: list[QueuedTrigger] = field(default_factory=list)

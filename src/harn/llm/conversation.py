@@ -21,6 +21,10 @@ class AgentResult:
 
     *stop* tells why it ended: the model was `"done"`, it used up its `"max_iterations"`, or the
     mailbox of a daemon was `"closed"`. *iterations* counts the calls of the model.
+
+    >>> import harn
+    >>> harn.AgentResult("Fixed.", "done", 2, harn.Usage(90, 10), ()).done
+    True
     """
 
     text: str

@@ -26,6 +26,9 @@ class Usage(Record):
     """Tokens that a call used, as the provider counted them.
 
     *cached_tokens* are those of the input that the provider read from its cache.
+
+    >>> (Usage(90, 10) + Usage(5, 5)).total_tokens
+    110
     """
 
     input_tokens: int = 0
@@ -47,7 +50,11 @@ class Usage(Record):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A model's request to call a tool; *arguments* is its JSON text, not yet checked."""
+    """A model's request to call a tool; *arguments* is its JSON text, not yet checked.
+
+    >>> ToolCall("call_1", "add", '{"a": 1}').name
+    'add'
+    """
 
     id: str
     name: str
@@ -56,7 +63,11 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message: of the user, of the model (possibly with tool calls), or a tool's result."""
+    """One message: of the user, of the model (possibly with tool calls), or a tool's result.
+
+    >>> Message("user", "Hello").role
+    'user'
+    """
 
     role: Role
     text: str = ""
@@ -67,7 +78,11 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """The description of a tool for a model; *parameters* is a JSON Schema of an object."""
+    """The description of a tool for a model; *parameters* is a JSON Schema of an object.
+
+    >>> ToolSpec("now", "Tell the time.", {"type": "object"}).name
+    'now'
+    """
 
     name: str
     description: str
@@ -76,7 +91,11 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """Everything that one call sends to a model."""
+    """Everything that one call sends to a model.
+
+    >>> ModelRequest("small", (Message("user", "Hello"),)).max_tokens
+    1024
+    """
 
     model: str
     messages: tuple[Message, ...]
@@ -93,7 +112,11 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """The complete reply to a call."""
+    """The complete reply to a call.
+
+    >>> ModelReply("Hello", Usage(3, 1), "small").text
+    'Hello'
+    """
 
     text: str
     usage: Usage
@@ -106,7 +129,11 @@ class ModelReply:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A piece of a stream: *text*, or the *usage* when the provider sends it."""
+    """A piece of a stream: *text*, or the *usage* when the provider sends it.
+
+    >>> Delta("Hel").text + Delta("lo").text
+    'Hello'
+    """
 
     text: str = ""
     usage: Usage | None = None
@@ -115,7 +142,11 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class LlmResult(Generic[T_co]):
-    """The result of `llm_call`; *value* is the checked value if there was a schema, else None."""
+    """The result of `llm_call`; *value* is the checked value if there was a schema, else None.
+
+    >>> LlmResult("Hello", Usage(3, 1), "small", "acme").usage.total_tokens
+    4
+    """
 
     text: str
     usage: Usage

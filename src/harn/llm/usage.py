@@ -46,6 +46,12 @@ class UsageTotal:
 
     *cost_usd* is the sum of the known costs, None if none is known; *unpriced* counts the calls
     without a known price. *failed*, *retried* and *cached* count calls, too.
+
+    >>> import harn
+    >>> async def main() -> list[int]:
+    ...     return [total.calls for total in await harn.llm_usage(since="1d", by=("tenant",))]
+    >>> harn.run(main)
+    []
     """
 
     by: tuple[str, ...] = field(repr=False)

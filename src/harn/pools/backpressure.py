@@ -22,7 +22,11 @@ EVICT: tuple[str, ...] = get_args(Evictee)
 
 @dataclass(frozen=True, slots=True)
 class BackpressurePolicy:
-    """A policy as the caller chose it. A ring buffer's capacity is its *max_depth*."""
+    """A policy as the caller chose it. A ring buffer's capacity is its *max_depth*.
+
+    >>> BackpressurePolicy("queue", 100, "drop_oldest").as_dict()["on_full"]
+    'drop_oldest'
+    """
 
     kind: Literal["unbounded", "queue", "fail_fast", "ring_buffer"] = "unbounded"
     max_depth: int | None = None

@@ -22,6 +22,17 @@ class PoolHost(Protocol):
     for the scope, the scope's id and the name in *options*, the same one each time it is asked
     until that pool is closed. It owns the pool's state and its durability; the runtime registers
     the pool and closes it when it is left.
+
+    >>> import harn
+    >>> class Host:
+    ...     async def open_pool(self, options, runtime):
+    ...         return harn.Pool(runtime, options, options.name)
+    ...     async def release(self, pool, runtime):
+    ...         await pool.close()
+    >>> async def main() -> bool:
+    ...     return isinstance(Host(), harn.PoolHost)
+    >>> harn.run(main)
+    True
     """
 
     async def open_pool(self, options: PoolOptions, runtime: Runtime) -> Pool:

@@ -45,7 +45,15 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class PoolOptions:
-    """The checked options of a pool."""
+    """The checked options of a pool.
+
+    >>> import harn
+    >>> async def main() -> int:
+    ...     pool = await harn.pool_create(name="review", max_concurrent=5)
+    ...     return pool.snapshot().config["max_concurrent"]
+    >>> harn.run(main)
+    5
+    """
 
     name: str
     max_concurrent: int

@@ -37,6 +37,14 @@ class TaskSnapshot(msgspec.Struct, Generic[T_co], frozen=True, repr_omit_default
 
     Its id and its times are made from their numbers when they are read. *result_omitted*
     says that the result was not JSON and did not survive a restart; *result* describes it then.
+
+    >>> import harn
+    >>> async def main() -> tuple[str, int | None]:
+    ...     async with await harn.pool_create(name="sums") as pool:
+    ...         seen = await (await pool.submit(pow, 2, 5)).wait()
+    ...         return seen.status, seen.result
+    >>> harn.run(main)
+    ('completed', 32)
     """
 
     _submitted: Submitted
@@ -156,7 +164,16 @@ SHOWN = frozenset(("priority", "key", "error", "rejection_reason", "rejection_po
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSnapshot:
-    """A pool as it stood at one moment: what it was told, its counts, its tasks."""
+    """A pool as it stood at one moment: what it was told, its counts, its tasks.
+
+    >>> import harn
+    >>> async def main() -> int:
+    ...     async with await harn.pool_create(name="review") as pool:
+    ...         await (await pool.submit(lambda: "fine"))
+    ...         return pool.snapshot().completed
+    >>> harn.run(main)
+    1
+    """
 
     id: str
     name: str

@@ -25,7 +25,11 @@ _QUEUES: dict[str, Callable[[], TaskQueue[Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A queue strategy as the caller chose it; *key* names the fair queue's partition field."""
+    """A queue strategy as the caller chose it; *key* names the fair queue's partition field.
+
+    >>> Strategy("fair_round_robin", "tenant_id").key
+    'tenant_id'
+    """
 
     kind: StrategyKind
     key: str | None = None

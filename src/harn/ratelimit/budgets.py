@@ -48,6 +48,13 @@ class Budget(SparseRecord):
 
     *on_spent* tells what happens to a call that does not fit: `"refuse"` raises `RateLimitError`,
     `"wait"` delays it until it fits.
+
+    >>> import harn
+    >>> async def main() -> int:
+    ...     harn.llm_budget("acme", tokens=10_000)
+    ...     return harn.llm_budget("acme").tokens
+    >>> harn.run(main)
+    10000
     """
 
     tenant_id: str | None

@@ -38,7 +38,15 @@ TOO_MANY = frozenset({429, 503, 529})
 
 
 class LlmSlot:
-    """The permission to make one call; see `llm_slot`."""
+    """The permission to make one call; see `llm_slot`.
+
+    >>> import harn
+    >>> async def main() -> bool:
+    ...     async with harn.llm_slot("acme", input_tokens=100) as slot:
+    ...         return await slot.settle(input_tokens=90, output_tokens=10)
+    >>> harn.run(main)
+    False
+    """
 
     def __init__(
         self,

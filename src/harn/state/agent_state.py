@@ -57,6 +57,13 @@ async def agent_state_set(key: str, value: Any, *, session_id: str | None = None
     """Store *value*, which is JSON, under *key* of an agent session; return the previous value.
 
     It is durable when this returns. Cancelling may be too late to prevent it.
+
+    >>> import harn
+    >>> async def main() -> str:
+    ...     await harn.agent_state_set("plan", "read")
+    ...     return await harn.agent_state_set("plan", "write")
+    >>> harn.run(main, agent_session_id="review-1984")
+    'read'
     """
     change = setting(_place(key, session_id), value)
     return value_before(await stored_values("agent_state_set()").change(change))
@@ -66,6 +73,14 @@ async def agent_state_delete(key: str, *, session_id: str | None = None) -> Any:
     """Delete the value under *key* of an agent session; return it, or None.
 
     Cancelling may be too late to prevent it.
+
+    >>> import harn
+    >>> async def main() -> str:
+    ...     await harn.agent_state_set("plan", "read")
+    ...     await harn.agent_state_delete("plan")
+    ...     return await harn.agent_state_get("plan", "none")
+    >>> harn.run(main, agent_session_id="review-1984")
+    'none'
     """
     change = Change(_place(key, session_id), "delete")
     return value_before(await stored_values("agent_state_delete()").change(change))
@@ -75,6 +90,14 @@ async def agent_state_list(prefix: str = "", *, session_id: str | None = None) -
     """List the keys of an agent session that begin with *prefix*, in code-point order.
 
     Cancelling leaves nothing behind.
+
+    >>> import harn
+    >>> async def main() -> list[str]:
+    ...     await harn.agent_state_set("plan", "read")
+    ...     await harn.agent_state_set("notes", [])
+    ...     return await harn.agent_state_list()
+    >>> harn.run(main, agent_session_id="review-1984")
+    ['notes', 'plan']
     """
     values = stored_values("agent_state_list()")
     return await values.keys(AGENT_STATE, _session(session_id), check_prefix(prefix))
@@ -84,6 +107,13 @@ async def agent_state_snapshot(key: str, *, session_id: str | None = None) -> Sh
     """Return the value under *key* of an agent session with its version.
 
     Cancelling leaves nothing behind.
+
+    >>> import harn
+    >>> async def main() -> str:
+    ...     await harn.agent_state_set("plan", "read")
+    ...     return (await harn.agent_state_snapshot("plan")).value
+    >>> harn.run(main, agent_session_id="review-1984")
+    'read'
     """
     return await stored_values("agent_state_snapshot()").snapshot(_place(key, session_id))
 
@@ -95,6 +125,13 @@ async def agent_state_cas(
 
     *expected* is a snapshot or a value, as in `store_cas`. Cancelling may be too late to prevent
     it.
+
+    >>> import harn
+    >>> async def main() -> bool:
+    ...     await harn.agent_state_set("plan", "read")
+    ...     return await harn.agent_state_cas("plan", "read", "write")
+    >>> harn.run(main, agent_session_id="review-1984")
+    True
     """
     change = swapping(_place(key, session_id), expected, value)
     return (await stored_values("agent_state_cas()").change(change)).is_done

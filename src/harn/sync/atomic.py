@@ -9,7 +9,16 @@ from harn.errors import InvalidOption
 
 
 class Atomic:
-    """An integer whose every operation is one step, made by `atomic()`; safe from any thread."""
+    """An integer whose every operation is one step, made by `atomic()`; safe from any thread.
+
+    >>> import harn
+    >>> async def main() -> int:
+    ...     count = harn.atomic(40)
+    ...     count.add(2)
+    ...     return count.get()
+    >>> harn.run(main)
+    42
+    """
 
     __slots__ = ("_lock", "_value")
 

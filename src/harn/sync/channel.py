@@ -31,6 +31,14 @@ class Channel(Generic[T]):
     """A bounded queue of values, made by `channel()`.
 
     `try_send`, `try_receive`, `close` and `len()` may be called from any thread.
+
+    >>> import harn
+    >>> async def main() -> tuple[int, int, int]:
+    ...     numbers: harn.Channel[int] = harn.channel("numbers", capacity=2)
+    ...     await numbers.send(1)
+    ...     return len(numbers), await numbers.receive(), numbers.try_receive(0)
+    >>> harn.run(main)
+    (1, 1, 0)
     """
 
     __slots__ = (

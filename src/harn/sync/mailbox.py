@@ -22,7 +22,16 @@ D = TypeVar("D")
 
 @dataclass(frozen=True, slots=True)
 class MailboxMetrics(Record):
-    """A mailbox's counters; *depth* is always *sent_count* minus *received_count*."""
+    """A mailbox's counters; *depth* is always *sent_count* minus *received_count*.
+
+    >>> import harn
+    >>> async def main() -> int:
+    ...     inbox: harn.Mailbox[str] = harn.mailbox_open("reviewer")
+    ...     await inbox.send("work")
+    ...     return inbox.metrics().depth
+    >>> harn.run(main)
+    1
+    """
 
     capacity: int
     depth: int
@@ -40,7 +49,17 @@ class _Inbox(Channel[T]):
 
 
 class Mailbox(Generic[T]):
-    """A named inbox, made by `mailbox_open()`."""
+    """A named inbox, made by `mailbox_open()`.
+
+    >>> import harn
+    >>> async def main() -> tuple[list[str], bool]:
+    ...     inbox: harn.Mailbox[str] = harn.mailbox_open("reviewer")
+    ...     await inbox.send("work")
+    ...     inbox.close()
+    ...     return [message async for message in inbox], await inbox.send("late")
+    >>> harn.run(main)
+    (['work'], False)
+    """
 
     __slots__ = ("_failed", "_inbox", "name", "scope")
 
@@ -148,7 +167,15 @@ def mailbox_open(
 def mailbox_lookup(
     name: str, scope: Scope = "task_group", tenant_id: str | None = None
 ) -> Mailbox[Any] | None:
-    """Return the mailbox *name* of *scope* if it is open."""
+    """Return the mailbox *name* of *scope* if it is open.
+
+    >>> import harn
+    >>> async def main() -> object:
+    ...     harn.mailbox_open("reviewer")
+    ...     return harn.mailbox_lookup("reviewer"), harn.mailbox_lookup("author")
+    >>> harn.run(main)
+    (<Mailbox 'reviewer' 0/256>, None)
+    """
     task = current_frame().task
     where = resolve_scope(task, scope, tenant_id)
     found: Mailbox[Any] | None = task.runtime.service(Namespaces).find("mailbox", where, name)
@@ -164,6 +191,14 @@ async def mailbox_send(target: str | Mailbox[Any], value: Any, scope: Scope = "t
 
     False if there is none of that name, or if it is closed before there is room. Cancelling means
     that the value was not delivered.
+
+    >>> import harn
+    >>> async def main() -> tuple[bool, bool]:
+    ...     harn.mailbox_open("reviewer")
+    ...     sent = await harn.mailbox_send("reviewer", "work")
+    ...     return sent, await harn.mailbox_send("author", "work")
+    >>> harn.run(main)
+    (True, False)
     """
     if isinstance(target, str):
         found = mailbox_lookup(target, scope)

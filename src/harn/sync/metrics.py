@@ -15,7 +15,15 @@ from harn.sync.wait_queue import guard
 
 @dataclass(frozen=True, slots=True)
 class SyncMetrics(SparseRecord):
-    """The counters of one key. *current_held* counts permits; a writer counts as one."""
+    """The counters of one key. *current_held* counts permits; a writer counts as one.
+
+    >>> import harn
+    >>> async def main() -> int:
+    ...     async with await harn.sync_mutex_acquire("repo"):
+    ...         return harn.sync_metrics("mutex", "repo").current_held
+    >>> harn.run(main)
+    1
+    """
 
     kind: str
     key: str

@@ -55,7 +55,20 @@ class Mutexes:
 
 
 class Mutex:
-    """A critical section for `async with`, made by `mutex()`; many tasks may use the same one."""
+    """A critical section for `async with`, made by `mutex()`; many tasks may use the same one.
+
+    >>> import harn
+    >>> async def main() -> list[str]:
+    ...     async def enter(name: str) -> None:
+    ...         async with harn.mutex("repo"):
+    ...             order.append(name)
+    ...
+    ...     order: list[str] = []
+    ...     await harn.parallel_each(["a", "b"], enter)
+    ...     return order
+    >>> harn.run(main)
+    ['a', 'b']
+    """
 
     # Set by `mutex()`: an `__init__` would be a large part of the cost of entering a section.
     __slots__ = ("_key", "_section", "_shown", "_timeout")

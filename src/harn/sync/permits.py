@@ -35,7 +35,15 @@ _frame_here = current_frame_var.get  # saves an attribute lookup for each acquir
 
 
 class Permit(PermitWaiter):
-    """Permits held; `release()`, `with`, `async with` and the end of the scope release them."""
+    """Permits held; `release()`, `with`, `async with` and the end of the scope release them.
+
+    >>> import harn
+    >>> async def main() -> tuple[int, bool, bool]:
+    ...     permit = await harn.sync_semaphore_acquire("connections", 4, 2)
+    ...     return permit.permits, permit.release(), permit.released
+    >>> harn.run(main)
+    (2, True, True)
+    """
 
     # The attributes are set where it is made: the call of an `__init__` would cost more.
     _frame: Frame
@@ -396,7 +404,15 @@ async def sync_gate_acquire(
 
 
 def sync_release(permit: Permit) -> bool:
-    """Release *permit*; true the first time, false after that."""
+    """Release *permit*; true the first time, false after that.
+
+    >>> import harn
+    >>> async def main() -> tuple[bool, bool]:
+    ...     permit = await harn.sync_mutex_acquire("repo")
+    ...     return harn.sync_release(permit), harn.sync_release(permit)
+    >>> harn.run(main)
+    (True, False)
+    """
     if not isinstance(permit, Permit):
         raise InvalidOption("permit", permit, "a permit, as sync_*_acquire returns it")
     return permit.release()

@@ -20,7 +20,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Selected(Generic[T]):
-    """What `channel_select` took: the *value*, its *channel*, and that channel's *index*."""
+    """What `channel_select` took: the *value*, its *channel*, and that channel's *index*.
+
+    >>> import harn
+    >>> async def main() -> tuple[int, str, str]:
+    ...     news, mail = harn.channel("news"), harn.channel("mail")
+    ...     mail.try_send("hello")
+    ...     taken = await harn.channel_select([news, mail])
+    ...     return taken.index, taken.value, taken.channel.name
+    >>> harn.run(main)
+    (1, 'hello', 'mail')
+    """
 
     index: int
     value: T

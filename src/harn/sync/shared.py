@@ -26,7 +26,17 @@ MOST_DELETED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class SharedSnapshot(Generic[T]):
-    """A *value* and the *version* it had when it was read."""
+    """A *value* and the *version* it had when it was read.
+
+    >>> import harn
+    >>> async def main() -> tuple[bool, int]:
+    ...     cell = harn.shared_cell("tokens", initial=0)
+    ...     seen = cell.snapshot()
+    ...     cell.set(5)
+    ...     return cell.cas(seen, 1), seen.version
+    >>> harn.run(main)
+    (False, 0)
+    """
 
     value: T
     version: int
@@ -38,7 +48,16 @@ class SharedSnapshot(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class SharedMetrics(Record):
-    """The counters of a cell or map. *stale_read_count* counts `cas` with an old snapshot."""
+    """The counters of a cell or map. *stale_read_count* counts `cas` with an old snapshot.
+
+    >>> import harn
+    >>> async def main() -> int:
+    ...     cell = harn.shared_cell("tokens", initial=0)
+    ...     cell.set(1)
+    ...     return cell.metrics().write_count
+    >>> harn.run(main)
+    1
+    """
 
     version: int
     read_count: int
@@ -91,7 +110,16 @@ class _Counted:
 
 
 class SharedCell(_Counted, Generic[T]):
-    """One shared value, made by `shared_cell()`; every method may be called from any thread."""
+    """One shared value, made by `shared_cell()`; every method may be called from any thread.
+
+    >>> import harn
+    >>> async def main() -> int:
+    ...     budget = harn.shared_cell("tokens", initial=100)
+    ...     budget.set(budget.get() - 30)
+    ...     return budget.get()
+    >>> harn.run(main)
+    70
+    """
 
     __slots__ = ("_value",)
 
@@ -136,7 +164,16 @@ class SharedCell(_Counted, Generic[T]):
 
 
 class SharedMap(_Counted, Generic[T]):
-    """A shared map, made by `shared_map()`; every method may be called from any thread."""
+    """A shared map, made by `shared_map()`; every method may be called from any thread.
+
+    >>> import harn
+    >>> async def main() -> dict[str, int]:
+    ...     notes = harn.shared_map("notes", initial={"a": 1})
+    ...     notes.set("b", 2)
+    ...     return notes.entries()
+    >>> harn.run(main)
+    {'a': 1, 'b': 2}
+    """
 
     __slots__ = ("_deleted", "_entries", "_floor")
 

@@ -125,7 +125,15 @@ class Collecting(ParallelRun):
 
 @dataclass(frozen=True, slots=True)
 class Settled(Generic[T]):
-    """What `parallel_settle` returns: every outcome in order, and how many there are of each."""
+    """What `parallel_settle` returns: every outcome in order, and how many there are of each.
+
+    >>> import harn
+    >>> async def main() -> tuple[int, object]:
+    ...     settled = await harn.parallel_settle([1, 0], lambda n: 10 // n)
+    ...     return settled.succeeded, settled.results[0]
+    >>> harn.run(main)
+    (1, Ok(value=10))
+    """
 
     results: list[Ok[T] | Err[BaseException]]
     succeeded: int

@@ -70,7 +70,15 @@ def parallel_each_stream(
 
 
 class ParallelStream(Generic[T]):
-    """An async iterator over finished values, and a context manager that ends remaining work."""
+    """An async iterator over finished values, and a context manager that ends remaining work.
+
+    >>> import harn
+    >>> async def main() -> list[int]:
+    ...     async with harn.parallel_each_stream([1, 2, 3], lambda n: n * n) as squares:
+    ...         return sorted([square async for square in squares])
+    >>> harn.run(main)
+    [1, 4, 9]
+    """
 
     def __init__(self, run: Streaming) -> None:
         self._run = run

@@ -27,6 +27,13 @@ async def sleep(duration: Duration) -> None:
     """Wait for *duration* by the runtime's clock (a bare number is seconds).
 
     Cancelling cancels the timer; a graceful stop ends the wait with `TaskCancelled`.
+
+    >>> import harn
+    >>> async def main() -> str:
+    ...     await harn.sleep("1ms")
+    ...     return "awake"
+    >>> harn.run(main)
+    'awake'
     """
     seconds = to_seconds(duration)
     if asked:

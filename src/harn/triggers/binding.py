@@ -46,7 +46,16 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class TriggerBinding(Record):
-    """A registered trigger as it is shown: its id, version, state and target."""
+    """A registered trigger as it is shown: its id, version, state and target.
+
+    >>> import harn
+    >>> async def main() -> tuple[str, str]:
+    ...     binding = await harn.trigger_register(
+    ...         id="t", kind="channel.emit", provider="channel", match={}, handler="worker://triage")
+    ...     return binding.key, binding.target_uri
+    >>> harn.run(main)
+    ('t@v1', 'worker://triage')
+    """
 
     id: str
     key: str

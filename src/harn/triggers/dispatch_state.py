@@ -28,6 +28,16 @@ class DispatchHandle(SparseRecord):
     *status* is `dispatched` (the handler succeeded, or a gate skipped the event: see *result*),
     `dlq`, `failed` or `cancelled`. It is `waiting` while the event waits at a gate or for a retry,
     or while its handler runs; then `wait()` returns the final handle.
+
+    >>> import harn
+    >>> async def main() -> tuple[str, str]:
+    ...     await harn.trigger_register(
+    ...         id="t", kind="channel.emit", provider="channel", match={},
+    ...         handler=lambda event: "seen")
+    ...     handle = await harn.trigger_fire("t")
+    ...     return handle.status, handle.result
+    >>> harn.run(main)
+    ('dispatched', 'seen')
     """
 
     event_id: str

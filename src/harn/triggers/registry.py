@@ -52,6 +52,13 @@ class EmitReceipt(Record):
 
     *duplicate* says that the id was known: then nothing was dispatched, and *event_id* names the
     first event with that id.
+
+    >>> import harn
+    >>> async def main() -> tuple[str, bool, tuple[()]]:
+    ...     receipt = await harn.channel_emit("orders", {"n": 1})
+    ...     return receipt.name, receipt.duplicate, receipt.dispatched
+    >>> harn.run(main)
+    ('orders', False, ())
     """
 
     event_id: str

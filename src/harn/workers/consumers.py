@@ -21,6 +21,18 @@ class ConsumerState(Record, msgspec.Struct, frozen=True):
     """A consumer: `drain`, `harn worker` or `serve`, in this process or any other.
 
     *alive* is False when its lease has expired; such a consumer is listed for a day.
+
+    >>> import harn
+    >>> async def main() -> str:
+    ...     async def look(job: harn.Job) -> None:
+    ...         seen.extend(await harn.consumers("triage"))
+    ...
+    ...     seen: list[harn.ConsumerState] = []
+    ...     await harn.worker_queue("triage").enqueue(1)
+    ...     await harn.drain("triage", look, consumer_id="me")
+    ...     return seen[0].consumer_id
+    >>> harn.run(main)
+    'me'
     """
 
     consumer_id: str

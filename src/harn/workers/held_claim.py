@@ -27,6 +27,16 @@ class Claim:
     The four actions return True when they were carried out, and False when this claim or its job
     was already settled; they raise `ClaimLost` when another consumer has claimed the job since.
     An expired claim that no other consumer has taken over can still do all of them.
+
+    >>> import harn
+    >>> async def main() -> int:
+    ...     queue = harn.worker_queue("triage")
+    ...     await queue.enqueue({"pr": 1984})
+    ...     claim = await queue.claim_next("me")
+    ...     await claim.ack("looks good")
+    ...     return (await queue.summary()).acked
+    >>> harn.run(main)
+    1
     """
 
     def __init__(

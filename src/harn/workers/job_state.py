@@ -32,6 +32,18 @@ class JobStep(Record, msgspec.Struct, frozen=True):
     """A step of a job that was recorded; *number* counts the earlier uses of its name.
 
     A step inside another one has both names: `outer > inner`.
+
+    >>> import harn
+    >>> async def main() -> tuple[str, int]:
+    ...     async def handle(job: harn.Job) -> str:
+    ...         return await harn.step("fetch", lambda: "page")
+    ...
+    ...     receipt = await harn.worker_queue("pages").enqueue(1)
+    ...     await harn.drain("pages", handle)
+    ...     [step] = (await receipt.state()).steps
+    ...     return step.name, step.number
+    >>> harn.run(main)
+    ('fetch', 0)
     """
 
     name: str
@@ -46,6 +58,14 @@ class JobState(Record, msgspec.Struct, frozen=True):
     *error* and *traceback* are those of the last failed attempt; of a cancelled job, *error* is the
     reason. *outcome* is what the handler returned; if that was not JSON, it is text and
     *outcome_omitted* is set. *steps* are those that its attempts have recorded, oldest first.
+
+    >>> import harn
+    >>> async def main() -> tuple[str, object]:
+    ...     receipt = await harn.worker_queue("triage").enqueue({"pr": 1984})
+    ...     job = await receipt.state()
+    ...     return job.status, job.payload
+    >>> harn.run(main)
+    ('ready', {'pr': 1984})
     """
 
     id: int

@@ -72,7 +72,16 @@ TICKET = "ticket_"
 
 
 class WorkerQueue:
-    """A named queue in the current runtime's store; made by `worker_queue`."""
+    """A named queue in the current runtime's store; made by `worker_queue`.
+
+    >>> import harn
+    >>> async def main() -> int:
+    ...     queue = harn.worker_queue("triage")
+    ...     await queue.enqueue({"pr": 1984})
+    ...     return (await queue.summary()).ready
+    >>> harn.run(main)
+    1
+    """
 
     def __init__(self, runtime: Runtime, name: str, policy: SchedulerPolicy | None) -> None:
         if policy is not None and not isinstance(policy, SchedulerPolicy):

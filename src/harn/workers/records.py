@@ -83,6 +83,13 @@ class EnqueueReceipt(msgspec.Struct, Generic[T], frozen=True):
     The three methods use the current runtime's store, so that a receipt works in any process that
     opens the same one. A job that was enqueued in the caller's own transaction has a *ticket* and
     no *job_id*: it has none before the commit.
+
+    >>> import harn
+    >>> async def main() -> tuple[int, str]:
+    ...     receipt = await harn.worker_queue("triage").enqueue({"pr": 1984})
+    ...     return receipt.job_id, receipt.durability
+    >>> harn.run(main)
+    (1, 'memory')
     """
 
     queue: str
@@ -198,7 +205,16 @@ class QueueSummary(Record, msgspec.Struct, frozen=True):
 
 
 class DrainReport(Record, msgspec.Struct, frozen=True):
-    """What one drain did; *responses* holds the newest ten thousand at most."""
+    """What one drain did; *responses* holds the newest ten thousand at most.
+
+    >>> import harn
+    >>> async def main() -> tuple[int, int]:
+    ...     await harn.worker_queue("triage").enqueue(1)
+    ...     report = await harn.drain("triage", lambda job: job.payload)
+    ...     return report.drained, report.acked
+    >>> harn.run(main)
+    (1, 1)
+    """
 
     queue: str
     consumer_id: str
