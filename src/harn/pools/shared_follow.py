@@ -19,7 +19,7 @@ from harn.storage.queue import shared_pools
 if TYPE_CHECKING:
     from harn.pools.shared_slots import SharedSlots
 
-logger = logging.getLogger("harn.pools")
+logger: logging.Logger = logging.getLogger("harn.pools")
 
 WITHIN = 0.9
 """Seconds after which the store is read again, even without a hint."""

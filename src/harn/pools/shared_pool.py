@@ -40,6 +40,7 @@ class SharedPool(Pool):
 
     __slots__ = ("_follower",)
 
+    max_concurrent: int
     _slots: SharedSlots
     _follower: Follower
 

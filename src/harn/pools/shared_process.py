@@ -35,7 +35,7 @@ from harn.storage.queue import end_claims_of
 if TYPE_CHECKING:
     from harn.runtime import Runtime
 
-logger = logging.getLogger("harn.pools")
+logger: logging.Logger = logging.getLogger("harn.pools")
 
 AGAIN = 0.5
 """Seconds after which a process without a lease asks for one again."""
@@ -64,7 +64,7 @@ class PoolProcess:
         self._members: dict[str, Member] = {}
         self._renewal: LeaseRenewal | None = None
         self._taking: asyncio.Task[None] | None = None
-        self.lease = runtime.ids.uuid7()
+        self.lease: str = runtime.ids.uuid7()
 
     @property
     def is_alive(self) -> bool:

@@ -24,7 +24,7 @@ from harn.pools.self_deadlock import began_waiting, ended_waiting
 from harn.pools.shared_process import Member, PoolProcess
 from harn.pools.shared_records import call_of, ending, read_record, task_of
 from harn.pools.shared_work import LOOK, Cancel, End, SharedWork
-from harn.pools.slots import Slots
+from harn.pools.slots import PoolState, Slots
 from harn.pools.snapshots import TaskStatus
 from harn.pools.task import PoolTask, Reloaded
 from harn.pools.worker import Worker
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from harn.pools.shared_follow import Follower
     from harn.pools.shared_records import TaskRecord
 
-logger = logging.getLogger("harn.pools")
+logger: logging.Logger = logging.getLogger("harn.pools")
 
 Waiting = Literal["queued", "running", "blocked"]
 
@@ -46,10 +46,10 @@ class Held:
     __slots__ = ("claim_id", "is_ending", "lease", "queue_again")
 
     def __init__(self, claim_id: str, lease: str) -> None:
-        self.claim_id = claim_id
-        self.lease = lease
-        self.is_ending = False
-        self.queue_again = False
+        self.claim_id: str = claim_id
+        self.lease: str = lease
+        self.is_ending: bool = False
+        self.queue_again: bool = False
 
 
 class BlockedHere:
@@ -97,12 +97,17 @@ class SharedSlots(Slots):
         "work",
     )
 
+    max_concurrent: int
+    running: int
+    cancelling: bool
+    state: PoolState
+
     def __init__(self, runtime: Runtime, options: PoolOptions, id: str) -> None:
         super().__init__(runtime, options, id)
-        self.queue_name = id
+        self.queue_name: str = id
         self.blocked: Any = BlockedHere()
-        self.process = runtime.service(PoolProcess)
-        self.work = SharedWork(
+        self.process: PoolProcess = runtime.service(PoolProcess)
+        self.work: SharedWork = SharedWork(
             runtime,
             id,
             options.backpressure,
@@ -120,7 +125,7 @@ class SharedSlots(Slots):
         """Tasks on their way to the store."""
         self.elsewhere: tuple[frozenset[str], int] = frozenset(), 0
         """The functions that other processes run, and when that was found out."""
-        self.is_claiming = True
+        self.is_claiming: bool = True
         self.follower: Follower | None = None
         self.on_settings: Callable[[shared_pools.PoolSettings], None] = _ignore
         self._states: dict[int, Waiting] = {}

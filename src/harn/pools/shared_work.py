@@ -42,9 +42,9 @@ class Submit:
         submit: shared_pools.PoolSubmit,
         landed: Callable[[list[shared_pools.Submitted]], None],
     ) -> None:
-        self.submit = submit
-        self.landed = landed
-        self.has_begun = False
+        self.submit: shared_pools.PoolSubmit = submit
+        self.landed: Callable[[list[shared_pools.Submitted]], None] = landed
+        self.has_begun: bool = False
 
 
 class End:
@@ -53,8 +53,8 @@ class End:
     __slots__ = ("is_stopped", "settlement")
 
     def __init__(self, settlement: shared_pools.Settlement, is_stopped: bool) -> None:
-        self.settlement = settlement
-        self.is_stopped = is_stopped
+        self.settlement: shared_pools.Settlement = settlement
+        self.is_stopped: bool = is_stopped
         """Whether the task ended because it was cancelled."""
 
 

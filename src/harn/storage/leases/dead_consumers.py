@@ -20,7 +20,7 @@ from harn.storage.store import Store
 if TYPE_CHECKING:
     from harn.runtime import Runtime
 
-logger = logging.getLogger("harn.storage")
+logger: logging.Logger = logging.getLogger("harn.storage")
 
 PATIENCE = 10.0
 """Seconds that the store has to answer: it may have to open a connection first."""
