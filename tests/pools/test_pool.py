@@ -957,6 +957,23 @@ async def test_a_host_gives_the_runtime_its_tenant_pools() -> None:
         assert await (await pool.submit(an_async_function)) == "async"
 
 
+async def test_leaving_a_runtime_releases_the_pool_of_its_host() -> None:
+    class Host:
+        released: list[Any] = []
+
+        async def open_pool(self, options: Any, runtime: Runtime) -> Any:
+            return harn.Pool(runtime, options, "pool_hosted")
+
+        async def release(self, pool: Any, runtime: Runtime) -> None:
+            self.released.append((pool, runtime))
+
+    async with harn.Runtime(pool_host=Host()) as runtime:
+        pool = await pool_create(name="gpu", scope="tenant")
+
+    assert Host.released == [(pool, runtime)]
+    assert pool._slots.state == "open"
+
+
 async def test_a_simulated_restart_forgets_session_pools() -> None:
     pool = await pool_create(name="review")
     running, gate = await blocked(pool)

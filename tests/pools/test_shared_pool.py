@@ -26,7 +26,9 @@ from harn import (
     ring_buffer,
     wait_agent,
 )
+from harn.pools import leaked_slots
 from harn.pools.shared_process import PoolProcess
+from harn.storage.leases import LeaseStore, drop_consumer
 
 ran: list[Any] = []
 """What ran, in the order of its start."""
@@ -488,3 +490,21 @@ async def test_a_process_that_renews_no_more_loses_its_slots_and_its_results(
     assert await again == "again"
     await until(lambda: theirs.size() == 0)
     assert theirs.snapshot(False).completed == 1
+
+
+async def test_a_slot_that_no_process_holds_is_found(processes: list[Process]) -> None:
+    first, second = processes
+    pool = await first.open()
+    task = await pool.submit(held("running"))
+    await until(lambda: ran == ["running"])
+    assert await second.inside(lambda: leaked_slots(second.runtime)) == []
+
+    lease = first.runtime.service(PoolProcess).lease
+    leases = second.runtime.service(LeaseStore).store
+    await second.inside(lambda: leases.run(lambda: drop_consumer(lease)))
+
+    [found] = await second.inside(lambda: leaked_slots(second.runtime))
+    assert found.startswith("pool 'gpu' of tenant 'acme': task 1 holds a slot")
+    gates["running"].set()
+    assert await task == "running"
+    assert await second.inside(lambda: leaked_slots(second.runtime)) == []

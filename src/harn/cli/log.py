@@ -22,6 +22,7 @@ from harn.errors import StorageCorrupt, StorageError
 from harn.escaping import one_line, to_json
 from harn.masking import mask
 from harn.plurals import counted
+from harn.pools import leaked_slots
 from harn.private_files import open_private
 from harn.runtime import Runtime
 from harn.storage import Damaged, Store, check_there, read_only
@@ -60,6 +61,8 @@ def log() -> None:
 def verify(storage: str | None, state_dir: Path | None, as_json: bool) -> int:
     """Read every record, fold the log and compare the result with the indexes.
 
+    For each shared pool, every slot must be held by a process whose lease is listed.
+
     Exits with 1 if anything is damaged or differs. Nothing is written or repaired. Writers wait
     while the indexes are compared.
     """
@@ -82,9 +85,10 @@ def verify(storage: str | None, state_dir: Path | None, as_json: bool) -> int:
         except StorageCorrupt as error:
             differences = []
             pages.append(f"the indexes cannot be compared: {error}")
+        slots = [] if pages else await leaked_slots(runtime)
         return {
             "storage": mask(runtime.storage_url),
-            "ok": not (pages or log.damaged_total or differences),
+            "ok": not (pages or log.damaged_total or differences or slots),
             "topics": len(heads),
             "records": records,
             "damaged": [
@@ -96,6 +100,7 @@ def verify(storage: str | None, state_dir: Path | None, as_json: bool) -> int:
                 {"table": each.table, "kind": each.kind, "row": [str(v) for v in each.row]}
                 for each in differences
             ],
+            "slots": slots,
         }
 
     found = _run(storage, state_dir, work, only_read=True)
@@ -353,6 +358,7 @@ def _verified(found: dict[str, Any]) -> str:
         f"index {each['table']}: {each['kind']} {one_line(' '.join(each['row']))}"
         for each in found["differences"]
     ]
+    lines += [f"slot: {one_line(text)}" for text in found["slots"]]
     if found["ok"]:
         lines.append(by_word("ok"))
     else:

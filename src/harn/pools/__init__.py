@@ -24,6 +24,7 @@ shared_slots.py     its tasks as one process sees them; shared_follow.py, what o
 shared_work.py      its operations: those that meet share a transaction
 shared_process.py   the lease of this process, which its slots hang on
 shared_records.py   its tasks as the store keeps them
+slot_check.py       whether a slot of a shared pool was leaked
 audit.py            receipts on lifecycle.pool.audit
 """
 
@@ -48,6 +49,7 @@ from harn.pools.registry import (
     pool_simulate_restart,
     pool_wait,
 )
+from harn.pools.slot_check import leaked_slots
 from harn.pools.snapshots import PoolSnapshot, TaskSnapshot
 from harn.pools.strategies import QueueStrategy, Strategy, fair_round_robin, fifo, lifo, priority
 from harn.pools.task import PoolTask
@@ -74,6 +76,7 @@ __all__ = [
     "fail_fast",
     "fair_round_robin",
     "fifo",
+    "leaked_slots",
     "lifo",
     "look_at_journals",
     "pool_create",

@@ -21,7 +21,7 @@ class PoolHost(Protocol):
     asks its host. The host returns a `Pool` (or a subclass that routes its submits elsewhere)
     for the scope, the scope's id and the name in *options*, the same one each time it is asked
     until that pool is closed. It owns the pool's state and its durability; the runtime registers
-    the pool and closes it when it is left.
+    the pool, and releases it when it is left.
 
     >>> import harn
     >>> class Host:
@@ -39,6 +39,12 @@ class PoolHost(Protocol):
         """Open the pool that *options* describe.
 
         Cancelling must leave nothing open.
+        """
+
+    async def release(self, pool: Pool, runtime: Runtime) -> None:
+        """Take back a pool that a runtime was given and no longer uses; other runtimes may.
+
+        Cancelling may leave it to the host when it takes the pool back.
         """
 
 

@@ -106,8 +106,13 @@ class PoolRegistry:
 
     async def aclose(self) -> None:
         """Close every pool and cancel its running tasks, when the runtime is left."""
+        host = self._runtime.pool_host
         for pool in list(self):
-            await pool.close(cancel=True)
+            if pool.scope in SHARED_SCOPES and hasattr(host, "release"):
+                self._forget(pool)
+                await host.release(pool, self._runtime)
+            else:
+                await pool.close(cancel=True)
 
     def _pending_tasks(self) -> list[PendingPoolTask]:
         now = self._runtime.clock.now_ms()
