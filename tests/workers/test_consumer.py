@@ -346,3 +346,39 @@ async def test_drr_shares_hold_across_concurrent_consumers(store_runtime: Runtim
 
     assert abs(order[:40].count("a") - 30) <= 6
     assert len(order) == 120
+
+
+async def test_an_answer_in_the_turn_of_a_cancel_is_taken_once(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = worker_queue("q")
+    await queue.enqueue_many(range(3))
+    started: list[int] = []
+    start, claim = Consumer._start, type(queue.operations).claim
+
+    def counted(consumer: Consumer, held: Any) -> None:
+        started.append(held.job.id)
+        start(consumer, held)
+
+    def answered_late(operations: Any, wanted: Any) -> asyncio.Future[Any]:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def pass_on(found: asyncio.Future[Any]) -> None:
+            draining.cancel()
+            answer.set_result(found.result())
+
+        claim(operations, wanted).add_done_callback(pass_on)
+        return answer
+
+    monkeypatch.setattr(Consumer, "_start", counted)
+    monkeypatch.setattr(type(queue.operations), "claim", answered_late)
+
+    async def handler(job: Job) -> None:
+        await asyncio.Event().wait()
+
+    draining = asyncio.ensure_future(drain("q", handler, concurrency=3))
+    with pytest.raises(asyncio.CancelledError):
+        await draining
+
+    assert started == [1, 2, 3]
+    assert (await queue.summary()).ready == 3

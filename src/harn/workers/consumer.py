@@ -144,7 +144,6 @@ class Consumer:
                     asked = self._asking
                     if asked is not None and not asked.cancel():
                         # Its jobs are claimed already. They are started; the scope then ends them.
-                        asked.remove_done_callback(self._answered)
                         self._answered(asked)
         finally:
             while self._unanswered:
@@ -228,6 +227,8 @@ class Consumer:
         return self.queue.claiming(self.consumer_id, free, self.ttl_ms, self._needs, lease)
 
     def _answered(self, asked: asyncio.Future[Claimed]) -> None:
+        if self._asking is not asked:
+            return  # a consumer that was cancelled in the same turn has taken the answer already
         self._asking = None
         unused, self._slots_asked_for = self._slots_asked_for, 0
         if asked.cancelled():
