@@ -389,7 +389,7 @@ def _write_claims(
 
 def _scheduling(state: QueueState, claiming: Claiming, pick: Pick) -> _Scheduling:
     about = (claiming.strategy, state.dimension, shown_key(pick.key))
-    if claiming.strategy != "drr":
+    if claiming.strategy not in ("drr", ROTATION):
         return _Scheduling(*about)
     return _Scheduling(*about, pick.round, pick.credit, True if pick.promoted else UNSET)
 
