@@ -26,6 +26,7 @@ from harn import (
     ring_buffer,
     wait_agent,
 )
+from harn.durable_work import StepRecord
 from harn.pools import leaked_slots
 from harn.pools.shared_process import PoolProcess
 from harn.storage.leases import LeaseStore, drop_consumer
@@ -60,6 +61,18 @@ async def gated_again(name: str) -> str:
     ran.append(name)
     await gates[name].wait()
     return name
+
+
+@harn.durable(name="tests:shared_steps", rerun=True)
+async def in_steps(name: str) -> list[str]:
+    first = await harn.step("first", note, f"{name} first")
+    await gates[name].wait()
+    return [first, await harn.step("second", note, f"{name} second")]
+
+
+def note(what: str) -> str:
+    ran.append(what)
+    return what
 
 
 @pytest.fixture(autouse=True)
@@ -508,3 +521,41 @@ async def test_a_slot_that_no_process_holds_is_found(processes: list[Process]) -
     gates["running"].set()
     assert await task == "running"
     assert await second.inside(lambda: leaked_slots(second.runtime)) == []
+
+
+async def test_a_run_goes_on_after_the_steps_of_a_process_that_died(
+    processes: list[Process],
+) -> None:
+    first, second = processes
+    ours = await first.open()
+    gates["a"] = asyncio.Event()
+    task = await ours.submit(in_steps, "a")
+    await until(lambda: ran == ["a first"])
+
+    renewal = first.runtime.service(PoolProcess)._renewal
+    assert renewal is not None
+    renewal.stop()  # as if the process were paused: it renews nothing and notices nothing
+    theirs = await second.open()
+    await until(lambda: theirs._slots.here)  # type: ignore[attr-defined]
+    gates["a"].set()
+
+    assert await task == ["a first", "a second"]
+    assert ran.count("a first") == 1, "the step was recorded by the first process"
+    await until(lambda: theirs.snapshot(False).completed == 1)
+
+
+async def test_a_process_that_lost_its_slot_records_no_step(processes: list[Process]) -> None:
+    first, _ = processes
+    pool = await first.open()
+    gates["a"] = asyncio.Event()
+    await pool.submit(in_steps, "a")
+    await until(lambda: ran == ["a first"])
+    [(task, held)] = pool._slots.here.items()  # type: ignore[attr-defined]
+    steps = pool._slots.steps_of(task)
+    held.claim_id = "of another process"
+
+    with pytest.raises(harn.ClaimLost, match="the slot of task"):
+        await first.inside(lambda: steps.record_step(StepRecord("second", 0, "note", b"1", 1, 1)))
+    recorded = await first.inside(steps.recorded_steps)
+
+    assert [each.name for each in recorded] == ["first"]

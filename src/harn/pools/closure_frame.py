@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from harn.context import Frame, Task, Work, current_frame_var
-from harn.pools.task_steps import TaskSteps
+from harn.durable_work import DurableWork
 from harn.tasks import works_for
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ class ClosureTask(Task):
         self.values: dict[str, Any] = pool_task._extras.values or {}
         self.cancel_requested: bool = pool_task._stopping
         self.aio: asyncio.Task[Any] | None = aio
-        self._steps: TaskSteps | None = None
+        self._steps: DurableWork | None = None
 
     @property
-    def durable(self) -> TaskSteps | None:
-        """The durable call that this closure is, if a journal keeps it."""
+    def durable(self) -> DurableWork | None:
+        """The durable call that this closure is, if a journal or a store keeps it."""
         if self._steps is None and self.pool_task._extras.call is not None:
-            self._steps = TaskSteps(self.pool_task)
+            self._steps = self.pool_task._slots.steps_of(self.pool_task)
         return self._steps
 
     @durable.setter

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from harn.durable_calls import durable_names
+from harn.durable_work import DurableWork
 from harn.pools.audit import Dequeued, note_drop
 from harn.pools.backpressure import DROP_NEWEST, DROP_OLDEST, RING_LONGEST, RING_OLDEST
 from harn.pools.ended_tasks import binding
@@ -23,6 +24,7 @@ from harn.pools.options import PoolOptions
 from harn.pools.self_deadlock import began_waiting, ended_waiting
 from harn.pools.shared_process import Member, PoolProcess
 from harn.pools.shared_records import call_of, ending, read_record, task_of
+from harn.pools.shared_steps import SharedTaskSteps
 from harn.pools.shared_work import LOOK, Cancel, End, SharedWork
 from harn.pools.slots import PoolState, Slots
 from harn.pools.snapshots import TaskStatus
@@ -274,6 +276,10 @@ class SharedSlots(Slots):
             self.idle.pop().take(task)
         else:
             self.workers.add(Worker(self, task))
+
+    def steps_of(self, task: PoolTask) -> DurableWork:
+        """Return what records the steps of *task*, a durable call that runs here."""
+        return SharedTaskSteps(self, task, self.here.get(task))
 
     def complete(self, worker: Worker, task: PoolTask, result: Any) -> None:
         """End *task*, whose closure returned *result*, and let *worker* go."""

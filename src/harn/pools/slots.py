@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from harn import topics
 from harn.clock import resolve
 from harn.context import current_frame_var
+from harn.durable_work import DurableWork
 from harn.errors import HarnError, PoolClosed, PoolNotFound
 from harn.eventlog import Receipt
 from harn.pools.audit import Dequeued
@@ -27,6 +28,7 @@ from harn.pools.snapshots import TaskStatus
 from harn.pools.task import PoolTask, describe
 from harn.pools.task_ids import Names
 from harn.pools.task_queues import TaskQueue
+from harn.pools.task_steps import TaskSteps
 from harn.pools.worker import Worker
 from harn.runtime import Runtime
 from harn.tasks import Runner, runner_for
@@ -243,6 +245,10 @@ class Slots:
             isolation: Any = self.options.isolation
             self._runner = runner_for(self.runtime, isolation, self.max_concurrent)
         return self._runner.bind(fn)
+
+    def steps_of(self, task: PoolTask) -> DurableWork:
+        """Return what records the steps of *task*, a durable call that runs here."""
+        return TaskSteps(task)
 
     async def before_start(self, task: PoolTask) -> None:
         """Journal the start of *task*; an error or a cancel on the way ends the task."""

@@ -73,7 +73,8 @@ async def step(name: str, fn: Callable[[*Ts], Any], /, *args: *Ts) -> Any:
     if work is None:
         raise HarnError(
             f"step({name!r}) is outside of durable work: call it in a handler of drain, in a "
-            "@durable function that a queue runs, or in a @durable call of a pipeline pool"
+            "@durable function that a queue runs, or in a @durable call of a pipeline, tenant or "
+            "org pool"
         )
     return await _steps_of(work).run(name, fn, args)
 
