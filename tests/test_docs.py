@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import doctest
+import functools
 import importlib
 import inspect
 import os
@@ -154,12 +155,60 @@ def module_names() -> list[str]:
 
 
 @pytest.mark.parametrize("name", module_names())
-def test_every_docstring_example_gives_what_it_says(name: str) -> None:
+def test_every_docstring_example_gives_what_it_says(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # limits are kept in the working directory
     module = importlib.import_module(name)
 
     result = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
 
     assert result.failed == 0
+
+
+@functools.cache
+def names_with_a_docstring_example(module: str) -> frozenset[str]:
+    found = doctest.DocTestFinder().find(importlib.import_module(module))
+    return frozenset(each.name for each in found if each.examples)
+
+
+@functools.cache
+def names_used_by_scripts() -> frozenset[str]:
+    """The public names that the examples of the pages use; an import alone is no use."""
+    trees = [ast.parse(code) for page in PAGES for _, code in scripts(page)]
+    return frozenset(name for tree in trees for name in _used(list(ast.walk(tree))))
+
+
+def _used(nodes: list[ast.AST]) -> set[str]:
+    imported = {
+        alias.name
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.module == "harn"
+        for alias in node.names
+    }
+    plain = {node.id for node in nodes if isinstance(node, ast.Name)}
+    dotted = {
+        node.attr
+        for node in nodes
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "harn"
+    }
+    return plain & imported | dotted
+
+
+def has_docstring_example(thing: Any) -> bool:
+    """Tell whether an example of *thing*, or of a method of it, is one of those that are run."""
+    if not (inspect.isclass(thing) or inspect.isroutine(thing)):
+        return False
+    name = f"{thing.__module__}.{thing.__qualname__}"
+    known = names_with_a_docstring_example(thing.__module__)
+    return any(each == name or each.startswith(f"{name}.") for each in known)
+
+
+@pytest.mark.parametrize("name", harn.__all__)
+def test_every_public_name_has_an_example_that_runs(name: str) -> None:
+    assert has_docstring_example(getattr(harn, name)) or name in names_used_by_scripts(), (
+        f"harn.{name} has no example: add one to its docstring, or use it in a script of docs/"
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -81,6 +81,25 @@ async def agent_loop(
 
     Cancelling cancels the call or the tools under way and waits until they have ended. A daemon's
     message of that turn is used up.
+
+    >>> import asyncio
+    >>> from harn import llm_provider
+    >>> from harn.llm.http import Secret
+    >>> from harn.llm.openai import OpenAICompatible
+    >>> from harn.testing import fresh_runtime
+    >>> from harn.testing.fake_provider import FakeModels, Say
+    >>> def add(a: int, b: int) -> int:
+    ...     return a + b
+    >>> async def main() -> str:
+    ...     script = [Say(tool_calls=[("add", {"a": 2, "b": 3})]), Say("The sum is 5.")]
+    ...     async with fresh_runtime(), FakeModels(script) as models:
+    ...         client = OpenAICompatible("local", models.openai_url, Secret("no key"))
+    ...         llm_provider("local", client, default_model="small")
+    ...         result = await agent_loop("What is 2 + 3?", tools=[add])
+    ...         await client.aclose()
+    ...         return result.text
+    >>> asyncio.run(main())
+    'The sum is 5.'
     """
     _check_mode(mode, mailbox)
     steps = AgentSteps(remembers=mode == "once")

@@ -118,6 +118,22 @@ async def llm_call(
     call that may succeed later (429, 5xx, a lost connection) is retried, *max_retries* times.
 
     Cancelling closes the connection; the reservation stays as it was made.
+
+    >>> import asyncio
+    >>> from harn import llm_provider
+    >>> from harn.llm.http import Secret
+    >>> from harn.llm.openai import OpenAICompatible
+    >>> from harn.testing import fresh_runtime
+    >>> from harn.testing.fake_provider import FakeModels, Say
+    >>> async def main() -> str:
+    ...     async with fresh_runtime(), FakeModels([Say("Paris")]) as models:
+    ...         client = OpenAICompatible("local", models.openai_url, Secret("no key"))
+    ...         llm_provider("local", client, default_model="small")
+    ...         result = await llm_call("What is the capital of France?")
+    ...         await client.aclose()
+    ...         return result.text
+    >>> asyncio.run(main())
+    'Paris'
     """
     shape = None if schema is None else shape_of(schema)
     route = current_runtime().service(Models).route(provider, model)

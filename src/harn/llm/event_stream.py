@@ -27,6 +27,9 @@ class SseEvent:
     """One event: its *kind* (`"message"` if the server names none), *data*, and last *id*.
 
     *id* is the last one that the server sent, with this event or before it; empty without any.
+
+    >>> SseEvent("push", '{"ref": "main"}', id="7").payload["ref"]
+    'main'
     """
 
     kind: str

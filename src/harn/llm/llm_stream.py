@@ -81,6 +81,22 @@ def llm_stream(
 
     Leaving the loop over it, or `close()`, closes the connection and settles the tokens used so
     far. An error is raised after the pieces that arrived before it. A stream is not retried.
+
+    >>> import asyncio
+    >>> from harn import llm_provider
+    >>> from harn.llm.http import Secret
+    >>> from harn.llm.openai import OpenAICompatible
+    >>> from harn.testing import fresh_runtime
+    >>> from harn.testing.fake_provider import FakeModels, Say
+    >>> async def main() -> str:
+    ...     async with fresh_runtime(), FakeModels([Say("Paris, on the Seine")]) as models:
+    ...         client = OpenAICompatible("local", models.openai_url, Secret("no key"))
+    ...         llm_provider("local", client, default_model="small")
+    ...         pieces = [piece async for piece in llm_stream("What is the capital of France?")]
+    ...         await client.aclose()
+    ...         return "".join(pieces)
+    >>> asyncio.run(main())
+    'Paris, on the Seine'
     """
     route = current_runtime().service(Models).route(provider, model)
     request = make_request(

@@ -19,7 +19,19 @@ MARGIN = 1.15
 
 @runtime_checkable
 class Provider(Protocol):
-    """A model that can be called."""
+    """A model that can be called.
+
+    >>> from harn import Usage
+    >>> class Echo:
+    ...     async def complete(self, request):
+    ...         return ModelReply(request.messages[-1].text, Usage(1, 1), request.model)
+    ...     async def stream(self, request):
+    ...         yield Delta(request.messages[-1].text)
+    ...     def count_tokens(self, request):
+    ...         return 1
+    >>> isinstance(Echo(), Provider)
+    True
+    """
 
     async def complete(self, request: ModelRequest) -> ModelReply:
         """Call the model and return its whole answer; raise `ModelError` if it fails.

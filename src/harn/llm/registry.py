@@ -146,6 +146,23 @@ def llm_provider(name: str, client: Provider, *, default_model: str | None = Non
     """Register *client* as the provider *name* of this runtime.
 
     A client is any object with the three methods of `Provider`.
+
+    >>> import asyncio
+    >>> from harn import Delta, ModelReply, Usage, llm_call
+    >>> from harn.testing import fresh_runtime
+    >>> class Echo:
+    ...     async def complete(self, request):
+    ...         return ModelReply(request.messages[-1].text, Usage(1, 1), request.model)
+    ...     async def stream(self, request):
+    ...         yield Delta(request.messages[-1].text)
+    ...     def count_tokens(self, request):
+    ...         return 1
+    >>> async def main() -> str:
+    ...     async with fresh_runtime():
+    ...         llm_provider("echo", Echo(), default_model="small")
+    ...         return (await llm_call("Hello")).text
+    >>> asyncio.run(main())
+    'Hello'
     """
     if not isinstance(name, str) or not name:
         raise InvalidOption("name", name, "a non-empty string")

@@ -50,7 +50,22 @@ class _Options:
 
 
 class SseStream:
-    """The events of a server; see `sse_connect`."""
+    r"""The events of a server; see `sse_connect`.
+
+    >>> import asyncio
+    >>> async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    ...     await reader.readuntil(b"\r\n\r\n")
+    ...     writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+    ...     writer.write(b"event: push\ndata: main\nid: 7\n\n")
+    ...     writer.close()
+    >>> async def main() -> SseEvent | None:
+    ...     server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    ...     host, port = server.sockets[0].getsockname()
+    ...     async with server, sse_connect(f"http://{host}:{port}/events") as stream:
+    ...         return await stream.receive()
+    >>> asyncio.run(main())
+    SseEvent(kind='push', data='main', id='7')
+    """
 
     def __init__(self, options: _Options, last_event_id: str, capacity: int) -> None:
         self._options = options

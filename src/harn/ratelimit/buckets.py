@@ -115,7 +115,18 @@ def _bucket(given: Bucket | Mapping[str, Any]) -> Bucket:
 
 
 class BucketGrant(Record, msgspec.Struct, frozen=True):
-    """What was asked of one bucket, and what was charged: at most its limit."""
+    """What was asked of one bucket, and what was charged: at most its limit.
+
+    >>> import asyncio
+    >>> from harn import durable_rate_limit_acquire
+    >>> from harn.testing import fresh_runtime
+    >>> async def main() -> list[BucketGrant]:
+    ...     async with fresh_runtime():
+    ...         grant = await durable_rate_limit_acquire(key="tpm", limit=1000, units=5000)
+    ...         return grant.buckets
+    >>> asyncio.run(main())
+    [BucketGrant(key='tpm', limit=1000, units=5000, charged_units=1000, window_ms=60000)]
+    """
 
     key: str
     limit: int
@@ -143,6 +154,17 @@ class RateLimitGrant(Record):
     """The answer of the limiter: granted (*ok*), or *timed_out* and when to try again.
 
     *retry_after_ms* is 0 when granted.
+
+    >>> import asyncio
+    >>> from harn import durable_rate_limit_acquire
+    >>> from harn.testing import fresh_runtime
+    >>> async def main() -> RateLimitGrant:
+    ...     async with fresh_runtime():
+    ...         await durable_rate_limit_acquire(key="rpm", limit=1)
+    ...         return await durable_rate_limit_acquire(key="rpm", limit=1, timeout_ms=0)
+    >>> grant = asyncio.run(main())
+    >>> grant.ok, grant.timed_out, grant.retry_after_ms
+    (False, True, 60000)
     """
 
     ok: bool

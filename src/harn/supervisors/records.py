@@ -68,7 +68,19 @@ class ChildContext(Record):
 
 @dataclass(frozen=True, slots=True)
 class ChildState(Record):
-    """A child at one moment. *next_restart_time* is in wall milliseconds."""
+    """A child at one moment. *next_restart_time* is in wall milliseconds.
+
+    >>> import harn
+    >>> async def fetch(ctx: harn.ChildContext) -> None:
+    ...     raise OSError("no route")
+    >>> async def main() -> tuple[str, str | None]:
+    ...     child = harn.Child("fetch", fetch, restart=harn.Restart(mode="never"))
+    ...     sup = await harn.supervisor_start(children=[child])
+    ...     state = (await sup.wait()).child("fetch")
+    ...     return state.status, state.last_error
+    >>> harn.run(main)
+    ('failed', 'OSError: no route')
+    """
 
     name: str
     kind: str
@@ -87,6 +99,15 @@ class SupervisorMetrics(Record):
     *started* counts every start, *stopped* clean exits only, *failed* exits with an error,
     *restarted* scheduled restarts, *suppressed* used-up budgets (including open circuits),
     *escalated* failures passed to the parent.
+
+    >>> import harn
+    >>> async def fetch(ctx: harn.ChildContext) -> None:
+    ...     pass
+    >>> async def main() -> harn.SupervisorMetrics:
+    ...     sup = await harn.supervisor_start(children=[harn.Child("fetch", fetch)])
+    ...     return (await sup.wait()).metrics
+    >>> harn.run(main)
+    SupervisorMetrics(started=1, stopped=1, failed=0, restarted=0, suppressed=0, escalated=0)
     """
 
     started: int = 0
@@ -133,7 +154,18 @@ class SupervisorState(Record):
 
 @dataclass(frozen=True, slots=True)
 class SupervisorEvent(Record):
-    """One event; *seq* counts from 0, *child* is None for an event of the supervisor itself."""
+    """One event; *seq* counts from 0, *child* is None for an event of the supervisor itself.
+
+    >>> import harn
+    >>> async def fetch(ctx: harn.ChildContext) -> None:
+    ...     pass
+    >>> async def main() -> list[str]:
+    ...     sup = await harn.supervisor_start(children=[harn.Child("fetch", fetch)])
+    ...     await sup.wait()
+    ...     return [event.kind for event in sup.events()]
+    >>> harn.run(main)
+    ['supervisor_started', 'child_started', 'child_stopped', 'supervisor_completed']
+    """
 
     seq: int
     at_ms: int

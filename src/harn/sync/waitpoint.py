@@ -28,7 +28,13 @@ MOST_ENDED = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Waitpoint(SparseRecord):
-    """The result of a wait; *value* is that of the completion, *reason* that of the cancel."""
+    """The result of a wait; *value* is that of the completion, *reason* that of the cancel.
+
+    >>> async def main() -> Waitpoint:
+    ...     return await waitpoint_wait("approval", timeout="1ms")
+    >>> asyncio.run(main())
+    Waitpoint(status='timed_out', value=None, reason=None)
+    """
 
     status: Status
     value: Any = None
@@ -173,6 +179,12 @@ async def waitpoint_complete(id: str, value: Any = None) -> bool:
 
     With a durable store *value* must be JSON, and it is durable when this returns. Cancelling may
     be too late to prevent it.
+
+    >>> async def main() -> tuple[bool, bool]:
+    ...     first = await waitpoint_complete("approval", {"by": "ann"})
+    ...     return first, await waitpoint_complete("approval", {"by": "ben"})
+    >>> asyncio.run(main())
+    (True, False)
     """
     service = current_runtime().service(Waitpoints)
     return await service.end(_checked(id), Waitpoint("completed", value))
@@ -182,6 +194,12 @@ async def waitpoint_cancel(id: str, reason: str | None = None) -> bool:
     """Cancel *id* and wake every waiter; false if it had ended before.
 
     With a durable store it is durable when this returns. Cancelling may be too late to prevent it.
+
+    >>> async def main() -> Waitpoint:
+    ...     await waitpoint_cancel("approval", "the order was withdrawn")
+    ...     return await waitpoint_wait("approval")
+    >>> asyncio.run(main())
+    Waitpoint(status='cancelled', value=None, reason='the order was withdrawn')
     """
     if reason is not None and not isinstance(reason, str):
         raise InvalidOption("reason", reason, "a string, or None")
