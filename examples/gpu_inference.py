@@ -1,16 +1,22 @@
 """Four GPUs, many tenants, one pool: a hard cap, and a fair turn for everybody.
 
-    python examples/gpu_inference.py
+    python examples/gpu_inference.py [directory]
 
 The pool runs as many calls as there are GPUs. A queue that is full says so (HARN-POL-001), and the
-caller takes a smaller model instead. On a host with a GPU tier the scope would be "tenant"; here it
-is "session".
+caller takes a smaller model instead. The pool is in a store, here SQLite in *directory*: start the
+program several times with the same directory, and all of them share the four GPUs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import harn
@@ -32,12 +38,31 @@ in_use = Counter[str]()
 warm = asyncio.Event()  # the GPUs are ready: set once every request is in, so that all compete
 
 
+directory = Path()
+
+
+@contextmanager
+def a_gpu() -> Iterator[None]:
+    """Use a GPU that no process uses: a file stands for each. There is one, by the pool's cap."""
+    for number in range(GPUS):
+        try:
+            os.close(os.open(directory / f"gpu{number}", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            continue
+        try:
+            return (yield)
+        finally:
+            os.unlink(directory / f"gpu{number}")
+    raise RuntimeError("no GPU is free")
+
+
 async def run_gpu_inference(tenant: str, prompt: str) -> str:
     """Stand in for a model on a GPU."""
     in_use["now"] += 1
     in_use["most"] = max(in_use["most"], in_use["now"])
-    await warm.wait()
-    await harn.sleep("10ms")
+    with a_gpu():
+        await warm.wait()
+        await harn.sleep("10ms")
     in_use["now"] -= 1
     served.append(tenant)
     return f"answer to {prompt!r}"
@@ -50,7 +75,7 @@ async def setup(max_depth: int = 1000) -> None:
         max_concurrent=GPUS,
         queue=fair_round_robin("tenant_id"),
         backpressure=Backpressure().queue(max_depth, "fail_submitter"),
-        scope="session",
+        scope="tenant",
     )
 
     def infer(event: harn.TriggerEvent) -> Any:
@@ -82,6 +107,7 @@ async def infer_now(tenant: str, prompt: str) -> str:
 
 
 async def main() -> None:
+    """Send requests of two tenants through the channel, then ask directly."""
     await setup()
     receipts = [
         await channel_emit("inference.requested", {"tenant_id": tenant, "prompt": f"{tenant} {n}"})
@@ -89,7 +115,8 @@ async def main() -> None:
         for n in range(count)
     ]
     warm.set()
-    await pool_wait([receipt.dispatched[0].result for receipt in receipts])
+    answers = await pool_wait([receipt.dispatched[0].result for receipt in receipts])
+    assert {answer.status for answer in answers} == {"completed"}
     direct = await asyncio.gather(*(infer_now("direct", f"question {n}") for n in range(3)))
 
     print(f"{len(served)} calls, {in_use['most']} GPUs in use at most")
@@ -102,4 +129,6 @@ def _last(tenant: str) -> int:
 
 
 if __name__ == "__main__":
-    harn.run(main)
+    with tempfile.TemporaryDirectory() as own:
+        directory = Path(sys.argv[1] if len(sys.argv) > 1 else own)
+        harn.run(main, storage=f"sqlite:///{directory / 'pools.db'}", tenant_id="acme")

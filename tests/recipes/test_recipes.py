@@ -78,6 +78,23 @@ def test_inference_calls_share_the_gpus_fairly(root: Path) -> None:
     assert number <= 16
 
 
+def test_two_processes_share_the_gpus_of_one_tenant(root: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(root / "examples" / "gpu_inference.py"), str(tmp_path)]
+    children = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    try:
+        said = [child.communicate(timeout=80) for child in children]
+    finally:
+        for child in children:
+            child.kill()
+
+    # A call that found no free GPU would have failed, and its process with it.
+    assert [child.returncode for child in children] == [0, 0], said
+    assert ["47 calls" in out for out, _ in said] == [True, True]
+
+
 def test_a_small_customer_does_not_wait_for_a_large_one(root: Path) -> None:
     said = example(root, "customer_fairness.py")
 
