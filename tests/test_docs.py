@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import doctest
 import functools
 import importlib
@@ -164,6 +165,29 @@ def test_every_docstring_example_gives_what_it_says(
     result = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
 
     assert result.failed == 0
+
+
+def api_examples() -> list[tuple[str, str]]:
+    """The examples of the reference, each with the name that it shows."""
+    _, *parts = re.split(r"^### `(\w+)`$", reference("api"), flags=re.MULTILINE)
+    sections = zip(parts[::2], parts[1::2], strict=True)
+    return [
+        (name, match[3])
+        for name, text in sections
+        for match in FENCE.finditer(text)
+        if match[1] == "pycon"
+    ]
+
+
+@pytest.mark.parametrize(("name", "code"), api_examples(), ids=[name for name, _ in api_examples()])
+def test_an_example_of_the_reference_needs_no_other_import_than_the_page_says(
+    name: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    known = {"asyncio": asyncio, **{each: getattr(harn, each) for each in harn.__all__}}
+    example = doctest.DocTestParser().get_doctest(code, known, name, None, None)
+
+    assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example).failed == 0
 
 
 @functools.cache

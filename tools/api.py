@@ -42,8 +42,9 @@ ROOMS = {
 HEAD = """# API
 
 Every public name, importable from `harn` itself. This page is made from the docstrings by
-`python -m tools.api`; the examples in it run in the tests. Durations are seconds, or text with a
-unit (`"250ms"`, `"5m"`), except where a name ends in `_ms`.
+`python -m tools.api`. Each example runs by itself after `import asyncio` and `from harn import *`,
+and the tests run them so. Durations are seconds, or text with a unit (`"250ms"`, `"5m"`), except
+where a name ends in `_ms`.
 """
 
 
