@@ -185,6 +185,7 @@ def test_an_example_of_the_reference_needs_no_other_import_than_the_page_says(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     known = {"asyncio": asyncio, **{each: getattr(harn, each) for each in harn.__all__}}
+    known["__name__"] = known[name].__module__  # a name of @durable belongs to one module
     example = doctest.DocTestParser().get_doctest(code, known, name, None, None)
 
     assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example).failed == 0
