@@ -23,7 +23,7 @@ LEFT_OUT = {
 MADE_BY_US = {
     *("Atomic", "Channel", "Claim", "ChildContext", "LlmSlot", "Mailbox", "Mutex", "Owned"),
     *("ParallelStream", "Permit", "Pool", "PoolHost", "PoolTask", "Provider", "SharedCell"),
-    *("SharedMap", "Supervisor", "TaskHandle", "WorkerQueue", "RuntimeContext"),
+    *("SharedMap", "SseStream", "Supervisor", "TaskHandle", "WorkerQueue", "RuntimeContext"),
 }
 """Classes that a verb makes; nobody calls them."""
 METHODS = {

@@ -275,7 +275,7 @@ def test_check_tells_every_mistake_and_exits_with_1(place: Path) -> None:
     missing = run(place, "check", "--json")
     schema = run(place, "check", "--schema")
 
-    assert (good.returncode, good.stdout) == (0, "ok: 1 triggers\n")
+    assert (good.returncode, good.stdout) == (0, "ok: 1 trigger\n")
     assert (bad.returncode, "did you mean 'webhook'" in bad.stdout) == (1, True)
     assert "did you mean 'note'" in json.loads(missing.stdout)["problems"][0]["message"]
     assert json.loads(schema.stdout)["title"] == "harn.toml"

@@ -478,7 +478,7 @@ def test_verify_makes_no_lock_and_no_journal_where_there_is_none(
 
     assert invoke(["log", "verify", "--storage", f"file:///{home}"]) == 0
 
-    assert "1 records in 1 topics" in capsys.readouterr().out
+    assert "1 record in 1 topic" in capsys.readouterr().out
     assert [each.name for each in home.iterdir()] == ["topics"]
 
 

@@ -240,10 +240,10 @@ async def test_a_spawned_task_shares_by_name_with_the_root(runtime: Runtime) -> 
 
 
 @pytest.mark.parametrize("scope", ["durable", "external"])
-async def test_state_that_outlives_the_process_is_pointed_to_the_event_log(
+async def test_state_that_outlives_the_process_is_pointed_to_the_store(
     runtime: Runtime, scope: str
 ) -> None:
-    with pytest.raises(InvalidOption, match="event log"):
+    with pytest.raises(InvalidOption, match="store_get, store_set and store_cas"):
         shared_cell("c", scope=cast(Any, scope))
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from harn.checks import is_number
 from harn.clock import iso
 from harn.current import current_runtime
 from harn.duration import Duration, roughly, to_ms, to_text
@@ -123,8 +124,7 @@ def _checked(
     tenant_id: str | None, usd: Any, tokens: Any, window: Duration, on_spent: Any
 ) -> Budget:
     if usd is not None:
-        is_number = isinstance(usd, int | float) and not isinstance(usd, bool)
-        if not is_number or not 1 / NANO <= usd <= MOST_UNITS / NANO:
+        if not is_number(usd) or not 1 / NANO <= usd <= MOST_UNITS / NANO:
             raise InvalidOption("usd", usd, f"dollars above 0, at most {MOST_UNITS // NANO:,}")
         usd = float(usd)
     if tokens is not None:

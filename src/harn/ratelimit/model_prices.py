@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harn.checks import is_number
 from harn.current import current_runtime
 from harn.errors import InvalidOption, ManifestError
 from harn.ratelimit.catalogue import catalogues, tables
@@ -121,8 +122,7 @@ def read_prices(given: Path | None) -> dict[tuple[str, str], Price]:
 
 
 def _is_price(value: Any) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value) and value >= 0
+    return is_number(value) and math.isfinite(value) and value >= 0
 
 
 def _price(given: Mapping[str, float]) -> Price:
