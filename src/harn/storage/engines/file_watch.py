@@ -11,7 +11,7 @@ import ctypes
 import errno
 import os
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from harn.clock import Clock, Timer
@@ -166,5 +166,6 @@ def _inotify_add(fd: int, path: Path) -> bool:
     return bool(found >= 0 or ctypes.get_errno() != errno.ENOENT)
 
 
+@cache
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)

@@ -28,7 +28,7 @@ class PoolChanges(msgspec.Struct, frozen=True):
     cancels: list[int]
     """Running tasks that another process asks to cancel."""
     settings: PoolSettings | None
-    totals: Totals
+    """Those of the latest opener, if they may be new."""
     is_all: bool
 
 
@@ -40,22 +40,17 @@ def pool_changes(
     page = {"limit": PAGE, "budget": BUDGET}
     answers: Any = yield ask_together(
         [
-            ask("queue_row", queue=queue),
             ask("read_events", topic=topics.claims, after=after_claims, **page),
             ask("read_events", topic=topics.jobs, after=after_jobs, **page),
-            ask("pool_settings", queue=queue),
         ]
     )
-    rows, claims, jobs, settings = answers
+    claims, jobs = answers
     gathered = _Gathered(consumer)
     for _, kind, payload, *_ in claims:
         gathered.add(kind, payload)
     gathered.ids |= {int(row[0]) for row in jobs}
     touched = yield from read_jobs(queue, sorted(gathered.ids)) if gathered.ids else _none()
-    totals = Totals(0, 0, 0)
-    if rows:
-        [row] = yield ask("pool_totals", queue_id=rows[0][0])
-        totals = Totals(*map(int, row))
+    settings = (yield ask("pool_settings", queue=queue)) if gathered.is_opened else []
     return PoolChanges(
         int(jobs[-1][0]) if jobs else after_jobs,
         int(claims[-1][0]) if claims else after_claims,
@@ -63,7 +58,6 @@ def pool_changes(
         gathered.withdrawn,
         gathered.cancels,
         read_pool(settings[0][0]) if settings else None,
-        totals,
         len(claims) < PAGE and len(jobs) < PAGE,
     )
 
@@ -81,6 +75,8 @@ class _Gathered:
         self.ids: set[int] = set()
         self.withdrawn: list[int] = []
         self.cancels: list[int] = []
+        self.is_opened = False
+        """Whether the pool was opened, perhaps with another cap."""
 
     def add(self, kind: str, payload: bytes | None) -> None:
         try:
@@ -90,7 +86,9 @@ class _Gathered:
         if not isinstance(record, dict) or record.get("consumer_id") == self._consumer:
             return
         id: Any = record.get("job_event_id")
-        if kind == "job_withdrawn":
+        if kind == "pool_opened":
+            self.is_opened = True
+        elif kind == "job_withdrawn":
             self.withdrawn.append(id)
         elif kind == "job_cancel_asked":
             self.cancels.append(id)

@@ -60,7 +60,8 @@ class SqliteDriver:
         self._writer = Writer(path, clock, self._handover, busy_ms)
         self._reader = Reader(path, clock, self._handover, busy_ms)
         self._copier = Copier(path, clock, self._handover, busy_ms)
-        self._watch = FileWatch(lambda: [Path(f"{path}-wal")], clock, hooks.hinted)
+        wal = Path(f"{path}-wal")
+        self._watch = FileWatch(lambda: [wal], clock, hooks.hinted)
         self._closed = False
         self._forked = False
         _drivers.add(self)
