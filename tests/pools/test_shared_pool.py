@@ -316,6 +316,65 @@ async def test_blocked_submitters_enter_first_come_first_served(
     assert sorted(entered) == [0, 1, 2, 3]
 
 
+def open_held(name: str) -> Callable[[], Awaitable[str]]:
+    """Return a closure like `held`, whose gate is open."""
+    closure = held(name)
+    gates[name].set()
+    return closure
+
+
+async def test_calls_that_are_submitted_together_enter_a_full_pool_together(
+    processes: list[Process],
+) -> None:
+    pools = [
+        await each.open(queue="fifo", backpressure=backpressure_queue(2)) for each in processes
+    ]
+    running = [await pools[0].submit(held(name)) for name in ("first", "second", "third")]
+    batch = asyncio.create_task(pools[0].submit_many([open_held("a"), open_held("b")]))
+    await until(lambda: pools[1].snapshot(False).blocked_submitters == 2)
+    single = asyncio.create_task(pools[1].submit(open_held("later")))
+    await until(lambda: pools[0].snapshot(False).blocked_submitters == 3)
+
+    gates["first"].set()
+    await running[0]
+
+    seen = pools[0].snapshot(False)
+    assert (seen.queued, seen.blocked_submitters) == (1, 3)  # one place is too few for both
+    gates["second"].set()
+    await running[1]
+    assert pools[0].snapshot(False).blocked_submitters == 1
+    gates["third"].set()
+    await pool_wait([*await batch, await single])
+    assert ran == ["first", "second", "third", "a", "b", "later"]
+
+
+async def test_calls_that_never_fit_together_are_refused(processes: list[Process]) -> None:
+    pool = await processes[0].open(backpressure=backpressure_queue(2))
+
+    with pytest.raises(InvalidOption, match="at most 3 calls at once"):
+        await pool.submit_many([open_held(name) for name in "abcd"])
+
+    assert pool.snapshot().total == 0
+
+
+async def test_calls_that_a_lowered_cap_has_no_room_for_enter_an_empty_pool(
+    processes: list[Process],
+) -> None:
+    first, second = processes
+    options: dict[str, Any] = {"queue": "fifo", "backpressure": backpressure_queue(1)}
+    pool = await first.open(max_concurrent=2, **options)
+    running = await pool.submit(held("running"))
+    batch = asyncio.create_task(pool.submit_many([open_held(name) for name in "abc"]))
+    await until(lambda: pool.snapshot(False).blocked_submitters == 3)
+
+    await second.open(max_concurrent=1, **options)
+    gates["running"].set()
+    await running
+
+    assert [await task for task in await batch] == ["a", "b", "c"]
+    assert ran == ["running", "a", "b", "c"]
+
+
 async def test_a_blocked_submitter_that_is_cancelled_leaves_no_trace(
     processes: list[Process],
 ) -> None:

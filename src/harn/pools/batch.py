@@ -58,7 +58,7 @@ class Batch:
         policy = slots.options.backpressure
         if not count or policy.kind == "unbounded" or policy.drops:
             return self._admit_all(admission, has_place=not policy.drops)
-        _check_count(slots, count)
+        check_count(slots, count)
         if not isinstance(admission.decide(count), Park):
             return self._admit_all(admission, has_place=True)
         async with admission.places(count):
@@ -80,7 +80,8 @@ class Batch:
         return tasks
 
 
-def _check_count(slots: Slots, count: int) -> None:
+def check_count(slots: Slots, count: int) -> None:
+    """Refuse a batch of *count* calls that would wait forever."""
     policy = slots.options.backpressure
     most = slots.max_concurrent + (policy.max_depth or 0)
     if policy.on_full == "block_submitter" and count > most:

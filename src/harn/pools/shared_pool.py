@@ -15,7 +15,7 @@ from harn.checks import LARGEST, whole_number
 from harn.context import current_frame_var
 from harn.errors import HarnError, InvalidOption, PoolFull
 from harn.pools.backpressure import BackpressurePolicy, Park, Refuse, decide
-from harn.pools.batch import Call, closures_of
+from harn.pools.batch import Call, check_count, closures_of
 from harn.pools.caused import caused_var
 from harn.pools.closure_frame import is_inside
 from harn.pools.ended_tasks import binding
@@ -130,8 +130,8 @@ class SharedPool(Pool):
     ) -> list[PoolTask[Any]]:
         """Submit all of *calls* or none, in order, in one transaction; return their tasks.
 
-        In a full pool with `block_submitter` they enter as places become free; this returns
-        when all have. Cancelling undoes those that have not begun.
+        In a full pool with `block_submitter` they wait as a whole, in their turn among the
+        submits of all processes. Cancelling undoes it, and cancels those that have begun.
         """
         if idempotency_key is not None:
             raise InvalidOption(
@@ -141,6 +141,7 @@ class SharedPool(Pool):
             self._new_task(call, priority, key, None, dict(labels)) for call in closures_of(calls)
         ]
         if tasks:
+            check_count(self._slots, len(tasks))
             await self._send(tasks)
             _cause(tasks)
         return tasks
@@ -202,7 +203,10 @@ class SharedPool(Pool):
     def _submit_of(self, tasks: list[PoolTask], *, at_once: bool = False) -> Submit:
         slots = self._slots
         lease, tenant = slots.process.lease, self._tenant()
-        jobs = [job_of(task, slots.queue_name, lease, slots.options, tenant) for task in tasks]
+        together = tasks[0].id if len(tasks) > 1 else None
+        jobs = [
+            job_of(task, slots.queue_name, lease, slots.options, tenant, together) for task in tasks
+        ]
         bound = None
         if (key := tasks[0].idempotency_key) is not None:
             bound = self._binding(key)

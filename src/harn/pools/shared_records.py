@@ -67,6 +67,8 @@ class TaskRecord(msgspec.Struct, omit_defaults=True):
     idempotency_key: str | None = None
     labels: dict[str, str] = {}
     args: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    together: str | None = None
+    """The first task of the `submit_many` that it belongs to, if that has several."""
 
 
 _read_record = msgspec.json.Decoder(TaskRecord).decode
@@ -89,7 +91,12 @@ def settings_of(options: PoolOptions) -> shared_pools.PoolSettings:
 
 
 def job_of(
-    task: PoolTask, queue: str, lease: str, options: PoolOptions, tenant: str | None
+    task: PoolTask,
+    queue: str,
+    lease: str,
+    options: PoolOptions,
+    tenant: str | None,
+    together: str | None,
 ) -> shared_pools.JobDraft:
     """Return the job of a new *task* that the process of *lease* submits."""
     submitted, extras = task._submitted, task._extras
@@ -110,6 +117,7 @@ def job_of(
         submitted.idempotency_key,
         extras.labels or {},
         msgspec.UNSET if call is None else msgspec.Raw(call.arguments),
+        together,
     )
     return shared_pools.JobDraft(
         _encode(record),

@@ -6,9 +6,9 @@ from harn.storage.operations import Operation, ask
 from harn.storage.queue.job_index import BATCH, QueueState, open_queue
 from harn.storage.queue.job_records import READY
 from harn.storage.queue.notes import note
+from harn.storage.queue.pool_admission import admit_blocked
 from harn.storage.queue.pool_index import forget_task
 from harn.storage.queue.pool_records import UNRUN, Totals, read_pool
-from harn.storage.queue.pool_work import admit_blocked
 from harn.storage.queue.settle import NewId, Settling, end_claims, jobs_of, write_back
 
 

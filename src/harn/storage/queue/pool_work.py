@@ -36,6 +36,7 @@ from harn.storage.queue.job_records import (
 )
 from harn.storage.queue.notes import note
 from harn.storage.queue.parking import move_jobs
+from harn.storage.queue.pool_admission import admit_blocked
 from harn.storage.queue.pool_index import adopt_settings, forget_task
 from harn.storage.queue.pool_order import choose_tasks
 from harn.storage.queue.pool_records import (
@@ -360,28 +361,6 @@ class _Step:
         self._done.claimed = yield from hold_choice(state, claiming, choice)
         totals.queued -= len(choice.picks)
         totals.running += len(choice.picks)
-
-
-def admit_blocked(
-    state: QueueState, settings: PoolSettings, totals: Totals
-) -> Operation[list[int]]:
-    """Queue the submits that have waited longest, as far as there are places; change *totals*."""
-    depth = settings.max_depth
-    if not totals.blocked or depth is None:
-        return []
-    slots = settings.max_concurrent
-    after = totals.after_starts(slots)
-    places = depth - after.queued + slots - after.running
-    if places <= 0:
-        return []
-    rows = yield ask("pool_blocked", queue_id=state.queue_id, limit=places)
-    ids = [int(id) for (id,) in rows]
-    if ids:
-        note(state, "jobs_admitted", {"job_event_ids": ids})
-        yield from move_jobs(state, ids, PARKED, READY)
-        totals.queued += len(ids)
-        totals.blocked -= len(ids)
-    return ids
 
 
 class _NewTask:
