@@ -141,6 +141,33 @@ def test_journals_alone_are_shown_and_no_store_is_made(
     assert not (tmp_path / "events.sqlite").exists()
 
 
+def test_pools_that_processes_share_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def main() -> None:
+        pool = await pool_create(name="gpu", scope="tenant", scope_id="acme", max_concurrent=4)
+        await (await pool.submit(lambda: 1 / 0)).wait()
+        await (await pool.submit(lambda: 1)).wait()
+
+    harn.run(main, state_dir=tmp_path, storage=f"sqlite:///{tmp_path / 'events.sqlite'}")
+
+    [pool] = look(tmp_path, capsys)["shared_pools"]
+
+    assert pool == {
+        "pool": "gpu",
+        "scope": "tenant",
+        "scope_id": "acme",
+        "max_concurrent": 4,
+        "running": 0,
+        "queued": 0,
+        "blocked": 0,
+        "completed": 1,
+        "failed": 1,
+    }
+    assert invoke(["top", "--once", "--state-dir", str(tmp_path)]) == 0
+    assert "pools shared through the store" in capsys.readouterr().out
+
+
 def test_a_damaged_journal_is_shown_with_what_is_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -156,6 +156,21 @@ async def test_the_dequeue_span_links_back_to_the_submit_span(runtime: Runtime, 
     assert len(spans.get_finished_spans()) == 4
 
 
+async def test_a_task_of_a_shared_pool_has_the_same_spans(lasting_url: str, spans: Any) -> None:
+    async with Runtime(storage=lasting_url, tenant_id="acme"):
+        pool = await pool_create(name="review", scope="tenant")
+        task = await pool.submit(functools.partial(asyncio.sleep, 0))
+        await task
+
+    found = {
+        span.name: span
+        for span in spans.get_finished_spans()
+        if span.attributes.get("harn.pool.task") == task.id
+    }
+    submit, dequeue = found["pool.submit review"], found["pool.dequeue review"]
+    assert [link.context for link in dequeue.links] == [submit.context]
+
+
 async def test_without_a_tracer_no_span_is_made(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -529,6 +529,43 @@ async def _queue(name: str) -> Any:
     return harn.worker_queue(name)
 
 
+async def test_unsettled_tasks_of_the_whole_pool_are_listed(processes: list[Process]) -> None:
+    first, second = processes
+    ours, theirs = await first.open(), await second.open()
+    running = await ours.submit(held("running"))
+    queued = await ours.submit(held("queued"))
+    await until(lambda: theirs.size() == 2 and theirs.snapshot(False).active == 1)
+
+    async def pending() -> list[tuple[str, str]]:
+        found = harn.unsettled_state().pool_pending_tasks
+        return [(each.id, each.status) for each in found]
+
+    for process in processes:
+        assert await process.inside(pending) == [(queued.id, "queued"), (running.id, "running")]
+    gates["running"].set()
+    gates["queued"].set()
+    await pool_wait([running, queued])
+    assert await first.inside(pending) == []
+
+
+async def test_a_submit_and_a_start_have_one_receipt_each(processes: list[Process]) -> None:
+    first, second = processes
+    submitter = await first.open(run_here=False)
+    await second.open()
+    task = await submitter.submit(double, 1, key="acme")
+    await task
+
+    async def receipts() -> list[tuple[str, str]]:
+        events = await harn.event_log_read("lifecycle.pool.audit")
+        return [(event.kind, event.payload["task_id"]) for event in events]
+
+    found: list[tuple[str, str]] = []
+    async with asyncio.timeout(30):
+        while len(found) < 2:  # they are written behind, by two processes
+            found = await first.inside(receipts)
+    assert sorted(found) == [("pool_dequeue", task.id), ("pool_submit", task.id)]
+
+
 @pytest.fixture
 def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARN_LEASE_MS", "1500")

@@ -71,7 +71,7 @@ def _short(value: Any) -> Any:
 
 def _sections(found: dict[str, Any]) -> Iterator[Section]:
     for make in (
-        *(_queues, _consumers, _shares, _pools, _receipts),
+        *(_queues, _consumers, _shares, _pools, _shared_pools, _receipts),
         *(_limits, _leases, _supervisors, _failures),
     ):
         yield Section(*make(found))
@@ -93,6 +93,15 @@ def _pools(found: dict[str, Any]) -> Found:
         for each in found["pools"]
     ]
     return "pools with a journal", headings, rows
+
+
+def _shared_pools(found: dict[str, Any]) -> Found:
+    headings = (
+        *("pool", "scope", "of", "slots", "running", "queued"),
+        *("blocked", "completed", "failed"),
+    )
+    rows = [tuple(each.values()) for each in found["shared_pools"]]
+    return "pools shared through the store", headings, rows
 
 
 def _receipts(found: dict[str, Any]) -> Found:

@@ -21,6 +21,7 @@ from harn.ratelimit import list_status
 from harn.runtime import Runtime
 from harn.storage import Event, Store
 from harn.storage.leases import LeaseStore, list_leases
+from harn.storage.queue import shared_pools
 from harn.storage.triggers import dead_letters
 from harn.topics import queue_topics
 from harn.workers import SchedulerPolicy, consumers
@@ -58,6 +59,7 @@ async def overview(runtime: Runtime, state_dir: Path) -> dict[str, Any]:
         "store": mask(runtime.storage_url),
         "state_dir": str(state_dir),
         "pools": [view.as_dict() for view in journals],
+        "shared_pools": await _shared_pools(runtime),
         "pool_receipts": pool_activity(receipts),
         "queues": [
             {
@@ -79,6 +81,24 @@ async def overview(runtime: Runtime, state_dir: Path) -> dict[str, Any]:
         "failures": sorted(failures, key=lambda each: each["at"], reverse=True)[:MOST_FAILURES],
         "warnings": queues.get("warnings", []),
     }
+
+
+async def _shared_pools(runtime: Runtime) -> list[dict[str, Any]]:
+    listed = await runtime.service(Store).run(shared_pools.list_pool_counts, write=False)
+    return [
+        {
+            "pool": settings.name,
+            "scope": settings.scope,
+            "scope_id": settings.scope_id,
+            "max_concurrent": settings.max_concurrent,
+            "running": counts.totals.running,
+            "queued": counts.totals.queued,
+            "blocked": counts.totals.blocked,
+            "completed": counts.completed,
+            "failed": counts.failed,
+        }
+        for settings, counts in listed
+    ]
 
 
 def shares_of(block: dict[str, Any], since: dict[str, int] | None = None) -> list[dict[str, Any]]:

@@ -125,6 +125,14 @@ def count_pool(queue: str) -> Operation[PoolCounts]:
     return PoolCounts(Totals(*map(int, totals)), acked, dead, purged, cancelled)
 
 
+def list_pool_counts() -> Operation[list[tuple[PoolSettings, PoolCounts]]]:
+    """Return every pool of the store with its counts."""
+    pools = []
+    for _, name, settings in (yield ask("list_pools")):
+        pools.append((read_pool(settings), (yield from count_pool(name))))
+    return pools
+
+
 class HeldSlot(msgspec.Struct, frozen=True):
     """A slot of a pool: the running task and the lease that it hangs on."""
 
