@@ -114,13 +114,13 @@ async def test_both_limits_of_a_budget_hold() -> None:
 
 
 async def test_a_call_may_wait_for_its_budget(world: Runtime) -> None:
-    llm_budget("acme", tokens=100, window="1h", on_spent="wait")
+    llm_budget("acme", tokens=100, window="1m", on_spent="wait")
     await call("acme", 100, used=100)
     waiting = spawn(call, "acme", 50)
-    await fake_clock(world).advance("59m")
+    await fake_clock(world).advance("59s")
     assert not waiting.done()
 
-    await fake_clock(world).advance("2m")
+    await fake_clock(world).advance("2s")
 
     await waiting
 
