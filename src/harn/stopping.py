@@ -139,7 +139,8 @@ class Stopping:
         self._loop = asyncio.get_running_loop()
         if self.signal is not None:
             self._hear()  # the signal came before there was a loop
-        return await main()
+        with _signals_wake(self._loop):
+            return await main()
 
     def _hear(self) -> None:
         if not self._heard and self._main is not None and not self._main.done():
@@ -229,6 +230,30 @@ class Stopping:
         flushing.start()
         flushing.join(timeout=0.5)
         os._exit(128 + (self.signal or 0))
+
+
+@contextmanager
+def _signals_wake(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Let a signal wake *loop*, which runs here.
+
+    Python runs a handler between two instructions. A signal that comes after the last one before
+    the loop waits would be seen only when something else wakes the loop, perhaps never. So the
+    interpreter also writes to the socket that wakes the loop for `call_soon_threadsafe`; other
+    kinds of loops (uvloop) see to this themselves.
+    """
+    wakeup = getattr(loop, "_csock", None)
+    if wakeup is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
+    if before >= 0:
+        signal.set_wakeup_fd(before)  # the program has its own
+    try:
+        yield
+    finally:
+        left = signal.set_wakeup_fd(-1)
+        if left not in (-1, wakeup.fileno()):
+            signal.set_wakeup_fd(left)
 
 
 def _flush() -> None:

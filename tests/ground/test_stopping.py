@@ -393,3 +393,23 @@ def test_a_signal_before_the_loop_runs_is_heard_when_it_does() -> None:
         stopping.run(inside)  # type: ignore[arg-type]
 
     assert stopped.value.code == 143
+
+
+def test_65_a_signal_that_another_thread_takes_wakes_an_idle_loop() -> None:
+    code = f"""{HEAD}
+
+def strike():
+    time.sleep(0.2)  # until the loop waits; a stop before that would be seen anyway
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+    time.sleep(3600)
+
+async def main():
+    threading.Thread(target=strike, daemon=True).start()
+    say("ready")
+    await asyncio.Event().wait()
+
+harn.run(main, shutdown_timeout="5s")
+"""
+    with program(code) as running:
+        running.hears("ready")
+        assert running.ends().code == 143
