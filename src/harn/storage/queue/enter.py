@@ -38,9 +38,15 @@ def _append_jobs(
     if landed is None:
         landed = yield from append(drafts)
     entered = [(id, at, job) for (id, at), job in zip(landed, jobs, strict=True)]
-    yield from add_jobs(state, entered)
-    yield from bind_tickets(state, [(job.ticket, id) for id, _, job in entered])
-    for id, _, job in entered:
+    yield from index_jobs(state, entered)
+    return [id for id, _, _ in entered]
+
+
+def index_jobs(state: QueueState, jobs: Sequence[tuple[int, int, JobDraft]]) -> Operation[None]:
+    """Add *jobs*, each with its id and time, to the index, with their tickets and dedupe keys."""
+    yield from add_jobs(state, jobs)
+    yield from bind_tickets(state, [(job.ticket, id) for id, _, job in jobs])
+    for id, _, job in jobs:
         if job.dedupe_key is not None:
             yield ask(
                 "bind_dedupe",
@@ -49,7 +55,6 @@ def _append_jobs(
                 dedupe_key=job.dedupe_key,
                 job_id=id,
             )
-    return [id for id, _, _ in entered]
 
 
 def job_drafts(queue: str, jobs: Sequence[JobDraft]) -> list[Draft]:

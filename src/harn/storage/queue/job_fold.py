@@ -12,6 +12,7 @@ from harn.storage.indexes import Table
 from harn.storage.log import first_since_oldest
 from harn.storage.operations import Operation, ask
 from harn.storage.queue.attempt_history import is_expiry, without_expiry
+from harn.storage.queue.enter import index_jobs
 from harn.storage.queue.job_changes import (
     Change,
     Changes,
@@ -26,9 +27,7 @@ from harn.storage.queue.job_index import (
     JobRow,
     QueueState,
     Shifts,
-    add_jobs,
     bind_tickets,
-    dedupe_tenant,
     hold_jobs,
     look_by,
     open_queue,
@@ -225,16 +224,7 @@ def job_draft(record: dict[str, Any]) -> JobDraft:
 
 def _fold_job(state: QueueState, event: Event) -> Operation[None]:
     job = job_draft(event.payload)
-    yield from add_jobs(state, [(event.id, event.occurred_at_ms, job)])
-    yield from bind_tickets(state, [(job.ticket, event.id)])
-    if job.dedupe_key is not None:
-        yield ask(
-            "bind_dedupe",
-            queue_id=state.queue_id,
-            tenant_id=dedupe_tenant(job.tenant_id),
-            dedupe_key=job.dedupe_key,
-            job_id=event.id,
-        )
+    yield from index_jobs(state, [(event.id, event.occurred_at_ms, job)])
 
 
 def _fold_claim(state: QueueState, event: Event) -> Operation[None]:
