@@ -20,7 +20,7 @@ caused.py           the tasks that a piece of work caused, to be waited for
 registry.py         pool_create, pool_get, pool_list, pool_wait, pool_simulate_restart
 host.py             which pools come from a host: the seam for applications that embed harn
 shared_pool.py      SharedPool: a tenant or org pool, shared by processes through the store
-shared_slots.py     its tasks as one process sees them; shared_follow.py, what others do
+shared_pool_slots.py its tasks as one process sees them; shared_follow.py, what others do
 shared_work.py      its operations: those that meet share a transaction
 shared_steps.py     the steps of its durable calls, in the store
 shared_process.py   the lease of this process, which its slots hang on

@@ -88,10 +88,10 @@ class Admission:
 
     def check(
         self, priority: int, key: str | None, idempotency_key: None, labels: dict[str, Any]
-    ) -> None:
-        """Raise the error that `admit` would raise for these options, and admit nothing."""
+    ) -> dict[str, Any]:
+        """Return the labels; raise the error that `admit` would raise, and admit nothing."""
         self._check_open()
-        self._check_options(priority, key, labels)
+        return self._check_options(priority, key, labels)
 
     def _check_open(self) -> None:
         """Raise the error of a submit from another thread, or to a pool that is not open."""

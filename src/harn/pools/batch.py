@@ -19,6 +19,14 @@ Call = Callable[..., Any] | tuple[Any, ...]
 WANTED = "a list of functions, or of tuples such as (fn, arg)"
 
 
+def refuse_key(idempotency_key: object) -> None:
+    """Refuse a key for several calls: it stands for one task."""
+    if idempotency_key is not None:
+        raise InvalidOption(
+            "idempotency_key", idempotency_key, "none here: it names one task; use submit"
+        )
+
+
 def closures_of(calls: Iterable[Call]) -> list[Callable[[], Any]]:
     """Return what *calls* run; the error of the first wrong one names its place."""
     if callable(calls) or isinstance(calls, str) or not isinstance(calls, Iterable):

@@ -65,7 +65,7 @@ class PoolOptions:
     isolation: str
     retention: Retention
     run_here: bool = True
-    """Of a shared pool: whether this process runs durable calls, whoever submitted them."""
+    """Of a shared pool: whether this process runs durable calls, also those of other processes."""
 
     @property
     def is_shared(self) -> bool:

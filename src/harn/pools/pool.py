@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar, TypeVarTuple, overload
 
-from harn.errors import DeadlockError, HarnError, InvalidOption, PoolFull
+from harn.errors import DeadlockError, HarnError, PoolFull
 from harn.pools.admission import Admission
 from harn.pools.backpressure import full
-from harn.pools.batch import Batch, Call, closures_of
+from harn.pools.batch import Batch, Call, closures_of, refuse_key
 from harn.pools.caused import caused_var
 from harn.pools.closure_frame import is_inside
 from harn.pools.options import PoolOptions
@@ -253,10 +253,7 @@ class Pool:
         >>> harn.run(main)
         [0, 1, 4, 9]
         """
-        if idempotency_key is not None:
-            raise InvalidOption(
-                "idempotency_key", idempotency_key, "none here: it names one task; use submit"
-            )
+        refuse_key(idempotency_key)
         batch = Batch(closures_of(calls), priority, key, labels)
         tasks = await batch.admit(self._admission)
         if (journal := self._slots.journal) is not None:

@@ -17,7 +17,7 @@ from harn.storage import Store
 from harn.storage.queue import shared_pools
 
 if TYPE_CHECKING:
-    from harn.pools.shared_slots import SharedSlots
+    from harn.pools.shared_pool_slots import SharedSlots
 
 logger: logging.Logger = logging.getLogger("harn.pools")
 

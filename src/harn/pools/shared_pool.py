@@ -1,7 +1,7 @@
 """`SharedPool`: a tenant or org pool, one budget for every process that opens it.
 
 It has the surface of any pool. A submit becomes a job of the pool's queue in the store
-(`shared_records.py`), and the store decides what runs where (`shared_slots.py`).
+(`shared_records.py`), and the store decides what runs where (`shared_pool_slots.py`).
 """
 
 from __future__ import annotations
@@ -11,21 +11,20 @@ from collections.abc import Callable, Iterable
 from contextvars import copy_context
 from typing import Any
 
-from harn.checks import LARGEST, whole_number
 from harn.context import current_frame_var
 from harn.errors import HarnError, InvalidOption, PoolFull
 from harn.pools.backpressure import BackpressurePolicy, Park, Refuse, decide
-from harn.pools.batch import Call, check_count, closures_of
+from harn.pools.batch import Call, check_count, closures_of, refuse_key
 from harn.pools.caused import caused_var
 from harn.pools.closure_frame import is_inside
 from harn.pools.ended_tasks import binding
-from harn.pools.options import PoolOptions, check_labels, exact, new_pool_id
+from harn.pools.options import PoolOptions, exact, new_pool_id
 from harn.pools.persistence import durable_call_of
 from harn.pools.pool import Pool
 from harn.pools.self_deadlock import began_waiting, ended_waiting
 from harn.pools.shared_follow import Follower
+from harn.pools.shared_pool_slots import SharedSlots
 from harn.pools.shared_records import SharedSubmitted, job_of, settings_of
-from harn.pools.shared_slots import SharedSlots
 from harn.pools.shared_work import Submit, Withdraw
 from harn.pools.task import PoolTask
 from harn.runtime import Runtime
@@ -133,10 +132,7 @@ class SharedPool(Pool):
         In a full pool with `block_submitter` they wait as a whole, in their turn among the
         submits of all processes. Cancelling undoes it, and cancels those that have begun.
         """
-        if idempotency_key is not None:
-            raise InvalidOption(
-                "idempotency_key", idempotency_key, "none here: it names one task; use submit"
-            )
+        refuse_key(idempotency_key)
         tasks = [
             self._new_task(call, priority, key, None, dict(labels)) for call in closures_of(calls)
         ]
@@ -157,17 +153,10 @@ class SharedPool(Pool):
         labels: dict[str, Any],
     ) -> PoolTask:
         slots = self._slots
-        if not slots.runtime.on_loop_thread():
-            raise slots.wrong_thread_error()
-        if slots.state != "open":
-            raise slots.closed_error()
-        whole_number("priority", priority, least=-LARGEST, most=LARGEST)
-        field = slots.options.field
-        if key is not None:
-            exact("key", key)
+        labels = self._admission.check(priority, key, None, labels)
         if idempotency_key is not None:
             exact("idempotency_key", idempotency_key)
-        labels = check_labels(labels, field)
+        field = slots.options.field
         submitter = (current_frame_var.get(None) or slots.runtime.frame).task
         submitted = SharedSubmitted(
             slots.names,
