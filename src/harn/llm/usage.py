@@ -93,7 +93,6 @@ async def llm_usage(
     datetime, or a duration until now; None means all records that the log has.
 
     >>> import harn
-    >>> from harn.testing import fresh_runtime
     >>> async def main() -> list[int]:
     ...     async with harn.llm_slot("acme", "big-2", input_tokens=900) as slot:
     ...         await slot.settle(input_tokens=870, output_tokens=120)

@@ -206,7 +206,7 @@ class _Kept:
         self.future: asyncio.Future[SettlementResult] = loop.create_future()
 
     def done(self) -> bool:
-        """Return False: the settlement is wanted, whoever waits for it."""
+        """Return False: the settlement is wanted, also if no caller waits for it."""
         return False
 
     def set_result(self, result: SettlementResult) -> None:
