@@ -313,10 +313,14 @@ class Sleeps:
     def __reduce__(self):
         return exec, ("print('busy', flush=True); import time; time.sleep(3600)",)
 
+def ask(worker):
+    try:
+        worker.ask(pickle.dumps(Sleeps()))
+    except BaseException:  # not printed: Python aborts if a thread prints while it exits
+        pass
+
 if __name__ == "__main__":
-    worker = Worker()
-    asked = threading.Thread(target=worker.ask, args=[pickle.dumps(Sleeps())], daemon=True)
-    asked.start()
+    threading.Thread(target=ask, args=[Worker()], daemon=True).start()
     sys.stdin.readline()
 """
 

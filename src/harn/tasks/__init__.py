@@ -22,7 +22,7 @@ from harn.tasks.cancel import cancel_graceful, is_cancelled
 from harn.tasks.cleanup import Owned, defer, disown, drop, owned
 from harn.tasks.closures import closure_of
 from harn.tasks.done_callbacks import DoneCallbacks
-from harn.tasks.handle import AwaitingTasks, Nursery, TaskHandle, launch
+from harn.tasks.handle import AwaitingTasks, Nursery, TaskHandle, launch, run_in_frame, take_over
 from harn.tasks.isolation import Isolation, Runner, bind, check_isolation, runner_for
 from harn.tasks.parallel import (
     Settled,
@@ -74,11 +74,13 @@ __all__ = [
     "parallel_race",
     "parallel_settle",
     "retry",
+    "run_in_frame",
     "run_in_thread",
     "runner_for",
     "scope",
     "sleep",
     "spawn",
+    "take_over",
     "unwrap",
     "unwrap_err",
     "wait_agent",

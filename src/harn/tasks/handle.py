@@ -307,6 +307,11 @@ class TaskHandle(Generic[T]):
             self._unseen.detach()
             self._unseen = None
 
+    def _run_by(self, aio: asyncio.Task[T]) -> None:
+        self._aio = self._task.aio = aio
+        self._task.runtime.tasks.add(self._task)
+        aio.add_done_callback(self._ended)
+
     def _ended(self, aio: asyncio.Task[T]) -> None:
         task = self._task
         task.runtime.tasks.discard(task)
@@ -392,11 +397,18 @@ def launch(
     running = run_in_frame(frame or Frame(task, nursery), call, args)
     # Not `loop.create_task`: an eager task factory would run it before it has an owner.
     aio = asyncio.Task(running, loop=loop, name=task.id)
-    handle._aio = task.aio = aio
-    runtime.tasks.add(task)
-    aio.add_done_callback(handle._ended)
+    handle._run_by(aio)
     if nursery is None:
         runtime.own(aio)
+    return handle
+
+
+def take_over(task: Task, aio: asyncio.Task[T], nursery: Nursery) -> TaskHandle[T]:
+    """Return the handle of *task*, owned by *nursery*, that *aio* runs already."""
+    handle: TaskHandle[T] = TaskHandle(task, nursery)
+    nursery.adopt(handle)
+    aio.set_name(task.id)
+    handle._run_by(aio)
     return handle
 
 

@@ -18,12 +18,12 @@ from functools import partial
 from typing import Any
 
 from harn.clock import resolve
-from harn.context import Ambient, Frame, Task, Work, WorkTask
+from harn.context import Ambient, Task, Work, WorkTask
 from harn.current import current_frame, current_runtime
 from harn.durable_calls import durable_names
 from harn.duration import Duration
 from harn.errors import HarnError
-from harn.graceful import is_stop, parked, raise_if_asked, request_stop
+from harn.graceful import parked, raise_if_asked, request_stop
 from harn.retry_policy import RetryPolicy, check_policy
 from harn.runtime import Runtime
 from harn.settings import host_name
@@ -40,6 +40,7 @@ from harn.telemetry.spans import span_after, tracing
 from harn.workers.attempt import Return, after_error
 from harn.workers.claim_renewal import ClaimRenewal
 from harn.workers.consumer_lease import LivingConsumers, Serving
+from harn.workers.crew import Crew
 from harn.workers.failures import Failure, log_failure
 from harn.workers.functions import FunctionRunner, UnknownFunctions
 from harn.workers.held_claim import Claim
@@ -100,6 +101,7 @@ class Consumer:
         self._call = self._functions or _bound(queue.runtime, handler)
         self._renewal = queue.runtime.service(ClaimRenewal)
         self._running: set[RunningJob] = set()
+        self.crew = Crew(self)
         self._ambients: dict[tuple[str | None, ...], Ambient] = {}
         self._unanswered = 0
         self._asking: asyncio.Future[Claimed] | None = None
@@ -131,8 +133,9 @@ class Consumer:
         try:
             async with scope() as nursery:
                 self.nursery: Scope = nursery
-                self._context = contextvars.copy_context()
+                self.context = contextvars.copy_context()
                 self._task = current_frame().task
+                self.crew_name = f"{self._task.id}:jobs"
                 try:
                     with parked(self.stop):
                         await self._look_for_unknown()
@@ -143,8 +146,9 @@ class Consumer:
                     self.retire()
                     asked = self._asking
                     if asked is not None and not asked.cancel():
-                        # Its jobs are claimed already. They are started; the scope then ends them.
+                        # Its jobs are claimed already, and are released with the others.
                         self._answered(asked)
+                    self.crew.drop_all()
         finally:
             while self._unanswered:
                 self._attention = asyncio.get_running_loop().create_future()
@@ -168,13 +172,13 @@ class Consumer:
         """
         self.retire()
         for running in list(self._running):
-            request_stop(running.handle.task)
+            request_stop(running.task)
 
     def give_up(self) -> None:
         """Cancel the handlers and release their jobs."""
         self._stopping = self._giving_up = True
         for running in list(self._running):
-            running.handle.cancel()
+            running.cancel_handler()
         self._wake()
 
     def _lose_all(self, note: str) -> None:
@@ -213,7 +217,7 @@ class Consumer:
             return
         self._mark = self.queue.store.growth(self.queue.topics.jobs)
         self._asking = self.queue.operations.claim(self._wanted)
-        self._asking.add_done_callback(self._answered, context=self._context)
+        self._asking.add_done_callback(self._answered, context=self.context)
 
     def _wanted(self) -> Claiming | None:
         if self._stopping:
@@ -254,6 +258,7 @@ class Consumer:
             if claim is not None:
                 self._start(claim)
                 unused -= 1
+        self.crew.call()
         self._slots.release(self, unused)
         self._ask()
         self._wake()
@@ -324,8 +329,14 @@ class Consumer:
     # -- working -----------------------------------------------------------------------------
 
     def _start(self, claim: Claim) -> None:
-        job = claim.job
-        task = WorkTask(
+        running = RunningJob(self, claim)
+        self._running.add(running)
+        self.crew.add(running)
+        self._renewal.hold(claim, running.lose)
+
+    def task_of(self, job: Job) -> WorkTask:
+        """Return a new task for the handler of *job*."""
+        return WorkTask(
             self._runtime,
             f"{self._task.id}:job:{job.id}",
             "job",
@@ -334,11 +345,6 @@ class Consumer:
             cancel_from=self._task,
             work=Work("job", job.queue, str(job.id)),
         )
-        running = task.durable = RunningJob(self, claim)
-        self._running.add(running)
-        frame = Frame(task, self.nursery)
-        running.handle = launch(task, self._work, (running,), nursery=running, frame=frame)
-        self._renewal.hold(claim, running.lose)
 
     def _ambient_of(self, job: Job) -> Ambient:
         origin = (job.tenant_id, job.trigger_id, job.binding_key)
@@ -355,7 +361,7 @@ class Consumer:
                 self._ambients[origin] = known
         return known
 
-    async def _work(self, running: RunningJob) -> None:
+    async def work(self, running: RunningJob) -> None:
         """Run the handler for one claim, then settle it."""
         claim = running.claim
         try:
@@ -365,9 +371,9 @@ class Consumer:
             running.outcome = outcome
             settlement = claim.acking(outcome)
         except asyncio.CancelledError:
-            raise  # `stopped` releases the job; it also sees a task that never began
+            raise  # `stopped` releases the job
         except BaseException as error:
-            if is_stop(running.handle.task, error):
+            if running.was_told(error):
                 raise
             settlement = self._after(running, error)
         self._settle(running, settlement)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from harn.context import Frame, WorkTask
 from harn.durable_work import StepRecord
+from harn.graceful import asked, is_stop
 from harn.storage.queue import SettlementResult, job_states
-from harn.tasks import TaskHandle
+from harn.tasks import TaskHandle, take_over
 from harn.workers.failures import Failure
 from harn.workers.held_claim import Claim
 
@@ -19,22 +22,22 @@ if TYPE_CHECKING:
 class RunningJob:
     """A job whose handler runs, or whose settlement is under way.
 
-    It is the nursery of the handler's task, so it is told when a handler was cancelled or never
-    began. It also receives the settlement's result. As the task's durable work it records steps.
+    It is the nursery of the handler's task, so it is told when a handler was cancelled. It also
+    receives the settlement's result. As the task's durable work it records steps.
     """
 
     __slots__ = (
+        "_aio",
+        "_handle",
+        "_task",
         "claim",
         "consumer",
         "failure",
-        "handle",
         "is_lost",
         "is_released",
         "outcome",
         "steps",
     )
-
-    handle: TaskHandle[None]
 
     def __init__(self, consumer: Consumer, claim: Claim) -> None:
         self.consumer: Consumer = consumer
@@ -44,6 +47,58 @@ class RunningJob:
         self.is_lost: bool = False
         self.is_released: bool = False
         self.steps: Any = None
+        self._task: WorkTask | None = None
+        self._aio: asyncio.Task[Any] | None = None
+        self._handle: TaskHandle[Any] | None = None
+
+    @property
+    def task(self) -> WorkTask:
+        """The handler's task, made when something asks for it."""
+        if self._task is None:
+            self._task = task = self.consumer.task_of(self.claim.job)
+            task.durable = self
+            task.aio = self._aio
+            task.runtime.tasks.add(task)
+        return self._task
+
+    def was_told(self, error: BaseException) -> bool:
+        """Tell whether *error* is the stop that was raised in the handler."""
+        return self._task is not None and is_stop(self._task, error)
+
+    # -- the handler's life --------------------------------------------------------------------
+
+    def begins_on(self, aio: asyncio.Task[Any]) -> None:
+        """Note that *aio* begins the handler."""
+        self._aio = aio
+        if self._task is not None:
+            self._task.aio = aio
+
+    def keep(self, aio: asyncio.Task[Any]) -> None:
+        """Make *aio* the handler's own: it has to wait."""
+        self._handle = take_over(self.task, aio, self)
+
+    def ended_at_once(self, error: BaseException | None) -> None:
+        """Note that the handler ended without a wait, with *error* if its job is not settled."""
+        task = self._task
+        if task is not None:
+            task.runtime.tasks.discard(task)
+            task.aio = None
+            asked.discard(task)
+        if error is None:
+            return
+        self.consumer.stopped(self)
+        if not (isinstance(error, asyncio.CancelledError) or self.was_told(error)):
+            self.consumer.nursery.child_failed(error)
+
+    def cancel_handler(self) -> None:
+        """Cancel the handler; one that has not begun never does."""
+        if self._handle is not None:
+            self._handle.cancel()
+        elif self._aio is None:
+            self.consumer.crew.drop(self)
+        else:  # called by the handler itself
+            self.task.cancel_requested = True
+            self._aio.cancel()
 
     @property
     def title(self) -> str:
@@ -64,7 +119,7 @@ class RunningJob:
     def lose(self, note: str) -> None:
         """Cancel the handler: another consumer holds the claim now."""
         self.is_lost = True
-        self.handle.cancel()
+        self.cancel_handler()
 
     def adopt(self, handle: TaskHandle[Any]) -> None:
         """Let the consumer's scope own the task."""
@@ -94,3 +149,19 @@ class RunningJob:
     def cancel(self) -> None:
         """Note that the store was closed before it answered."""
         self.consumer.settled(self, None, "the store was closed")
+
+
+class JobFrame(Frame):
+    """The frame of a handler, whose task is made when something asks for it."""
+
+    __slots__ = ("_running",)
+
+    def __init__(self, running: RunningJob) -> None:
+        self._running = running
+        self.nursery = running.consumer.nursery
+        self.cleanups = None
+
+    @property
+    def task(self) -> WorkTask:  # type: ignore[override]
+        """The handler's task."""
+        return self._running.task
