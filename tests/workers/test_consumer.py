@@ -54,11 +54,15 @@ async def test_plain_functions_run_on_threads(runtime: Runtime) -> None:
 async def test_no_more_handlers_at_once_than_the_concurrency(runtime: Runtime) -> None:
     await worker_queue("q").enqueue_many(range(30))
     at_once = most = 0
+    all_began = asyncio.Event()
 
     async def handler(job: Job) -> None:
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
+        if at_once == 5:
+            all_began.set()
+        await asyncio.wait_for(all_began.wait(), 30)
         await asyncio.sleep(0)
         at_once -= 1
 

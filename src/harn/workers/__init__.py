@@ -12,6 +12,7 @@ attempt.py           what happens to a job after a failed attempt, decided
 wishes.py            RetryLater, GiveBack, Bury: what a handler may raise
 queue_worker.py      Worker: several queues under one consumer id, as `harn worker` serves them
 shared_slots.py      slots that the consumers of a worker share
+crew.py              Crew: begins handlers on shared tasks; one that waits keeps its task
 running_job.py       RunningJob: a claimed job, its handler and its settlement
 consumer_lease.py    the lease of a living consumer, and the end of dead ones' claims
 consumers.py         consumers: the consumers of all processes

@@ -101,7 +101,7 @@ class Consumer:
         self._call = self._functions or _bound(queue.runtime, handler)
         self._renewal = queue.runtime.service(ClaimRenewal)
         self._running: set[RunningJob] = set()
-        self.crew = Crew(self)
+        self.crew: Crew = Crew(self)
         self._ambients: dict[tuple[str | None, ...], Ambient] = {}
         self._unanswered = 0
         self._asking: asyncio.Future[Claimed] | None = None
@@ -133,9 +133,9 @@ class Consumer:
         try:
             async with scope() as nursery:
                 self.nursery: Scope = nursery
-                self.context = contextvars.copy_context()
+                self.context: contextvars.Context = contextvars.copy_context()
                 self._task = current_frame().task
-                self.crew_name = f"{self._task.id}:jobs"
+                self.crew_name: str = f"{self._task.id}:jobs"
                 try:
                     with parked(self.stop):
                         await self._look_for_unknown()
@@ -150,7 +150,7 @@ class Consumer:
                         self._answered(asked)
                     self.crew.drop_all()
         finally:
-            while self._unanswered:
+            while self._unanswered or self.crew.members:
                 self._attention = asyncio.get_running_loop().create_future()
                 await self._attention
         if self._error is not None:
@@ -163,7 +163,7 @@ class Consumer:
         """Claim no more; `run` returns when the handlers have ended."""
         self._stopping = True
         self._slots.leave(self)
-        self._wake()
+        self.wake()
 
     def stop(self) -> None:
         """Claim no more, and ask the handlers to stop; each is told once, in a wait of harn's.
@@ -179,7 +179,7 @@ class Consumer:
         self._stopping = self._giving_up = True
         for running in list(self._running):
             running.cancel_handler()
-        self._wake()
+        self.wake()
 
     def _lose_all(self, note: str) -> None:
         """Cancel the handlers: their claims have ended with our lease."""
@@ -237,7 +237,7 @@ class Consumer:
         unused, self._slots_asked_for = self._slots_asked_for, 0
         if asked.cancelled():
             self._slots.release(self, unused)
-            self._wake()
+            self.wake()
             return
         error = asked.exception()
         if error is not None:
@@ -246,7 +246,7 @@ class Consumer:
             self._due_in = RETRY_AFTER
             if self._stop_when_empty:
                 self._stopping, self._error = True, error
-            self._wake()
+            self.wake()
             return
         claimed = asked.result()
         self._is_empty = not claimed.jobs
@@ -261,7 +261,7 @@ class Consumer:
         self.crew.call()
         self._slots.release(self, unused)
         self._ask()
-        self._wake()
+        self.wake()
 
     async def _wait(self) -> None:
         """Wait until something changes here or, when the queue is empty, in the store."""
@@ -305,7 +305,7 @@ class Consumer:
                 self._due_in = min(POLL, (due - now) / 1000)
             if found:
                 self._is_empty = False
-        self._wake()
+        self.wake()
 
     def _known_functions(self) -> list[str] | None:
         """Return the functions that this consumer can run; None if it can handle every job."""
@@ -322,7 +322,8 @@ class Consumer:
         """Ask for a job: this consumer has waited for a slot."""
         self._ask()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Look again whether there is something to do."""
         if self._attention is not None:
             resolve(self._attention)
 
@@ -418,7 +419,7 @@ class Consumer:
             self._running.remove(running)
             self._slots.release(self, 1)
         self._is_empty = False  # the end of this job may have made another one ready
-        self._wake()
+        self.wake()
 
     def settled(
         self, running: RunningJob, result: SettlementResult | None, error: str = ""
@@ -426,7 +427,7 @@ class Consumer:
         """Count the result of a settlement; None and *error* if the store did not answer."""
         self._unanswered -= 1
         if not self._unanswered:
-            self._wake()
+            self.wake()
         if running.is_released:
             return
         self.drained += 1

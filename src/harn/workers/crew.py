@@ -32,23 +32,23 @@ class Crew:
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
         self._todo: deque[RunningJob] = deque()
-        self._called: set[asyncio.Task[None]] = set()
-        """Members that have not kept a job yet."""
+        self.members: set[asyncio.Task[None]] = set()
+        """The tasks that were called and have not kept a job."""
 
     def add(self, running: RunningJob) -> None:
         """Begin the handler of *running* soon; `call` says when."""
         self._todo.append(running)
 
     def call(self) -> None:
-        """Call as many members as are useful now; each that has to wait calls two more."""
-        for _ in range(min(2, len(self._todo)) - len(self._called)):
+        """Call two members, or as many as are useful; each that has to wait calls two more."""
+        for _ in range(min(2, len(self._todo) - len(self.members))):
             member = asyncio.Task(
                 self._serve(),
                 loop=self._consumer.queue.runtime.loop,
                 name=self._consumer.crew_name,
-                context=contextvars.Context(),
+                context=self._consumer.context,
             )
-            self._called.add(member)
+            self.members.add(member)
             member.add_done_callback(self._ended)
 
     def drop(self, running: RunningJob) -> None:
@@ -62,13 +62,15 @@ class Crew:
             self.drop(self._todo[0])
 
     def _ended(self, member: asyncio.Task[None]) -> None:
-        if member not in self._called:
+        if member not in self.members:
             return  # its job's handle knows how it ended
-        self._called.remove(member)
+        self.members.remove(member)
         error = None if member.cancelled() else member.exception()
         if error is not None:
             self._consumer.nursery.child_failed(error)
         self.call()  # a cancelled member leaves its work to another one
+        if not self.members:
+            self._consumer.wake()
 
     async def _serve(self) -> None:
         await self._begin_jobs()
@@ -92,7 +94,7 @@ class Crew:
                 if isinstance(error, KeyboardInterrupt | SystemExit):
                     raise
             else:
-                self._called.discard(member)
+                self.members.discard(member)
                 running.keep(member)
                 self.call()
                 yield from _carry_on(work, context, awaited)
