@@ -555,3 +555,16 @@ async def test_D4_a_bad_setting_is_refused_where_the_queue_is_made(
         with pytest.raises(InvalidOption, match="HARN_SCHEDULER_QUANTUM"):
             worker_queue("other")
         assert worker_queue("other", SchedulerPolicy()).policy.quantum == 1
+
+
+async def test_the_first_claim_by_another_policy_records_it(store_runtime: Runtime) -> None:
+    fair = SchedulerPolicy(strategy="drr", weights={"acme": 3})
+    await worker_queue("triage").enqueue_many(range(5))
+    for policy in (None, None, fair, fair, None):
+        assert await worker_queue("triage", policy).claim_next("worker-a")
+
+    claims = await event_log_read("worker.triage.claims")
+
+    told = [each.payload["scheduling"].get("policy") for each in claims if "claimed" in each.kind]
+    plain = SchedulerPolicy().as_dict()
+    assert told == [plain, None, fair.as_dict(), None, plain]

@@ -51,7 +51,7 @@ from harn.storage.queue.settle import (
     settle_all,
     write_back,
 )
-from harn.storage.queue.share_keys import change_cap, change_keys
+from harn.storage.queue.share_keys import adopt_policy, change_cap, change_keys
 from harn.topics import queue_topics
 
 _encode = msgspec.json.encode
@@ -237,10 +237,10 @@ def claim_jobs(queue: str, claiming: Claiming, new_id: NewId) -> Operation[Claim
 
 
 def _claim(state: QueueState, claiming: Claiming, new_id: NewId) -> Operation[Claimed]:
-    if state.is_due or not _follows(state, claiming):
+    if state.is_due or not _has_keys_of(state, claiming):
         state.ahead.clear()  # what was seen there is about to change
     yield from end_due(state, new_id)
-    yield from _adopt_policy(state, claiming)
+    yield from _adopt_keys(state, claiming)
     if state.paused is not None:
         yield from carry_on(state)
         state.ahead.clear()  # jobs that were seen there may be parked now
@@ -269,13 +269,8 @@ def _claim(state: QueueState, claiming: Claiming, new_id: NewId) -> Operation[Cl
     return Claimed(jobs, state.now, state.alarm)
 
 
-def _adopt_policy(state: QueueState, claiming: Claiming) -> Operation[None]:
-    """Let the queue follow the policy of its latest claimer."""
-    if _follows(state, claiming):
-        return
-    if state.policy != claiming.policy:
-        yield ask("set_policy", queue_id=state.queue_id, policy=claiming.policy)
-    state.is_touched = True
+def _adopt_keys(state: QueueState, claiming: Claiming) -> Operation[None]:
+    """Let the queue have the keys and the cap of its latest claimer."""
     if _has_keys_of(state, claiming):
         return
     record = {
@@ -284,14 +279,9 @@ def _adopt_policy(state: QueueState, claiming: Claiming) -> Operation[None]:
         "changed_at_ms": state.now,
     }
     note(state, "keys_changed", record)
+    state.is_touched = True
     yield from change_keys(state, claiming.dimension)
     yield from change_cap(state, claiming.cap)
-
-
-def _follows(state: QueueState, claiming: Claiming) -> bool:
-    # The policy is no part of the log: where each process has an index of its own, as on files, it
-    # tells only of this process. Another one may have changed the keys since.
-    return state.policy == claiming.policy and _has_keys_of(state, claiming)
 
 
 def _has_keys_of(state: QueueState, claiming: Claiming) -> bool:
@@ -318,6 +308,8 @@ class _Scheduling(msgspec.Struct, frozen=True):
     round: int | UnsetType = UNSET
     credit: int | UnsetType = UNSET
     promoted: bool | UnsetType = UNSET
+    policy: msgspec.Raw | UnsetType = UNSET
+    """The claimer's policy, in the first record by a policy that is not the queue's."""
 
 
 class _ClaimRecord(msgspec.Struct, frozen=True):
@@ -341,6 +333,7 @@ def hold_choice(
     now, expires = state.now, state.now + claiming.ttl_ms
     lease = UNSET if claiming.lease is None else claiming.lease
     yield from _write_claims(state, claiming, choice, expires)
+    adopted = yield from _adopt_policy(state, claiming)
     jobs: list[ClaimedJob] = []
     for pick, claim_id in zip(choice.picks, claiming.claim_ids, strict=False):
         attempt = pick.attempts + 1
@@ -351,11 +344,22 @@ def hold_choice(
             )
         )
         scheduling = _scheduling(state, claiming, pick)
+        if adopted is not None:
+            scheduling, adopted = msgspec.structs.replace(scheduling, policy=adopted), None
         record = _ClaimRecord(
             *(pick.id, claim_id, claiming.consumer, now, expires, attempt, scheduling, lease)
         )
         state.drafts.append(Draft(topic, "job_claimed", _encode(record), headers, now))
     return jobs
+
+
+def _adopt_policy(state: QueueState, claiming: Claiming) -> Operation[msgspec.Raw | None]:
+    """Let the queue follow the policy of its latest claimer; return it if it is another one."""
+    policy = claiming.policy
+    if policy == state.policy or not policy:  # a pool has none
+        return None
+    yield from adopt_policy(state, policy)
+    return msgspec.Raw(policy.encode())
 
 
 def fill_bodies(state: QueueState, jobs: Sequence[ClaimedJob]) -> Operation[None]:

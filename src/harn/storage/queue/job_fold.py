@@ -47,7 +47,7 @@ from harn.storage.queue.parking import (
 from harn.storage.queue.pool_index import adopt_settings, forget_task
 from harn.storage.queue.pool_records import ROTATION
 from harn.storage.queue.retention import fold_trimmed, forget_jobs
-from harn.storage.queue.share_keys import change_cap, change_keys, refresh_key
+from harn.storage.queue.share_keys import adopt_policy, change_cap, change_keys, refresh_key
 from harn.topics import WORKER_QUEUES, queue_topics
 
 
@@ -238,6 +238,9 @@ def _fold_claim(state: QueueState, event: Event) -> Operation[None]:
     strategy, lease = scheduling["strategy"], record.get("lease")
     round = scheduling.get("round") if strategy == "drr" else None
     yield from hold_jobs(state, [(id, *claim, round, lease, enqueued_at)])
+    if "policy" in scheduling:
+        policy = msgspec.json.encode(scheduling["policy"], order="sorted").decode()
+        yield from adopt_policy(state, policy)
     if strategy == ROTATION:
         yield from _fold_turn(state, key, scheduling)
         state.round = scheduling["round"] + 1

@@ -1,10 +1,16 @@
-"""Changing the keys of a queue's shares, and their cap."""
+"""Changing the policy of a queue, the keys of its shares, and their cap."""
 
 from __future__ import annotations
 
 from harn.storage.operations import Operation, Row, ask, ask_many
 from harn.storage.queue.job_index import BATCH, GROW_COLUMNS, JobRow, QueueState
 from harn.storage.queue.job_records import share_key
+
+
+def adopt_policy(state: QueueState, policy: str) -> Operation[None]:
+    """Let *policy*, as claimers write it, be the queue's own."""
+    state.policy = policy
+    yield ask("set_policy", queue_id=state.queue_id, policy=policy)
 
 
 def change_keys(state: QueueState, dimension: str) -> Operation[None]:
