@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 UV := python3 -m uv
 
-.PHONY: uv help demo test check coverage lint types interop bench stress matrix portable mutants docs audit lock
+.PHONY: uv help demo test check coverage lint types interop bench stress matrix portable mutants dist docs audit lock
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,9 +42,7 @@ stress: uv ## long crash, soak and fuzz runs (HARN_STRESS=10 presses ten times a
 
 matrix: uv ## the suite on every Python from 3.11 on that this machine has (ONLY=tests/pools)
 	@for version in 3.11 3.12 3.13 3.14; do \
-		found=$$($(UV) python find $$version 2>/dev/null \
-			|| PYENV_VERSION=$$(pyenv versions --bare 2>/dev/null | grep "^$$version\." | tail -1) \
-				pyenv which python$$version 2>/dev/null) || continue; \
+		found=$$(python3 -m tools.pythons $$version) || continue; \
 		echo "Python $$version"; \
 		UV_PROJECT_ENVIRONMENT=.venv-$$version $(UV) run --python $$found pytest $(ONLY) || exit 1; \
 	done
@@ -54,6 +52,9 @@ portable: uv ## the rooms that use files, without what only Linux has (ONLY=test
 
 mutants: uv ## hand-made faults, each caught by a test (ONLY=lease for some; WORKERS=2 LIMIT=180)
 	$(UV) run python -m tools.mutants --workers $${WORKERS:-2} --limit $${LIMIT:-180} $(ONLY)
+
+dist: uv ## wheel and sdist: reproducible, checked, tested from the sdist, installed on each Python (ONLY=tests)
+	python3 -m tools.dist $(ONLY)
 
 docs: uv ## make the generated pages again and build the site into site/
 	$(UV) run python -m tools.api

@@ -25,7 +25,7 @@ from typing import Any
 if sys.platform == "win32":
     raise ImportError("harn runs on Linux and macOS; on Windows, use it inside WSL")
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _ROOMS = {
     "harn.duration": "Duration",
