@@ -56,6 +56,8 @@ REAL_SLEEPS = {
     "workers/test_idle.py::test_a_claim_of_what_was_given_back_and_came_due_is_kept": (
         "the store's own time must pass the millisecond"
     ),
+    "fixtures/stores_of_0_1_0/make_store.py::jobs": "runs under 0.1.0 only, in its own time",
+    "fixtures/stores_of_0_1_0/make_store.py::main": "runs under 0.1.0 only, in its own time",
 }
 """Where a test sleeps for real, and why that is no wait for something to happen."""
 
