@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -158,8 +158,8 @@ class JobFrame(Frame):
 
     def __init__(self, running: RunningJob) -> None:
         self._running = running
-        self.nursery = running.consumer.nursery
-        self.cleanups = None
+        self.nursery: Any = running.consumer.nursery
+        self.cleanups: dict[Any, Callable[[], Any]] | None = None
 
     @property
     def task(self) -> WorkTask:  # type: ignore[override]
