@@ -22,9 +22,9 @@ def to_exact_json(value: Any) -> bytes | None:
     >>> to_exact_json({"ids": [1, 2]}), to_exact_json((1, 2))
     (b'{"ids":[1,2]}', None)
     """
+    if not is_exact(value):
+        return None
     try:
-        if not _is_exact(value):
-            return None
         try:
             return _encoder.encode(value)
         except (OverflowError, UnicodeEncodeError):
@@ -37,6 +37,18 @@ def to_exact_json(value: Any) -> bytes | None:
 def from_exact_json(written: bytes) -> Any:
     """Read back what `to_exact_json` wrote."""
     return json.loads(written)
+
+
+def is_exact(value: Any) -> bool:
+    """Tell whether JSON can hold *value* and gives back the same value.
+
+    >>> is_exact({"ids": [1, 2]}), is_exact((1, 2)), is_exact({1: 2})
+    (True, False, False)
+    """
+    try:
+        return _is_exact(value)
+    except RecursionError:
+        return False
 
 
 def _is_exact(value: Any) -> bool:

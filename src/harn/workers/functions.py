@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -14,15 +15,15 @@ from harn.durable_calls import (
     durable_function,
     durable_function_named,
     durable_names,
-    encode_call,
     split_call,
 )
+from harn.durable_types import types_of
 from harn.duration import Duration
 from harn.errors import InvalidOption
-from harn.exact_json import from_exact_json
+from harn.exact_json import from_exact_json, is_exact
 from harn.retry_policy import RetryPolicy
 from harn.storage.queue import function_need, waiting_functions
-from harn.tasks import Runner, closure_of, deadline, runner_for
+from harn.tasks import Runner, closure_of, deadline, is_async_callable, runner_for
 from harn.workers.records import Job, Priority
 from harn.workers.wishes import Bury, GiveBack
 
@@ -66,7 +67,10 @@ def call_job(fn: Callable[..., Any], args: Sequence[Any]) -> tuple[DurableFuncti
         raise InvalidOption(
             "fn", name, "a function with @harn.durable, which workers that import it can find"
         )
-    written = encode_call(function, positional, keywords)
+    arguments = [[*positional], dict(keywords)]
+    if is_exact(arguments):
+        return function, arguments
+    written = types_of(function.fn).encode(positional, keywords)
     if written is None:
         raise InvalidOption(
             "args",
@@ -85,6 +89,7 @@ class FunctionRunner:
         self._retry = retry
         self._names: list[str] = []
         self._needs: frozenset[str] = frozenset()
+        self._is_async = functools.cache(lambda function: is_async_callable(function.fn))
 
     @property
     def needs(self) -> frozenset[str]:
@@ -105,7 +110,9 @@ class FunctionRunner:
         function = durable_function_named(job.function or "")
         if function is None:
             raise GiveBack(UNKNOWN_AGAIN)
-        call = self._runner.bind(_closure(function, job))
+        call = _closure(function, job)
+        if not self._is_async(function):
+            call = self._runner.bind(call)
         if function.timeout is None:
             return await call()
         async with deadline(function.timeout):
