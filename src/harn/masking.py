@@ -1,4 +1,6 @@
-"""Masking passwords: every URL goes through `mask` before it is shown in a message.
+"""Masking secrets: every URL goes through `mask` before it is shown in a message.
+
+`mask_fields` masks the fields of JSON whose names say that they hold a secret.
 
 A URL that is not well formed is shown too, in the error that rejects it. So nothing here relies on
 its form: a part that may be a password is masked, even if a host or a path is masked with it.
@@ -7,7 +9,8 @@ its form: a part that may be a password is masked, even if a host or a path is m
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 from urllib.parse import unquote
 
 MASK = "***"
@@ -23,6 +26,18 @@ _IN_TEXT = re.compile(
     r"|\b\w*passw\w*\s*=\s*(?:'(?:[^'\\]|\\.)*'|[^\s\"]+)",
     re.IGNORECASE,
 )
+
+SECRET_NAMES = (
+    *("access_key", "api_key", "apikey", "auth", "authorization", "bearer", "cookie", "credential"),
+    *("credentials", "jwt", "passphrase", "passwd", "password", "private_key", "pwd", "secret"),
+    *("secret_key", "session_key", "signature", "signing_key", "token"),
+)
+"""A field that has one of these as words of its name holds a secret: `db_password`, `apiToken`."""
+_JOINED = ("password", "passwd", "secret", "credential", "apikey")
+"""Words that are found inside other words, too: `userpassword`."""
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_NO_WORD = re.compile(r"[^0-9a-z]+")
+DEEPEST = 100
 
 
 def mask(url: str) -> str:
@@ -47,6 +62,52 @@ def mask_text(text: str) -> str:
     'no such thing as (mysql://me:***@db)'
     """
     return _IN_TEXT.sub(lambda found: mask(found[0]), text)
+
+
+def is_secret_name(name: str, more: Sequence[str] = ()) -> bool:
+    """Tell whether a field called *name* may hold a secret; *more* are the operator's names.
+
+    >>> [is_secret_name(each) for each in ("apiToken", "X-Api-Key", "max_tokens", "key")]
+    [True, True, False, False]
+    """
+    words = _words(name)
+    if any(part in words for part in _JOINED):
+        return True
+    return any(f"_{_words(secret)}_" in f"_{words}_" for secret in (*SECRET_NAMES, *more))
+
+
+def mask_fields(
+    value: Any, more: Sequence[str] = (), in_text: Callable[[str], str] = mask_text
+) -> Any:
+    """Return *value*, which is JSON, with the fields masked whose names say they hold a secret.
+
+    *in_text* masks what remains inside the texts. Deeper than a hundred levels all is masked.
+
+    >>> mask_fields({"user": "me", "password": "x", "urls": ["http://me:x@host"]})
+    {'user': 'me', 'password': '***', 'urls': ['http://me:***@host']}
+    """
+    return _masked(value, more, in_text, 0)
+
+
+def _masked(value: Any, more: Sequence[str], in_text: Callable[[str], str], depth: int) -> Any:
+    if isinstance(value, str):
+        return in_text(value)
+    if not isinstance(value, dict | list | tuple):
+        return value
+    if depth >= DEEPEST:
+        return MASK
+    if not isinstance(value, dict):
+        return [_masked(each, more, in_text, depth + 1) for each in value]
+    return {
+        in_text(name): MASK
+        if each is not None and is_secret_name(name, more)
+        else _masked(each, more, in_text, depth + 1)
+        for name, each in value.items()
+    }
+
+
+def _words(name: str) -> str:
+    return _NO_WORD.sub("_", _HUMP.sub("_", name).casefold()).strip("_")
 
 
 def without_secrets_of(url: str, text: str) -> str:

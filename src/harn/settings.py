@@ -153,6 +153,13 @@ class Settings:
         "Words, with commas between: headers whose names hold one are not kept with an event, "
         "like those with `token`, `key` or `cookie` in them.",
     )
+    masked_names: tuple[str, ...] = _variable(
+        "HARN_MASKED_NAMES",
+        (),
+        lambda text: tuple(part.strip() for part in text.split(",") if part.strip()),
+        "More names, with commas between: the portal masks the fields of payloads, headers and "
+        "records that have one in their names, like those with `password` or `token`.",
+    )
     debug: bool = _variable(
         "HARN_DEBUG",
         False,

@@ -41,6 +41,7 @@ TRIGGER_LIFECYCLE = "triggers.lifecycle"
 CRON_STATE = "connectors.cron.state"
 STORED_VALUES = "state.values"
 AGENT_STATE = "state.agents"
+OPERATORS_AUDIT = "operators.audit"
 
 TOPICS: tuple[Topic, ...] = (
     Topic("worker.queues", ("queue_seen",), "The catalogue: one record for each worker queue."),
@@ -195,6 +196,11 @@ TOPICS += (
         STORED_VALUES,
         ("state_set", "state_deleted"),
         "What `store_set` and its relatives wrote: the latest record of a key holds.",
+    ),
+    Topic(
+        OPERATORS_AUDIT,
+        ("operator_acted",),
+        "What operators did over HTTP or the admin socket: who, when, what, and how it ended.",
     ),
     Topic(
         AGENT_STATE,

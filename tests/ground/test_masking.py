@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, strategies as st
 
-from harn.masking import mask, mask_text, without_secrets_of
+from harn.masking import is_secret_name, mask, mask_fields, mask_text, without_secrets_of
 
 
 @pytest.mark.parametrize(
@@ -89,3 +91,40 @@ def test_a_servers_message_loses_the_password_in_both_its_spellings() -> None:
     url = "postgresql://u:P%40W@h/db?sslpassword=KEY"
 
     assert without_secrets_of(url, 'no "P@W", no P%40W, no KEY') == 'no "***", no ***, no ***'
+
+
+@pytest.mark.parametrize(
+    ("name", "is_secret"),
+    [
+        ("password", True),
+        ("db_password", True),
+        ("userpassword", True),
+        ("Authorization", True),
+        ("X-Api-Key", True),
+        ("apiKey", True),
+        ("AWSSecretKey", True),
+        ("accessToken", True),
+        ("token", True),
+        ("set-cookie", True),
+        ("max_tokens", False),
+        ("input_tokens", False),
+        ("key", False),
+        ("dedupe_key", False),
+        ("author", False),
+        ("monkey", False),
+    ],
+)
+def test_a_field_is_secret_by_the_words_of_its_name(name: str, is_secret: bool) -> None:
+    assert is_secret_name(name) is is_secret
+
+
+def test_fields_are_masked_at_every_depth_and_nothing_else_changes() -> None:
+    deep: Any = "canary"
+    for _ in range(300):
+        deep = [deep]
+
+    found = mask_fields({"a": [{"token": {"x": 1}}, None, 1.5, True], "deep": deep, "pwd": None})
+
+    assert found["a"] == [{"token": "***"}, None, 1.5, True]
+    assert found["pwd"] is None
+    assert "canary" not in str(found)

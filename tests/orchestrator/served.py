@@ -11,7 +11,7 @@ from typing import Any, cast
 import httpx2
 
 from harn import HarnError, Runtime, TriggerEvent, trigger_register
-from harn.orchestrator import Hook, Intake, Key, Options, Running, Verb
+from harn.orchestrator import ActedBy, Hook, Intake, Key, Options, Running, Verb
 from harn.portal import Listening, bind, build_app
 from harn.triggers import Scheme, Triggers, sign
 
@@ -36,7 +36,10 @@ class Site:
     async def is_ready(self) -> bool:
         return not self.intake.draining
 
-    def operate(self, verb: Verb, options: Options) -> Running:
+    def operate(self, verb: Verb, options: Options, by: ActedBy | None = None) -> Running:
+        raise HarnError(f"{verb.name} with {options}: no service behind this site")
+
+    async def look(self, verb: Verb, options: Options) -> dict[str, Any]:
         raise HarnError(f"{verb.name} with {options}: no service behind this site")
 
     def now(self) -> int:

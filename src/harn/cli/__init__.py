@@ -17,6 +17,7 @@ orchestrator.py   `harn orchestrator`: check.py, serve.py, fire.py, queue_comman
                   queue_jobs.py, dlq.py, reload.py, metrics.py
 worker_command.py `harn worker`; worker_processes.py, its children
 log.py            `harn log`; ratelimit.py, `harn ratelimit`; usage_command.py, `harn usage`
+portal_command.py `harn portal`
 top.py            `harn top`; top_tables.py, what it shows; top_live.py, its screen and keys
 demo/             `harn demo`
 doctor.py         `harn doctor`; completion.py, `harn completion`; name_completion.py, the
@@ -116,6 +117,7 @@ def _system_error(error: OSError) -> int:
 EXTRA_OF = {
     "starlette": "server",
     "uvicorn": "server",
+    "jinja2": "server",
     "httpx2": "llm",
     "jsonschema": "llm",
     "psycopg": "postgres",

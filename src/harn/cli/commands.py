@@ -86,6 +86,7 @@ class _Root(LazyGroup):
             "harn.cli.worker_command:worker",
             "Serve queues with the @durable functions of modules.",
         ),
+        "portal": ("harn.cli.portal_command:portal", "See a store in a browser, and act on it."),
         "top": ("harn.cli.top:top", "Watch pools, queues, limits and failures, live."),
         "lint": ("harn.cli.lint:lint", "Find handles that escape and closures in loops."),
         "usage": ("harn.cli.usage_command:usage", "Add up what model calls have used."),

@@ -240,6 +240,8 @@ def _explained(document: dict[str, Any]) -> str:
     shown = {key: value for key, value in document.items() if value is not None}
     lines = [f"job {shown.pop('job_event_id')} of {one_line(shown.pop('queue'))}"]
     lines.append(f"  {colour(BOLD, one_line(shown.pop('verdict')))}")
+    if (start := shown.pop("start", None)) is not None:
+        lines.append(f"  its start: {one_line(start['text'])}")
     keys_ahead = shown.get("scheduling", {}).pop("keys_ahead", [])
     failure = shown.pop("failure", {})
 

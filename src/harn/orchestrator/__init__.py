@@ -13,6 +13,7 @@ service.py            the service: start, reload, drain
 exposure.py           which addresses it may listen on
 admin_verbs.py        what an operator may ask of a running service
 queue_verbs.py        those verbs that are about a queue and its jobs
+read_verbs.py         those verbs that only look
 verb_options.py       the options that all verbs share
 admin_socket.py       the socket in the state directory, and the lock of its owner
 drain_note.py         why a drain found nothing to do although jobs are ready
@@ -28,6 +29,7 @@ views/                read-only views: queues, jobs, triggers, everything
 from harn.orchestrator.admin_socket import SOCKET, AdminSocket, connect, own
 from harn.orchestrator.admin_verbs import (
     VERBS,
+    ActedBy,
     DiscardLetter,
     Drain,
     Fire,
@@ -39,7 +41,7 @@ from harn.orchestrator.admin_verbs import (
     verb,
 )
 from harn.orchestrator.exports import Exports
-from harn.orchestrator.exposure import check_exposure
+from harn.orchestrator.exposure import check_exposure, check_loopback, read_keys
 from harn.orchestrator.intake import Intake, Reply
 from harn.orchestrator.manifest import (
     Manifest,
@@ -64,6 +66,7 @@ from harn.orchestrator.verb_options import Options
 from harn.orchestrator.views import (
     explain,
     inspection,
+    masked,
     overview,
     queue_samples,
     queues_view,
@@ -74,6 +77,7 @@ from harn.orchestrator.webhook_rules import Hook, Key
 __all__ = [
     "SOCKET",
     "VERBS",
+    "ActedBy",
     "AdminSocket",
     "CancelJob",
     "DiscardLetter",
@@ -100,6 +104,7 @@ __all__ = [
     "Service",
     "Verb",
     "check_exposure",
+    "check_loopback",
     "connect",
     "examine_manifest",
     "explain",
@@ -109,10 +114,12 @@ __all__ = [
     "known_queue",
     "manifest_consumer",
     "manifest_schema",
+    "masked",
     "overview",
     "own",
     "queue_samples",
     "queues_view",
+    "read_keys",
     "read_manifest",
     "shares_of",
     "unservable",

@@ -8,6 +8,7 @@ that run without a service all use this table: a new verb is one function and on
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,9 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from harn.errors import InvalidOption, did_you_mean
+from harn.errors import HarnError, InvalidOption, did_you_mean
 from harn.masking import mask
+from harn.orchestrator import read_verbs as look
 from harn.orchestrator.drain_note import LOOKED_AT, why_none
 from harn.orchestrator.finishing import Finishing
 from harn.orchestrator.manifest_consumer import manifest_consumer
@@ -32,14 +34,18 @@ from harn.orchestrator.queue_verbs import (
     retry_job,
 )
 from harn.orchestrator.verb_options import Options, Tell
+from harn.orchestrator.views import masked
 from harn.plurals import counted
 from harn.pools import WorkDone, causing
 from harn.teardown import retrieve
+from harn.topics import OPERATORS_AUDIT
 from harn.triggers import DeadLetters, DispatchHandle, NotFound, compare_mapping
 from harn.workers import Consumer, worker_queues
 
 if TYPE_CHECKING:
     from harn.orchestrator.service import Service
+
+logger: logging.Logger = logging.getLogger("harn.orchestrator")
 
 API = "/api/v1/"
 WORK_WITHIN = 30.0
@@ -105,6 +111,8 @@ class Verb:
     path: str
     options: type[Options]
     run: Callable[[Service, Any, Tell], Awaitable[dict[str, Any]]]
+    needs_manifest: bool = False
+    """Whether it needs a service that runs a manifest; the others need only the store."""
 
     def names_in(self, parts: Sequence[str]) -> dict[str, str] | None:
         """Return the names in a path's *parts*; None if it is not this verb's path."""
@@ -120,9 +128,12 @@ class Verb:
         return names
 
     def read(self, fields: Mapping[str, Any]) -> Any:
-        """Check *fields* and return the options; raise `InvalidOption` if one is wrong."""
+        """Check *fields* and return the options; raise `InvalidOption` if one is wrong.
+
+        Those of a GET request come from its query, so a number is text there.
+        """
         try:
-            return msgspec.convert(dict(fields), self.options)
+            return msgspec.convert(dict(fields), self.options, strict=self.method != "GET")
         except (msgspec.ValidationError, ValueError) as error:
             raise InvalidOption("options", sorted(fields), str(error)) from None
 
@@ -139,7 +150,7 @@ class Verb:
 async def _about(service: Service, options: Options, tell: Tell) -> dict[str, Any]:
     return {
         "pid": os.getpid(),
-        "manifest": str(service.path.resolve()),
+        "manifest": None if service.path is None else str(service.path.resolve()),
         "state_dir": str(service.runtime.state_dir.resolve()),
         "storage": mask(service.runtime.storage_url),
     }
@@ -176,7 +187,12 @@ async def _replay(service: Service, options: Replay, tell: Tell) -> dict[str, An
 
 async def _replay_letter(service: Service, options: ReplayLetter, tell: Tell) -> dict[str, Any]:
     finish = Finishing(service.runtime, options.work_within, tell)
-    handle = await service.runtime.service(DeadLetters).replay(options.letter, finish)
+    letters = service.runtime.service(DeadLetters)
+    await letters.get(options.letter)
+    try:
+        handle = await letters.replay(options.letter, finish)
+    except NotFound as error:  # the letter is there; its trigger is not, in this process
+        raise HarnError(f"dead letter {options.letter} cannot be replayed here: {error}") from None
     return await _replayed(service, [handle], finish.seen)
 
 
@@ -236,16 +252,29 @@ async def _why_none(service: Service, consumer: Consumer, known: Sequence[str]) 
 
 VERBS: tuple[Verb, ...] = (
     Verb("service", "GET", "service", Options, _about),
-    Verb("reload", "POST", "reload", Options, _reload),
-    Verb("fire", "POST", "triggers/{trigger}/fire", Fire, _fire),
-    Verb("replay", "POST", "events/{event}/replay", Replay, _replay),
+    Verb("reload", "POST", "reload", Options, _reload, needs_manifest=True),
+    Verb("fire", "POST", "triggers/{trigger}/fire", Fire, _fire, needs_manifest=True),
+    Verb("replay", "POST", "events/{event}/replay", Replay, _replay, needs_manifest=True),
     Verb("replay letter", "POST", "dead-letters/{letter}/replay", ReplayLetter, _replay_letter),
     Verb("discard letter", "POST", "dead-letters/{letter}/discard", DiscardLetter, _discard_letter),
-    Verb("drain", "POST", "queues/{queue}/drain", Drain, _drain),
+    Verb("drain", "POST", "queues/{queue}/drain", Drain, _drain, needs_manifest=True),
     Verb("pause queue", "POST", "queues/{queue}/pause", PauseQueue, pause_queue),
     Verb("resume queue", "POST", "queues/{queue}/resume", ResumeQueue, resume_queue),
     Verb("cancel job", "POST", "queues/{queue}/jobs/{job}/cancel", CancelJob, cancel_job),
     Verb("retry job", "POST", "queues/{queue}/jobs/{job}/retry", RetryJob, retry_job),
+    Verb("queues", "GET", "queues", Options, look.list_queues),
+    Verb("queue", "GET", "queues/{queue}", look.OneQueue, look.one_queue),
+    Verb("jobs", "GET", "queues/{queue}/jobs", look.ListJobs, look.list_jobs),
+    Verb("job", "GET", "queues/{queue}/jobs/{job}", look.OneJob, look.one_job),
+    Verb("pools", "GET", "pools", Options, look.list_pools),
+    Verb("limits", "GET", "limits", Options, look.list_limits),
+    Verb("triggers", "GET", "triggers", Options, look.list_triggers),
+    Verb("dead letters", "GET", "dead-letters", look.ListLetters, look.list_letters),
+    Verb("usage", "GET", "usage", look.Usage, look.usage),
+    Verb("consumers", "GET", "consumers", Options, look.list_consumers),
+    Verb("supervisors", "GET", "supervisors", Options, look.list_supervisors),
+    Verb("topics", "GET", "log", Options, look.list_topics),
+    Verb("log", "GET", "log/{topic}", look.ReadLog, look.read_log),
 )
 
 
@@ -267,19 +296,66 @@ def find_verbs(path: str) -> list[tuple[Verb, dict[str, str]]]:
     return [(each, names) for each, names in found if names is not None]
 
 
+@dataclass(frozen=True, slots=True)
+class ActedBy:
+    """Who asked for a verb: a key by its name, how it was shown, and from which address."""
+
+    who: str
+    via: str
+    address: str
+
+
 class Running:
     """A running verb. It continues if its caller disconnects.
 
-    `said` is its latest line of progress.
+    `said` is its latest line of progress. What an operator did is in the audit before the task
+    ends, whether it worked or not.
     """
 
-    def __init__(self, service: Service, verb: Verb, options: Options) -> None:
+    def __init__(
+        self, service: Service, verb: Verb, options: Options, by: ActedBy | None = None
+    ) -> None:
         self.said: str = ""
+        self._runtime = service.runtime
         self.task: asyncio.Task[dict[str, Any]] = asyncio.ensure_future(
-            verb.run(service, options, self._tell)
+            self._run(service, verb, options, by)
         )
         self.task.add_done_callback(retrieve)  # the caller may have disconnected
         service.runtime.own(self.task)
+
+    async def _run(
+        self, service: Service, verb: Verb, options: Options, by: ActedBy | None
+    ) -> dict[str, Any]:
+        try:
+            document = await verb.run(service, options, self._tell)
+        except Exception as error:
+            await self._note(verb, options, by, str(error))
+            raise
+        await self._note(verb, options, by, None)
+        return document
+
+    async def _note(
+        self, verb: Verb, options: Options, by: ActedBy | None, error: str | None
+    ) -> None:
+        """Write the act to the audit; without its payload, which may be anything."""
+        if by is None:
+            return
+        given = msgspec.structs.asdict(options)
+        given.pop("payload", None)
+        record = {
+            "who": by.who,
+            "via": by.via,
+            "address": by.address,
+            "verb": verb.name,
+            "options": given,
+            "ok": error is None,
+            "error": error,
+        }
+        try:
+            shown = masked(self._runtime, record)
+            await self._runtime.event_log.emit(OPERATORS_AUDIT, "operator_acted", shown)
+        except HarnError as failed:
+            logger.warning("an operator's act could not be audited: %s", failed)
 
     def _tell(self, line: str) -> None:
         self.said = line

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harn.errors import ManifestError
+from harn.orchestrator.exposure import SHORTEST_KEY
 from harn.orchestrator.manifest import Manifest, read_manifest
 from harn.orchestrator.manifest_triggers import ManifestTrigger, route_of, unservable
 from harn.orchestrator.secret_names import SecretName, read_secrets
@@ -17,7 +18,6 @@ from harn.triggers import A2aTarget, Binding, Scheme, signing_key
 if TYPE_CHECKING:
     from harn.runtime import Runtime
 
-SHORTEST_KEY = 16
 
 Tokens = Mapping[tuple[str, str], str]
 """The tokens for `a2a://` targets, by trigger id and URI."""

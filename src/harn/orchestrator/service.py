@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from harn.clock import resolve
 from harn.errors import HarnError
-from harn.orchestrator.admin_verbs import Running, Verb
+from harn.orchestrator.admin_verbs import ActedBy, Running, Verb
 from harn.orchestrator.exposure import check_reach
 from harn.orchestrator.intake import Intake
 from harn.orchestrator.manifest import Manifest
@@ -46,11 +46,17 @@ class NotNow(HarnError):
 
 
 class Service:
-    """Serves the manifest at *path* in *runtime*: `start`, `reload`, `drain`."""
+    """Serves the manifest at *path* in *runtime*: `start`, `reload`, `drain`.
 
-    def __init__(self, runtime: Runtime, path: str | Path) -> None:
+    Without a path it serves the store alone: operators may look, and act on queues and letters.
+    """
+
+    def __init__(
+        self, runtime: Runtime, path: str | Path | None, keys: Sequence[bytes] = ()
+    ) -> None:
         self.runtime = runtime
-        self.path: Path = Path(path)
+        self.path: Path | None = None if path is None else Path(path)
+        self._keys = keys
         self.triggers: Triggers = runtime.service(Triggers)
         self.intake: Intake = Intake(runtime)
         self.plan: Plan | None = None
@@ -68,7 +74,7 @@ class Service:
     @property
     def admin_keys(self) -> Sequence[bytes]:
         """The keys of operators."""
-        return () if self.plan is None else self.plan.admin_keys
+        return self._keys if self.plan is None else self.plan.admin_keys
 
     @property
     def manifest(self) -> Manifest:
@@ -93,6 +99,7 @@ class Service:
         followed, no events are taken over, the backlogs of pools stay in their journals, and no key
         for requests is read. Cancelling leaves some registered.
         """
+        assert self.path is not None, "without a manifest there is nothing to start"
         plan = plan_triggers(self.runtime, self.path, wanted)
         self.triggers.by_hand = self.runtime.service(PoolRegistry).by_hand = True
         await self._set_up(plan.manifest)
@@ -103,6 +110,7 @@ class Service:
 
     def prepare(self) -> Plan:
         """Read the manifest, import its handlers, read its secrets; change nothing."""
+        assert self.path is not None, "without a manifest there is nothing to prepare"
         plan = plan_serving(self.runtime, self.path)
         if self.host is not None:
             check_reach(self.host, plan.admin_keys)
@@ -161,7 +169,7 @@ class Service:
 
     async def is_ready(self) -> bool:
         """Tell whether the service has started and the store answers."""
-        if self.plan is None or self.intake.draining:
+        if (self.path is not None and self.plan is None) or self.intake.draining:
             return False
         try:
             await self.runtime.service(Store).run(lambda: head(WORKER_QUEUES), write=False)
@@ -215,11 +223,20 @@ class Service:
 
     # -- operators -----------------------------------------------------------------------------
 
-    def operate(self, verb: Verb, options: Options) -> Running:
+    async def look(self, verb: Verb, options: Options) -> dict[str, Any]:
+        """Run a verb that only looks. Cancelling leaves nothing behind."""
+        return await verb.run(self, options, lambda line: None)
+
+    def operate(self, verb: Verb, options: Options, by: ActedBy | None = None) -> Running:
         """Start an operator's verb. It continues if the operator stops waiting."""
-        if self.plan is None or self.intake.draining:
-            raise NotNow(f"the service is {'starting' if self.plan is None else 'stopping'}")
-        running = Running(self, verb, options)
+        if self.path is None and verb.needs_manifest:
+            raise HarnError(
+                "this portal has a store and no manifest; ask the service that runs the manifest"
+            )
+        is_starting = self.path is not None and self.plan is None
+        if is_starting or self.intake.draining:
+            raise NotNow(f"the service is {'starting' if is_starting else 'stopping'}")
+        running = Running(self, verb, options, by)
         self._asked.add(running.task)
         running.task.add_done_callback(self._asked.discard)
         return running

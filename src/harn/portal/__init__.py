@@ -3,6 +3,11 @@
 app.py            requests to triggers, health, metrics
 admin_api.py      operators' verbs, over HTTP and over the socket
 admin_listening.py  the socket in the state directory
+letter_export.py  dead letters as JSON lines
+operators.py      who may look and who may act: keys, sessions, origins
+shared_reads.py   reads that all viewers share, one a second
+snapshots.py      everything in one document, and the queues' speed
+live_events.py    the snapshot as server-sent events
 http_messages.py  request bodies with limits, answers in JSON
 http_server.py    uvicorn in the service's event loop
 """

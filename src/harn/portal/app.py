@@ -5,11 +5,8 @@
 
 from __future__ import annotations
 
-import hmac
 import logging
-import re
 from collections.abc import Awaitable, Callable, Sequence
-from hashlib import sha256
 from typing import TYPE_CHECKING, Protocol
 
 from harn import __version__
@@ -18,6 +15,10 @@ from harn.errors import InvalidOption, StorageError
 from harn.orchestrator import SOCKET, Intake, Reply, queue_samples
 from harn.portal.admin_api import AdminApi, Operated
 from harn.portal.http_messages import HEADERS, closing, json_answer, read_body
+from harn.portal.live_events import LiveEvents
+from harn.portal.operators import Operators
+from harn.portal.shared_reads import SharedReads
+from harn.portal.snapshots import Snapshots
 from harn.telemetry.metrics import Metrics
 
 try:
@@ -42,8 +43,6 @@ MOST_LOGGED = 200
 
 _TOLD = {408: "a slow body", 413: "a large body"}
 """Refusals of a body that are counted."""
-_LOCAL = re.compile(r"(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
-
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 """All methods reach the API: it answers a wrong one only to an authenticated operator."""
 
@@ -57,36 +56,60 @@ class Served(Operated, Protocol):
 
     @property
     def admin_keys(self) -> Sequence[bytes]:
-        """The operators' keys; without any, only this machine may read metrics and version."""
+        """The operators' keys; without any, only this machine may look."""
 
     async def is_ready(self) -> bool:
         """Tell whether events can be accepted."""
 
 
-def build_app(served: Served, routes: Sequence[BaseRoute] = ()) -> ASGIApp:
-    """Return the application for *served*; *routes* come before its own."""
-    return HeadCheck(served, Starlette(routes=_routes(served, routes)))
+def build_app(
+    served: Served, routes: Sequence[BaseRoute] = (), *, read_only: bool = False
+) -> ASGIApp:
+    """Return the application for *served*; *routes* come before its own.
+
+    With *read_only* no operator may act, whatever the key.
+    """
+    return HeadCheck(served, Starlette(routes=_routes(served, routes, read_only)))
 
 
 def build_admin_app(served: Served) -> ASGIApp:
     """Return the application of the admin socket: operators' verbs only."""
-    api = Route("/{path:path}", AdminApi(served).answer, methods=_METHODS)
+    reads = SharedReads(served.intake.runtime.clock)
+    api = Route("/{path:path}", AdminApi(served, reads).answer, methods=_METHODS)
     return HeadCheck(served, Starlette(routes=[api]))
 
 
-def _routes(served: Served, routes: Sequence[BaseRoute]) -> list[BaseRoute]:
-    operators = _guarded(served, AdminApi(served).answer, always=True)
+def _routes(served: Served, routes: Sequence[BaseRoute], read_only: bool) -> list[BaseRoute]:
+    runtime = served.intake.runtime
+    operators = Operators(served, runtime.clock, read_only=read_only)
+    reads = SharedReads(runtime.clock)
+    api = _counted(served, AdminApi(served, reads, operators))
+    snapshots = Snapshots(runtime, reads)
+    live = LiveEvents(snapshots, lambda: served.intake.draining)
     known = [
         *routes,
         Route("/health", _healthz, methods=["GET"]),
         Route("/healthz", _healthz, methods=["GET"]),
         Route("/readyz", _readyz(served), methods=["GET"]),
-        Route("/version", _guarded(served, _version), methods=["GET"]),
-        Route("/metrics", _guarded(served, _metrics(served)), methods=["GET"]),
-        Route("/admin/reload", operators, methods=["POST"]),
-        Route("/api/v1/{path:path}", operators, methods=_METHODS),
+        Route("/version", _guarded(served, operators, _version), methods=["GET"]),
+        Route("/metrics", _guarded(served, operators, _metrics(served)), methods=["GET"]),
+        Route("/admin/reload", api, methods=["POST"]),
+        Route("/api/v1/events", _guarded(served, operators, live.answer), methods=["GET"]),
+        Route("/api/v1/{path:path}", api, methods=_METHODS),
     ]
     return [*known, Route("/{path:path}", OtherRequests(served, known))]
+
+
+def _counted(served: Served, api: AdminApi) -> Endpoint:
+    """Return the API, which counts what it refuses because of the sender."""
+
+    async def answer(request: Request) -> Response:
+        answer = await api.answer(request)
+        if answer.status_code == 401:
+            served.intake.note_refusal("not an operator", 401)
+        return answer
+
+    return answer
 
 
 class OtherRequests:
@@ -214,34 +237,16 @@ def _metrics(served: Served) -> Endpoint:
     return metrics
 
 
-def _guarded(served: Served, endpoint: Endpoint, *, always: bool = False) -> Endpoint:
-    """Allow only operators: by key if there are any, else requests to a loopback name.
-
-    The check of the name refuses web pages whose own name resolves to this machine. With *always*
-    a key is needed in any case.
-    """
+def _guarded(served: Served, operators: Operators, endpoint: Endpoint) -> Endpoint:
+    """Allow only operators, who may look."""
 
     async def guarded(request: Request) -> Response:
-        keys = served.admin_keys
-        if keys:
-            allowed = _holds_key(request, keys)
-        else:
-            allowed = not always and _LOCAL.fullmatch(request.headers.get("host", "")) is not None
-        if not allowed:
+        if operators.find(request) is None:
             served.intake.note_refusal("not an operator", 401)
             return json_answer(Reply(401, {"error": "unauthorized"}))
         return await endpoint(request)
 
     return guarded
-
-
-def _holds_key(request: Request, keys: Sequence[bytes]) -> bool:
-    word, _, token = request.headers.get("authorization", "").partition(" ")
-    mark = sha256(token.strip().encode("utf-8", "surrogateescape")).digest()
-    found = False
-    for key in keys:
-        found |= hmac.compare_digest(sha256(key).digest(), mark)
-    return found and word.lower() == "bearer"
 
 
 def _receive(served: Served) -> Endpoint:

@@ -41,10 +41,14 @@ WAITS = 90
 
 @dataclass(frozen=True, slots=True)
 class Letters:
-    """A page of pending dead letters, and how many there are in all."""
+    """A page of pending dead letters, and how many there are in all.
+
+    *last* is the place of the last one: `listed(after=last)` continues behind it.
+    """
 
     depth: int
     entries: list[dict[str, Any]]
+    last: int = 0
 
 
 Finish = Callable[[Caused], Awaitable[WorkDone]]
@@ -67,7 +71,8 @@ class DeadLetters:
     async def listed(self, after: int = 0, limit: int = 100) -> Letters:
         """Return the oldest pending letters."""
         depth, found = await self._store.run(lambda: dead_letters(after, limit), write=False)
-        return Letters(depth, [await self._record(letter.entry) for letter in found])
+        entries = [await self._record(letter.entry) for letter in found]
+        return Letters(depth, entries, found[-1].entry if found else after)
 
     async def get(self, id: str) -> dict[str, Any]:
         """Return the letter *id*, or raise `TriggerError`."""

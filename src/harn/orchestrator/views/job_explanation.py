@@ -1,4 +1,4 @@
-"""Why a job is not running: `queue explain`."""
+"""Why a job is not running, and when it will probably start: `queue explain`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 from harn.clock import iso
 from harn.duration import roughly
 from harn.errors import HarnError
+from harn.orchestrator.views.predicted_start import Waiting, predicted_start
 from harn.orchestrator.views.queue_views import MOST_KEYS, claimers_policy, credit_of, weight_of
-from harn.plurals import counted
+from harn.orchestrator.views.waiting_jobs import behind, pause_of, paused, queue_facts
 from harn.runtime import Runtime
 from harn.storage import Store, decode
 from harn.storage.queue import (
@@ -47,6 +48,7 @@ async def explain(runtime: Runtime, queue: str, job_id: int) -> dict[str, Any]:
         document["scheduling"] = await _standing(store, counts, view, policy)
     if view.settled_at is None:
         document |= _pause(counts, view) | await _workers(runtime, queue, view)
+        document["start"] = await _start(runtime, counts, view)
     if view.history:
         document |= await _last_failure(store, queue, view)
     document["verdict"] = _verdict(counts, view, document)
@@ -65,13 +67,28 @@ async def _last_failure(store: Store, queue: str, view: JobView) -> dict[str, An
 
 def _pause(counts: QueueCounts, view: JobView) -> dict[str, Any]:
     """Name the pause that holds the job back, if there is one."""
-    tenant = None
-    pause = counts.pauses.queue
-    if pause is None and view.tenant_id is not None:
-        tenant, pause = view.tenant_id, counts.pauses.held.get(view.tenant_id)
-    if pause is None or view.held:
-        return {}
-    return {"pause": {"tenant_id": tenant, "since": iso(pause.at), "reason": pause.reason}}
+    pause = None if view.held else pause_of(counts, view.tenant_id)
+    return {} if pause is None else {"pause": pause}
+
+
+async def _start(runtime: Runtime, counts: QueueCounts, view: JobView) -> dict[str, Any]:
+    """Predict when the job starts, from its place and from the starts of the last minutes."""
+    facts = await queue_facts(runtime, counts, [view.function] if view.function else [])
+    mine = rank(view.priority, counts.now - view.enqueued_at)
+    line = view.ahead_in_key if facts.by_key else view.ahead_in_queue
+    waiting = Waiting(
+        state=STATES[view.state],
+        now=counts.now,
+        key=shown_key(view.key),
+        ahead=_ahead(line, view, mine),
+        part=facts.part(view.key),
+        by_key=facts.by_key,
+        wake_at=view.wake_at,
+        is_paused=not view.held and pause_of(counts, view.tenant_id) is not None,
+        consumers=facts.alive,
+        able=None if view.function is None else facts.able[view.function],
+    )
+    return predicted_start(waiting, facts.pace).as_dict()
 
 
 async def _workers(runtime: Runtime, queue: str, view: JobView) -> dict[str, Any]:
@@ -202,7 +219,7 @@ def _verdict(counts: QueueCounts, view: JobView, document: dict[str, Any]) -> st
     if state in SETTLED:
         return SETTLED[state]
     if "pause" in document:
-        return _paused(document["pause"])
+        return paused(document["pause"])
     if state == "scheduled":
         return f"it waits for its time, in {roughly(document['not_before_in_ms'])}"
     standing = document["scheduling"]
@@ -219,9 +236,9 @@ def _verdict(counts: QueueCounts, view: JobView, document: dict[str, Any]) -> st
 
 def _in_line(standing: dict[str, Any]) -> str:
     if standing["strategy"] != "drr":
-        return _behind(standing["ahead_in_queue"], "of the queue")
+        return behind(standing["ahead_in_queue"], "of the queue")
     keys = len(standing["keys_ahead"])
-    text = _behind(standing["ahead_in_key"], "of its key")
+    text = behind(standing["ahead_in_key"], "of its key")
     return f"{text}; {keys} other keys have their turn before its key" if keys else text
 
 
@@ -233,16 +250,3 @@ def _running(claim: dict[str, Any], consumer: dict[str, Any] | None) -> str:
     if consumer["alive"]:
         return f"it is running: {where} holds it for another {left}"
     return f"its consumer {where} is not alive; the next living one takes the job over"
-
-
-def _paused(pause: dict[str, Any]) -> str:
-    tenant, reason = pause["tenant_id"], pause["reason"]
-    what = "its queue" if tenant is None else f"its tenant {tenant!r}"
-    why = f": {reason}" if reason else ""
-    return f"{what} is paused since {pause['since']}{why}"
-
-
-def _behind(ahead: int, where: str) -> str:
-    if not ahead:
-        return f"it is the next {where}: it runs when a consumer that can handle it is free"
-    return f"{counted(ahead, 'job')} {where} {'goes' if ahead == 1 else 'go'} first"

@@ -17,7 +17,7 @@ from harn.clock import iso
 from harn.masking import mask
 from harn.orchestrator.views.queue_views import queues_view
 from harn.pools import look_at_journals
-from harn.ratelimit import list_status
+from harn.ratelimit import BucketStatus, list_status
 from harn.runtime import Runtime
 from harn.storage import Event, Store
 from harn.storage.leases import LeaseStore, list_leases
@@ -42,12 +42,12 @@ async def overview(runtime: Runtime, state_dir: Path) -> dict[str, Any]:
     queues = await queues_view(runtime, compare=asked)
     names = [each["queue"] for each in queues["worker_queues"]]
     journals = await asyncio.to_thread(look_at_journals, state_dir / "pools")
-    receipts = await _newest(runtime, topics.POOL_AUDIT)
-    lifecycle = await _newest(runtime, topics.SUPERVISOR_LIFECYCLE)
+    receipts = await newest(runtime, topics.POOL_AUDIT)
+    lifecycle = await newest(runtime, topics.SUPERVISOR_LIFECYCLE)
     depth, _ = await runtime.service(Store).run(lambda: dead_letters(0, 1), write=False)
     failures = [
         *await _failed_jobs(runtime, names),
-        *_dead(await _newest(runtime, topics.TRIGGER_DLQ)),
+        *_dead(await newest(runtime, topics.TRIGGER_DLQ)),
         *_dropped(receipts),
         *_failed_children(lifecycle),
         *(_failed_task(view.pool, each) for view in journals for each in view.failures),
@@ -59,7 +59,7 @@ async def overview(runtime: Runtime, state_dir: Path) -> dict[str, Any]:
         "store": mask(runtime.storage_url),
         "state_dir": str(state_dir),
         "pools": [view.as_dict() for view in journals],
-        "shared_pools": await _shared_pools(runtime),
+        "shared_pools": await shared_pools_view(runtime),
         "pool_receipts": pool_activity(receipts),
         "queues": [
             {
@@ -73,9 +73,11 @@ async def overview(runtime: Runtime, state_dir: Path) -> dict[str, Any]:
                 queues["worker_queues"], queues["scheduler"]["per_queue"], strict=True
             )
         ],
-        "limits": await _limits(runtime, state_dir),
+        "limits": [
+            each.as_dict() for each in await limits_view(runtime, state_dir) if not each.is_idle
+        ],
         "consumers": [each.as_dict() for each in workers],
-        "leases": await _leases(runtime),
+        "leases": await leases_view(runtime),
         "supervisors": supervised(lifecycle),
         "dead_letters": depth,
         "failures": sorted(failures, key=lambda each: each["at"], reverse=True)[:MOST_FAILURES],
@@ -83,7 +85,8 @@ async def overview(runtime: Runtime, state_dir: Path) -> dict[str, Any]:
     }
 
 
-async def _shared_pools(runtime: Runtime) -> list[dict[str, Any]]:
+async def shared_pools_view(runtime: Runtime) -> list[dict[str, Any]]:
+    """Return the pools of scope `tenant` and `org` that the store has."""
     listed = await runtime.service(Store).run(shared_pools.list_pool_counts, write=False)
     return [
         {
@@ -187,13 +190,15 @@ def supervised(lifecycle: Iterable[Event]) -> list[dict[str, Any]]:
     ]
 
 
-async def _newest(runtime: Runtime, topic: str, count: int = RECENT) -> list[Event]:
+async def newest(runtime: Runtime, topic: str, count: int = RECENT) -> list[Event]:
+    """Return the newest records of *topic* that are JSON objects, oldest first."""
     head = await runtime.event_log.head(topic)
     found = await runtime.event_log.read(topic, max(0, head - count), count)
     return [each for each in found if isinstance(each.payload, dict)]  # others are damaged
 
 
-async def _limits(runtime: Runtime, state_dir: Path) -> list[dict[str, Any]]:
+async def limits_view(runtime: Runtime, state_dir: Path) -> list[BucketStatus]:
+    """Return the limits of the store, or of the files in the state directory."""
     if runtime.storage_url.startswith(("postgresql://", "postgres://")):
         urls = [runtime.storage_url]
     else:
@@ -201,11 +206,11 @@ async def _limits(runtime: Runtime, state_dir: Path) -> list[dict[str, Any]]:
         if runtime.settings.llm_rate_limit_state_path is not None:
             paths.append(runtime.settings.llm_rate_limit_state_path)
         urls = [f"sqlite:///{path.absolute()}" for path in paths if path.is_file()]
-    found = [bucket for url in urls for bucket in await list_status(runtime, url)]
-    return [bucket.as_dict() for bucket in found if not bucket.is_idle]
+    return [bucket for url in urls for bucket in await list_status(runtime, url)]
 
 
-async def _leases(runtime: Runtime) -> list[dict[str, Any]]:
+async def leases_view(runtime: Runtime) -> list[dict[str, Any]]:
+    """Return the named leases, such as those of supervised children."""
     leases = runtime.service(LeaseStore)
     if not leases.is_there:
         return []
@@ -222,7 +227,7 @@ async def _leases(runtime: Runtime) -> list[dict[str, Any]]:
 async def _failed_jobs(runtime: Runtime, queues: list[str]) -> list[dict[str, Any]]:
     found = []
     for name in queues:
-        for record in await _newest(runtime, queue_topics(name).responses, 100):
+        for record in await newest(runtime, queue_topics(name).responses, 100):
             if record.payload.get("error"):
                 what = f"{name} job {record.payload.get('job_event_id')}"
                 found.append(_failure(record, "job", what, record.payload["error"]))

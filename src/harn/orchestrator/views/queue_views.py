@@ -52,6 +52,14 @@ async def read_counts(
     return found
 
 
+async def queue_block(runtime: Runtime, counts: QueueCounts) -> dict[str, Any]:
+    """Return the scheduler's state of one queue, with the share of each key."""
+    shares = await runtime.service(Store).run(
+        lambda: list_shares(counts.queue_id, MOST_KEYS), write=False
+    )
+    return _block(counts, shares, SchedulerPolicy.from_env())
+
+
 def _block(counts: QueueCounts, shares: list[ShareCounts], own: SchedulerPolicy) -> dict[str, Any]:
     active = claimers_policy(counts) or own.as_dict()
     return {

@@ -22,6 +22,7 @@ from harn.storage.queue.job_records import (
     SCHEDULED,
 )
 from harn.storage.queue.job_steps import read_step
+from harn.storage.queue.job_views import COUNTED
 from harn.storage.queue.parking import ready_page
 from harn.topics import queue_topics
 
@@ -35,6 +36,8 @@ _KEPT = {
     "purged": PURGED,
     "cancelled": CANCELLED,
 }
+MOST_LINES = 30
+"""The most keys for which `places_of` counts the jobs ahead."""
 
 
 class StoredJob(msgspec.Struct, frozen=True):
@@ -207,3 +210,42 @@ def _kept(state: int, tenant_id: str | None, page: dict[str, Any]) -> Operation[
     else:
         rows = yield ask("page_of_tenant", state=state, tenant_id=tenant_id, **page)
     return [id for (id,) in rows]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """The line of a ready job, and how many jobs are ahead of it there; None if not counted."""
+
+    key: str
+    ahead: int | None
+
+
+def places_of(queue_id: int, ids: list[int], by_key: bool) -> Operation[dict[int, Place]]:
+    """Return the places of those of *ids* that are ready: in their key's line, or in the queue's.
+
+    The jobs ahead of the first of *ids* in a line are counted in the store, up to a bound; for the
+    others those among *ids* are added. So *ids* leaves out no ready job between two of one line.
+    """
+    encoded = msgspec.json.encode(sorted(ids)).decode()
+    rows = yield ask("places_of", queue_id=queue_id, ids=encoded)
+    lines: dict[str, list[int]] = {}
+    found: dict[int, Place] = {}
+    for id, key, priority in rows:
+        line = key if by_key else ""
+        if line not in lines and len(lines) < MOST_LINES:
+            lines[line] = yield from _ahead_of(queue_id, key if by_key else None, id)
+        counts = lines.get(line)
+        found[id] = Place(key, None if counts is None else sum(counts[: priority + 1]))
+        if counts is not None:
+            counts[priority] += 1
+    return found
+
+
+def _ahead_of(queue_id: int, key: str | None, before: int) -> Operation[list[int]]:
+    """Count the ready jobs of each priority before an id: of a key, or of the whole queue."""
+    found = []
+    for priority in range(len(PRIORITIES)):
+        where = {"queue_id": queue_id, "priority": priority, "before": before, "limit": COUNTED}
+        asked = ask("queue_jobs_ahead", **where) if key is None else None
+        [(ahead,)] = yield asked or ask("jobs_ahead", key=key, **where)
+        found.append(int(ahead))
+    return found

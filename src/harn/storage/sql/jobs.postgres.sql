@@ -206,6 +206,12 @@ SELECT j.* FROM json_array_elements_text(:ids::json) AS v(id)
 CROSS JOIN LATERAL (SELECT id, key, state, wake_at, attempts, max_attempts, claim_id, held, history, claim_round, tenant_id, consumer
     FROM jobs WHERE queue_id = :queue_id AND id = v.id::bigint LIMIT 1) AS j;
 
+-- name: places_of
+-- List the key and the priority of those of some jobs that are ready.
+SELECT j.* FROM json_array_elements_text(:ids::json) AS v(id)
+CROSS JOIN LATERAL (SELECT id, key, priority FROM jobs WHERE queue_id = :queue_id AND id = v.id::bigint AND state = 0 LIMIT 1) AS j
+ORDER BY j.id;
+
 -- name: due_by_id
 -- Read some jobs with the columns of due_jobs.
 SELECT j.* FROM json_array_elements_text(:ids::json) AS v(id)

@@ -125,6 +125,11 @@ SELECT j.id, j.key, j.state, j.wake_at, j.attempts, j.max_attempts, j.claim_id, 
     j.claim_round, j.tenant_id, j.consumer
 FROM json_each(:ids) i CROSS JOIN jobs j ON j.queue_id = :queue_id AND j.id = i.value;
 
+-- name: places_of
+-- List the key and the priority of those of some jobs that are ready.
+SELECT j.id, j.key, j.priority
+FROM json_each(:ids) i CROSS JOIN jobs j ON j.queue_id = :queue_id AND j.id = i.value WHERE j.state = 0 ORDER BY j.id;
+
 -- name: due_by_id
 -- Read some jobs with the columns of due_jobs.
 SELECT j.id, j.key, j.state, j.attempts, j.max_attempts, j.held, j.claim_id, j.consumer, j.wake_at, j.history, j.tenant_id
