@@ -208,9 +208,9 @@ CROSS JOIN LATERAL (SELECT id, key, state, wake_at, attempts, max_attempts, clai
 
 -- name: places_of
 -- List the key and the priority of those of some jobs that are ready.
-SELECT j.* FROM json_array_elements_text(:ids::json) AS v(id)
-CROSS JOIN LATERAL (SELECT id, key, priority FROM jobs WHERE queue_id = :queue_id AND id = v.id::bigint AND state = 0 LIMIT 1) AS j
-ORDER BY j.id;
+SELECT j.id, j.key, j.priority FROM json_array_elements_text(:ids::json) AS v(id)
+CROSS JOIN LATERAL (SELECT id, key, priority, state FROM jobs WHERE queue_id = :queue_id AND id = v.id::bigint LIMIT 1) AS j
+WHERE j.state = 0 ORDER BY j.id;
 
 -- name: due_by_id
 -- Read some jobs with the columns of due_jobs.
