@@ -3,8 +3,10 @@
     python -m tools.dashboard          # write it
     python -m tools.dashboard --check  # exit with 1 if it is not up to date
 
-It is made from `harn.telemetry.metrics.FAMILIES`: a new family gets its panel by itself, in the
-row of its room. Counters are shown as rates, histograms as quantiles, gauges as they are.
+The first row has the numbers to look at first (`tools.dashboard_panels.STATS`). Below, it is made
+from `harn.telemetry.metrics.FAMILIES`, a row for each concern: a new family gets its panel in the
+row of its room, and its title in `TITLES`. Counters are shown as rates, histograms as quantiles,
+gauges as they are.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from harn.telemetry.metrics import FAMILIES, Family
+from tools.dashboard_panels import STATS, TITLES, Stat
 
 FILE = Path(__file__).parent.parent / "deploy" / "grafana" / "harn.json"
 
@@ -32,6 +35,7 @@ ROWS = {
 FROM_STORE = ("harn_worker_", "harn_scheduler_")
 UNITS = {"_seconds": "s", "_seconds_total": "s", "_usd_total": "currencyUSD"}
 WIDTH, HEIGHT, COLUMNS = 8, 7, 24
+STAT_WIDTH, STAT_HEIGHT = 4, 4
 
 
 def expressions(family: Family) -> list[tuple[str, str]]:
@@ -93,17 +97,43 @@ def _job() -> dict[str, Any]:
 
 def _panels() -> Iterator[dict[str, Any]]:
     y, number = 0, 0
-    for title, families in _by_row():
+    rows = [("Now", [_stat(each) for each in STATS], STAT_WIDTH, STAT_HEIGHT)]
+    rows += [(title, [_panel(f) for f in found], WIDTH, HEIGHT) for title, found in _by_row()]
+    for title, panels, width, height in rows:
         number += 1
         yield {"type": "row", "id": number, "title": title, "gridPos": _at(0, y, COLUMNS, 1)}
         y += 1
-        for place, family in enumerate(families):
+        for place, panel in enumerate(panels):
             number += 1
-            x = place * WIDTH % COLUMNS
+            x = place * width % COLUMNS
             if place and x == 0:
-                y += HEIGHT
-            yield _panel(family, number, _at(x, y, WIDTH, HEIGHT))
-        y += HEIGHT
+                y += height
+            yield {**panel, "id": number, "gridPos": _at(x, y, width, height)}
+        y += height
+
+
+def _stat(stat: Stat) -> dict[str, Any]:
+    levels = [("green", None), ("orange", stat.warn), ("red", stat.bad)]
+    steps = [{"color": c, "value": v} for c, v in levels if c == "green" or v is not None]
+    return {
+        "type": "stat",
+        "title": stat.title,
+        "datasource": {"type": "prometheus", "uid": "${source}"},
+        "fieldConfig": {
+            "defaults": {
+                "unit": stat.unit,
+                "noValue": "0",
+                "thresholds": {"mode": "absolute", "steps": steps},
+            },
+            "overrides": [],
+        },
+        "options": {
+            "colorMode": "value",
+            "graphMode": "area",
+            "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+        },
+        "targets": [{"refId": "A", "expr": stat.expr, "legendFormat": stat.title}],
+    }
 
 
 def _by_row() -> Iterator[tuple[str, list[Family]]]:
@@ -114,16 +144,14 @@ def _by_row() -> Iterator[tuple[str, list[Family]]]:
             yield title, found
 
 
-def _panel(family: Family, number: int, at: dict[str, int]) -> dict[str, Any]:
+def _panel(family: Family) -> dict[str, Any]:
     unit = next((unit for end, unit in UNITS.items() if family.name.endswith(end)), "short")
     if family.kind == "counter" and unit == "short":
         unit = "cps"
     return {
         "type": "timeseries",
-        "id": number,
-        "title": family.name.removeprefix("harn_").removesuffix("_total").replace("_", " "),
+        "title": TITLES[family.name],
         "description": f"{family.name}: {family.meaning}",
-        "gridPos": at,
         "datasource": {"type": "prometheus", "uid": "${source}"},
         "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
         "targets": [

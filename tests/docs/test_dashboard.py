@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tools.dashboard import FILE, expressions, text
+from tools.dashboard import FILE, ROWS, expressions, text
+from tools.dashboard_panels import STATS, TITLES
 
 from harn.telemetry.metrics import FAMILIES
 
@@ -46,9 +47,39 @@ def test_every_expression_names_a_real_family() -> None:
 
 
 def test_every_family_has_its_panel() -> None:
-    shown = {panel["description"].partition(":")[0] for panel in panels()}
+    graphs = [panel for panel in panels() if panel["type"] == "timeseries"]
+    shown = {panel["description"].partition(":")[0] for panel in graphs}
 
-    assert shown == set(FAMILIES)
+    assert shown == set(FAMILIES) == set(TITLES)
+
+
+def test_titles_are_words_and_no_two_are_the_same() -> None:
+    titles = [panel["title"] for panel in panels()]
+
+    assert len(set(titles)) == len(titles)
+    for title in titles:
+        assert re.fullmatch(r"[A-Z][\w ,()']*", title), title
+        assert "_" not in title
+
+
+def test_the_first_row_has_the_numbers_of_now_and_each_concern_a_row_below() -> None:
+    first, *others = json.loads(FILE.read_text())["panels"]
+    rows = [each["title"] for each in (first, *others) if each["type"] == "row"]
+    stats = [each["title"] for each in others[: len(STATS)]]
+
+    assert rows == ["Now", *ROWS.values()]
+    assert stats == [stat.title for stat in STATS]
+    assert {each["type"] for each in others[: len(STATS)]} == {"stat"}
+
+
+@pytest.mark.parametrize("stat", STATS, ids=lambda stat: stat.title)
+def test_a_number_selects_by_labels_that_its_family_has(stat: Any) -> None:
+    [*names] = NAME.findall(stat.expr)
+    labels = {label for name in names for label in FAMILIES[name].labels}
+    asked = re.sub(r'"[^"]*"|\$\w+|harn_\w+|\[\w+\]', "", stat.expr)
+
+    assert set(re.findall(r"[a-z_]+", asked)) - WORDS - {"increase"} <= labels
+    assert stat.expr.count("(") == stat.expr.count(")")
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda each: each.name)

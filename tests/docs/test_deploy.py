@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 import pytest
+from yaml import safe_load
 
 from harn.cli.commands import harn as tree
 from harn.orchestrator import read_manifest
@@ -25,8 +26,7 @@ KUBERNETES = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 
 
 def yaml(path: Path) -> Any:
-    module = pytest.importorskip("yaml", reason="comes with the docs group")
-    return module.safe_load(path.read_text())
+    return safe_load(path.read_text())
 
 
 @pytest.mark.parametrize(
