@@ -112,6 +112,7 @@ ARGUMENTS: dict[str, list[str]] = {
     "orchestrator dlq": ["--list"],
     "top": ["--once"],
     "ratelimit ls": ["--all"],
+    "log backup": ["copy.sqlite"],
     "log export": ["-"],
     "log import": ["-"],
     "log tail": ["news", "--after", "0", "--no-follow"],

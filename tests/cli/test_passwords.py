@@ -33,6 +33,7 @@ AWAY = "postgresql://u:PWSECRET@127.0.0.1:1/db?sslpassword=PWSECRET&busy_timeout
 COMMANDS = [
     ["log", "verify"],
     ["log", "rebuild"],
+    ["log", "backup", "copy.sqlite"],
     ["log", "export", "-"],
     ["log", "tail", "x"],
     ["log", "trim", "x", "--keep", "1"],

@@ -25,6 +25,7 @@ COMMANDS = [
     ["orchestrator", "serve", "--no-http"],
     ["log", "verify"],
     ["log", "rebuild"],
+    ["log", "backup", "copy.sqlite"],
     ["log", "export", "-"],
     ["log", "import", "-"],
     ["log", "tail", "worker.triage", "--no-follow"],

@@ -1,4 +1,4 @@
-"""`harn log`: verify, rebuild, export, import, follow and trim the event log."""
+"""`harn log`: verify, rebuild, back up, export, import, follow and trim the event log."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def store_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group(cls=HarnGroup)
 def log() -> None:
-    """Verify, rebuild, export, import, follow and trim the event log."""
+    """Verify, rebuild, back up, export, import, follow and trim the event log."""
 
 
 @log.command()
@@ -134,6 +134,20 @@ def rebuild(storage: str | None, state_dir: Path | None, as_json: bool) -> int:
             or "there is no index to rebuild"
         ),
     )
+    return 0
+
+
+@log.command()
+@click.argument("target", type=click.Path(path_type=Path))
+@store_options
+@json_flag
+def backup(target: Path, storage: str | None, state_dir: Path | None, as_json: bool) -> int:
+    """Copy a SQLite store to the new file TARGET, while others use the store.
+
+    The copy is one moment of the store, complete in itself, and a store like any other.
+    """
+    _run(storage, state_dir, lambda runtime: runtime.backup(target))
+    emit(as_json, {"backup": str(target)}, lambda: f"the store was copied to {target}")
     return 0
 
 
