@@ -74,7 +74,8 @@ def _at_least(least: int) -> Callable[[str], int]:
     return parse
 
 
-def _weights(value: str) -> tuple[tuple[str, int], ...]:
+def read_weights(value: str) -> tuple[tuple[str, int], ...]:
+    """Read weights by key, `gold:4,silver:2`; a `ValueError` says what is accepted."""
     accepted = "key:weight,... with each key once and weights of at least 1"
     found: dict[str, int] = {}
     for part in value.split(",") if value.strip() else []:
@@ -288,7 +289,7 @@ class SchedulerSettings:
     weights: tuple[tuple[str, int], ...] = _variable(
         "HARN_SCHEDULER_WEIGHTS",
         (),
-        _weights,
+        read_weights,
         "Weights of keys, as in `tenant-a:3,tenant-b:1`.",
     )
 

@@ -14,7 +14,8 @@ output.py         JSON or text, and never a terminal's escapes
 tables.py         tables and sentences that fit the terminal; colours.py, what colours mean
 progress.py       the line that tells what a command is doing
 orchestrator.py   `harn orchestrator`: check.py, serve.py, fire.py, queue_commands.py with
-                  queue_jobs.py, dlq.py, reload.py, metrics.py
+                  queue_jobs.py and what_if.py, dlq.py, reload.py, metrics.py
+second_process.py a computation beside that of the command
 worker_command.py `harn worker`; worker_processes.py, its children
 log.py            `harn log`; ratelimit.py, `harn ratelimit`; usage_command.py, `harn usage`
 portal_command.py `harn portal`

@@ -15,6 +15,7 @@ from harn.cli.progress import on_terminal
 from harn.cli.queue_jobs import cancel, job, jobs, pause, queue_argument, resume, retry
 from harn.cli.tables import table
 from harn.cli.target import CommandTarget, common
+from harn.cli.what_if import what_if
 from harn.duration import roughly, to_text
 from harn.errors import HarnError
 from harn.escaping import one_line
@@ -31,13 +32,13 @@ MOST_NAMED = 10
 @click.group(cls=HarnGroup, invoke_without_command=True)
 @common
 def queue(target: CommandTarget) -> Any:
-    """List worker queues; drain, pause or purge one; list, explain, cancel or retry its jobs."""
+    """List worker queues; drain, pause, replay or purge one; list or change its jobs."""
     if click.get_current_context().invoked_subcommand is None:
         return _list(target)
     return None
 
 
-for _each in (jobs, job, cancel, retry, pause, resume):
+for _each in (jobs, job, cancel, retry, pause, resume, what_if):
     queue.add_command(_each)
 
 

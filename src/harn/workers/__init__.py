@@ -6,6 +6,7 @@ held_claim.py        Claim: renew, ack, fail, release
 queue_operations.py  enqueues, settlements and claims that meet share one transaction
 scheduler_policy.py  SchedulerPolicy: how consumers share a queue
 fairshare.py         deficit round robin, decided
+whatif/              a queue's log, replayed by another policy in virtual time
 consumer.py          drain: claim, work, renew, settle
 functions.py         durable functions as jobs: submit writes them, a consumer runs them
 attempt.py           what happens to a job after a failed attempt, decided

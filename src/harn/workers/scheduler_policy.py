@@ -10,7 +10,7 @@ import msgspec
 from harn.checks import LARGEST, whole_number
 from harn.errors import InvalidOption, did_you_mean
 from harn.settings import SchedulerSettings
-from harn.storage.queue import DIMENSIONS, Dimension, shown_key
+from harn.storage.queue import Dimension, shown_key
 
 Strategy = Literal["fifo", "drr"]
 
@@ -38,7 +38,7 @@ class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _one_of("strategy", self.strategy, get_args(Strategy))
-        _one_of("fairness_key", self.fairness_key, DIMENSIONS)
+        _one_of("fairness_key", self.fairness_key, get_args(Dimension))
         _whole("quantum", self.quantum, 1)
         _whole("starvation_age_ms", self.starvation_age_ms, 0)
         _whole("max_concurrent_per_key", self.max_concurrent_per_key, 0)
@@ -96,6 +96,21 @@ class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
     def canonical(self) -> str:
         """Return text that is equal for equal policies, to compare claimers by."""
         return msgspec.json.encode(self.as_dict(), order="sorted").decode()
+
+
+def read_policy(shown: Mapping[str, Any]) -> SchedulerPolicy:
+    """Read a policy from what `SchedulerPolicy.as_dict` returned.
+
+    >>> policy = SchedulerPolicy(strategy="drr", weights={"acme": 3})
+    >>> read_policy(policy.as_dict()) == policy
+    True
+    """
+    found = dict(shown)
+    kind = found.pop("strategy")
+    if kind["kind"] != "fifo":
+        age = kind["starvation_age_ms"] or 0
+        found |= {"strategy": "drr", "quantum": kind["quantum"], "starvation_age_ms": age}
+    return SchedulerPolicy(**found)
 
 
 def _one_of(option: str, value: object, known: tuple[str, ...]) -> None:

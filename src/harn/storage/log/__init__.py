@@ -16,6 +16,7 @@ from harn.storage.log.events import (
     raise_head,
     read,
     record_at,
+    records,
 )
 from harn.storage.log.export import Importer, export
 from harn.storage.log.rebuild import Difference, compare, rebuild
@@ -37,5 +38,6 @@ __all__ = [
     "read",
     "rebuild",
     "record_at",
+    "records",
     "trim",
 ]

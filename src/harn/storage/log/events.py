@@ -82,6 +82,14 @@ def read(topic: str, after: int, limit: int = PAGE) -> Operation[tuple[list[Even
     return events, damaged
 
 
+def records(topic: str, after: int, limit: int = PAGE) -> Operation[Rows]:
+    """Read a page of *topic* as it is stored: (order, offset, kind, payload, headers, time).
+
+    The order is that of all topics. A page may be shorter than *limit* although more follows.
+    """
+    return (yield ask("read_records", topic=topic, after=after, limit=limit, budget=PAGE_BYTES))
+
+
 def record_at(topic: str, id: int) -> Operation[bytes]:
     """Read the payload at an offset, encoded as it is; empty if there is none."""
     rows = yield ask("read_events", topic=topic, after=id - 1, limit=1, budget=1)

@@ -20,7 +20,7 @@ from harn.errors import StorageCorrupt, StorageError, StorageVersion
 from harn.escaping import in_json
 from harn.storage.codec import MAX_PAYLOAD, check_kind, check_topic, encode, encode_headers
 from harn.storage.contract import TAKE_OFFSETS, Damaged
-from harn.storage.log.events import COLUMNS, PAGE, PAGE_BYTES, event_of, list_topics
+from harn.storage.log.events import COLUMNS, PAGE, PAGE_BYTES, event_of, list_topics, records
 from harn.storage.operations import Operation, Row, Rows, ask, ask_many
 from harn.storage.store import Store
 
@@ -180,7 +180,7 @@ async def _page(
     limit = PAGE
     while True:
         try:
-            return await store.run(partial(_records, topic, after, limit), write=False)
+            return await store.run(partial(records, topic, after, limit), write=False)
         except StorageCorrupt as error:
             if damaged is None or after >= head or len(damaged) >= MOST_DAMAGED:
                 raise
@@ -189,10 +189,6 @@ async def _page(
             else:
                 after += 1
                 damaged.append(Damaged(topic, after, str(error)))
-
-
-def _records(topic: str, after: int, limit: int) -> Operation[Rows]:
-    return (yield ask("read_records", topic=topic, after=after, limit=limit, budget=PAGE_BYTES))
 
 
 def _move(topic: str, consumer: str, position: int) -> Operation[None]:

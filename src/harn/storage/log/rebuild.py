@@ -19,7 +19,7 @@ from harn.errors import StorageCorrupt
 from harn.storage.contract import Event
 from harn.storage.engines import ODD_ROW, Session, migrate
 from harn.storage.indexes import INDEXES, Index, Table
-from harn.storage.log.events import PAGE, PAGE_BYTES, event_of
+from harn.storage.log.events import PAGE, event_of, records
 from harn.storage.log.trim import Trimmed, oldest_kept, trimmed_queues
 from harn.storage.operations import Operation, Row, Rows, ask, ask_many
 from harn.topics import queue_topics
@@ -181,9 +181,7 @@ class _Merge:
                 return event
 
     def _fill(self, topic: str) -> Operation[None]:
-        rows = yield ask(
-            "read_records", topic=topic, after=self._after[topic], limit=PAGE, budget=PAGE_BYTES
-        )
+        rows = yield from records(topic, self._after[topic])
         if not rows:
             del self._pages[topic]
             return

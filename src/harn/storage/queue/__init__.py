@@ -49,7 +49,6 @@ from harn.storage.queue.job_fold import (
     JobIndex,
 )
 from harn.storage.queue.job_records import (
-    DIMENSIONS,
     PRIORITIES,
     STATES,
     Board,
@@ -63,6 +62,7 @@ from harn.storage.queue.job_records import (
     SettlementResult,
     Share,
     function_need,
+    share_key,
     shown_key,
 )
 from harn.storage.queue.job_views import (
@@ -81,7 +81,6 @@ from harn.storage.queue.job_views import (
 )
 
 __all__ = [
-    "DIMENSIONS",
     "PRIORITIES",
     "STATES",
     "Board",
@@ -116,6 +115,7 @@ __all__ = [
     "queue_names",
     "retention",
     "settle_claims",
+    "share_key",
     "shared_pools",
     "shown_key",
     "waiting_functions",

@@ -1,0 +1,83 @@
+"""One key's row in the table of shares, and its ready jobs."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from harn.storage import Row
+
+
+class ReadyJobs:
+    """Ready jobs of one priority in the order of their numbers; removed ones are passed over."""
+
+    __slots__ = ("_gone", "_jobs")
+
+    def __init__(self) -> None:
+        self._jobs: deque[int] = deque()
+        self._gone: set[int] = set()
+
+    def add(self, job: int) -> None:
+        """Add *job* at its place."""
+        jobs = self._jobs
+        if job in self._gone:
+            self._gone.remove(job)
+        elif not jobs or job > jobs[-1]:
+            jobs.append(job)
+        elif job < jobs[0]:
+            jobs.appendleft(job)
+        else:
+            jobs.insert(bisect_left(jobs, job), job)
+
+    def remove(self, job: int) -> None:
+        """Remove *job*, wherever it is."""
+        if self._jobs[0] == job:
+            self._jobs.popleft()
+            self._clean()
+        else:
+            self._gone.add(job)
+
+    def _clean(self) -> None:
+        while self._gone and self._jobs and self._jobs[0] in self._gone:
+            self._gone.remove(self._jobs.popleft())
+
+    @property
+    def first(self) -> int | None:
+        """The first job, if there is one."""
+        return self._jobs[0] if self._jobs else None
+
+    def after(self, last: int, limit: int) -> Iterator[int]:
+        """Return at most *limit* jobs after the number *last*."""
+        jobs = iter(self._jobs)
+        if self._jobs and last >= self._jobs[0]:
+            jobs = (job for job in self._jobs if job > last)
+        if self._gone:
+            jobs = (job for job in jobs if job not in self._gone)
+        return islice(jobs, limit)
+
+
+class KeyShare:
+    """A row of the table of shares, with the key's ready jobs by priority."""
+
+    __slots__ = ("credit", "in_flight", "key", "oldest", "ready", "ready_jobs", "round", "turn")
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.ready = 0
+        self.in_flight = 0
+        self.turn: int | None = None
+        self.round = 0
+        self.credit: Any = 0
+        self.oldest: int | None = None
+        """When its oldest ready job entered, as far as the first job of each priority tells."""
+        self.ready_jobs = (ReadyJobs(), ReadyJobs(), ReadyJobs())
+
+    def row(self) -> Row:
+        """Return the columns that a scheduler reads."""
+        return (
+            *(self.key, self.ready, self.in_flight, self.turn, self.round, self.credit),
+            self.oldest,
+        )

@@ -1,0 +1,360 @@
+"""A queue's shares and ready jobs in memory, which answer the questions of the real scheduler.
+
+`fairshare.py` asks a store for shares and jobs by the names of statements. Here the same questions
+are answered from dicts and deques. The rules for a key's turn and credit are those of the fragments
+in `storage/sql/jobs.sql`, and a test holds both to the same picks: the picks recorded by a real
+queue are made again from these tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any, Protocol
+
+import msgspec
+
+from harn.storage import Rows
+from harn.storage.queue import Board, Choice, Choose
+from harn.workers import fairshare
+from harn.workers.scheduler_policy import SchedulerPolicy
+from harn.workers.whatif.key_share import KeyShare, ReadyJobs
+from harn.workers.whatif.open_shares import OpenShares
+
+NONE = -1
+"""Before the first job. The scheduler's ids are one higher than a job's number: 0 is no id."""
+
+
+class Watcher(Protocol):
+    """Is told when a key gets or loses its ready jobs, and what is claimed."""
+
+    def busy(self, key: str) -> None:
+        """A key without ready jobs gets one."""
+
+    def idle(self, key: str) -> None:
+        """A key's last ready job is gone."""
+
+    def picked(self, key: str, job: int) -> None:
+        """A job is claimed."""
+
+
+class QueueTables:
+    """The state of a queue between two claims, and the choice of the next jobs.
+
+    *entered* and *priority* are columns of jobs by their numbers, *key_of* returns a job's key.
+    """
+
+    def __init__(
+        self,
+        entered: Any,
+        priority: Any,
+        key_of: Callable[[int], str],
+        policy: SchedulerPolicy,
+    ) -> None:
+        self.cap = 0
+        self.watcher: Watcher | None = None
+        self.round = 0
+        self.last_key = ""
+        self.promoted = False
+        self.shares: dict[str, KeyShare] = {}
+        self.open = OpenShares()
+        """The shares that have a turn."""
+        self.ready = 0
+        self._entered = entered
+        self._priority = priority
+        self._key_of = key_of
+        self._in_order = (ReadyJobs(), ReadyJobs(), ReadyJobs())
+        """Under `fifo`, the ready jobs of all keys."""
+        self._answers: dict[str, Callable[..., Rows]] = {
+            "open_shares_and_jobs": self._open_shares_and_jobs,
+            "starving_shares": self._starving_shares,
+            "open_keys": self._open_keys,
+            "shares_in_turn_and_jobs": self._shares_in_turn_and_jobs,
+            "ready_heads": self._ready_heads,
+            "ready_after": self._ready_after,
+            "queue_heads": self._queue_heads,
+        }
+        self.is_fifo = policy.strategy == "fifo"
+        self.follow(policy)
+
+    def follow(self, policy: SchedulerPolicy) -> None:
+        """Choose by *policy* from now on; keys and cap are adopted apart."""
+        self.policy = policy
+        self._choose: Choose = fairshare.chooser(policy)
+        if (policy.strategy == "fifo") != self.is_fifo:
+            self._sort_jobs(policy.strategy == "fifo")
+
+    def _sort_jobs(self, is_fifo: bool) -> None:
+        """Keep the ready jobs in one order, or by key."""
+        jobs = sorted(self.ready_jobs())
+        self.is_fifo = is_fifo
+        self._in_order = (ReadyJobs(), ReadyJobs(), ReadyJobs())
+        for share in self.shares.values():
+            share.ready_jobs = (ReadyJobs(), ReadyJobs(), ReadyJobs())
+        for job in jobs:
+            share = self.share_of(job)
+            (self._in_order if is_fifo else share.ready_jobs)[self._priority[job]].add(job)
+        for share in self.shares.values():
+            self._note_oldest(share)
+
+    def ready_jobs(self) -> list[int]:
+        """Return every ready job."""
+        lanes = [share.ready_jobs for share in self.shares.values()]
+        return [
+            job
+            for three in (self._in_order, *lanes)
+            for jobs in three
+            for job in jobs.after(NONE, self.ready)
+        ]
+
+    @property
+    def can_serve(self) -> bool:
+        """Whether a choice would find a job."""
+        return self.ready > 0 if self.is_fifo else bool(self.open)
+
+    def choose(self, now: int, wanted: int) -> Choice:
+        """Ask the scheduler for at most *wanted* jobs; nothing is changed."""
+        policy = self.policy
+        board = Board(
+            queue="what-if",
+            queue_id=1,
+            now=now,
+            dimension=policy.fairness_key,
+            cap=self.cap,
+            policy=None,
+            round=self.round,
+            last_key=self.last_key,
+            promoted=self.promoted,
+        )
+        seen = self._queue_heads(wanted) if self.is_fifo else self._open_shares_and_jobs(wanted)
+        operation = self._choose(board, wanted, seen)
+        try:
+            asked = next(operation)
+            while True:
+                asked = operation.send(self._answers[asked.name](**asked.params))
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+
+    # -- changes: the rules of the fragments in jobs.sql -----------------------------------------
+
+    def share_of(self, job: int) -> KeyShare:
+        """Return the share of a job's key."""
+        key = self._key_of(job)
+        share = self.shares.get(key)
+        if share is None:
+            share = self.shares[key] = KeyShare(key)
+        return share
+
+    def enter(self, job: int) -> None:
+        """Add a new job that is ready: `grow_share`."""
+        share = self.share_of(job)
+        if share.turn is None and share.ready == 0:
+            share.round, share.credit = self.round, 0
+            if not self._is_capped(share):
+                self.open.turn(share, self.round + 1)
+        self._add(share, job)
+
+    def make_ready(self, job: int, *, was_in_flight: bool = False) -> None:
+        """Make a job ready that was scheduled, parked or in flight: `shift_shares`."""
+        share = self.share_of(job)
+        share.in_flight -= was_in_flight
+        self._reschedule(share, share.ready + 1)
+        if share.ready <= 0:
+            share.credit = 0
+        self._add(share, job)
+
+    def take_away(self, job: int) -> None:
+        """Remove a ready job that is not claimed: it was cancelled, purged or parked."""
+        share = self.share_of(job)
+        self._reschedule(share, share.ready - 1)
+        if share.ready <= 1:
+            share.credit = 0
+        self._remove(share, job)
+
+    def free(self, job: int) -> None:
+        """End the claim of a job that does not become ready: `free_shares`."""
+        share = self.share_of(job)
+        share.in_flight -= 1
+        self._reschedule(share, share.ready)
+
+    def refund(self, job: int, round: int) -> None:
+        """Return the credit of a claim of *round* that was released: `refund_shares`."""
+        share = self.share_of(job)
+        if round == self.round and share.ready > 0 and share.round == round:
+            share.credit += 1
+            if share.turn is not None:
+                self.open.turn(share, round)
+
+    def hold(self, job: int, round: int, credit: Any, promoted: bool) -> None:
+        """Claim a job as a record of the log tells: what `Share.serve` does."""
+        share = self.share_of(job)
+        self._serve(share, job)
+        if self.is_fifo:
+            return
+        share.round, share.credit = round, credit
+        if share.ready <= 0:
+            share.credit = 0
+            self.open.turn(share, None)
+        elif self._is_capped(share):
+            self.open.turn(share, None)
+        else:
+            self.open.turn(share, round if credit else round + 1)
+        self.round, self.last_key, self.promoted = round, share.key, promoted
+
+    def carry_out(self, choice: Choice) -> None:
+        """Claim the jobs that the scheduler chose."""
+        for pick in choice.picks:
+            share = self.shares[pick.key]
+            self._serve(share, pick.id - 1)
+        for served in choice.shares:
+            share = self.shares[served.key]
+            share.round, share.credit = served.round, served.credit
+            self.open.turn(share, served.turn)
+        if not self.is_fifo:
+            self.round, self.last_key = choice.round, choice.last_key
+            self.promoted = choice.promoted
+
+    def hold_again(self, job: int) -> None:
+        """Hold a ready job whose claim had expired and is renewed."""
+        share = self.share_of(job)
+        share.in_flight += 1
+        self._reschedule(share, share.ready - 1)
+        if share.ready <= 1:
+            share.credit = 0
+        self._remove(share, job)
+
+    def adopt_keys(self, unsettled: Iterable[tuple[int, bool]]) -> None:
+        """Count the shares again for another dimension: *unsettled* tells each job, if in flight.
+
+        Jobs that are neither ready nor in flight are not among them.
+        """
+        self.last_key, self.promoted, self.ready = "", False, 0
+        self.shares, self.open = {}, OpenShares()
+        self._in_order = (ReadyJobs(), ReadyJobs(), ReadyJobs())
+        for job, is_in_flight in unsettled:
+            if is_in_flight:
+                self.share_of(job).in_flight += 1
+            else:
+                self._add(self.share_of(job), job)
+        self.adopt_cap(self.cap)
+
+    def adopt_cap(self, cap: int) -> None:
+        """Let at most *cap* claims of a key be in flight: `apply_cap`."""
+        self.cap = cap
+        for share in self.shares.values():
+            if share.ready > 0 or share.in_flight > 0:
+                self._reschedule(share, share.ready)
+
+    def _is_capped(self, share: KeyShare) -> bool:
+        return 0 < self.cap <= share.in_flight
+
+    def _reschedule(self, share: KeyShare, ready: int) -> None:
+        if share.turn is None:
+            share.round = self.round
+        if ready <= 0 or self._is_capped(share):
+            self.open.turn(share, None)
+        elif share.turn is None:
+            has_credit = share.credit > 0 and share.ready > 0
+            self.open.turn(share, self.round if has_credit else self.round + 1)
+
+    def _serve(self, share: KeyShare, job: int) -> None:
+        if self.watcher is not None:
+            self.watcher.picked(share.key, job)
+        self._remove(share, job)
+        share.in_flight += 1
+        if self.is_fifo:
+            self._reschedule(share, share.ready)
+            if share.ready <= 0:
+                share.credit = 0
+
+    def _add(self, share: KeyShare, job: int) -> None:
+        share.ready += 1
+        self.ready += 1
+        if share.ready == 1 and self.watcher is not None:
+            self.watcher.busy(share.key)
+        jobs = self._in_order if self.is_fifo else share.ready_jobs
+        jobs[self._priority[job]].add(job)
+        if not self.is_fifo and (share.oldest is None or self._entered[job] < share.oldest):
+            self._note_oldest(share)
+
+    def _remove(self, share: KeyShare, job: int) -> None:
+        share.ready -= 1
+        self.ready -= 1
+        if share.ready == 0 and self.watcher is not None:
+            self.watcher.idle(share.key)
+        jobs = self._in_order if self.is_fifo else share.ready_jobs
+        jobs[self._priority[job]].remove(job)
+        if not self.is_fifo:
+            self._note_oldest(share)
+
+    def _note_oldest(self, share: KeyShare) -> None:
+        entered = self._entered
+        firsts = [jobs.first for jobs in share.ready_jobs]
+        oldest = min((entered[job] for job in firsts if job is not None), default=None)
+        if oldest != share.oldest:
+            share.oldest = oldest
+            if share.turn is not None:
+                self.open.aged(share)
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def _open_shares_and_jobs(self, wanted: int, **_: Any) -> Rows:
+        limit = fairshare.FEW + 1
+        if len(self.open) >= limit:
+            age = self.policy.starvation_age_ms
+            found = self.open.oldest(limit) if age else self.open.some(limit)
+            return [(*share.row(), None) for share in found]
+        if not self.open:
+            return []
+        depth = 1 + max(1, -(-wanted // len(self.open)))
+        following = self.open.following(self.round, self.last_key) if wanted == 1 else None
+        rows: Rows = []
+        for share in self.open.values():
+            if following is None or share is following:
+                rows += self._with_jobs(share, depth)
+            else:
+                rows.append((*share.row(), None))
+        return rows
+
+    def _with_jobs(self, share: KeyShare, depth: int) -> Rows:
+        """Return a row for each of the first jobs of a share, or one without a job."""
+        row, entered = (*share.row(), depth), self._entered
+        rows: Rows = [
+            (*row, priority, job + 1, entered[job], 0, 0, None)
+            for priority, jobs in enumerate(share.ready_jobs)
+            for job in jobs.after(NONE, depth)
+        ]
+        return rows or [(*row, None)]
+
+    def _starving_shares(self, before: int, limit: int, **_: Any) -> Rows:
+        found = [share for share in self.open.oldest(limit) if (share.oldest or 0) <= before]
+        return [share.row() for share in found]
+
+    def _open_keys(self, limit: int, **_: Any) -> Rows:
+        return [(key,) for key in islice(self.open, limit)]
+
+    def _shares_in_turn_and_jobs(
+        self, turn: int, after: str, until: str, limit: int, wanted: int, **_: Any
+    ) -> Rows:
+        found = self.open.in_turn(turn, after, until, limit)
+        depth = 1 + max(1, -(-wanted // max(1, len(found))))
+        return [row for share in found for row in self._with_jobs(share, depth)]
+
+    def _ready_heads(self, keys: str, depth: int, **_: Any) -> Rows:
+        return [
+            (key, *row[8:])
+            for key in msgspec.json.decode(keys)
+            for row in self._with_jobs(self.shares[key], depth)
+            if row[8] is not None
+        ]
+
+    def _ready_after(self, key: str, priority: int, after: int, depth: int, **_: Any) -> Rows:
+        jobs = self.shares[key].ready_jobs[priority].after(after - 1, depth)
+        return [(job + 1, self._entered[job], 0, 0, None) for job in jobs]
+
+    def _queue_heads(self, wanted: int, **_: Any) -> Rows:
+        return [
+            (priority, job + 1, self._entered[job], self._key_of(job), 0, 0, None)
+            for priority, jobs in enumerate(self._in_order)
+            for job in jobs.after(NONE, wanted)
+        ]
