@@ -94,29 +94,29 @@ class History:
     """Jobs are numbered in the order in which they entered; `step_job` and others use numbers."""
 
     def __init__(self) -> None:
-        self.ids = array("q")
-        self.entered = array("q")
-        self.due = array("q")
+        self.ids: array[int] = array("q")
+        self.entered: array[int] = array("q")
+        self.due: array[int] = array("q")
         """When a job may be claimed at the earliest."""
-        self.priority = array("b")
-        self.cost = array("d")
-        self.origin = array("l")
+        self.priority: array[int] = array("b")
+        self.cost: array[float] = array("d")
+        self.origin: array[int] = array("l")
         self.origins: list[Origin] = []
-        self.duration = array("q")
+        self.duration: array[int] = array("q")
         """Of each job's first attempt; UNKNOWN if it had none, or none that ended."""
-        self.again_after = array("q")
-        self.is_released = array("b")
+        self.again_after: array[int] = array("q")
+        self.is_released: array[int] = array("b")
         self.more: dict[int, list[Attempt]] = {}
         """The attempts after the first one, of jobs that had any."""
-        self.step_kind = array("b")
-        self.step_at = array("q")
-        self.step_job = array("l")
-        self.step_more = array("q")
+        self.step_kind: array[int] = array("b")
+        self.step_at: array[int] = array("q")
+        self.step_job: array[int] = array("l")
+        self.step_more: array[int] = array("q")
         """Of a claim its number; of a failure or a release when the job is due again."""
-        self.claim_consumer = array("l")
-        self.claim_round = array("q")
-        self.claim_credit = array("d")
-        self.claim_promoted = array("b")
+        self.claim_consumer: array[int] = array("l")
+        self.claim_round: array[int] = array("q")
+        self.claim_credit: array[float] = array("d")
+        self.claim_promoted: array[int] = array("b")
         self.consumers: list[str] = []
         self.policies: list[SchedulerPolicy] = []
         self.keys: list[tuple[str, int]] = []
@@ -161,8 +161,8 @@ class HistoryBuilder:
     """Adds rows of the log to a history: first the jobs', then the claims' of the same offsets."""
 
     def __init__(self) -> None:
-        self.history = History()
-        self.damaged = 0
+        self.history: History = History()
+        self.damaged: int = 0
         self._origins: dict[Origin, int] = {}
         self._consumers: dict[str, int] = {}
         self._policy: SchedulerPolicy | None = None

@@ -59,21 +59,29 @@ class ReadyJobs:
         return islice(jobs, limit)
 
 
+ByPriority = tuple[ReadyJobs, ReadyJobs, ReadyJobs]
+
+
+def by_priority() -> ByPriority:
+    """Return no jobs of each priority."""
+    return ReadyJobs(), ReadyJobs(), ReadyJobs()
+
+
 class KeyShare:
     """A row of the table of shares, with the key's ready jobs by priority."""
 
     __slots__ = ("credit", "in_flight", "key", "oldest", "ready", "ready_jobs", "round", "turn")
 
     def __init__(self, key: str) -> None:
-        self.key = key
-        self.ready = 0
-        self.in_flight = 0
+        self.key: str = key
+        self.ready: int = 0
+        self.in_flight: int = 0
         self.turn: int | None = None
-        self.round = 0
+        self.round: int = 0
         self.credit: Any = 0
         self.oldest: int | None = None
         """When its oldest ready job entered, as far as the first job of each priority tells."""
-        self.ready_jobs = (ReadyJobs(), ReadyJobs(), ReadyJobs())
+        self.ready_jobs: ByPriority = by_priority()
 
     def row(self) -> Row:
         """Return the columns that a scheduler reads."""

@@ -23,10 +23,10 @@ class Account:
     __slots__ = ("busy_since", "entitled", "served", "waits", "weight")
 
     def __init__(self, weight: float) -> None:
-        self.weight = weight
-        self.waits = array("q")
-        self.served = 0.0
-        self.entitled = 0.0
+        self.weight: float = weight
+        self.waits: array[int] = array("q")
+        self.served: float = 0.0
+        self.entitled: float = 0.0
         self.busy_since: float | None = None
 
 

@@ -98,7 +98,7 @@ class Simulation:
         self, walk: Walk, policy: SchedulerPolicy, fleet: Sequence[SimulatedConsumer]
     ) -> None:
         self.walk = walk
-        self.picks = array("l")
+        self.picks: array[int] = array("l")
         """The claimed jobs, in their order."""
         self._history: History = walk.history
         self._fleet = fleet

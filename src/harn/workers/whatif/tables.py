@@ -18,7 +18,7 @@ from harn.storage import Rows
 from harn.storage.queue import Board, Choice, Choose
 from harn.workers import fairshare
 from harn.workers.scheduler_policy import SchedulerPolicy
-from harn.workers.whatif.key_share import KeyShare, ReadyJobs
+from harn.workers.whatif.key_share import KeyShare, by_priority
 from harn.workers.whatif.open_shares import OpenShares
 
 NONE = -1
@@ -51,19 +51,19 @@ class QueueTables:
         key_of: Callable[[int], str],
         policy: SchedulerPolicy,
     ) -> None:
-        self.cap = 0
+        self.cap: int = 0
         self.watcher: Watcher | None = None
-        self.round = 0
-        self.last_key = ""
-        self.promoted = False
+        self.round: int = 0
+        self.last_key: str = ""
+        self.promoted: bool = False
         self.shares: dict[str, KeyShare] = {}
-        self.open = OpenShares()
+        self.open: OpenShares = OpenShares()
         """The shares that have a turn."""
-        self.ready = 0
+        self.ready: int = 0
         self._entered = entered
         self._priority = priority
         self._key_of = key_of
-        self._in_order = (ReadyJobs(), ReadyJobs(), ReadyJobs())
+        self._in_order = by_priority()
         """Under `fifo`, the ready jobs of all keys."""
         self._answers: dict[str, Callable[..., Rows]] = {
             "open_shares_and_jobs": self._open_shares_and_jobs,
@@ -74,12 +74,12 @@ class QueueTables:
             "ready_after": self._ready_after,
             "queue_heads": self._queue_heads,
         }
-        self.is_fifo = policy.strategy == "fifo"
+        self.is_fifo: bool = policy.strategy == "fifo"
         self.follow(policy)
 
     def follow(self, policy: SchedulerPolicy) -> None:
         """Choose by *policy* from now on; keys and cap are adopted apart."""
-        self.policy = policy
+        self.policy: SchedulerPolicy = policy
         self._choose: Choose = fairshare.chooser(policy)
         if (policy.strategy == "fifo") != self.is_fifo:
             self._sort_jobs(policy.strategy == "fifo")
@@ -88,9 +88,9 @@ class QueueTables:
         """Keep the ready jobs in one order, or by key."""
         jobs = sorted(self.ready_jobs())
         self.is_fifo = is_fifo
-        self._in_order = (ReadyJobs(), ReadyJobs(), ReadyJobs())
+        self._in_order = by_priority()
         for share in self.shares.values():
-            share.ready_jobs = (ReadyJobs(), ReadyJobs(), ReadyJobs())
+            share.ready_jobs = by_priority()
         for job in jobs:
             share = self.share_of(job)
             (self._in_order if is_fifo else share.ready_jobs)[self._priority[job]].add(job)
@@ -230,7 +230,7 @@ class QueueTables:
         """
         self.last_key, self.promoted, self.ready = "", False, 0
         self.shares, self.open = {}, OpenShares()
-        self._in_order = (ReadyJobs(), ReadyJobs(), ReadyJobs())
+        self._in_order = by_priority()
         for job, is_in_flight in unsettled:
             if is_in_flight:
                 self.share_of(job).in_flight += 1

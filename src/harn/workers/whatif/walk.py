@@ -61,22 +61,24 @@ class Walk:
 
     def __init__(self, history: History) -> None:
         self.history = history
-        self.place = 0
-        self.now = history.step_at[0] if history.steps else 0
-        self.dimension = "tenant"
-        self.policy = SchedulerPolicy()
-        self.state = array("b", bytes(history.jobs))
-        self.claims = array("i", bytes(4 * history.jobs))
+        self.place: int = 0
+        self.now: int = history.step_at[0] if history.steps else 0
+        self.dimension: str = "tenant"
+        self.policy: SchedulerPolicy = SchedulerPolicy()
+        self.state: array[int] = array("b", bytes(history.jobs))
+        self.claims: array[int] = array("i", bytes(4 * history.jobs))
         """How often each job was claimed."""
-        self.last_claim = array("l", [UNKNOWN]) * history.jobs
+        self.last_claim: array[int] = array("l", [UNKNOWN]) * history.jobs
         """The number of the last claim on each job."""
         self.paused: set[str | None] = set()
         self.consumers: dict[int, RecordedConsumer] = {}
-        self.picks = 0
-        self.agree = 0
+        self.picks: int = 0
+        self.agree: int = 0
         self.ledger: Ledger | None = None
         self._keys: list[str] = []
-        self.tables = QueueTables(history.entered, history.priority, self.key_of, self.policy)
+        self.tables: QueueTables = QueueTables(
+            history.entered, history.priority, self.key_of, self.policy
+        )
         self._settles = {ACK, DEAD, CANCEL, PURGE}
 
     def key_of(self, job: int) -> str:
