@@ -188,19 +188,3 @@ def test_a_mounted_config_map_is_read_through_its_links(tmp_path: Path) -> None:
     manifest = read_manifest(tmp_path / "harn.toml")
 
     assert manifest.bound(manifest.triggers[0], manifest.resolver())
-
-
-def test_the_page_names_the_secrets_keys_and_the_image_that_kubernetes_uses() -> None:
-    deployment = (DEPLOY / "kubernetes/deployment.yaml").read_text()
-    wanted = set(re.findall(r"secretKeyRef: \{ name: (\S+), key: (\S+) \}", deployment))
-    [image] = re.findall(r"image: (\S+)", deployment)
-    page = (DEPLOY.parent / "docs/how-to/deploy.md").read_text()
-
-    for text in (page, (DEPLOY / "kubernetes/kustomization.yaml").read_text()):
-        [command] = re.findall(r"kubectl create secret generic (.*)", text)
-        name, *literals = shlex.split(command)
-        keys = [each.removeprefix("--from-literal=").partition("=")[0] for each in literals]
-        assert {(name, key) for key in keys} == wanted
-    assert wanted
-    kubernetes = page.partition("## Kubernetes")[2]
-    assert f"docker build -f deploy/docker/Dockerfile -t {image} ." in kubernetes
