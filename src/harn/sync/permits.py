@@ -8,9 +8,10 @@ are kept, for their counters.
 from __future__ import annotations
 
 from asyncio import _get_running_loop
+from collections.abc import Coroutine
 from threading import get_ident
 from types import TracebackType
-from typing import Literal, Self, get_args, overload
+from typing import Any, Literal, Self, get_args, overload
 
 from harn.checks import whole_number
 from harn.context import Frame, current_frame_var
@@ -48,16 +49,6 @@ class Permit(PermitWaiter):
     # The attributes are set where it is made: the call of an `__init__` would cost more.
     _frame: Frame
     _timeout = 0.0
-
-    async def _granted(self) -> Self | None:
-        """Wait in the queue; None after the timeout, and then nothing is held."""
-        task = self._frame.task
-        if not self.timed:
-            await self.wait_in_queue(task)
-        elif not await self.wait_at_most(self._timeout, task):
-            return None
-        _release_with(self._frame, self)
-        return self
 
     @property
     def kind(self) -> str:
@@ -145,13 +136,13 @@ class Permit(PermitWaiter):
         return f"<Permit {self.kind} {self.key!r} {state}>"
 
 
-async def _acquire(
+def _acquire(
     kind: Kind, key: str, capacity: int, want: int, timeout: Duration | None, required: bool
-) -> Permit | None:
+) -> Coroutine[Any, Any, Permit | None]:
     """Acquire *want* permits of the queue under *key*, waiting at most *timeout*."""
-    frame = current_frame()
+    frame = _frame_here(None) or current_frame()
     queue = frame.task.runtime.service(Permits).open(kind, key, capacity)
-    return await _acquire_from(queue, want, frame, timeout, required)
+    return _acquire_from(queue, want, frame, timeout, required)
 
 
 async def _acquire_from(
@@ -173,19 +164,16 @@ async def _acquire_from(
     if timeout is not None:
         permit._timeout = to_seconds(timeout, "timeout")
     if not queue.enter(permit, timeout is None or permit._timeout > 0):
-        granted = await permit._granted()
-        if granted is None and required:
-            raise queue.timed_out(permit._timeout)
-        return granted
-    _release_with(frame, permit)
-    return permit
-
-
-def _release_with(frame: Frame, permit: Permit) -> None:
-    """Make *frame* release *permit* when it ends."""
+        if timeout is None:
+            await permit.wait_in_queue(frame.task)
+        elif not await permit.wait_at_most(permit._timeout, frame.task):
+            if required:
+                raise queue.timed_out(permit._timeout)
+            return None
     if frame.cleanups is None:
         frame.cleanups = {}
     frame.cleanups[permit] = permit
+    return permit
 
 
 class Permits:
