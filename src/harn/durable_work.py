@@ -9,11 +9,14 @@ needs nothing else of queues and pools.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from harn.current import current_frame
+
+if TYPE_CHECKING:
+    from harn.context import Task
 
 SEPARATOR = "\x1f"
 """Stands between the parts of a nested step's name; no name can hold it."""
@@ -38,6 +41,8 @@ class DurableWork(Protocol):
 
     steps: Any
     """The steps of this attempt, where `state` keeps them; None until the first one."""
+    used_tokens: int
+    """The tokens that model calls of this attempt have used."""
 
     @property
     def title(self) -> str:
@@ -55,7 +60,11 @@ class DurableWork(Protocol):
 
 def durable_work() -> DurableWork | None:
     """Return the durable work that the calling task belongs to; None if there is none."""
-    task = current_frame().task
+    return durable_work_of(current_frame().task)
+
+
+def durable_work_of(task: Task) -> DurableWork | None:
+    """Return the durable work that *task* belongs to; None if there is none."""
     while task is not None:
         if task.durable is not None:
             return task.durable

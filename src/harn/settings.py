@@ -292,6 +292,12 @@ class SchedulerSettings:
         read_weights,
         "Weights of keys, as in `tenant-a:3,tenant-b:1`.",
     )
+    charge: str = _variable(
+        "HARN_SCHEDULER_CHARGE",
+        "jobs",
+        _one_of("jobs", "cost"),
+        "What a fair share is counted in: `jobs`, or the `cost` of each.",
+    )
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None) -> Self:

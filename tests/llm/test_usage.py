@@ -11,10 +11,12 @@ import pytest
 
 from harn import (
     InvalidOption,
+    Job,
     ManifestError,
     ModelError,
     RetryLater,
     Runtime,
+    SchedulerPolicy,
     agent_loop,
     drain,
     event_log_read,
@@ -338,3 +340,33 @@ async def test_a_reply_from_a_recorded_step_is_not_counted_again() -> None:
 
     assert (attempts, report.acked) == (2, 1)
     assert (total.calls, total.input_tokens, len(server.received)) == (1, 10, 1)
+
+
+async def test_the_tokens_of_a_jobs_model_calls_are_what_it_costs() -> None:
+    policy = SchedulerPolicy(strategy="drr", charge="cost", quantum=100)
+
+    async def handler(job: Job) -> None:
+        await spawn(llm_call, "a question")
+        async with llm_slot("elsewhere", "m-2", input_tokens=9) as slot:
+            await slot.settle(input_tokens=30, output_tokens=7)
+        if job.attempts == 1:
+            raise RetryLater(0)
+
+    async with models([Say("so", usage=(1000, 500)), Say("so", usage=(20, 5))]):
+        await worker_queue("reviews").enqueue("a", cost=5)
+        await drain("reviews", handler, policy=policy)
+        claims = await event_log_read("worker.reviews.claims")
+
+    told = {event.kind: event.payload for event in claims}
+    assert told["job_failed"]["cost"] == 1537
+    assert told["job_acked"]["cost"] == 62
+    assert told["job_acked"]["charged_millionths"] == 62_000_000
+
+
+async def test_a_job_without_model_calls_costs_what_was_expected() -> None:
+    async with Runtime():
+        await worker_queue("reviews").enqueue("a", cost=5)
+        await drain("reviews", lambda job: None)
+        claims = await event_log_read("worker.reviews.claims")
+
+    assert "cost" not in claims[-1].payload

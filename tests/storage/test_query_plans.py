@@ -45,6 +45,8 @@ WALKS = {
     **dict.fromkeys(("clear_pools", "dump_pools"), WHOLE),
     **dict.fromkeys(("forget_shares", "unsettled_origins", "count_shares"), REKEY),
     **dict.fromkeys(("held_back_keys", "apply_cap", "queue_totals", "share_rows"), SHARES),
+    "reset_credit": SHARES,
+    "shares_ahead": "keys whose turn it is next, no more than can be served",
     "drop_idle_shares": SHARES,
     **dict.fromkeys(("queue_names", "add_queue", "foreign_triggers", "list_leases"), PEOPLE),
     **dict.fromkeys(("expired_consumers", "next_consumer_expiry", "forget_consumers"), PEOPLE),

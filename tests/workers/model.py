@@ -91,3 +91,76 @@ class Model:
         self.ready.append(job)
         if self.taken_in[job.id] == self.rounds:
             self.credit[job.key] = self.credit.get(job.key, 0) + 1
+
+
+MILLION = 1_000_000
+
+
+@dataclass
+class CostModel(Model):
+    """The rule where a pick costs what its job does: in millionths, with debts and corrections."""
+
+    costs: dict[int, int] = field(default_factory=dict)
+    charged: dict[int, int] = field(default_factory=dict)
+    idle_since: dict[str, int] = field(default_factory=dict)
+
+    def full(self, key: str) -> int:
+        return super().full(key) * MILLION
+
+    def charge(self, cost: int) -> int:
+        return max(cost, self.quantum * MILLION // 100)
+
+    def pick(self, now: int) -> Waiting | None:
+        keys = self.rotation()
+        if not keys:
+            return None
+        old = min((j for j in self.ready if j.key in keys), key=lambda j: (j.at, j.key, j.id))
+        is_old = self.starvation and now - old.at >= self.starvation
+        if is_old and not (self.promoted and len(keys) > 1):
+            self.promoted = True
+            self.promotions += 1
+            return self.take(old)
+        while all(self.credit.get(k, 0) <= 0 for k in keys):
+            self.rounds += 1
+            for k in keys:
+                had, full = self.credit.get(k, 0), self.full(k)
+                self.credit[k] = max(had, min(full, had + full))
+        key = next(k for k in keys if self.credit.get(k, 0) > 0)
+        mine = [j for j in self.ready if j.key == key]
+        self.promoted = False
+        return self.take(min(mine, key=lambda j: (rank(j, now), j.id)))
+
+    def take(self, job: Waiting) -> Waiting:
+        self.ready.remove(job)
+        self.last = job.key
+        self.charged[job.id] = self.charge(self.costs[job.id])
+        self.credit[job.key] = self.credit.get(job.key, 0) - self.charged[job.id]
+        self.in_flight[job.key] = self.in_flight.get(job.key, 0) + 1
+        if not self.has_ready(job.key):
+            self.credit[job.key] = min(0, self.credit[job.key])
+        return job
+
+    def has_ready(self, key: str) -> bool:
+        return any(j.key == key for j in self.ready)
+
+    def enter(self, job: Waiting, now: int) -> None:
+        """Make *job* ready: its key brings no credit, and a debt unless it was idle for long."""
+        if not self.has_ready(job.key):
+            idle = now - self.idle_since.get(job.key, now)
+            self.credit[job.key] = 0 if idle >= 60_000 else min(0, self.credit.get(job.key, 0))
+        self.idle_since.pop(job.key, None)
+        self.ready.append(job)
+
+    def end(self, id: int, key: str, now: int, cost: int | None) -> None:
+        """Settle a job; its key pays *cost* instead of what it was charged."""
+        self.in_flight[key] -= 1
+        if not self.in_flight[key] and not self.has_ready(key):
+            self.idle_since[key] = now
+        if cost is not None:
+            self.credit[key] += self.charged[id] - self.charge(cost)
+
+    def give_back(self, job: Waiting, now: int) -> None:
+        """Release a job: it is ready again, and its key has paid nothing."""
+        self.in_flight[job.key] -= 1
+        self.enter(job, now)
+        self.credit[job.key] += self.charged[job.id]

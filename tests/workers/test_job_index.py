@@ -24,7 +24,7 @@ STEPS = st.lists(
             st.just("enqueue"),
             st.lists(st.tuples(KEYS, st.integers(0, 2), st.sampled_from([None, "2m"])), max_size=5),
         ),
-        st.tuples(st.just("claim"), st.tuples(st.integers(0, 3), st.integers(1, 5))),
+        st.tuples(st.just("claim"), st.tuples(st.integers(0, 4), st.integers(1, 5))),
         st.tuples(
             st.sampled_from(["ack", "ack", "fail", "retry", "release", "renew", "delay"]),
             st.integers(0, 20),
@@ -50,6 +50,7 @@ POLICIES = [
     SchedulerPolicy(strategy="drr", weights={"a": 2}, max_concurrent_per_key=2),
     SchedulerPolicy(),
     SchedulerPolicy(strategy="drr", fairness_key="tenant-and-binding", quantum=2),
+    SchedulerPolicy(strategy="drr", charge="cost", quantum=2, max_concurrent_per_key=2),
 ]
 
 
@@ -60,9 +61,19 @@ UNCAPPED_CLAIMER = [
 """A claimer without a cap takes several jobs of a key that another one's policy caps."""
 
 
+BY_COST = [
+    *(("enqueue", [("a", 2, None)] * 6 + [("b", 0, None)] * 6), ("claim", (3, 4)), ("fail", 1)),
+    *(("ack", 7), ("claim", (3, 2)), ("release", 3), ("ack", 1), ("claim", (3, 5)), ("die", None)),
+    *(("advance", 6), ("claim", (3, 5)), ("pause", "a"), ("claim", (3, 3)), ("resume", "a")),
+    *(("claim", (3, 5)), ("cancel", 9), ("claim", (0, 2)), ("claim", (3, 5)), ("ack", 12)),
+]
+"""Jobs cost, and are corrected, released, paused and cancelled; then they count as one each."""
+
+
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=STEPS)
 @example(steps=UNCAPPED_CLAIMER)
+@example(steps=BY_COST)
 async def test_a_rebuilt_index_is_the_index(storage_url: str, steps: list[Any]) -> None:
     async with fresh_runtime(storage=storage_url) as runtime:
         await work_and_compare(runtime, steps)
@@ -78,6 +89,7 @@ CHANGED_BY_ANOTHER = [
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=STEPS)
 @example(steps=CHANGED_BY_ANOTHER)
+@example(steps=BY_COST)
 async def test_an_index_folds_what_another_process_wrote_to_the_files(steps: list[Any]) -> None:
     clock = FakeClock()
     with tempfile.TemporaryDirectory() as place:
@@ -137,6 +149,7 @@ async def act(queues: Any, held: list[Claim], clock: Any, step: str, detail: Any
                 max_attempts=2,
                 trigger_id=t,
                 dedupe_key=f"{t}{p}" if p else None,
+                cost=(1, 0, 7.5)[p],
             )
             for t, p, later in detail
         )
@@ -168,7 +181,7 @@ async def act(queues: Any, held: list[Claim], clock: Any, step: str, detail: Any
         claim = held[detail % len(held)]
         try:
             await {
-                "ack": lambda: claim.ack({"n": 1}),
+                "ack": lambda: claim.ack({"n": 1}, cost=detail or None),
                 "fail": lambda: claim.fail("boom"),
                 "retry": lambda: claim.fail("boom", delay="3m"),
                 "release": lambda: claim.release(),

@@ -103,8 +103,8 @@ MUTANTS = (
     Mutant(
         "served-key-pays-nothing",
         "workers/fairshare.py",
-        "        credit = max(0, lane.credit(self._round) - 1)",
-        "        credit = max(0, lane.credit(self._round))",
+        "            credit = max(0, credit - 1)",
+        "            credit = max(0, credit)",
         ("workers/test_fairshare.py::test_two_busy_keys_are_served_in_an_exact_sequence",),
         "a key never runs out of credit and no round ends",
     ),
@@ -119,8 +119,8 @@ MUTANTS = (
     Mutant(
         "release-refunds-an-earlier-round",
         "storage/queue/job_changes.py",
-        "        if is_released and job.claim_round == self._state.round:",
-        "        if is_released:",
+        "        if is_released and job.charged is None and job.claim_round == self._state.round:",
+        "        if is_released and job.charged is None:",
         (
             "workers/test_fairshare.py::"
             "test_D5_a_job_given_back_in_a_later_round_earns_its_key_no_turn",
@@ -130,10 +130,29 @@ MUTANTS = (
     Mutant(
         "release-refunds-nothing",
         "storage/queue/job_changes.py",
-        "            self._refunds[job.key] += 1",
-        "            self._refunds[job.key] += 0",
+        "            group.refunds[job.key] += 1",
+        "            group.refunds[job.key] += 0",
         ("workers/test_fairshare.py::test_D5_a_job_that_is_given_back_costs_its_key_no_credit",),
         "a job given back costs its key a turn",
+    ),
+    Mutant(
+        "the-real-cost-is-not-charged",
+        "storage/queue/job_changes.py",
+        "            self.corrections[job.key] += excess",
+        "            self.corrections[job.key] += 0",
+        ("workers/test_charge_by_cost.py::test_D12_the_real_cost_at_the_ack_is_what_a_key_pays",),
+        "a key pays what its jobs were expected to cost, whatever they did cost",
+    ),
+    Mutant(
+        "a-debt-is-forgotten",
+        "storage/queue/job_records.py",
+        "            self.turn, self.credit = None, min(0, credit)",
+        "            self.turn, self.credit = None, 0",
+        (
+            "workers/test_charge_by_cost.py::"
+            "test_D13_a_debt_stays_while_a_key_is_empty_for_less_than_a_minute",
+        ),
+        "a key whose last job was dear begins again without a debt",
     ),
     Mutant(
         "quarter-hour-comes-late",

@@ -88,7 +88,7 @@ def _shown(document: dict[str, Any]) -> str:
             ]
             title = (
                 f"{one_line(block['queue'])}: {block['strategy']} by {block['fairness_key']}, "
-                f"{_cap(block)}"
+                f"{'charged by cost, ' if block.get('charge') == 'cost' else ''}{_cap(block)}"
                 f"{counted(block['rounds_completed'], 'round')}, "
                 f"{counted(block['starvation_promotions_total'], 'promotion')}"
             )

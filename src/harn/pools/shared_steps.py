@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class SharedTaskSteps:
     """One run of a durable call, in the process that holds its slot: its closure's durable work."""
 
-    __slots__ = ("_held", "_slots", "_store", "_task", "steps")
+    __slots__ = ("_held", "_slots", "_store", "_task", "steps", "used_tokens")
 
     def __init__(self, slots: SharedSlots, task: PoolTask[Any], held: Held | None) -> None:
         self._slots = slots
@@ -28,6 +28,7 @@ class SharedTaskSteps:
         self._task = task
         self._held = held
         self.steps: Any = None
+        self.used_tokens: int = 0
 
     @property
     def title(self) -> str:

@@ -21,11 +21,12 @@ class TaskSteps:
     have taken the call over, and there is no claim to look at.
     """
 
-    __slots__ = ("_task", "steps")
+    __slots__ = ("_task", "steps", "used_tokens")
 
     def __init__(self, task: PoolTask[Any]) -> None:
         self._task = task
         self.steps: Any = None
+        self.used_tokens: int = 0
 
     @property
     def title(self) -> str:

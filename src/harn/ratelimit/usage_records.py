@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harn import topics
+from harn.durable_work import durable_work_of
 from harn.ratelimit.model_prices import Prices
 from harn.records import Record
 
@@ -86,3 +87,5 @@ def record_call(
         duration_ms=duration_ms,
     )
     runtime.event_log.record(topics.LLM_USAGE, KIND, call.as_dict())
+    if (durable := durable_work_of(task)) is not None:
+        durable.used_tokens += tokens[0] + tokens[1]

@@ -7,7 +7,7 @@ A fragment stands in an SQL file beside the statements, under a line that names 
     CASE WHEN {ready} > 0 THEN {round} + 1 END
 
 A statement of any file uses it as `@first_turn(v.ready, v.round)`. Each argument replaces its
-parameter as it stands, without parentheses around it. A fragment may not use another one.
+parameter as it stands, without parentheses around it. A fragment may use others.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def expand(text: str, fragments: Mapping[str, Fragment]) -> str:
         fragment = fragments[use[1]]
         arguments = _COMMA.split(use[2].strip())
         values = dict(zip(fragment.parameters, arguments, strict=True))
-        return _PARAMETER.sub(lambda name: values[name[1]], fragment.text)
+        text = expand(fragment.text, fragments)
+        return _PARAMETER.sub(lambda name: values[name[1]], text)
 
     return _USE.sub(expanded, text)

@@ -370,7 +370,7 @@ class Consumer:
                 raise asyncio.CancelledError
             outcome = await (self._traced(claim.job) if tracing() else self._call(claim.job))
             running.outcome = outcome
-            settlement = claim.acking(outcome)
+            settlement = claim.acking(outcome, running.cost)
         except asyncio.CancelledError:
             raise  # `stopped` releases the job
         except BaseException as error:
@@ -388,7 +388,9 @@ class Consumer:
         if isinstance(what, Return):
             return claim.asking("release", reason=what.reason, delay_ms=what.delay_ms)
         running.failure = what.failure
-        return claim.failing(what.failure, delay_ms=what.delay_ms, final=what.final)
+        return claim.failing(
+            what.failure, delay_ms=what.delay_ms, final=what.final, cost=running.cost
+        )
 
     async def _traced(self, job: Job) -> Any:
         """Run the handler inside a span of the trace in the job's headers."""

@@ -15,6 +15,12 @@ refill is "the round is one higher", and the next key in the rotation is the fir
 on (turn, key) after the key served last. A share's credit is written down when it is served; if
 it was written in an earlier round, the share has been refilled since.
 
+Where a pick costs what its job does (ruling 66), the same rule holds with another price. A key
+with any credit is served; what the job costs beyond it is a debt. Each round pays a debt with one
+grant, so the key's turn is the round that ends it, and a refill goes on to the first turn that any
+key has: rounds in which no key could be served take no time. `docs/design/fair-share.md` proves
+the bound.
+
 `choose` is an operation: it asks the store for the shares and jobs it needs by name, many at a
 time, and returns a `Choice`. It changes nothing; a test drives it with plain lists and compares it
 with the rule above, written out in full.
@@ -26,6 +32,7 @@ from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from math import inf
 from typing import Any
 
 import msgspec
@@ -44,9 +51,9 @@ HEADS = "queue_heads"
 FEW = 32
 """Up to so many keys that could be served are read all at once."""
 
-Head = tuple[int, int, int, int, bytes | None]
-"""A job as the scheduler sees it: its id, when it was enqueued, its attempts, their limit, and its
-record if it was short enough to be read with it."""
+Head = tuple[int, int, int, int, int | None, bytes | None]
+"""A job as the scheduler sees it: its id, when it was enqueued, its attempts, their limit, its cost
+in millionths (None: 1), and its record if it was short enough to be read with it."""
 
 
 def rank(priority: int, age_ms: int) -> int:
@@ -119,6 +126,8 @@ class _Lane:
     def credit(self, round: int) -> int:
         """Return the credit left in *round*."""
         share = self.share
+        if share.refill:
+            return share.accrued(round)
         return share.credit if share.round == round else self.full
 
     def loaded(self, depth: int) -> None:
@@ -189,7 +198,7 @@ def _shares_alone(asked: Ask) -> Operation[list[Row]]:
 
 def _shares_of(rows: Sequence[Row]) -> list[Share]:
     """Return the shares in *rows*, which has a row for every job of a share."""
-    return [Share(*row[:7]) for row in {row[0]: row for row in rows}.values()]
+    return [Share(*row[:8]) for row in {row[0]: row for row in rows}.values()]
 
 
 def _heads_by_key(board: Board, keys: Sequence[str], depth: int) -> Operation[list[Row]]:
@@ -217,6 +226,7 @@ class _Table:
         self.left = wanted
         self._policy = policy
         self._cap = policy.max_concurrent_per_key
+        self._costs = policy.charges_cost
         self._board = board
         self._round = board.round
         self._last = board.last_key
@@ -226,6 +236,7 @@ class _Table:
         self._starving: deque[Share] = deque()
         self._starved_before = -1
         self._knows_all = False
+        self._horizon: float = board.round  # all shares whose turn is before it have been read
         self._picks: list[Pick] = []
         self._look_from(board.last_key)
 
@@ -348,16 +359,12 @@ class _Table:
             lane = lanes[ring[place]]
             if lane.only is None or not (heads := lane.heads[lane.only]):
                 return
-            id, at, attempts, most, body = heads.popleft()
+            head = heads.popleft()
             share = lane.share
-            credit = max(0, lane.credit(round) - 1)
-            share.serve(round, credit, self._cap)
-            lane.served += 1
-            lane.last_taken[lane.only] = id
-            self.left -= 1
+            self._pay(lane, head)
+            lane.last_taken[lane.only] = head[0]
             self._last, self._promoted = share.key, False
-            self._picks.append(Pick(id, share.key, at, attempts, most, body, round, credit))
-            if not credit or share.turn is None or not (heads or lane.more[lane.only]):
+            if share.turn != round or not (heads or lane.more[lane.only]):
                 del ring[place]
             else:
                 place += 1
@@ -385,35 +392,92 @@ class _Table:
 
     def _refill(self) -> Operation[bool]:
         """Begin a new round, if any key can be served in it."""
-        first = self._round == self._board.round
-        self._round += 1
-        self._ring = sorted(key for key, lane in self._lanes.items() if lane.is_open)
-        if first and not self._knows_all:
-            self._look_from(self._last)
-            while not self._ring and not self._seen_all:
-                yield from self._look_further()
-        if self._ring:
-            return True
-        self._round -= 1
+        before = self._round
+        while (round := (yield from self._coming_round())) is not None:
+            self._round = round
+            self._ring = sorted(
+                key for key, lane in self._lanes.items() if lane.is_open and lane.credit(round) > 0
+            )
+            if round >= self._horizon:
+                self._look_from(self._last)
+                while not self._ring and not self._seen_all:
+                    yield from self._look_further()
+            if self._ring:
+                return True
+        self._round = before
         return False
+
+    def _coming_round(self) -> Operation[int | None]:
+        """Return the next round in which a key may be served; None if there is none."""
+        following = self._round + 1
+        self._horizon = max(self._horizon, following)  # this round was read to its end
+        if self._knows_all or (not self._costs and self._round > self._board.round):
+            self._horizon = inf
+        coming = self._first_turn()
+        while self._horizon < inf and (coming is None or coming >= self._horizon):
+            if not self._costs:
+                return following  # without debts, a key that was not read has no other turn
+            crowded = yield from self._look_ahead()
+            coming = self._first_turn()
+            if crowded is not None:
+                return crowded if coming is None else min(coming, crowded)
+        return coming
+
+    def _first_turn(self) -> int | None:
+        """Return the first turn after this round of any key that was read."""
+        turns = [lane.share.turn for lane in self._lanes.values() if lane.is_open]
+        return min((turn for turn in turns if turn and turn > self._round), default=None)
+
+    def _look_ahead(self) -> Operation[int | None]:
+        """Read some shares from the horizon on, by their turns, and move the horizon.
+
+        Return the turn of all of them if they have the same one: it may have still more keys.
+        """
+        size = min(CHUNK, 1 + max(1, self.left))
+        rows = yield ask(
+            "shares_ahead", queue_id=self._board.queue_id, turn=int(self._horizon), limit=size
+        )
+        shares = [Share(*row) for row in rows]
+        self._look_at([share for share in shares if share.key not in self._lanes])
+        if len(shares) < size:
+            self._horizon = inf
+            return None
+        first, last = shares[0].turn, shares[-1].turn
+        assert last is not None
+        self._horizon = last
+        return last if first == last else None
 
     def _serve(self, lane: _Lane, head: Head, *, promoted: bool) -> None:
         share = lane.share
-        credit = max(0, lane.credit(self._round) - 1)
-        share.serve(self._round, credit, self._cap)
-        lane.served += 1
+        self._pay(lane, head, promoted=promoted)
         lane.take(head)
-        self.left -= 1
-        if not credit or not lane.is_open:
+        if share.turn != self._round or not lane.is_open:
             self._leave_ring(share.key)
-        id, at, attempts, most, body = head
-        self._picks.append(
-            Pick(id, share.key, at, attempts, most, body, self._round, credit, promoted)
-        )
         self._last = share.key
         self._promoted = promoted
         if promoted and not self._seen_all and self._place_of(share.key) > self._frontier:
             self._look_from(share.key)
+
+    def _pay(self, lane: _Lane, head: Head, *, promoted: bool = False) -> None:
+        """Choose *head*, and charge its key."""
+        id, at, attempts, most, cost, body = head
+        share, round = lane.share, self._round
+        charged: int | None = None
+        credit, refill = lane.credit(round), 0
+        if self._costs:
+            charged, refill = self._policy.charge_of(cost), lane.full
+            credit -= charged
+        else:
+            credit = max(0, credit - 1)
+        share.serve(round, credit, self._cap, refill)
+        lane.served += 1
+        self.left -= 1
+        self._picks.append(
+            Pick(
+                *(id, share.key, at, attempts, most, body, round, credit),
+                *(promoted, charged, refill),
+            )
+        )
 
     def _leave_ring(self, key: str) -> None:
         place = bisect_right(self._ring, key) - 1
@@ -440,7 +504,7 @@ class _Table:
         wrapped, at = self._frontier
         wanted = {
             "queue_id": self._board.queue_id,
-            "turn": min(self._round, self._board.round + 1),
+            "turn": self._round if self._costs else min(self._round, self._board.round + 1),
             "after": at,
             "until": self._base if wrapped else LAST,
             "limit": size,
@@ -499,10 +563,10 @@ class _Table:
         """Add the jobs in *rows*, if the engine returned them together with their shares."""
         depths: dict[str, int] = {}
         for row in rows:
-            if row[7] is not None:
-                depths[row[0]] = row[7]
-                if row[8] is not None:
-                    self._lanes[row[0]].heads[row[8]].append(row[9:])
+            if row[8] is not None:
+                depths[row[0]] = row[8]
+                if row[9] is not None:
+                    self._lanes[row[0]].heads[row[9]].append(row[10:])
         for key, depth in depths.items():
             self._lanes[key].loaded(depth)
 

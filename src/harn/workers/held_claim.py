@@ -11,10 +11,10 @@ from harn.durable_work import StepRecord
 from harn.duration import Duration, to_ms
 from harn.errors import ClaimLost, InvalidOption
 from harn.storage import encode
-from harn.storage.queue import ClaimedJob, Settlement, SettlementResult
+from harn.storage.queue import ClaimedJob, Settlement, SettlementResult, job_charges
 from harn.unsettled import PartialHandoff, UnsettledSources
 from harn.workers.failures import Failure, failure_of, log_failure, text_of
-from harn.workers.records import MAX_RECORD, Job, check_ttl
+from harn.workers.records import MAX_RECORD, Job, check_cost, check_ttl
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -64,12 +64,16 @@ class Claim:
             self.expires_at_ms = result.expires_at
         return result.settled == "done"
 
-    async def ack(self, outcome: Any = None) -> bool:
+    async def ack(self, outcome: Any = None, cost: float | None = None) -> bool:
         """Settle the job as done; *outcome* goes to the responses with the same commit.
 
-        What is not JSON is kept as text and marked. Cancelling may leave the job acked.
+        What is not JSON is kept as text and marked. *cost* is what the job really cost: where the
+        policy charges cost, its key is charged that instead of what was expected. Cancelling may
+        leave the job acked.
         """
-        return (await self._do(self.acking(outcome))).settled == "done"
+        if cost is not None:
+            check_cost(cost)
+        return (await self._do(self.acking(outcome, cost))).settled == "done"
 
     async def fail(self, error: BaseException | str, *, delay: Duration | None = None) -> bool:
         """Record a failed attempt; the job waits for the claim's expiry, or for *delay*.
@@ -111,17 +115,27 @@ class Claim:
         """Return the settlement that does *action* with this claim."""
         return Settlement(action, self.job.id, self.claim_id, self.consumer_id, **details)
 
-    def acking(self, outcome: Any) -> Settlement:
-        """Return the settlement that acks with *outcome*."""
+    def acking(self, outcome: Any, cost: float | None = None) -> Settlement:
+        """Return the settlement that acks with *outcome*; *cost* is what the job really cost."""
         encoded, omitted = encode_outcome(outcome)
         return self.asking(
-            "ack", outcome=encoded, outcome_omitted=omitted, handler_ms=self._handler_ms()
+            "ack",
+            outcome=encoded,
+            outcome_omitted=omitted,
+            handler_ms=self._handler_ms(),
+            cost=cost,
+            charge=self._charge(cost),
         )
 
     def failing(
-        self, failure: Failure, *, delay_ms: int | None = None, final: bool = False
+        self,
+        failure: Failure,
+        *,
+        delay_ms: int | None = None,
+        final: bool = False,
+        cost: float | None = None,
     ) -> Settlement:
-        """Return the settlement that fails with *failure*."""
+        """Return the settlement that fails with *failure*; *cost* is what the attempt cost."""
         return self.asking(
             "fail",
             error=failure.text,
@@ -131,7 +145,16 @@ class Claim:
             delay_ms=delay_ms,
             final=final,
             handler_ms=self._handler_ms(),
+            cost=cost,
+            charge=self._charge(cost),
         )
+
+    def _charge(self, cost: float | None) -> int | None:
+        """Return what a job that cost *cost* is charged; None if that is not known or charged."""
+        policy = self._queue.policy
+        if cost is None or not policy.charges_cost:
+            return None
+        return policy.charge_of(job_charges.millionths(cost))
 
     def _handler_ms(self) -> int:
         """Return the time since the claim: a consumer starts the handler at once."""

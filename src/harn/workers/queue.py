@@ -297,6 +297,7 @@ class WorkerQueue:
             strategy=self.policy.strategy,
             dimension=self.policy.fairness_key,
             cap=self.policy.max_concurrent_per_key if self.policy.strategy == "drr" else 0,
+            charge=self.policy.charge,
             triggers=triggers,
             lease=lease,
         )

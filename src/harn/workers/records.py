@@ -17,7 +17,7 @@ from harn.naming import has_controls
 from harn.pydantic_types import reasons
 from harn.records import Record, SparseRecord, fields_of
 from harn.storage import Durability, encode, encode_headers
-from harn.storage.queue import PRIORITIES, JobDraft
+from harn.storage.queue import PRIORITIES, JobDraft, job_charges
 from harn.tasks import deadline
 from harn.telemetry.html import html_fields
 from harn.telemetry.spans import trace_headers, tracing
@@ -272,7 +272,7 @@ def draft_job(queue: str, item: Any) -> JobDraft:
     whole_number("max_attempts", most, least=0, most=(1 << 31) - 1, wanted=accepts)
     not_before_ms, delay_ms = _when(job.not_before)
     if job.cost != 1:
-        _check_cost(job.cost)
+        check_cost(job.cost)
     if job.headers is not None:
         encode_headers(job.headers)
     record = _Record(
@@ -307,6 +307,7 @@ def draft_job(queue: str, item: Any) -> JobDraft:
         not_before_ms,
         delay_ms,
         job.function,
+        cost=job_charges.stored_cost(job.cost),
     )
 
 
@@ -373,7 +374,8 @@ def _check_dedupe(key: object) -> None:
         raise InvalidOption("dedupe_key", key, "1 to 512 characters, none of them a control")
 
 
-def _check_cost(cost: object) -> None:
+def check_cost(cost: object) -> None:
+    """Refuse a cost that is not a finite number of at least 0."""
     if not is_number(cost) or not 0 <= cost < float("inf"):
         raise InvalidOption("cost", cost, "a finite number, 0 or more")
 

@@ -37,6 +37,7 @@ class RunningJob:
         "is_released",
         "outcome",
         "steps",
+        "used_tokens",
     )
 
     def __init__(self, consumer: Consumer, claim: Claim) -> None:
@@ -47,6 +48,7 @@ class RunningJob:
         self.is_lost: bool = False
         self.is_released: bool = False
         self.steps: Any = None
+        self.used_tokens: int = 0
         self._task: WorkTask | None = None
         self._aio: asyncio.Task[Any] | None = None
         self._handle: TaskHandle[Any] | None = None
@@ -104,6 +106,11 @@ class RunningJob:
     def title(self) -> str:
         """The job, for messages."""
         return f"job {self.claim.job.id} of queue {self.claim.job.queue!r}"
+
+    @property
+    def cost(self) -> float | None:
+        """What the attempt has cost, as far as that is known: the tokens of its model calls."""
+        return self.used_tokens or None
 
     async def recorded_steps(self) -> list[StepRecord]:
         """Return the steps that earlier attempts at the job recorded."""

@@ -1,4 +1,4 @@
-"""How a queue's consumers share it: the seven settings of the fair-share scheduler."""
+"""How a queue's consumers share it: the settings of the fair-share scheduler."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import msgspec
 from harn.checks import LARGEST, whole_number
 from harn.errors import InvalidOption, did_you_mean
 from harn.settings import SchedulerSettings
-from harn.storage.queue import Dimension, shown_key
+from harn.storage.queue import Dimension, job_charges, shown_key
 
 Strategy = Literal["fifo", "drr"]
+Charge = Literal["jobs", "cost"]
 
 
 class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +22,8 @@ class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
     `fifo` serves jobs by rank and age alone. `drr` (deficit round robin) rotates over the
     *fairness_key*: each key may take `weight * quantum` jobs a round, at most
     *max_concurrent_per_key* of them in flight (0: no cap), and a job that has waited for
-    *starvation_age_ms* (0: off) is promoted.
+    *starvation_age_ms* (0: off) is promoted. With *charge* `cost` a job counts as what it costs: a
+    key may take `weight * quantum` of cost a round.
 
     >>> policy = SchedulerPolicy(strategy="drr", weights={"acme": 3})
     >>> policy.weight("acme"), policy.weight("other")
@@ -35,6 +37,7 @@ class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
     max_concurrent_per_key: int = 0
     default_weight: int = 1
     weights: dict[str, int] = {}
+    charge: Charge = "jobs"
 
     def __post_init__(self) -> None:
         _one_of("strategy", self.strategy, get_args(Strategy))
@@ -49,6 +52,7 @@ class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
             if not isinstance(key, str) or not key:
                 raise InvalidOption("weights", self.weights, "a mapping from keys to weights")
             _whole(f"weights[{key!r}]", weight, 1)
+        _one_of("charge", self.charge, get_args(Charge))
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
@@ -66,15 +70,34 @@ class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
             max_concurrent_per_key=settings.max_concurrent_per_key,
             default_weight=settings.default_weight,
             weights=dict(settings.weights),
+            charge=settings.charge,  # type: ignore[arg-type]
         )
 
     def weight(self, key: str) -> int:
         """Return the weight of a key, as people write it."""
         return self.weights.get(key, self.default_weight)
 
+    @property
+    def charges_cost(self) -> bool:
+        """Whether a pick costs what its job does, and credit is counted in millionths."""
+        return self.charge == "cost" and self.strategy == "drr"
+
     def full_credit(self, stored_key: str) -> int:
         """Return what a refill grants a key, as it is stored."""
-        return self.weight(shown_key(stored_key)) * self.quantum
+        full = self.weight(shown_key(stored_key)) * self.quantum
+        return min(full * job_charges.MILLION, job_charges.MOST) if self.charges_cost else full
+
+    def charge_of(self, cost: int | None) -> int:
+        """Return what a job of *cost* millionths (None: 1) is charged, where jobs are.
+
+        That is at least a hundredth of a quantum: a key whose jobs cost nothing would keep the
+        round open, and the others waiting, as long as it has jobs.
+
+        >>> SchedulerPolicy(strategy="drr", charge="cost", quantum=50).charge_of(0)
+        500000
+        """
+        least = min(self.quantum * job_charges.MILLION // 100, job_charges.MOST)
+        return max(least, job_charges.MILLION if cost is None else cost)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the policy the way `queue ls --json` shows it."""
@@ -91,6 +114,7 @@ class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
             "weights": dict(self.weights),
             "default_weight": self.default_weight,
             "max_concurrent_per_key": self.max_concurrent_per_key,
+            **({} if self.charge == "jobs" else {"charge": self.charge}),
         }
 
     def canonical(self) -> str:

@@ -10,6 +10,7 @@ from harn.errors import HarnError
 from harn.orchestrator.views.predicted_start import Waiting, predicted_start
 from harn.orchestrator.views.queue_views import MOST_KEYS, claimers_policy, credit_of, weight_of
 from harn.orchestrator.views.waiting_jobs import behind, pause_of, paused, queue_facts
+from harn.plurals import counted
 from harn.runtime import Runtime
 from harn.storage import Store, decode
 from harn.storage.queue import (
@@ -18,8 +19,7 @@ from harn.storage.queue import (
     JobView,
     QueueCounts,
     job_states,
-    keys_in_turn,
-    look_at_job,
+    job_views,
     shown_key,
 )
 from harn.workers import SchedulerPolicy, WorkerQueue, consumers, consumers_for, rank
@@ -38,7 +38,7 @@ async def explain(runtime: Runtime, queue: str, job_id: int) -> dict[str, Any]:
     counts = await WorkerQueue(runtime, queue, None).counts()
     if counts is None:
         raise HarnError(f"there is no queue {queue!r} in this store")
-    view = await store.run(lambda: look_at_job(counts.queue_id, job_id), write=False)
+    view = await store.run(lambda: job_views.look_at_job(counts.queue_id, job_id), write=False)
     if view is None:
         raise HarnError(f"queue {queue!r} has no job {job_id}")
     own = SchedulerPolicy.from_env()
@@ -171,6 +171,9 @@ async def _standing(
         "is_capped": bool(cap and share.in_flight >= cap),
         "keys_ahead": await _keys_ahead(store, counts, view, policy),
     }
+    if counts.charge == "cost":
+        standing["charge"] = "cost"
+        standing["turn_in_rounds"] = None if share.turn is None else share.turn - counts.round
     age = policy["strategy"].get("starvation_age_ms")
     if age:
         standing["promoted_in_ms"] = max(0, view.enqueued_at + age - counts.now)
@@ -189,19 +192,17 @@ async def _keys_ahead(
 ) -> list[dict[str, Any]]:
     """List the keys that are served before this job's key, with their credit."""
     assert view.share is not None
-    now_in_turn = await store.run(
-        lambda: keys_in_turn(counts.queue_id, counts.round, MOST_KEYS), write=False
+    last = counts.round if counts.charge == "jobs" else view.share.turn
+    coming = await store.run(
+        lambda: job_views.keys_in_turn(counts.queue_id, counts.round, last, MOST_KEYS), write=False
     )
-    waiting = view.share.turn is not None and view.share.turn > counts.round
+    turn = view.share.turn or counts.round
+    ours = (turn, view.key <= counts.last_key, view.key)
     found = []
-    for share in now_in_turn:
+    for share in coming:
         if share.key == view.key:
             continue
-        before_us = (share.key <= counts.last_key, share.key) < (
-            view.key <= counts.last_key,
-            view.key,
-        )
-        if waiting or before_us:
+        if (share.turn or turn, share.key <= counts.last_key, share.key) < ours:
             credit = credit_of(counts, share, policy)
             found.append({"key": shown_key(share.key), "credit": credit, "ready_jobs": share.ready})
     return found[:50]
@@ -239,7 +240,12 @@ def _in_line(standing: dict[str, Any]) -> str:
         return behind(standing["ahead_in_queue"], "of the queue")
     keys = len(standing["keys_ahead"])
     text = behind(standing["ahead_in_key"], "of its key")
-    return f"{text}; {keys} other keys have their turn before its key" if keys else text
+    if keys:
+        text = f"{text}; {keys} other keys have their turn before its key"
+    if standing["credit"] < 0 and (rounds := standing.get("turn_in_rounds")):
+        paid = counted(rounds, "round")
+        text = f"{text}; its key has used more than its share: {paid} pay that"
+    return text
 
 
 def _running(claim: dict[str, Any], consumer: dict[str, Any] | None) -> str:

@@ -7,7 +7,15 @@ from typing import Any
 from harn.orchestrator.views.inbox_view import inbox_view
 from harn.runtime import Runtime
 from harn.storage import Store, decode
-from harn.storage.queue import QueueCounts, ShareCounts, list_shares, queue_names, shown_key
+from harn.storage.queue import (
+    QueueCounts,
+    Share,
+    ShareCounts,
+    job_charges,
+    list_shares,
+    queue_names,
+    shown_key,
+)
 from harn.workers import SchedulerPolicy, WorkerQueue, summarise
 
 MOST_KEYS = 1000
@@ -66,6 +74,7 @@ def _block(counts: QueueCounts, shares: list[ShareCounts], own: SchedulerPolicy)
         "queue": counts.queue,
         "strategy": "fifo" if active["strategy"]["kind"] == "fifo" else "drr",
         "fairness_key": counts.dimension,
+        **({} if counts.charge == "jobs" else {"charge": counts.charge}),
         "max_concurrent_per_key": active["max_concurrent_per_key"],
         "rounds_completed": counts.round,
         "starvation_promotions_total": counts.promotions,
@@ -95,11 +104,20 @@ def weight_of(policy: dict[str, Any], key: str) -> int:
     return int(policy["weights"].get(shown_key(key), policy["default_weight"]))
 
 
-def credit_of(counts: QueueCounts, share: ShareCounts | Any, policy: dict[str, Any]) -> int:
-    """Return the credit a key has left in the round under way."""
+def credit_of(counts: QueueCounts, share: ShareCounts | Share, policy: dict[str, Any]) -> float:
+    """Return the credit a key has left in the round under way; a debt is less than 0."""
+    if counts.charge == "cost":
+        return _exact_credit(counts, share) / job_charges.MILLION
     if share.turn is None or share.turn > counts.round or share.round == counts.round:
         return int(share.credit) if share.round == counts.round or share.turn is None else 0
     return weight_of(policy, share.key) * int(policy["strategy"].get("quantum", 1))
+
+
+def _exact_credit(counts: QueueCounts, share: ShareCounts | Share) -> int:
+    if share.turn is None or not share.refill:
+        return share.credit
+    row = (share.key, share.ready, share.in_flight, share.turn, share.round, share.credit)
+    return Share(*row, share.refill, None).accrued(counts.round)
 
 
 def deferrals_of(counts: QueueCounts, share: ShareCounts) -> int:

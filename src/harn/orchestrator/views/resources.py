@@ -31,7 +31,7 @@ from harn.pools import PoolRegistry, look_at_journals
 from harn.runtime import Runtime
 from harn.storage import Store
 from harn.storage.log import list_topics
-from harn.storage.queue import look_at_job
+from harn.storage.queue import job_views
 from harn.storage.triggers import circuits
 from harn.triggers import DeadLetters, NotFound, Triggers, circuit_state
 from harn.workers import JobState, WorkerQueue, consumers, summarise, worker_queues
@@ -83,7 +83,7 @@ async def job_document(runtime: Runtime, queue: WorkerQueue, job: JobState) -> d
     counts = await queue.counts()
     assert counts is not None, "a queue with a job has a row"
     view = await runtime.service(Store).run(
-        lambda: look_at_job(counts.queue_id, job.id), write=False
+        lambda: job_views.look_at_job(counts.queue_id, job.id), write=False
     )
     timeline = [] if view is None else await attempts_of(runtime, queue.name, view)
     return {

@@ -46,7 +46,7 @@ TOTALS = {
         *("expired", "retried", "handled", "trimmed"),
         *("round", "last_key", "promoted"),
     },
-    "shares": {"turn", "round", "credit"},
+    "shares": {"turn", "round", "credit", "refill"},
 }
 """Columns that count, or go on from, what came before."""
 

@@ -10,8 +10,9 @@ parking.py         a paused tenant's jobs are parked, and made ready again
 job_records.py     the records that a queue and its index exchange
 job_index.py       the queue's tables; job_fold.py, the same tables from the log
 job_changes.py     how settling, failing or releasing changes a job's row
+job_charges.py     what jobs cost their keys, in millionths
 attempt_history.py the attempts in a job's row
-share_keys.py      changes of the shares' keys and of their cap
+share_keys.py      changes of the shares' keys, of their cap and of what a pick costs
 job_views.py       counts of a queue and its keys, and one job's place in it
 job_steps.py       the steps of a job, recorded under its claim
 job_states.py      jobs as an application sees them: by id, or a page of them
@@ -30,8 +31,10 @@ dead_jobs.py       the dead letter of a job that has no attempt left
 from __future__ import annotations
 
 from harn.storage.queue import (
+    job_charges,
     job_control,
     job_states,
+    job_views,
     retention,
     shared_pools,
 )
@@ -72,9 +75,7 @@ from harn.storage.queue.job_views import (
     ShareCounts,
     count_queue,
     in_flight_by_lease,
-    keys_in_turn,
     list_shares,
-    look_at_job,
     queue_names,
     waiting_functions,
     wake_queue,
@@ -107,11 +108,11 @@ __all__ = [
     "function_need",
     "has_work",
     "in_flight_by_lease",
+    "job_charges",
     "job_control",
     "job_states",
-    "keys_in_turn",
+    "job_views",
     "list_shares",
-    "look_at_job",
     "queue_names",
     "retention",
     "settle_claims",

@@ -51,7 +51,7 @@ from harn.storage.queue.settle import (
     settle_all,
     write_back,
 )
-from harn.storage.queue.share_keys import adopt_policy, change_cap, change_keys
+from harn.storage.queue.share_keys import adopt_policy, change_cap, change_charge, change_keys
 from harn.topics import queue_topics
 
 _encode = msgspec.json.encode
@@ -73,6 +73,7 @@ class Claiming(msgspec.Struct, frozen=True):
     strategy: str
     dimension: str
     cap: int
+    charge: str = "jobs"
     triggers: frozenset[str] | None = None
     """The trigger ids and functions (`function_need`) that the claimer can handle; None for all
     jobs, also those without one."""
@@ -188,7 +189,7 @@ def _acks(settlements: Sequence[Settlement]) -> dict[int, str]:
     return {
         item.job_id: item.claim_id
         for item in settlements
-        if item.action == "ack" and asked[item.job_id] == 1
+        if item.action == "ack" and item.charge is None and asked[item.job_id] == 1
     }
 
 
@@ -273,20 +274,23 @@ def _adopt_keys(state: QueueState, claiming: Claiming) -> Operation[None]:
     """Let the queue have the keys and the cap of its latest claimer."""
     if _has_keys_of(state, claiming):
         return
-    record = {
+    record: dict[str, Any] = {
         "fairness_key": claiming.dimension,
         "cap": claiming.cap,
         "changed_at_ms": state.now,
     }
+    if claiming.charge != "jobs":
+        record["charge"] = claiming.charge
     note(state, "keys_changed", record)
     state.is_touched = True
     yield from change_keys(state, claiming.dimension)
     yield from change_cap(state, claiming.cap)
+    yield from change_charge(state, claiming.charge)
 
 
 def _has_keys_of(state: QueueState, claiming: Claiming) -> bool:
-    keys = (claiming.dimension, claiming.cap)
-    return claiming.strategy != "drr" or (state.dimension, state.cap) == keys
+    keys = (claiming.dimension, claiming.cap, claiming.charge)
+    return claiming.strategy != "drr" or (state.dimension, state.cap, state.charge) == keys
 
 
 def _foreign(queue_id: int, triggers: frozenset[str] | None) -> Operation[str | None]:
@@ -310,6 +314,10 @@ class _Scheduling(msgspec.Struct, frozen=True):
     promoted: bool | UnsetType = UNSET
     policy: msgspec.Raw | UnsetType = UNSET
     """The claimer's policy, in the first record by a policy that is not the queue's."""
+    charged_millionths: int | UnsetType = UNSET
+    """Where a pick costs what its job does: its cost, its key's credit, and what a round adds."""
+    credit_millionths: int | UnsetType = UNSET
+    refill_millionths: int | UnsetType = UNSET
 
 
 class _ClaimRecord(msgspec.Struct, frozen=True):
@@ -379,7 +387,7 @@ def _write_claims(
     rows = [
         (
             *(pick.id, claim_id, claiming.consumer, expires, state.now),
-            *(pick.round if drr else None, claiming.lease, pick.enqueued_at),
+            *(pick.round if drr else None, claiming.lease, pick.charged, pick.enqueued_at),
         )
         for pick, claim_id in zip(picks, claiming.claim_ids, strict=False)
     ]
@@ -395,7 +403,17 @@ def _scheduling(state: QueueState, claiming: Claiming, pick: Pick) -> _Schedulin
     about = (claiming.strategy, state.dimension, shown_key(pick.key))
     if claiming.strategy not in ("drr", ROTATION):
         return _Scheduling(*about)
-    return _Scheduling(*about, pick.round, pick.credit, True if pick.promoted else UNSET)
+    promoted = True if pick.promoted else UNSET
+    if pick.charged is None:
+        return _Scheduling(*about, pick.round, pick.credit, promoted)
+    return _Scheduling(
+        *about,
+        pick.round,
+        promoted=promoted,
+        charged_millionths=pick.charged,
+        credit_millionths=pick.credit,
+        refill_millionths=pick.refill,
+    )
 
 
 def _serve(state: QueueState, claiming: Claiming, choice: Choice) -> Operation[None]:

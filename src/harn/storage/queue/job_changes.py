@@ -23,6 +23,7 @@ from harn.storage.queue.job_records import (
 )
 
 REFUND_COLUMNS = ("queue_id", "key", "count", "round")
+CORRECT_COLUMNS = ("queue_id", "key", "amount", "round")
 
 
 class Change(msgspec.Struct):
@@ -43,20 +44,23 @@ class Changes:
 
     def __init__(self, state: QueueState) -> None:
         self._state = state
-        self._rows: dict[int, Row] = {}
-        self._acked: list[tuple[int, int | None]] = []
         self._ahead: list[int] = []
-        self._shifts = Shifts()
-        self._refunds: Counter[str] = Counter()
+        self._groups = [_Group()]
 
-    def add(self, job: JobRow, to: Change) -> None:
-        """Change *job*; a job may change more than once."""
-        state = self._state.ready_for(job.tenant_id) if to.state == READY else to.state
-        self._shifts.move(job.key, job.state, state)
+    def add(self, job: JobRow, to: Change, charge: int | None = None) -> None:
+        """Change *job*; a job may change more than once.
+
+        *charge* is what the attempt is charged in the end, in millionths; None leaves it as it is.
+        """
         is_released = to.attempts < job.attempts and job.state != DEAD
-        if is_released and job.claim_round == self._state.round:
-            self._refunds[job.key] += 1  # its turn of this round does not count
-        self._rows[job.id] = (
+        excess = self._excess(job, 0 if is_released else charge)
+        group = self._group(is_ack=False, is_corrected=excess != 0)
+        state = self._state.ready_for(job.tenant_id) if to.state == READY else to.state
+        group.shifts.move(job.key, job.state, state)
+        if is_released and job.charged is None and job.claim_round == self._state.round:
+            group.refunds[job.key] += 1  # its turn of this round does not count
+        group.correct(job, excess)
+        group.rows[job.id] = (
             *(job.id, state, to.wake_at, to.held, to.attempts, to.settled_at, to.history),
             to.response,
         )
@@ -65,10 +69,13 @@ class Changes:
         if to.wake_at is not None:
             look_by(self._state, to.wake_at)
 
-    def ack(self, job: JobRow, response: int | None) -> None:
+    def ack(self, job: JobRow, response: int | None, charge: int | None = None) -> None:
         """Settle *job* as done; acked jobs are written together, because all change alike."""
-        self._shifts.move(job.key, job.state, ACKED)
-        self._acked.append((job.id, response))
+        excess = self._excess(job, charge)
+        group = self._group(is_ack=True, is_corrected=excess != 0)
+        group.shifts.move(job.key, job.state, ACKED)
+        group.correct(job, excess)
+        group.acked.append((job.id, response))
         job.state, job.wake_at, job.held = ACKED, None, 0
 
     def acked_ahead(self, rows: Iterable[Row]) -> Sequence[int]:
@@ -79,13 +86,59 @@ class Changes:
     @property
     def ids(self) -> list[int]:
         """The jobs that change."""
-        return [*self._ahead, *(id for id, _ in self._acked), *self._rows]
+        return [*self._ahead, *(id for group in self._groups for id in group.ids)]
 
     def apply(self) -> Operation[None]:
         """Write jobs' new rows and move their work between the counters of their shares."""
-        state = self._state
-        yield from settle_jobs(state, tuple(self._rows.values()))
-        for first, ids in _runs(self._acked):
+        for group in self._groups:
+            yield from group.apply(self._state)
+
+    def _excess(self, job: JobRow, charge: int | None) -> int:
+        """Return what the claim of *job* was charged too much; less than 0 if it was too little."""
+        if charge is None or job.charged is None or self._state.charge != "cost":
+            return 0
+        return job.charged - charge
+
+    def _group(self, *, is_ack: bool, is_corrected: bool) -> _Group:
+        """Return the group for one more job.
+
+        Corrections and changes of a key's ready jobs do not commute: a key without work keeps no
+        credit. So that a fold, which sees one job at a time, finds the same credit, such jobs are
+        written one after the other. Acks leave the ready jobs alone.
+        """
+        group = self._groups[-1]
+        mixes = (is_corrected or group.corrections) and not (is_ack and group.has_only_acks)
+        if mixes and group.ids:
+            group = _Group()
+            self._groups.append(group)
+        group.has_only_acks = group.has_only_acks and is_ack
+        return group
+
+
+class _Group:
+    """Jobs whose changes are written together."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, Row] = {}
+        self.acked: list[tuple[int, int | None]] = []
+        self.shifts = Shifts()
+        self.refunds: Counter[str] = Counter()
+        self.corrections: Counter[str] = Counter()
+        self.has_only_acks = True
+
+    @property
+    def ids(self) -> list[int]:
+        return [*(id for id, _ in self.acked), *self.rows]
+
+    def correct(self, job: JobRow, excess: int) -> None:
+        """Return *excess* millionths to the key of *job*, or charge it with what was missing."""
+        if excess and job.charged is not None:
+            self.corrections[job.key] += excess
+            job.charged -= excess
+
+    def apply(self, state: QueueState) -> Operation[None]:
+        yield from settle_jobs(state, tuple(self.rows.values()))
+        for first, ids in _runs(self.acked):
             yield ask(
                 "ack_jobs",
                 queue_id=state.queue_id,
@@ -93,13 +146,19 @@ class Changes:
                 response=first,
                 at=state.now,
             )
-        yield from self._shifts.apply(state)
-        if self._refunds:
-            back: list[Row] = [
-                (state.queue_id, key, count, state.round)
-                for key, count in sorted(self._refunds.items())
-            ]
-            yield ask_many("refund_shares", REFUND_COLUMNS, back)
+        yield from self.shifts.apply(state)
+        yield from _add_credit(state, "refund_shares", REFUND_COLUMNS, self.refunds)
+        yield from _add_credit(state, "correct_shares", CORRECT_COLUMNS, self.corrections)
+
+
+def _add_credit(
+    state: QueueState, name: str, columns: tuple[str, ...], amounts: Counter[str]
+) -> Operation[None]:
+    if amounts:
+        rows: list[Row] = [
+            (state.queue_id, key, amount, state.round) for key, amount in sorted(amounts.items())
+        ]
+        yield ask_many(name, columns, rows)
 
 
 def _runs(

@@ -23,6 +23,7 @@ from harn.storage.queue.job_changes import (
     released,
     retried,
 )
+from harn.storage.queue.job_charges import stored_cost
 from harn.storage.queue.job_index import (
     JobRow,
     QueueState,
@@ -47,7 +48,13 @@ from harn.storage.queue.parking import (
 from harn.storage.queue.pool_index import adopt_settings, forget_task
 from harn.storage.queue.pool_records import ROTATION
 from harn.storage.queue.retention import fold_trimmed, forget_jobs
-from harn.storage.queue.share_keys import adopt_policy, change_cap, change_keys, refresh_key
+from harn.storage.queue.share_keys import (
+    adopt_policy,
+    change_cap,
+    change_charge,
+    change_keys,
+    refresh_key,
+)
 from harn.topics import WORKER_QUEUES, queue_topics
 
 
@@ -62,7 +69,7 @@ class JobIndex:
             (
                 *("queue_id", "name", "dimension", "cap", "round", "last_key", "promoted"),
                 *("promotions", "alarm", "acked", "purged", "dead", "responses", "ages"),
-                *("cancelled", "paused", "expired", "retried", "handled", "trimmed"),
+                *("cancelled", "paused", "expired", "retried", "handled", "trimmed", "charge"),
             ),
             *("dump_queues", "clear_queues", "restore_queues"),
         ),
@@ -70,7 +77,7 @@ class JobIndex:
             "shares",
             (
                 *("queue_id", "key", "ready", "scheduled", "in_flight", "turn", "round"),
-                *("credit", "oldest_at", "parked"),
+                *("credit", "oldest_at", "parked", "refill"),
             ),
             *("dump_shares", "clear_shares", "restore_shares"),
         ),
@@ -80,7 +87,7 @@ class JobIndex:
                 *("queue_id", "id", "key", "priority", "state", "enqueued_at", "wake_at"),
                 *("attempts", "max_attempts", "epoch", "claim_id", "held", "consumer"),
                 *("claimed_at", "settled_at", "tenant_id", "binding_key", "trigger_id", "history"),
-                *("claim_round", "function", "lease", "response"),
+                *("claim_round", "function", "lease", "response", "cost", "charged"),
             ),
             *("dump_jobs", "clear_jobs", "restore_jobs"),
         ),
@@ -219,6 +226,7 @@ def job_draft(record: dict[str, Any]) -> JobDraft:
         record.get("delay_ms"),
         record.get("function"),
         record.get("ticket"),
+        stored_cost(record.get("cost", 1)),
     )
 
 
@@ -237,7 +245,8 @@ def _fold_claim(state: QueueState, event: Event) -> Operation[None]:
     claim = (record["claim_id"], record["consumer_id"], record["expires_at_ms"], state.now)
     strategy, lease = scheduling["strategy"], record.get("lease")
     round = scheduling.get("round") if strategy == "drr" else None
-    yield from hold_jobs(state, [(id, *claim, round, lease, enqueued_at)])
+    charged = scheduling.get("charged_millionths")
+    yield from hold_jobs(state, [(id, *claim, round, lease, charged, enqueued_at)])
     if "policy" in scheduling:
         policy = msgspec.json.encode(scheduling["policy"], order="sorted").decode()
         yield from adopt_policy(state, policy)
@@ -260,7 +269,10 @@ def _fold_claim(state: QueueState, event: Event) -> Operation[None]:
 def _fold_turn(state: QueueState, key: str, scheduling: dict[str, Any]) -> Operation[None]:
     [row] = yield ask("one_share", queue_id=state.queue_id, key=key)
     share = Share(*row)
-    share.serve(scheduling["round"], scheduling["credit"], state.cap)
+    credit, refill = scheduling.get("credit"), 0
+    if credit is None:
+        credit, refill = scheduling["credit_millionths"], scheduling["refill_millionths"]
+    share.serve(scheduling["round"], credit, state.cap, refill)
     promoted = Counter({key: 1}) if scheduling.get("promoted") else Counter[str]()
     yield from serve_shares(state, Counter({key: 1}), promoted, [share])
 
@@ -289,10 +301,11 @@ def _fold_settled(state: QueueState, event: Event) -> Operation[None]:
     changes = Changes(state)
     if event.kind == "job_retried":
         yield from refresh_key(state, job)
+    charge = event.payload.get("charged_millionths")
     if event.kind == "job_acked":
-        changes.ack(job, None)  # its response is folded after it
+        changes.ack(job, None, charge)  # its response is folded after it
     else:
-        changes.add(job, SETTLED[event.kind](job, event.payload, state.now))
+        changes.add(job, SETTLED[event.kind](job, event.payload, state.now), charge)
     yield from changes.apply()
     if event.kind == "job_purged" and state.pool is not None:
         yield ask("unbind_job", queue_id=state.queue_id, id=job.id)
@@ -332,6 +345,7 @@ def _fold_woken(state: QueueState, event: Event) -> Operation[None]:
 def _fold_keys(state: QueueState, event: Event) -> Operation[None]:
     yield from change_keys(state, event.payload["fairness_key"])
     yield from change_cap(state, event.payload["cap"])
+    yield from change_charge(state, event.payload.get("charge", "jobs"))
 
 
 def _fold_tickets(state: QueueState, event: Event) -> Operation[None]:

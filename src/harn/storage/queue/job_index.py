@@ -43,17 +43,18 @@ HANDLER_BOUNDS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600
 
 JOB_COLUMNS = (
     *("queue_id", "id", "key", "priority", "state", "enqueued_at", "wake_at"),
-    *("max_attempts", "tenant_id", "binding_key", "trigger_id", "function"),
+    *("max_attempts", "tenant_id", "binding_key", "trigger_id", "function", "cost"),
 )
 GROW_COLUMNS = (
     *("queue_id", "key", "ready", "scheduled", "round", "at", "cap", "deferrals", "parked"),
 )
 CLAIM_COLUMNS = (
     *("queue_id", "id", "claim_id", "consumer", "wake_at", "claimed_at", "claim_round", "lease"),
+    "charged",
 )
 SERVE_COLUMNS = (
     *("queue_id", "key", "served", "promoted", "turn", "round", "credit", "deferrals"),
-    *("oldest_at", "known"),
+    *("oldest_at", "known", "refill"),
 )
 SHIFT_COLUMNS = (
     *("queue_id", "key", "ready", "scheduled", "in_flight", "selected"),
@@ -104,6 +105,8 @@ class QueueState(msgspec.Struct):
     """The offset of the newest `jobs_trimmed` record, which has the totals of trimmed jobs."""
     pool: str | None = None
     """The settings of the pool that the queue belongs to, as they are stored."""
+    charge: str = "jobs"
+    """What a pick costs its key: `jobs`, one credit, or `cost`, what its job costs."""
     outbox: bool | None = None
     """Whether jobs wait in the outbox; None where the engine has none."""
     is_new: bool = False
@@ -160,6 +163,8 @@ class JobRow(msgspec.Struct):
     """The scheduler's round in which it was claimed last."""
     tenant_id: str | None = None
     consumer: str | None = None
+    charged: int | None = None
+    """What its last claim was charged, in millionths; None if that was one credit."""
 
 
 def open_queue(
@@ -260,13 +265,16 @@ def add_jobs(state: QueueState, jobs: Sequence[tuple[int, int, JobDraft]]) -> Op
                 rounds.setdefault(key, state.next_turn())
         origin = (job.tenant_id, job.binding_key, job.trigger_id, job.function)
         rows.append(
-            (queue_id, id, key, job.priority, state_now, at, wakes, job.max_attempts, *origin)
+            (
+                *(queue_id, id, key, job.priority, state_now, at, wakes, job.max_attempts),
+                *(*origin, job.cost),
+            )
         )
     yield ask_many("insert_jobs", JOB_COLUMNS, rows)
     shares: list[Row] = [
         (
             *(queue_id, key, ready[key], scheduled[key], rounds.get(key, state.round)),
-            *(first_at.get(key), state.cap, state.deferrals, parked[key]),
+            *(first_at.get(key, at), state.cap, state.deferrals, parked[key]),
         )
         for key in sorted({*ready, *scheduled, *parked})
     ]
@@ -280,12 +288,13 @@ def add_jobs(state: QueueState, jobs: Sequence[tuple[int, int, JobDraft]]) -> Op
 
 
 def hold_jobs(
-    state: QueueState, claims: Sequence[tuple[int, str, str, int, int, int | None, str | None, int]]
+    state: QueueState,
+    claims: Sequence[tuple[int, str, str, int, int, int | None, str | None, int | None, int]],
 ) -> Operation[None]:
-    """Enter claims: (job id, claim id, consumer, expiry, time, round, lease, enqueued at)."""
+    """Enter claims: (job id, claim id, consumer, expiry, time, round, lease, charge, enqueued)."""
     queue_id = state.queue_id
-    yield ask_many("claim_jobs", CLAIM_COLUMNS, [(queue_id, *claim[:7]) for claim in claims])
-    waited = [claim[4] - claim[7] for claim in claims]
+    yield ask_many("claim_jobs", CLAIM_COLUMNS, [(queue_id, *claim[:8]) for claim in claims])
+    waited = [claim[4] - claim[8] for claim in claims]
     state.ages = add_times(state.ages, waited, AGE_BOUNDS)
 
 
@@ -300,6 +309,7 @@ def serve_shares(
             (
                 *(state.queue_id, key, served[key], promoted[key], share.turn, share.round),
                 *(share.credit, state.deferrals, share.oldest_at, int(share.knows_oldest)),
+                share.refill,
             )
         )
     yield ask_many("serve_shares", SERVE_COLUMNS, rows)

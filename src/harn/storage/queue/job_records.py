@@ -31,7 +31,6 @@ STATES = {
     CANCELLED: "cancelled",
 }
 PRIORITIES = ("high", "normal", "low")
-DIMENSIONS = ("tenant", "binding", "trigger-id", "tenant-and-binding")
 
 Dimension = Literal["tenant", "binding", "trigger-id", "tenant-and-binding"]
 Settling = Literal["ack", "fail", "release", "renew", "step"]
@@ -97,6 +96,8 @@ class JobDraft(msgspec.Struct, frozen=True):
     function: str | None = None
     ticket: str | None = None
     """The name under which the transaction that enqueued it knows the job."""
+    cost: int | None = None
+    """What it is expected to cost, in millionths; None is 1."""
 
     @property
     def need(self) -> str:
@@ -148,6 +149,10 @@ class Settlement(msgspec.Struct, frozen=True):
     handler_ms: int | None = None
     """For an ack or a failure: how long the handler worked."""
     step: StepRecord | None = None
+    cost: float | None = None
+    """For an ack or a failure: what the attempt really cost."""
+    charge: int | None = None
+    """What that is under the claimer's policy, in millionths; None leaves the charge as it is."""
 
 
 class SettlementResult(msgspec.Struct, frozen=True):
@@ -164,7 +169,9 @@ class Share(msgspec.Struct):
     """One key's part of a queue: its work, and its place in the rotation.
 
     *turn* is the round in which the key can be served next, None while it has nothing ready or is
-    at its cap. *credit* counts in *round*; in a later round the key has been refilled.
+    at its cap. *credit* counts in *round*; each later round has added *refill* to it, up to one
+    refill. Where a pick costs one credit, *refill* is 0: a later round makes the credit full, and
+    there are no debts. Where it costs what its job does, both are in millionths.
     """
 
     key: str
@@ -173,25 +180,39 @@ class Share(msgspec.Struct):
     turn: int | None
     round: int
     credit: int
+    refill: int
     oldest_at: int | None
     knows_oldest: bool = False
     """Whether *oldest_at* was computed again after the share was served."""
 
-    def serve(self, round: int, credit: int, cap: int) -> None:
+    def accrued(self, round: int) -> int:
+        """Return the credit in *round* of a key that is refilled by a fixed amount.
+
+        The fragment `accrued` of the SQL says the same.
+        """
+        rounds = round - self.round
+        if rounds <= 0 or self.credit >= self.refill:
+            return self.credit
+        return min(self.refill, self.credit + rounds * self.refill)
+
+    def serve(self, round: int, credit: int, cap: int, refill: int = 0) -> None:
         """Move one job from ready to in flight, in *round*, which leaves *credit* in it.
 
         The scheduler and the fold of its records share this rule for a key's turn and credit. A
-        key without work forgets its credit; one at its *cap* keeps it until it has room again.
+        key without work forgets its credit, not its debt; one at its *cap* keeps both until it has
+        room again. A key in debt has its turn in the round in which refills have paid it.
         """
-        self.round, self.credit = round, credit
+        self.round, self.credit, self.refill = round, credit, refill
         self.ready -= 1
         self.in_flight += 1
         if self.ready <= 0:
-            self.turn, self.credit = None, 0
+            self.turn, self.credit = None, min(0, credit)
         elif cap and self.in_flight >= cap:
             self.turn = None
-        else:
+        elif credit >= 0:
             self.turn = round if credit else round + 1
+        else:
+            self.turn = round + 1 + -credit // refill
 
 
 class Board(msgspec.Struct, frozen=True):
@@ -223,6 +244,10 @@ class Pick(msgspec.Struct, frozen=True):
     round: int
     credit: int
     promoted: bool = False
+    charged: int | None = None
+    """What it costs, in millionths, where picks cost what their jobs do; None is one credit."""
+    refill: int = 0
+    """What a round grants its key then, in millionths."""
 
 
 class Choice(msgspec.Struct):

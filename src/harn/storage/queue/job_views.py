@@ -61,6 +61,8 @@ class QueueCounts(msgspec.Struct, frozen=True):
     dropped_deferred: int
     is_due: bool
     pauses: Pauses
+    charge: str
+    """What a pick costs its key: `jobs`, one credit, or `cost`, what its job costs."""
 
 
 class ShareCounts(msgspec.Struct, frozen=True):
@@ -73,6 +75,7 @@ class ShareCounts(msgspec.Struct, frozen=True):
     turn: int | None
     round: int
     credit: int
+    refill: int
     oldest_at: int | None
     selected: int
     promoted: int
@@ -130,7 +133,7 @@ def count_queue(queue: str) -> Operation[QueueCounts | None]:
         return None
     (queue_id, now, dimension, cap, policy, round, last_key, _, alarm, ages, *more) = rows[0]
     deferrals, promotions, paused, handled, _, acked, purged, dead, responses, *more = more
-    other, policy_at, selected, deferred, gone, expired, retried = more
+    other, policy_at, selected, deferred, gone, expired, retried, charge = more
     [(ready, scheduled, in_flight, parked)] = yield ask("queue_totals", queue_id=queue_id)
     [oldest] = yield ask("oldest_ready", queue_id=queue_id)
     return QueueCounts(
@@ -163,6 +166,7 @@ def count_queue(queue: str) -> Operation[QueueCounts | None]:
         dropped_deferred=deferred,
         is_due=alarm is not None and alarm <= now,
         pauses=read_pauses(paused),
+        charge=charge,
     )
 
 
@@ -202,12 +206,14 @@ def list_shares(queue_id: int, limit: int) -> Operation[list[ShareCounts]]:
     return [ShareCounts(*row) for row in rows]
 
 
-def keys_in_turn(queue_id: int, turn: int, limit: int) -> Operation[list[Share]]:
-    """Return shares that can be served in the round *turn*, by key."""
-    rows = yield ask(
-        "shares_in_turn", queue_id=queue_id, turn=turn, after="", until="\U0010ffff", limit=limit
-    )
-    return [Share(*row) for row in rows]
+def keys_in_turn(queue_id: int, first: int, last: int | None, limit: int) -> Operation[list[Share]]:
+    """Return shares that can be served from the round *first* to *last*, by turn and key.
+
+    Without *last* every later round counts.
+    """
+    rows = yield ask("shares_ahead", queue_id=queue_id, turn=first, limit=limit)
+    shares = [Share(*row) for row in rows]
+    return [each for each in shares if last is None or (each.turn or first) <= last]
 
 
 def look_at_job(queue_id: int, id: int) -> Operation[JobView | None]:

@@ -12,6 +12,7 @@ from typing import Any
 from harn.storage.contract import APPEND
 from harn.storage.operations import Ask, Operation, Row, ask, ask_ahead
 from harn.storage.queue.enter import enter_jobs, job_drafts
+from harn.storage.queue.job_charges import cost_in
 from harn.storage.queue.job_index import ACK_HELD, QueueState, bind_tickets
 from harn.storage.queue.job_records import JobDraft
 from harn.storage.queue.notes import note
@@ -61,5 +62,5 @@ def take_in(state: QueueState, dedupe_ms: int) -> Operation[None]:
 def _draft(row: Row) -> JobDraft:
     _, _, ticket, body, headers, *rest = row
     record = f'{body[:-1]},"ticket":"{ticket}"}}'
-    fields: list[Any] = [record.encode(), headers.encode(), *rest, ticket]
+    fields: list[Any] = [record.encode(), headers.encode(), *rest, ticket, cost_in(body)]
     return JobDraft(*fields)

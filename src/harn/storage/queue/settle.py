@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from harn.errors import StorageCorrupt
 from harn.storage.codec import decode
@@ -213,6 +214,10 @@ class _AckRecord(msgspec.Struct, frozen=True):
     claim_id: str
     consumer_id: str
     acked_at_ms: int
+    cost: float | UnsetType = UNSET
+    """What it really cost, where that is known."""
+    charged_millionths: int | UnsetType = UNSET
+    """What that is under the policy that charged the claim, with the least charge in mind."""
 
 
 class Settling:
@@ -249,13 +254,17 @@ class Settling:
     def ack(self, job: JobRow, item: Settlement) -> SettlementResult:
         """Settle *job* as done, with its response."""
         result = self.tell_acked(item)
-        self._changes.ack(job, self._response)
+        self._changes.ack(job, self._response, item.charge)
         return result
 
     def tell_acked(self, item: Settlement) -> SettlementResult:
         """Write the records of a job that is settled as done."""
         state = self._state
-        record = _AckRecord(item.job_id, item.claim_id, item.consumer, state.now)
+        record = _AckRecord(
+            *(item.job_id, item.claim_id, item.consumer, state.now),
+            UNSET if item.cost is None else item.cost,
+            UNSET if item.charge is None else item.charge,
+        )
         draft = Draft(self._topics.claims, "job_acked", _encode(record), self._headers, state.now)
         state.drafts.append(draft)
         self._state.tally.acked += 1
@@ -282,12 +291,12 @@ class Settling:
         if item.final or 0 < job.max_attempts <= job.attempts:
             yield from self.bury(job, item.consumer, error, told=item, response=self._response)
             return SettlementResult("done", response=response, dead=True)
-        record: dict[str, Any] = {"failed_at_ms": self._state.now, "error": error}
+        record = {"failed_at_ms": self._state.now, "error": error, **_charged(item)}
         if item.delay_ms is not None:
             record["not_before_ms"] = self._state.now + item.delay_ms
         change = failed(job, record, self._state.now)
         change.response = self._response
-        self._changes.add(job, change)
+        self._changes.add(job, change, item.charge)
         self._claims("job_failed", item, record)
         return SettlementResult("done", response=response)
 
@@ -326,10 +335,10 @@ class Settling:
         attempts = decode(history.encode()) if history else []
         if attempts:  # a retry finds the letter by this id
             attempts[-1]["dlq_entry_id"] = entry
-        record = {"dead_at_ms": now, "error": error, "attempts": attempts}
+        record = {"dead_at_ms": now, "error": error, "attempts": attempts, **_charged(told)}
         change = buried(job, record, now)
         change.response = response
-        self._changes.add(job, change)
+        self._changes.add(job, change, None if told is None else told.charge)
         about = {"job_event_id": job.id, "claim_id": job.claim_id, "consumer_id": consumer}
         self._add(self._topics.claims, "job_dead", {**about, **record})
         self._state.tally.dead += 1
@@ -419,6 +428,12 @@ class Settling:
         yield from self._changes.apply()
         if any(id % DROP_EVERY == 0 for id in self._changes.ids):
             yield from drop_idle(self._state)
+
+
+def _charged(told: Settlement | None) -> dict[str, Any]:
+    """Return the fields of a failure's record that tell what the attempt really cost."""
+    known = {} if told is None else {"cost": told.cost, "charged_millionths": told.charge}
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def purge_jobs(

@@ -1,4 +1,4 @@
-"""Changing the policy of a queue, the keys of its shares, and their cap."""
+"""Changing a queue's policy: the keys of its shares, their cap, and what a pick costs them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def refresh_key(state: QueueState, job: JobRow) -> Operation[None]:
     keyed: list[Row] = [(state.queue_id, job.id, job.key)]
     yield ask_many("rekey_jobs", ("queue_id", "id", "key"), keyed)
     # The share may have been removed: it is made again, with nothing in it.
-    empty = (state.queue_id, job.key, 0, 0, state.round, None, state.cap, state.deferrals, 0)
+    now = state.now
+    empty = (state.queue_id, job.key, 0, 0, state.round, now, state.cap, state.deferrals, 0)
     yield ask_many("grow_shares", GROW_COLUMNS, [empty])
 
 
@@ -51,6 +52,17 @@ def change_cap(state: QueueState, cap: int) -> Operation[None]:
         state.cap = cap
         yield ask("set_cap", queue_id=state.queue_id, cap=cap)
         yield from apply_cap(state)
+
+
+def change_charge(state: QueueState, charge: str) -> Operation[None]:
+    """Let a pick cost one credit (`jobs`) or what its job costs (`cost`) from now on.
+
+    Credits of one kind mean nothing in the other: every key begins again with the next round.
+    """
+    if charge != state.charge:
+        state.charge = charge
+        yield ask("set_charge", queue_id=state.queue_id, charge=charge)
+        yield ask("reset_credit", queue_id=state.queue_id, round=state.round)
 
 
 def apply_cap(state: QueueState) -> Operation[None]:

@@ -1,28 +1,28 @@
 -- name: open_queue
 -- Read a queue's row, the time, and whether jobs wait in the outbox; the row stays locked until the commit.
 SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled, trimmed,
-    (SELECT settings FROM pools WHERE pools.queue_id = queues.queue_id), EXISTS (SELECT 1 FROM outbox WHERE queue = :queue)
+    (SELECT settings FROM pools WHERE pools.queue_id = queues.queue_id), charge, EXISTS (SELECT 1 FROM outbox WHERE queue = :queue)
 FROM queues WHERE name = :queue FOR UPDATE;
 
 -- name: queue_row
 -- Read a queue's row for display, and the time.
 SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled, trimmed,
     acked, purged, dead, responses, other_policy, policy_at, dropped_selected, dropped_deferred, cancelled,
-    expired, retried
+    expired, retried, charge
 FROM queues WHERE name = :queue;
 
 -- name: insert_jobs
 -- Write new jobs.
--- types: int8 int8 text int2 int2 int8 int8 int8 text text text text
-COPY jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, max_attempts, tenant_id, binding_key, trigger_id, function)
+-- types: int8 int8 text int2 int2 int8 int8 int8 text text text text int8
+COPY jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, max_attempts, tenant_id, binding_key, trigger_id, function, cost)
 FROM STDIN (FORMAT BINARY);
 
 -- name: insert_jobs_few
 -- Write a few new jobs, in one round trip with other statements.
-INSERT INTO jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, max_attempts, tenant_id, binding_key, trigger_id, function)
+INSERT INTO jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, max_attempts, tenant_id, binding_key, trigger_id, function, cost)
 SELECT * FROM unnest(:queue_id::bigint[], :id::bigint[], :key::text[], :priority::smallint[], :state::smallint[],
     :enqueued_at::bigint[], :wake_at::bigint[], :max_attempts::bigint[], :tenant_id::text[], :binding_key::text[], :trigger_id::text[],
-    :function::text[]);
+    :function::text[], :cost::bigint[]);
 
 -- name: note_triggers
 -- Record trigger ids of the jobs of a queue.
@@ -36,7 +36,7 @@ SELECT v.queue_id, v.key, v.ready, v.scheduled, @first_turn(v.ready, v.round), v
     CASE WHEN v.ready > 0 THEN v.at END, v.deferrals, v.parked
 FROM unnest(:queue_id::bigint[], :key::text[], :ready::bigint[], :scheduled::bigint[], :round::bigint[], :at::bigint[],
     :cap::bigint[], :deferrals::bigint[], :parked::bigint[]) AS v(queue_id, key, ready, scheduled, round, at, cap, deferrals, parked)
-ON CONFLICT (queue_id, key) DO UPDATE SET @grow_share((SELECT cap FROM queues WHERE queue_id = shares.queue_id));
+ON CONFLICT (queue_id, key) DO UPDATE SET @grow_share((SELECT cap FROM queues WHERE queue_id = shares.queue_id), (:at::bigint[])[1]);
 
 -- name: open_shares_and_jobs
 -- List the shares that can be served and whose jobs have waited longest. If these are all such shares, list also the
@@ -45,7 +45,7 @@ WITH q AS MATERIALIZED (
     SELECT queue_id, round, last_key FROM queues WHERE name = :queue
 ), few AS MATERIALIZED (
     SELECT *, row_number() OVER (ORDER BY turn > (SELECT round FROM q), key <= (SELECT last_key FROM q), key) AS place, count(*) OVER () AS many
-    FROM (SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares
+    FROM (SELECT key, ready, in_flight, turn, round, credit, refill, oldest_at FROM shares
         WHERE queue_id = (SELECT queue_id FROM q) AND turn IS NOT NULL ORDER BY oldest_at, key LIMIT :limit) AS s
 ), lanes AS MATERIALIZED (
     SELECT *, CASE WHEN many < :limit AND place <= :wanted THEN
@@ -56,13 +56,13 @@ WITH q AS MATERIALIZED (
     CROSS JOIN LATERAL (SELECT 1 FROM jobs WHERE queue_id = (SELECT queue_id FROM q) AND priority = p.priority AND state = 0 AND id > 0
         ORDER BY id LIMIT 1) AS first
 )
-SELECT l.key, l.ready, l.in_flight, l.turn, l.round, l.credit, l.oldest_at, l.depth,
-    j.priority, j.id, j.enqueued_at, j.attempts, j.max_attempts, j.body
+SELECT l.key, l.ready, l.in_flight, l.turn, l.round, l.credit, l.refill, l.oldest_at, l.depth,
+    j.priority, j.id, j.enqueued_at, j.attempts, j.max_attempts, j.cost, j.body
 FROM lanes AS l LEFT JOIN LATERAL (
     SELECT h.*, (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic)
         AND events.id = h.id AND octet_length(payload) <= 8192) AS body
     FROM present AS p
-    CROSS JOIN LATERAL (SELECT priority, id, enqueued_at, attempts, max_attempts FROM jobs
+    CROSS JOIN LATERAL (SELECT priority, id, enqueued_at, attempts, max_attempts, cost FROM jobs
         WHERE queue_id = (SELECT queue_id FROM q) AND key = l.key COLLATE "C" AND priority = p.priority AND state = 0
         AND (:triggers::text IS NULL OR coalesce(chr(3) || function, trigger_id) IN (SELECT json_array_elements_text(:triggers::json)))
         ORDER BY id LIMIT l.depth) AS h
@@ -71,14 +71,14 @@ ORDER BY l.place, j.priority, j.id;
 
 -- name: shares_in_turn
 -- List shares that can be served in a round, in the order of their keys, within a range of them.
-SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares
+SELECT key, ready, in_flight, turn, round, credit, refill, oldest_at FROM shares
 WHERE queue_id = :queue_id AND turn = :turn AND key > :after AND key <= :until ORDER BY key LIMIT :limit;
 
 -- name: shares_in_turn_and_jobs
 -- List shares that can be served in a round, in a range of keys and in their order, with their first ready jobs.
 WITH few AS MATERIALIZED (
     SELECT *, count(*) OVER () AS many
-    FROM (SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares
+    FROM (SELECT key, ready, in_flight, turn, round, credit, refill, oldest_at FROM shares
         WHERE queue_id = :queue_id AND turn = :turn AND key > :after AND key <= :until ORDER BY key LIMIT :limit) AS s
 ), lanes AS MATERIALIZED (
     SELECT *, 1 + greatest(1, (:wanted + many - 1) / many) AS depth FROM few
@@ -87,13 +87,13 @@ WITH few AS MATERIALIZED (
     CROSS JOIN LATERAL (SELECT 1 FROM jobs WHERE queue_id = :queue_id AND priority = p.priority AND state = 0 AND id > 0
         ORDER BY id LIMIT 1) AS first
 )
-SELECT l.key, l.ready, l.in_flight, l.turn, l.round, l.credit, l.oldest_at, l.depth,
-    j.priority, j.id, j.enqueued_at, j.attempts, j.max_attempts, j.body
+SELECT l.key, l.ready, l.in_flight, l.turn, l.round, l.credit, l.refill, l.oldest_at, l.depth,
+    j.priority, j.id, j.enqueued_at, j.attempts, j.max_attempts, j.cost, j.body
 FROM lanes AS l LEFT JOIN LATERAL (
     SELECT h.*, (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic)
         AND events.id = h.id AND octet_length(payload) <= 8192) AS body
     FROM present AS p
-    CROSS JOIN LATERAL (SELECT priority, id, enqueued_at, attempts, max_attempts FROM jobs
+    CROSS JOIN LATERAL (SELECT priority, id, enqueued_at, attempts, max_attempts, cost FROM jobs
         WHERE queue_id = :queue_id AND key = l.key COLLATE "C" AND priority = p.priority AND state = 0
         AND (:triggers::text IS NULL OR coalesce(chr(3) || function, trigger_id) IN (SELECT json_array_elements_text(:triggers::json)))
         ORDER BY id LIMIT l.depth) AS h
@@ -102,12 +102,12 @@ ORDER BY l.key, j.priority, j.id;
 
 -- name: ready_heads
 -- List the first ready jobs of each priority of some keys, with their records if they are short.
-SELECT j.key, j.priority, j.id, j.enqueued_at, j.attempts, j.max_attempts,
+SELECT j.key, j.priority, j.id, j.enqueued_at, j.attempts, j.max_attempts, j.cost,
     (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic)
         AND events.id = j.id AND octet_length(payload) <= 8192)
 FROM json_array_elements_text(:keys::json) AS k(key)
 CROSS JOIN (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
-CROSS JOIN LATERAL (SELECT key, priority, id, enqueued_at, attempts, max_attempts FROM jobs
+CROSS JOIN LATERAL (SELECT key, priority, id, enqueued_at, attempts, max_attempts, cost FROM jobs
     WHERE queue_id = :queue_id AND key = k.key COLLATE "C" AND priority = p.priority AND state = 0
     AND (:triggers::text IS NULL OR coalesce(chr(3) || function, trigger_id) IN (SELECT json_array_elements_text(:triggers::json)))
     ORDER BY id LIMIT :depth) AS j
@@ -115,7 +115,7 @@ ORDER BY j.key, j.priority, j.id;
 
 -- name: ready_after
 -- List the ready jobs of a key and priority after an id, with their records if they are short.
-SELECT id, enqueued_at, attempts, max_attempts,
+SELECT id, enqueued_at, attempts, max_attempts, cost,
     (SELECT payload FROM events WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic)
         AND events.id = jobs.id AND octet_length(payload) <= 8192)
 FROM jobs
@@ -142,9 +142,10 @@ AND EXISTS (SELECT 1 FROM shares s WHERE s.queue_id = j.queue_id AND s.key = j.k
 -- name: claim_jobs
 -- Mark jobs as claimed by a consumer.
 UPDATE jobs SET state = 2, wake_at = v.wake_at, attempts = jobs.attempts + 1, epoch = jobs.epoch + 1, claim_id = v.claim_id, held = 1,
-    consumer = v.consumer, claimed_at = v.claimed_at, claim_round = v.claim_round, lease = v.lease
+    consumer = v.consumer, claimed_at = v.claimed_at, claim_round = v.claim_round, lease = v.lease, charged = v.charged
 FROM unnest(:queue_id::bigint[], :id::bigint[], :claim_id::text[], :consumer::text[], :wake_at::bigint[], :claimed_at::bigint[],
-    :claim_round::bigint[], :lease::text[]) AS v(queue_id, id, claim_id, consumer, wake_at, claimed_at, claim_round, lease)
+    :claim_round::bigint[], :lease::text[], :charged::bigint[])
+    AS v(queue_id, id, claim_id, consumer, wake_at, claimed_at, claim_round, lease, charged)
 WHERE jobs.queue_id = v.queue_id AND jobs.id = v.id;
 
 -- name: job_bodies
@@ -156,20 +157,19 @@ CROSS JOIN LATERAL (SELECT id, payload FROM events WHERE topic_id = (SELECT topi
 -- name: serve_shares
 -- Update the shares that a claim has served.
 UPDATE shares SET ready = ready - v.served, in_flight = in_flight + v.served, selected = selected + v.served,
-    promoted = shares.promoted + v.promoted, turn = v.turn, round = v.round, credit = v.credit, deferred_from = v.deferrals,
+    promoted = shares.promoted + v.promoted, turn = v.turn, round = v.round, credit = v.credit, refill = v.refill, deferred_from = v.deferrals,
     oldest_at = CASE WHEN v.known = 1 THEN v.oldest_at ELSE (SELECT min(h.enqueued_at) FROM (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
         CROSS JOIN LATERAL (SELECT enqueued_at FROM jobs WHERE queue_id = v.queue_id AND key = v.key COLLATE "C"
             AND priority = p.priority AND state = 0 ORDER BY id LIMIT 1) AS h) END
 FROM unnest(:queue_id::bigint[], :key::text[], :served::bigint[], :promoted::bigint[], :turn::bigint[], :round::bigint[],
-    :credit::bigint[], :deferrals::bigint[], :oldest_at::bigint[], :known::bigint[])
-    AS v(queue_id, key, served, promoted, turn, round, credit, deferrals, oldest_at, known)
+    :credit::bigint[], :deferrals::bigint[], :oldest_at::bigint[], :known::bigint[], :refill::bigint[])
+    AS v(queue_id, key, served, promoted, turn, round, credit, deferrals, oldest_at, known, refill)
 WHERE shares.queue_id = v.queue_id AND shares.key = v.key COLLATE "C";
 
 -- name: shift_shares
 -- Move jobs of shares between ready, scheduled, parked and in flight.
 UPDATE shares SET
-    @reschedule(shares.ready + v.ready, shares.in_flight + v.in_flight, v.cap, v.round, v.deferrals),
-    credit = @credit_with(shares.ready + v.ready),
+    @reschedule(shares.ready + v.ready, shares.in_flight + v.in_flight, v.cap, v.round, v.deferrals, v.now),
     selected = shares.selected + v.selected,
     idle_at = @idle_since(shares.ready + v.ready, shares.scheduled + v.scheduled, shares.in_flight + v.in_flight,
         shares.parked + v.parked, v.now),
@@ -187,7 +187,7 @@ WHERE shares.queue_id = v.queue_id AND shares.key = v.key COLLATE "C";
 -- name: free_shares
 -- Change the number of claims of shares; their ready jobs stay as they are.
 UPDATE shares SET
-    @reschedule(ready, shares.in_flight + v.in_flight, v.cap, v.round, v.deferrals),
+    @reschedule(ready, shares.in_flight + v.in_flight, v.cap, v.round, v.deferrals, v.now),
     idle_at = @idle_since(ready, scheduled, shares.in_flight + v.in_flight, parked, v.now),
     in_flight = shares.in_flight + v.in_flight
 FROM unnest(:queue_id::bigint[], :key::text[], :in_flight::bigint[], :round::bigint[], :cap::bigint[], :at::bigint[],
@@ -200,10 +200,19 @@ UPDATE shares SET @refund_credit(v.count, v.round)
 FROM unnest(:queue_id::bigint[], :key::text[], :count::bigint[], :round::bigint[]) AS v(queue_id, key, count, round)
 WHERE shares.queue_id = v.queue_id AND shares.key = v.key COLLATE "C" AND ready > 0 AND shares.round = v.round;
 
+-- name: correct_shares
+-- Add amounts to the credit of shares in a round.
+UPDATE shares SET @correct_credit(v.credit, v.round)
+FROM (SELECT u.queue_id, u.key, u.round, s.credit + u.amount AS credit
+    FROM unnest(:queue_id::bigint[], :key::text[], :amount::bigint[], :round::bigint[]) AS u(queue_id, key, amount, round)
+    CROSS JOIN LATERAL (SELECT @accrued(u.round) AS credit FROM shares
+        WHERE queue_id = u.queue_id AND key = u.key COLLATE "C" AND refill > 0 LIMIT 1) AS s) AS v
+WHERE shares.queue_id = v.queue_id AND shares.key = v.key COLLATE "C";
+
 -- name: jobs_by_id
 -- Read the rows of some jobs.
 SELECT j.* FROM json_array_elements_text(:ids::json) AS v(id)
-CROSS JOIN LATERAL (SELECT id, key, state, wake_at, attempts, max_attempts, claim_id, held, history, claim_round, tenant_id, consumer
+CROSS JOIN LATERAL (SELECT id, key, state, wake_at, attempts, max_attempts, claim_id, held, history, claim_round, tenant_id, consumer, charged
     FROM jobs WHERE queue_id = :queue_id AND id = v.id::bigint LIMIT 1) AS j;
 
 -- name: places_of
@@ -235,7 +244,7 @@ WITH q AS MATERIALIZED (
     RETURNING jobs.id, jobs.key, v.now, v.response
 ), freed AS (
     UPDATE shares SET
-        @reschedule(ready, shares.in_flight - v.count, v.cap, v.round, v.deferrals),
+        @reschedule(ready, shares.in_flight - v.count, v.cap, v.round, v.deferrals, v.now),
         idle_at = @idle_since(ready, scheduled, shares.in_flight - v.count, parked, v.now),
         in_flight = shares.in_flight - v.count
     FROM (SELECT q.*, f.key, f.count FROM q, (SELECT key, count(*) AS count FROM acked GROUP BY key) AS f OFFSET 0) AS v
@@ -301,27 +310,27 @@ WHERE jobs.queue_id = v.queue_id AND jobs.id = v.id;
 -- name: restore_queues
 -- Fill the index of queues.
 INSERT INTO queues (queue_id, name, dimension, cap, round, last_key, promoted, promotions, alarm, acked, purged, dead, responses, ages,
-    cancelled, paused, expired, retried, handled, trimmed)
+    cancelled, paused, expired, retried, handled, trimmed, charge)
 SELECT * FROM unnest(:queue_id::bigint[], :name::text[], :dimension::text[], :cap::bigint[], :round::bigint[], :last_key::text[],
     :promoted::bigint[], :promotions::bigint[], :alarm::bigint[], :acked::bigint[], :purged::bigint[], :dead::bigint[],
     :responses::bigint[], :ages::text[], :cancelled::bigint[], :paused::text[],
-    :expired::bigint[], :retried::bigint[], :handled::text[], :trimmed::bigint[]);
+    :expired::bigint[], :retried::bigint[], :handled::text[], :trimmed::bigint[], :charge::text[]);
 
 -- name: restore_shares
 -- Fill the index of shares.
-INSERT INTO shares (queue_id, key, ready, scheduled, in_flight, turn, round, credit, oldest_at, parked)
+INSERT INTO shares (queue_id, key, ready, scheduled, in_flight, turn, round, credit, oldest_at, parked, refill)
 SELECT * FROM unnest(:queue_id::bigint[], :key::text[], :ready::bigint[], :scheduled::bigint[], :in_flight::bigint[],
-    :turn::bigint[], :round::bigint[], :credit::bigint[], :oldest_at::bigint[], :parked::bigint[]);
+    :turn::bigint[], :round::bigint[], :credit::bigint[], :oldest_at::bigint[], :parked::bigint[], :refill::bigint[]);
 
 -- name: restore_jobs
 -- Fill the index of jobs.
 INSERT INTO jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, attempts, max_attempts, epoch, claim_id, held,
     consumer, claimed_at, settled_at, tenant_id, binding_key, trigger_id, history, claim_round,
-    function, lease, response)
+    function, lease, response, cost, charged)
 SELECT * FROM unnest(:queue_id::bigint[], :id::bigint[], :key::text[], :priority::smallint[], :state::smallint[],
     :enqueued_at::bigint[], :wake_at::bigint[], :attempts::bigint[], :max_attempts::bigint[], :epoch::bigint[], :claim_id::text[],
     :held::smallint[], :consumer::text[], :claimed_at::bigint[], :settled_at::bigint[], :tenant_id::text[], :binding_key::text[],
-    :trigger_id::text[], :history::text[], :claim_round::bigint[], :function::text[], :lease::text[], :response::bigint[]);
+    :trigger_id::text[], :history::text[], :claim_round::bigint[], :function::text[], :lease::text[], :response::bigint[], :cost::bigint[], :charged::bigint[]);
 
 -- name: restore_dedupe
 -- Fill the index of dedupe keys.

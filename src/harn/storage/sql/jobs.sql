@@ -1,17 +1,36 @@
--- fragment: reschedule(ready, in_flight, cap, round, deferrals)
--- Set a key's turn after its share changed to these counts of ready jobs and of claims in flight. A key with nothing
--- ready, or with as many claims as the cap allows, has no turn. A key that gets a turn again has it in this round if it
--- still has credit, otherwise in the next round. Its deferrals are the claims that passed over it while it had none.
+-- fragment: debt(now)
+-- Return the debt of a key, less than 0, or 0. A key that has held no job for a minute has none.
+CASE WHEN shares.credit < 0 AND (shares.idle_at IS NULL OR shares.idle_at > {now} - 60000) THEN shares.credit ELSE 0 END
+
+-- fragment: accrued(round)
+-- Return the credit of a key in a round: each round since its credit was written adds a refill, up to one refill. Rounds
+-- do not pay while a key has no turn. The comparison of rounds keeps the product small.
+CASE WHEN shares.turn IS NULL OR shares.round >= {round} OR shares.credit >= shares.refill THEN shares.credit
+        WHEN {round} - shares.round - 1 > (-shares.credit) / shares.refill THEN shares.refill
+        WHEN shares.credit + ({round} - shares.round) * shares.refill > shares.refill THEN shares.refill
+        ELSE shares.credit + ({round} - shares.round) * shares.refill END
+
+-- fragment: reschedule(ready, in_flight, cap, round, deferrals, now)
+-- Set a key's turn and credit after its share changed to these counts of ready jobs and of claims in flight. A key with
+-- nothing ready, or with as many claims as the cap allows, has no turn. A key that gets a turn again has it in this round
+-- if it still has credit, otherwise in the next round, or in the one that ends its debt. A key that runs out of ready jobs
+-- loses its credit, not its debt. Its deferrals are the claims that passed over it while it had none.
 turn = CASE WHEN {ready} <= 0 OR ({cap} > 0 AND {in_flight} >= {cap}) THEN NULL WHEN shares.turn IS NOT NULL THEN shares.turn
-            WHEN shares.credit > 0 AND shares.ready > 0 THEN {round} ELSE {round} + 1 END,
-    round = CASE WHEN shares.turn IS NULL THEN {round} ELSE shares.round END,
+            WHEN shares.credit > 0 AND shares.ready > 0 THEN {round}
+            WHEN shares.refill > 0 THEN {round} + 1 + (-@debt({now})) / shares.refill ELSE {round} + 1 END,
+    round = CASE WHEN shares.turn IS NULL OR (shares.refill > 0 AND ({ready} <= 0 OR ({cap} > 0 AND {in_flight} >= {cap})))
+        THEN {round} ELSE shares.round END,
+    credit = CASE WHEN {ready} <= 0 AND shares.ready <= 0 THEN shares.credit WHEN shares.ready <= 0 THEN @debt({now})
+        WHEN {ready} <= 0 THEN CASE WHEN @accrued({round}) < 0 THEN @accrued({round}) ELSE 0 END
+        WHEN {cap} > 0 AND {in_flight} >= {cap} THEN @accrued({round}) ELSE shares.credit END,
     deferred = CASE WHEN shares.turn IS NULL AND shares.ready > 0
         THEN shares.deferred + {deferrals} - shares.deferred_from ELSE shares.deferred END,
     deferred_from = {deferrals}
 
--- fragment: credit_with(ready)
--- Return the credit of a key after its count of ready jobs changed: a key without ready jobs loses its credit.
-CASE WHEN {ready} <= 0 OR shares.ready <= 0 THEN 0 ELSE shares.credit END
+-- fragment: correct_credit(credit, round)
+-- Set the credit of a key in a round, and its turn: this round if it has credit, or the round that ends its debt.
+credit = {credit}, round = {round},
+    turn = CASE WHEN shares.turn IS NULL THEN NULL WHEN {credit} > 0 THEN {round} ELSE {round} + 1 + (-{credit}) / shares.refill END
 
 -- fragment: idle_since(ready, scheduled, in_flight, parked, now)
 -- Return since when a share has held no job; null while it holds one.
@@ -21,13 +40,15 @@ CASE WHEN {ready} <= 0 AND {scheduled} <= 0 AND {in_flight} <= 0 AND {parked} <=
 -- Return the turn of a new share: the next round, if it has ready jobs.
 CASE WHEN {ready} > 0 THEN {round} + 1 END
 
--- fragment: grow_share(cap)
+-- fragment: grow_share(cap, now)
 -- Add the new jobs of the row `excluded` to a share. A key that had nothing ready gets a turn in the next round, with
--- full credit, unless it is at its cap. A key that had ready jobs keeps its turn, or stays without one.
+-- full credit, unless it is at its cap; a key with a debt, in the round that ends it. A key that had ready jobs keeps
+-- its turn, or stays without one. A key that has held no job for a minute has no debt.
 turn = CASE WHEN shares.turn IS NOT NULL THEN shares.turn WHEN shares.ready > 0 OR excluded.ready = 0 THEN NULL
-            WHEN {cap} > 0 AND shares.in_flight >= {cap} THEN NULL ELSE excluded.round + 1 END,
+            WHEN {cap} > 0 AND shares.in_flight >= {cap} THEN NULL
+            WHEN shares.refill > 0 THEN excluded.round + 1 + (-@debt({now})) / shares.refill ELSE excluded.round + 1 END,
     round = CASE WHEN shares.turn IS NULL AND shares.ready = 0 THEN excluded.round ELSE shares.round END,
-    credit = CASE WHEN shares.turn IS NULL AND shares.ready = 0 THEN 0 ELSE shares.credit END,
+    credit = CASE WHEN shares.turn IS NULL AND shares.ready = 0 THEN @debt({now}) ELSE shares.credit END,
     deferred_from = CASE WHEN shares.ready = 0 THEN excluded.deferred_from ELSE shares.deferred_from END,
     oldest_at = CASE WHEN excluded.ready = 0 THEN shares.oldest_at ELSE coalesce(shares.oldest_at, excluded.oldest_at) END,
     ready = shares.ready + excluded.ready, scheduled = shares.scheduled + excluded.scheduled,
@@ -38,15 +59,24 @@ turn = CASE WHEN shares.turn IS NOT NULL THEN shares.turn WHEN shares.ready > 0 
 -- this round.
 credit = shares.credit + {count}, turn = CASE WHEN shares.turn IS NULL THEN NULL ELSE {round} END
 
+-- fragment: begin_again(round)
+-- Take a key's credit away, and let it begin again with the next round.
+credit = 0, refill = 0, round = {round}, turn = CASE WHEN shares.turn IS NULL THEN NULL ELSE {round} + 1 END
+
 -- name: open_shares
 -- List the shares that can be served and whose jobs have waited longest.
-SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares
+SELECT key, ready, in_flight, turn, round, credit, refill, oldest_at FROM shares
 WHERE queue_id = :queue_id AND turn IS NOT NULL ORDER BY oldest_at, key LIMIT :limit;
 
 -- name: starving_shares
 -- List shares that can be served and whose oldest job was enqueued by a time, oldest first.
-SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares
+SELECT key, ready, in_flight, turn, round, credit, refill, oldest_at FROM shares
 WHERE queue_id = :queue_id AND turn IS NOT NULL AND oldest_at <= :before ORDER BY oldest_at, key LIMIT :limit;
+
+-- name: shares_ahead
+-- List shares that can be served from a round on, in the order of their turns and keys.
+SELECT key, ready, in_flight, turn, round, credit, refill, oldest_at FROM shares
+WHERE queue_id = :queue_id AND turn >= :turn ORDER BY turn, key LIMIT :limit;
 
 -- name: open_keys
 -- List some keys that can be served.
@@ -81,9 +111,18 @@ UPDATE queues SET dimension = :dimension, last_key = '', promoted = 0 WHERE queu
 -- Record how many claims a key may have in flight.
 UPDATE queues SET cap = :cap WHERE queue_id = :queue_id;
 
+-- name: set_charge
+-- Record what a pick costs: one credit, or the cost of its job.
+UPDATE queues SET charge = :charge WHERE queue_id = :queue_id;
+
+-- name: reset_credit
+-- Let every key begin again with the next round, after what a pick costs has changed.
+UPDATE shares SET @begin_again(:round)
+WHERE queue_id = :queue_id;
+
 -- name: apply_cap
 -- Decide again which keys can be served, after the cap has changed.
-UPDATE shares SET @reschedule(ready, in_flight, :cap, :round, :deferrals)
+UPDATE shares SET @reschedule(ready, in_flight, :cap, :round, :deferrals, 0)
 WHERE queue_id = :queue_id AND (ready > 0 OR in_flight > 0);
 
 -- name: set_paused
@@ -151,7 +190,7 @@ FROM jobs WHERE queue_id = :queue_id AND id = :id;
 
 -- name: one_share
 -- Read a share's row.
-SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares WHERE queue_id = :queue_id AND key = :key;
+SELECT key, ready, in_flight, turn, round, credit, refill, oldest_at FROM shares WHERE queue_id = :queue_id AND key = :key;
 
 -- name: find_dedupe
 -- Find the job that holds a dedupe key. With a join, PostgreSQL may read a whole queue.
@@ -213,13 +252,13 @@ FROM shares WHERE queue_id = :queue_id;
 
 -- name: share_rows
 -- List a queue's shares for display, those with jobs first.
-SELECT key, ready, scheduled, in_flight, turn, round, credit, oldest_at, selected, promoted, deferred, deferred_from, parked
+SELECT key, ready, scheduled, in_flight, turn, round, credit, refill, oldest_at, selected, promoted, deferred, deferred_from, parked
 FROM shares WHERE queue_id = :queue_id ORDER BY (ready + in_flight + scheduled + parked > 0) DESC, key LIMIT :limit;
 
 -- name: drop_idle_shares
--- Delete idle shares, those that have been idle longest first, and keep a number of them.
+-- Delete idle shares, those that have been idle longest first, and keep a number of them, and those whose debt counts.
 DELETE FROM shares WHERE queue_id = :queue_id AND key IN (
-    SELECT key FROM shares WHERE queue_id = :queue_id AND idle_at IS NOT NULL
+    SELECT key FROM shares WHERE queue_id = :queue_id AND idle_at IS NOT NULL AND (credit >= 0 OR idle_at <= :now - 60000)
     ORDER BY idle_at DESC LIMIT 1000 OFFSET :keep)
 RETURNING selected, deferred;
 
@@ -263,19 +302,19 @@ DELETE FROM queue_triggers;
 SELECT queue_id, name, dimension, cap, round, last_key, promoted, promotions,
     coalesce((SELECT 0 FROM jobs j WHERE j.queue_id = queues.queue_id AND j.state = 1 LIMIT 1),
         (SELECT 0 FROM jobs j WHERE j.queue_id = queues.queue_id AND j.state IN (2, 3) LIMIT 1)),
-    acked, purged, dead, responses, ages, cancelled, paused, expired, retried, handled, trimmed
+    acked, purged, dead, responses, ages, cancelled, paused, expired, retried, handled, trimmed, charge
 FROM queues ORDER BY name;
 
 -- name: dump_shares
 -- Read the shares that hold jobs. Idle shares hold counters for display only, so they are not compared.
 SELECT queue_id, key, ready, scheduled, in_flight, turn, CASE WHEN ready > 0 THEN round ELSE 0 END,
-    CASE WHEN ready > 0 THEN credit ELSE 0 END, oldest_at, parked
+    CASE WHEN ready > 0 OR credit < 0 THEN credit ELSE 0 END, oldest_at, parked, CASE WHEN ready > 0 OR credit < 0 THEN refill ELSE 0 END
 FROM shares WHERE ready > 0 OR scheduled > 0 OR in_flight > 0 OR parked > 0 ORDER BY queue_id, key;
 
 -- name: dump_jobs
 -- Read all of the index of jobs, without the keys of settled jobs: those are not kept up to date.
 SELECT queue_id, id, CASE WHEN state < 4 THEN key ELSE '' END, priority, state, enqueued_at, wake_at, attempts, max_attempts, epoch, claim_id, held, consumer,
-    claimed_at, settled_at, tenant_id, binding_key, trigger_id, history, claim_round, function, lease, response
+    claimed_at, settled_at, tenant_id, binding_key, trigger_id, history, claim_round, function, lease, response, cost, charged
 FROM jobs ORDER BY queue_id, id;
 
 -- name: dump_dedupe

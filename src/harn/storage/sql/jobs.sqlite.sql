@@ -1,20 +1,20 @@
 -- name: open_queue
 -- Read a queue's row, and the time.
 SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled, trimmed,
-    (SELECT settings FROM pools WHERE pools.queue_id = queues.queue_id)
+    (SELECT settings FROM pools WHERE pools.queue_id = queues.queue_id), charge
 FROM queues WHERE name = :queue;
 
 -- name: queue_row
 -- Read a queue's row for display, and the time.
 SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled, trimmed,
     acked, purged, dead, responses, other_policy, policy_at, dropped_selected, dropped_deferred, cancelled,
-    expired, retried
+    expired, retried, charge
 FROM queues WHERE name = :queue;
 
 -- name: insert_jobs
 -- Write new jobs.
-INSERT INTO jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, max_attempts, tenant_id, binding_key, trigger_id, function)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12);
+INSERT INTO jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, max_attempts, tenant_id, binding_key, trigger_id, function, cost)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13);
 
 -- name: note_triggers
 -- Record trigger ids of the jobs of a queue.
@@ -24,11 +24,11 @@ INSERT INTO queue_triggers (queue_id, trigger_id) VALUES (?1, ?2) ON CONFLICT DO
 -- Add new jobs to their shares.
 INSERT INTO shares (queue_id, key, ready, scheduled, turn, round, oldest_at, deferred_from, parked)
 VALUES (?1, ?2, ?3, ?4, @first_turn(?3, ?5), ?5, CASE WHEN ?3 > 0 THEN ?6 END, ?8, ?9)
-ON CONFLICT (queue_id, key) DO UPDATE SET @grow_share(?7);
+ON CONFLICT (queue_id, key) DO UPDATE SET @grow_share(?7, ?6);
 
 -- name: shares_in_turn
 -- List shares that can be served in a round, in the order of their keys, within a range of them.
-SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares INDEXED BY shares_in_turn
+SELECT key, ready, in_flight, turn, round, credit, refill, oldest_at FROM shares INDEXED BY shares_in_turn
 WHERE queue_id = :queue_id AND turn = :turn AND key > :after AND key <= :until ORDER BY key LIMIT :limit;
 
 -- name: ready_priorities
@@ -41,7 +41,7 @@ SELECT 2 WHERE EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_ready WHERE queue_id =
 
 -- name: ready_after
 -- List the ready jobs of a key and priority after an id, with their records if they are short.
-SELECT id, enqueued_at, attempts, max_attempts, (SELECT CASE WHEN length(payload) <= 8192 THEN payload END FROM events
+SELECT id, enqueued_at, attempts, max_attempts, cost, (SELECT CASE WHEN length(payload) <= 8192 THEN payload END FROM events
     WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic) AND events.id = jobs.id)
 FROM jobs INDEXED BY jobs_of_key
 WHERE queue_id = :queue_id AND key = :key AND priority = :priority AND state = 0 AND id > :after
@@ -74,7 +74,7 @@ AND EXISTS (SELECT 1 FROM shares s WHERE s.queue_id = j.queue_id AND s.key = j.k
 -- name: claim_jobs
 -- Mark jobs as claimed by a consumer.
 UPDATE jobs SET state = 2, wake_at = ?5, attempts = attempts + 1, epoch = epoch + 1, claim_id = ?3, held = 1,
-    consumer = ?4, claimed_at = ?6, claim_round = ?7, lease = ?8
+    consumer = ?4, claimed_at = ?6, claim_round = ?7, lease = ?8, charged = ?9
 WHERE queue_id = ?1 AND id = ?2;
 
 -- name: job_bodies
@@ -85,7 +85,7 @@ CROSS JOIN events e ON e.topic_id = (SELECT topic_id FROM topics WHERE name = :t
 -- name: serve_shares
 -- Update the shares that a claim has served.
 UPDATE shares SET ready = ready - ?3, in_flight = in_flight + ?3, selected = selected + ?3, promoted = promoted + ?4,
-    turn = ?5, round = ?6, credit = ?7, deferred_from = ?8,
+    turn = ?5, round = ?6, credit = ?7, refill = ?11, deferred_from = ?8,
     oldest_at = CASE WHEN ?10 THEN ?9 ELSE (SELECT min(at) FROM (
         SELECT * FROM (SELECT enqueued_at AS at FROM jobs INDEXED BY jobs_of_key WHERE queue_id = ?1 AND key = ?2 AND priority = 0 AND state = 0 ORDER BY id LIMIT 1)
         UNION ALL SELECT * FROM (SELECT enqueued_at FROM jobs INDEXED BY jobs_of_key WHERE queue_id = ?1 AND key = ?2 AND priority = 1 AND state = 0 ORDER BY id LIMIT 1)
@@ -95,8 +95,7 @@ WHERE queue_id = ?1 AND key = ?2;
 -- name: shift_shares
 -- Move jobs of shares between ready, scheduled, parked and in flight.
 UPDATE shares SET
-    @reschedule(ready + ?3, in_flight + ?5, ?8, ?7, ?10),
-    credit = @credit_with(ready + ?3),
+    @reschedule(ready + ?3, in_flight + ?5, ?8, ?7, ?10, ?9),
     selected = selected + ?6,
     idle_at = @idle_since(ready + ?3, scheduled + ?4, in_flight + ?5, parked + ?11, ?9),
     ready = ready + ?3, scheduled = scheduled + ?4, in_flight = in_flight + ?5, parked = parked + ?11,
@@ -109,7 +108,7 @@ WHERE queue_id = ?1 AND key = ?2;
 -- name: free_shares
 -- Change the number of claims of shares; their ready jobs stay as they are.
 UPDATE shares SET
-    @reschedule(ready, in_flight + ?3, ?5, ?4, ?7),
+    @reschedule(ready, in_flight + ?3, ?5, ?4, ?7, ?6),
     idle_at = @idle_since(ready, scheduled, in_flight + ?3, parked, ?6),
     in_flight = in_flight + ?3
 WHERE queue_id = ?1 AND key = ?2;
@@ -119,10 +118,16 @@ WHERE queue_id = ?1 AND key = ?2;
 UPDATE shares SET @refund_credit(?3, ?4)
 WHERE queue_id = ?1 AND key = ?2 AND ready > 0 AND round = ?4;
 
+-- name: correct_shares
+-- Add amounts to the credit of shares in a round.
+UPDATE shares SET @correct_credit(v.credit, ?4)
+FROM (SELECT @accrued(?4) + ?3 AS credit FROM shares WHERE queue_id = ?1 AND key = ?2 AND refill > 0) AS v
+WHERE queue_id = ?1 AND key = ?2;
+
 -- name: jobs_by_id
 -- Read the rows of some jobs.
 SELECT j.id, j.key, j.state, j.wake_at, j.attempts, j.max_attempts, j.claim_id, j.held, j.history,
-    j.claim_round, j.tenant_id, j.consumer
+    j.claim_round, j.tenant_id, j.consumer, j.charged
 FROM json_each(:ids) i CROSS JOIN jobs j ON j.queue_id = :queue_id AND j.id = i.value;
 
 -- name: places_of
@@ -186,20 +191,20 @@ UPDATE jobs SET key = ?3 WHERE queue_id = ?1 AND id = ?2;
 -- name: restore_queues
 -- Fill the index of queues.
 INSERT INTO queues (queue_id, name, dimension, cap, round, last_key, promoted, promotions, alarm, acked, purged, dead, responses, ages,
-    cancelled, paused, expired, retried, handled, trimmed)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20);
+    cancelled, paused, expired, retried, handled, trimmed, charge)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21);
 
 -- name: restore_shares
 -- Fill the index of shares.
-INSERT INTO shares (queue_id, key, ready, scheduled, in_flight, turn, round, credit, oldest_at, parked)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10);
+INSERT INTO shares (queue_id, key, ready, scheduled, in_flight, turn, round, credit, oldest_at, parked, refill)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11);
 
 -- name: restore_jobs
 -- Fill the index of jobs.
 INSERT INTO jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, attempts, max_attempts, epoch, claim_id, held,
     consumer, claimed_at, settled_at, tenant_id, binding_key, trigger_id, history, claim_round,
-    function, lease, response)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23);
+    function, lease, response, cost, charged)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25);
 
 -- name: restore_dedupe
 -- Fill the index of dedupe keys.

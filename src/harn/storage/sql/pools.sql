@@ -21,12 +21,12 @@ SELECT coalesce(sum(ready), 0), coalesce(sum(in_flight), 0), coalesce(sum(parked
 
 -- name: pool_keys_by_name
 -- List shares that have queued tasks, in the order of their keys.
-SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares
+SELECT key, ready, in_flight, turn, round, credit, refill, oldest_at FROM shares
 WHERE queue_id = :queue_id AND ready > 0 ORDER BY key LIMIT :limit;
 
 -- name: pool_keys_by_turn
 -- List shares that have queued tasks, in the order of their turns.
-SELECT key, ready, in_flight, turn, round, credit, oldest_at FROM shares
+SELECT key, ready, in_flight, turn, round, credit, refill, oldest_at FROM shares
 WHERE queue_id = :queue_id AND turn IS NOT NULL ORDER BY turn, key LIMIT :limit;
 
 -- name: pool_longest

@@ -103,3 +103,9 @@ ALTER TABLE queues ADD COLUMN expired bigint NOT NULL DEFAULT 0;
 ALTER TABLE queues ADD COLUMN retried bigint NOT NULL DEFAULT 0;
 ALTER TABLE queues ADD COLUMN handled text COLLATE "C" NOT NULL DEFAULT '';
 ALTER TABLE queues ADD COLUMN trimmed bigint NOT NULL DEFAULT 0;
+-- version: 5
+-- Fair share by cost. Costs and credits are counted in millionths where a queue charges cost; a cost of null is 1.
+ALTER TABLE queues ADD COLUMN charge text COLLATE "C" NOT NULL DEFAULT 'jobs';
+ALTER TABLE shares ADD COLUMN refill bigint NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN cost bigint;
+ALTER TABLE jobs ADD COLUMN charged bigint;

@@ -105,3 +105,9 @@ DROP INDEX jobs_by_state;
 DROP INDEX jobs_by_tenant;
 CREATE INDEX jobs_by_state ON jobs (queue_id, state, id) WHERE state <> 0 AND state <> 2 AND state <> 3;
 CREATE INDEX jobs_by_tenant ON jobs (queue_id, tenant_id, state, id) WHERE tenant_id IS NOT NULL AND state <> 0 AND state <> 2 AND state <> 3;
+-- version: 6
+-- Fair share by cost. Costs and credits are counted in millionths where a queue charges cost; a cost of null is 1.
+ALTER TABLE queues ADD COLUMN charge TEXT NOT NULL DEFAULT 'jobs';
+ALTER TABLE shares ADD COLUMN refill INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN cost INTEGER;
+ALTER TABLE jobs ADD COLUMN charged INTEGER;

@@ -60,6 +60,8 @@ class _Scheduling(msgspec.Struct):
     fairness_key: str = "tenant"
     round: int = 0
     credit: float = 0
+    credit_millionths: int = 0
+    refill_millionths: int = 0
     promoted: bool = False
     policy: dict[str, Any] | None = None
 
@@ -116,6 +118,8 @@ class History:
         self.claim_consumer: array[int] = array("l")
         self.claim_round: array[int] = array("q")
         self.claim_credit: array[float] = array("d")
+        """In millionths where the claim was charged by cost, and a round's grant with it."""
+        self.claim_refill: array[int] = array("q")
         self.claim_promoted: array[int] = array("b")
         self.consumers: list[str] = []
         self.policies: list[SchedulerPolicy] = []
@@ -244,7 +248,8 @@ class HistoryBuilder:
         self._step(CLAIM, at, job, len(history.claim_round))
         history.claim_consumer.append(consumer)
         history.claim_round.append(scheduling.round)
-        history.claim_credit.append(scheduling.credit)
+        history.claim_credit.append(scheduling.credit or scheduling.credit_millionths)
+        history.claim_refill.append(scheduling.refill_millionths)
         history.claim_promoted.append(scheduling.promoted)
         self._began[job] = at
         self._attempts[job] += 1

@@ -70,7 +70,9 @@ def by_priority() -> ByPriority:
 class KeyShare:
     """A row of the table of shares, with the key's ready jobs by priority."""
 
-    __slots__ = ("credit", "in_flight", "key", "oldest", "ready", "ready_jobs", "round", "turn")
+    __slots__ = (
+        *("credit", "in_flight", "key", "oldest", "ready", "ready_jobs", "refill", "round", "turn"),
+    )
 
     def __init__(self, key: str) -> None:
         self.key: str = key
@@ -79,6 +81,7 @@ class KeyShare:
         self.turn: int | None = None
         self.round: int = 0
         self.credit: Any = 0
+        self.refill: int = 0
         self.oldest: int | None = None
         """When its oldest ready job entered, as far as the first job of each priority tells."""
         self.ready_jobs: ByPriority = by_priority()
@@ -87,5 +90,14 @@ class KeyShare:
         """Return the columns that a scheduler reads."""
         return (
             *(self.key, self.ready, self.in_flight, self.turn, self.round, self.credit),
-            self.oldest,
+            *(self.refill, self.oldest),
         )
+
+    @property
+    def debt(self) -> int:
+        """Its credit if that is less than 0; where picks cost one credit, there is none."""
+        return min(0, int(self.credit))
+
+    def turn_after(self, round: int) -> int:
+        """Return the round in which a key without credit is served, after *round*."""
+        return round + 1 + (-self.debt // self.refill if self.refill else 0)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from harn.storage import Rows
-from harn.storage.queue import Board, Choice, Choose
+from harn.storage.queue import Board, Choice, Choose, Share
 from harn.workers import fairshare
 from harn.workers.scheduler_policy import SchedulerPolicy
 from harn.workers.whatif.key_share import KeyShare, by_priority
@@ -50,6 +50,7 @@ class QueueTables:
         priority: Any,
         key_of: Callable[[int], str],
         policy: SchedulerPolicy,
+        cost_of: Callable[[int], int | None] = lambda job: None,
     ) -> None:
         self.cap: int = 0
         self.watcher: Watcher | None = None
@@ -63,18 +64,21 @@ class QueueTables:
         self._entered = entered
         self._priority = priority
         self._key_of = key_of
+        self._cost_of = cost_of
         self._in_order = by_priority()
         """Under `fifo`, the ready jobs of all keys."""
         self._answers: dict[str, Callable[..., Rows]] = {
             "open_shares_and_jobs": self._open_shares_and_jobs,
             "starving_shares": self._starving_shares,
             "open_keys": self._open_keys,
+            "shares_ahead": self._shares_ahead,
             "shares_in_turn_and_jobs": self._shares_in_turn_and_jobs,
             "ready_heads": self._ready_heads,
             "ready_after": self._ready_after,
             "queue_heads": self._queue_heads,
         }
         self.is_fifo: bool = policy.strategy == "fifo"
+        self._charges_cost = policy.charges_cost
         self.follow(policy)
 
     def follow(self, policy: SchedulerPolicy) -> None:
@@ -83,6 +87,16 @@ class QueueTables:
         self._choose: Choose = fairshare.chooser(policy)
         if (policy.strategy == "fifo") != self.is_fifo:
             self._sort_jobs(policy.strategy == "fifo")
+        if policy.strategy == "drr" and policy.charges_cost != self._charges_cost:
+            self._begin_again(policy.charges_cost)
+
+    def _begin_again(self, charges_cost: bool) -> None:
+        """Let every key begin with the next round: `reset_credit`."""
+        self._charges_cost = charges_cost
+        for share in self.shares.values():
+            share.credit, share.refill, share.round = 0, 0, self.round
+            if share.turn is not None:
+                self.open.turn(share, self.round + 1)
 
     def _sort_jobs(self, is_fifo: bool) -> None:
         """Keep the ready jobs in one order, or by key."""
@@ -149,9 +163,9 @@ class QueueTables:
         """Add a new job that is ready: `grow_share`."""
         share = self.share_of(job)
         if share.turn is None and share.ready == 0:
-            share.round, share.credit = self.round, 0
+            share.round, share.credit = self.round, share.debt
             if not self._is_capped(share):
-                self.open.turn(share, self.round + 1)
+                self.open.turn(share, share.turn_after(self.round))
         self._add(share, job)
 
     def make_ready(self, job: int, *, was_in_flight: bool = False) -> None:
@@ -160,7 +174,7 @@ class QueueTables:
         share.in_flight -= was_in_flight
         self._reschedule(share, share.ready + 1)
         if share.ready <= 0:
-            share.credit = 0
+            share.credit = share.debt
         self._add(share, job)
 
     def take_away(self, job: int) -> None:
@@ -168,7 +182,7 @@ class QueueTables:
         share = self.share_of(job)
         self._reschedule(share, share.ready - 1)
         if share.ready <= 1:
-            share.credit = 0
+            share.credit = share.debt
         self._remove(share, job)
 
     def free(self, job: int) -> None:
@@ -180,25 +194,37 @@ class QueueTables:
     def refund(self, job: int, round: int) -> None:
         """Return the credit of a claim of *round* that was released: `refund_shares`."""
         share = self.share_of(job)
+        if share.refill:
+            self._correct(share, self.policy.charge_of(self._cost_of(job)))
+            return
         if round == self.round and share.ready > 0 and share.round == round:
             share.credit += 1
             if share.turn is not None:
                 self.open.turn(share, round)
 
-    def hold(self, job: int, round: int, credit: Any, promoted: bool) -> None:
+    def _correct(self, share: KeyShare, amount: int) -> None:
+        """Add *amount* to the credit of a share: `correct_shares`."""
+        if share.turn is not None:
+            share.credit = Share(*share.row()).accrued(self.round)
+        share.credit, share.round = share.credit + amount, self.round
+        if share.turn is not None:
+            later = share.turn_after(self.round)
+            self.open.turn(share, self.round if share.credit > 0 else later)
+
+    def hold(self, job: int, round: int, credit: Any, promoted: bool, refill: int = 0) -> None:
         """Claim a job as a record of the log tells: what `Share.serve` does."""
         share = self.share_of(job)
         self._serve(share, job)
         if self.is_fifo:
             return
-        share.round, share.credit = round, credit
+        share.round, share.credit, share.refill = round, int(credit), refill
         if share.ready <= 0:
-            share.credit = 0
+            share.credit = share.debt
             self.open.turn(share, None)
         elif self._is_capped(share):
             self.open.turn(share, None)
         else:
-            self.open.turn(share, round if credit else round + 1)
+            self.open.turn(share, round if credit > 0 else share.turn_after(round))
         self.round, self.last_key, self.promoted = round, share.key, promoted
 
     def carry_out(self, choice: Choice) -> None:
@@ -208,7 +234,7 @@ class QueueTables:
             self._serve(share, pick.id - 1)
         for served in choice.shares:
             share = self.shares[served.key]
-            share.round, share.credit = served.round, served.credit
+            share.round, share.credit, share.refill = served.round, served.credit, served.refill
             self.open.turn(share, served.turn)
         if not self.is_fifo:
             self.round, self.last_key = choice.round, choice.last_key
@@ -220,7 +246,7 @@ class QueueTables:
         share.in_flight += 1
         self._reschedule(share, share.ready - 1)
         if share.ready <= 1:
-            share.credit = 0
+            share.credit = share.debt
         self._remove(share, job)
 
     def adopt_keys(self, unsettled: Iterable[tuple[int, bool]]) -> None:
@@ -255,7 +281,7 @@ class QueueTables:
             self.open.turn(share, None)
         elif share.turn is None:
             has_credit = share.credit > 0 and share.ready > 0
-            self.open.turn(share, self.round if has_credit else self.round + 1)
+            self.open.turn(share, self.round if has_credit else share.turn_after(self.round))
 
     def _serve(self, share: KeyShare, job: int) -> None:
         if self.watcher is not None:
@@ -265,7 +291,7 @@ class QueueTables:
         if self.is_fifo:
             self._reschedule(share, share.ready)
             if share.ready <= 0:
-                share.credit = 0
+                share.credit = share.debt
 
     def _add(self, share: KeyShare, job: int) -> None:
         share.ready += 1
@@ -320,7 +346,7 @@ class QueueTables:
         """Return a row for each of the first jobs of a share, or one without a job."""
         row, entered = (*share.row(), depth), self._entered
         rows: Rows = [
-            (*row, priority, job + 1, entered[job], 0, 0, None)
+            (*row, priority, job + 1, entered[job], 0, 0, self._cost_of(job), None)
             for priority, jobs in enumerate(share.ready_jobs)
             for job in jobs.after(NONE, depth)
         ]
@@ -333,6 +359,11 @@ class QueueTables:
     def _open_keys(self, limit: int, **_: Any) -> Rows:
         return [(key,) for key in islice(self.open, limit)]
 
+    def _shares_ahead(self, turn: int, limit: int, **_: Any) -> Rows:
+        found = [share for share in self.open.values() if (share.turn or 0) >= turn]
+        found.sort(key=lambda share: (share.turn or 0, share.key))
+        return [share.row() for share in found[:limit]]
+
     def _shares_in_turn_and_jobs(
         self, turn: int, after: str, until: str, limit: int, wanted: int, **_: Any
     ) -> Rows:
@@ -342,15 +373,15 @@ class QueueTables:
 
     def _ready_heads(self, keys: str, depth: int, **_: Any) -> Rows:
         return [
-            (key, *row[8:])
+            (key, *row[9:])
             for key in msgspec.json.decode(keys)
             for row in self._with_jobs(self.shares[key], depth)
-            if row[8] is not None
+            if row[9] is not None
         ]
 
     def _ready_after(self, key: str, priority: int, after: int, depth: int, **_: Any) -> Rows:
         jobs = self.shares[key].ready_jobs[priority].after(after - 1, depth)
-        return [(job + 1, self._entered[job], 0, 0, None) for job in jobs]
+        return [(job + 1, self._entered[job], 0, 0, self._cost_of(job), None) for job in jobs]
 
     def _queue_heads(self, wanted: int, **_: Any) -> Rows:
         return [

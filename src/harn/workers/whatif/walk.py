@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from harn.storage.queue import share_key
+from harn.storage.queue import job_charges, share_key
 from harn.workers.scheduler_policy import SchedulerPolicy
 from harn.workers.whatif.history import (
     ACK,
@@ -77,7 +77,7 @@ class Walk:
         self.ledger: Ledger | None = None
         self._keys: list[str] = []
         self.tables: QueueTables = QueueTables(
-            history.entered, history.priority, self.key_of, self.policy
+            history.entered, history.priority, self.key_of, self.policy, self._cost_of
         )
         self._settles = {ACK, DEAD, CANCEL, PURGE}
 
@@ -92,7 +92,12 @@ class Walk:
 
     def charge_of(self, job: int) -> float:
         """Return what a pick of *job* counts for."""
-        return 1
+        if not self.policy.charges_cost:
+            return 1
+        return self.policy.charge_of(self._cost_of(job)) / job_charges.MILLION
+
+    def _cost_of(self, job: int) -> int | None:
+        return job_charges.stored_cost(self.history.cost[job])
 
     def watch(self) -> Ledger:
         """Begin to keep a ledger, here."""
@@ -145,6 +150,7 @@ class Walk:
             history.claim_round[claim],
             history.claim_credit[claim],
             bool(history.claim_promoted[claim]),
+            history.claim_refill[claim],
         )
         self.state[job] = CLAIMED
         self.claims[job] += 1
