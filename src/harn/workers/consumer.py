@@ -100,7 +100,7 @@ class Consumer:
         self._stop_when_empty = stop_when_empty
         self._call = self._functions or _bound(queue.runtime, handler)
         self._renewal = queue.runtime.service(ClaimRenewal)
-        self._running: set[RunningJob] = set()
+        self._running: dict[RunningJob, None] = {}  # ordered: equal runs stop jobs in equal order
         self.crew: Crew = Crew(self)
         self._ambients: dict[tuple[str | None, ...], Ambient] = {}
         self._unanswered = 0
@@ -331,7 +331,7 @@ class Consumer:
 
     def _start(self, claim: Claim) -> None:
         running = RunningJob(self, claim)
-        self._running.add(running)
+        self._running[running] = None
         self.crew.add(running)
         self._renewal.hold(claim, running.lose)
 
@@ -418,7 +418,7 @@ class Consumer:
     def _free(self, running: RunningJob) -> None:
         self._renewal.let_go(running.claim)
         if running in self._running:
-            self._running.remove(running)
+            del self._running[running]
             self._slots.release(self, 1)
         self._is_empty = False  # the end of this job may have made another one ready
         self.wake()
