@@ -103,6 +103,10 @@ class Simulation:
         self._history: History = walk.history
         self._fleet = fleet
         self._present: list[SimulatedConsumer] = []
+        self._free = 0
+        """Free slots of all that are present."""
+        self._is_leaving = False
+        """Whether a consumer leaves when it finds nothing more."""
         self._heap: list[tuple[int, int, int, Any, int]] = []
         self._order = count()
         self._usual = self._history.usual_durations()
@@ -209,11 +213,12 @@ class Simulation:
                 self.walk.move(what, self.walk.ready_state(what))
         elif kind == BEGIN:
             what.is_there = True
+            self._free += what.free
             self._present.append(what)
             if what.end < FOREVER:
                 self._at(max(what.end, what.start), LEAVE, what)
         elif kind == LEAVE:
-            what.is_leaving = True
+            what.is_leaving = self._is_leaving = True
             if what.leaves_at_once:
                 self._leave(what)
         else:
@@ -224,6 +229,7 @@ class Simulation:
         walk, attempt = self.walk, self._attempt(job)
         if consumer is not None:
             consumer.held -= 1
+            self._free += consumer.is_there
         if attempt.again_after == UNKNOWN:
             walk.move(job, SETTLED)
         elif attempt.again_after <= 0:
@@ -256,11 +262,9 @@ class Simulation:
     def _dispatch(self, now: int) -> None:
         """Let every free slot take a job, by one choice of the scheduler."""
         tables = self.walk.tables
-        while tables.can_serve and None not in self.walk.paused:
+        while self._free and tables.can_serve and None not in self.walk.paused:
             free = [each for each in self._present if each.free > 0]
-            wanted = min(sum(each.free for each in free), MOST_AT_ONCE)
-            if not wanted:
-                return
+            wanted = min(self._free, MOST_AT_ONCE)
             choice = tables.choose(now, wanted)
             tables.carry_out(choice)
             for pick in choice.picks:
@@ -269,11 +273,12 @@ class Simulation:
                 self._begin(pick.id - 1, pick.round, free[0], now)
             if len(choice.picks) < wanted:
                 break
-        if not tables.can_serve:
+        if self._is_leaving and not tables.can_serve:
             for each in [one for one in self._present if one.is_leaving and not one.held]:
                 self._leave(each)
 
     def _leave(self, consumer: SimulatedConsumer) -> None:
+        self._free -= consumer.free
         consumer.is_there = False
         self._present.remove(consumer)
 
@@ -285,4 +290,5 @@ class Simulation:
         walk.claims[job] += 1
         self.picks.append(job)
         consumer.held += 1
+        self._free -= 1
         self._at(now + self._attempt(job).duration, END, (job, consumer), round)
