@@ -158,6 +158,39 @@ async def test_a_row_held_by_someone_else_is_storage_busy_and_heals(postgres_url
         assert (await runtime.event_log.emit("a", "k", 2)).id == 2
 
 
+async def test_a_process_that_stops_inside_a_transaction_holds_no_one_up(
+    postgres_url: str,
+) -> None:
+    released = threading.Event()
+    tries: list[str] = []
+
+    def move(name: str, wait: Callable[[], object]) -> Operation[str]:
+        tries.append(name)
+        yield ask("move_cursor", topic="a", consumer="c", position=len(tries))
+        yield from append([draft("a", "moved", name)])
+        if tries.count(name) == 1:
+            wait()
+        return name
+
+    async with Runtime(storage=postgres_url) as slow, Runtime(storage=postgres_url) as other:
+        await slow.event_log.emit("a", "k", "before")
+        began = asyncio.Event()
+
+        def stop() -> None:  # on the store's thread, as a SIGSTOP of the process would
+            slow.loop.call_soon_threadsafe(began.set)
+            released.wait(30)
+
+        stopped = asyncio.ensure_future(slow.service(Store).run(partial(move, "slow", stop)))
+        await began.wait()
+        await other.service(Store).run(partial(move, "other", lambda: None))
+        released.set()
+        assert await stopped == "slow"
+        events = await other.event_log.read("a")
+
+    assert [event.payload for event in events] == ["before", "other", "slow"]
+    assert tries == ["slow", "other", "slow"]
+
+
 async def test_a_server_that_is_not_there_is_storage_busy_without_the_password() -> None:
     url = "postgresql://me:s3cret@127.0.0.1:1/none?busy_timeout=300ms"
     async with Runtime(storage=url) as runtime:

@@ -30,7 +30,7 @@ SELECT head, at FROM t ORDER BY name;
 -- Set timeouts for this session or transaction, and make the planner use indexes whatever its statistics say.
 SELECT set_config('search_path', :path, :local), set_config('statement_timeout', :statement_ms, :local),
        set_config('lock_timeout', :lock_ms, :local),
-       set_config('idle_in_transaction_session_timeout', :statement_ms, :local),
+       set_config('idle_in_transaction_session_timeout', :idle_ms, :local),
        set_config('plan_cache_mode', 'force_generic_plan', :local), set_config('enable_seqscan', 'off', :local),
        set_config('enable_hashjoin', 'off', :local), set_config('enable_mergejoin', 'off', :local);
 

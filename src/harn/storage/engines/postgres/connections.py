@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("harn.storage")
 
 STATEMENT_MS = 30_000
+IDLE_MS = 2000
+"""Milliseconds after which the server ends a transaction whose client sends nothing more.
+
+A process that was stopped, or whose network was cut, holds its locks that long. It is shorter than
+the wait for a lock, so that the others get their turn and no error. A client that was only slow
+tries again.
+"""
 FIRST_MS = 3000
 """Milliseconds after which a server that has never been reached is given up."""
 FORGET_MS = 7 * 86_400_000
@@ -118,6 +125,7 @@ class Server:
         return load_queries("postgres")["set_limits"].text, {
             "path": f'"{self.schema}", pg_catalog',
             "statement_ms": str(STATEMENT_MS),
+            "idle_ms": str(IDLE_MS),
             "lock_ms": str(self._busy_ms),
             "local": not for_session,
         }
@@ -250,6 +258,8 @@ def pipeline_of(connection: Connection[Any]) -> Pipeline:
 
 def connection_lost(error: psycopg.Error) -> bool:
     if isinstance(error, psycopg_pool.PoolTimeout | psycopg.InterfaceError):
+        return True
+    if isinstance(error, psycopg.errors.IdleInTransactionSessionTimeout):
         return True
     lost = error.sqlstate is None or error.sqlstate.startswith(("08", "57P", "53"))
     return isinstance(error, psycopg.OperationalError) and lost
