@@ -1,30 +1,51 @@
 """One process of a shared pool: it submits, runs what the pool gives it, and keeps a ledger.
 
 Arguments: the store, the ledger, how many tasks of each sort to submit, and the pool's cap. Every
-line of the ledger is one write: `what name pid time`, by a clock that all processes share. The
-process ends when its standard input does.
+line of the ledger is one write: `what name pid time`, by a clock that all processes share. A
+`submitted` names a call that the pool has, `ready` comes when every submit has returned, `settled`
+when every task has ended, `lost` when the process has lost its lease. The process ends when its
+standard input does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 import time
+import zlib
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import harn
 
 LEDGER = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+POOL: dict[str, Any] = {
+    "name": "storm",
+    "scope": "org",
+    "scope_id": "crash",
+    "queue": harn.fair_round_robin("tenant_id"),
+    "backpressure": harn.backpressure_queue(4),
+}
 
 
 def note(what: str, name: str) -> None:
     os.write(LEDGER, f"{what} {name} {os.getpid()} {time.monotonic()}\n".encode())
 
 
+class Lost(logging.Handler):
+    """Notes that the process has lost its lease."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "is lost" in record.getMessage():
+            note("lost", "-")
+
+
 async def work(name: str) -> str:
     note("begin", name)
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0.01 + zlib.crc32(name.encode()) % 50 / 1000)
     note("end", name)
     return name
 
@@ -39,23 +60,30 @@ async def again(name: str) -> str:
     return await work(name)
 
 
+async def submit(pool: harn.Pool, fn: Callable[..., Any], name: str, tenant: str) -> harn.PoolTask:
+    """Submit until the pool has it: the store may be away, and the key makes it one task."""
+    while True:
+        try:
+            task = await pool.submit(fn, name, idempotency_key=name, key=name, tenant_id=tenant)
+        except harn.StorageError:
+            await asyncio.sleep(0.2)
+            continue
+        note("submitted", name)
+        return task
+
+
 async def main(count: int, cap: int) -> None:
-    pool = await harn.pool_create(
-        name="storm",
-        scope="org",
-        scope_id="crash",
-        max_concurrent=cap,
-        queue=harn.fair_round_robin("tenant_id"),
-        backpressure=harn.backpressure_queue(4),
-    )
+    logging.getLogger("harn.pools").addHandler(Lost())
+    pool = await harn.pool_create(max_concurrent=cap, **POOL)
     tenant = str(os.getpid())
+    tasks = []
     for n in range(count):
-        for sort, fn in (("once", once), ("again", again)):
-            name = f"{sort}-{tenant}-{n}"
-            await pool.submit(fn, name, tenant_id=tenant)
-            note("submitted", name)
-        await pool.submit(partial(work, f"closure-{tenant}-{n}"), tenant_id=tenant)
+        for sort, fn in (("once", once), ("again", again), ("closure", work)):
+            tasks.append(await submit(pool, fn, f"{sort}-{tenant}-{n}", tenant))
     note("ready", "-")
+    for task in tasks:
+        await task.wait()
+    note("settled", "-")
     await asyncio.to_thread(sys.stdin.read)
 
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from harn import Runtime
 from harn.pools import worker
 from harn.pools.slots import Slots
 from harn.pools.task import PoolTask
 from harn.pools.worker import Worker
+from tests.pools.shared_processes import Process, gates, ran
 
 MODULES = {"test_pool", "test_pool_machine", "test_pool_cancel_sweep"}
 closures: Any = sys.modules["harn.tasks.closures"]
@@ -40,3 +43,18 @@ def complete(self: Slots, worker: Worker, task: PoolTask, result: Any) -> None:
     """End a task that returned as any other task ends."""
     self.finish(task, "completed", result)
     worker._release_slot()
+
+
+@pytest.fixture
+async def processes(lasting_url: str) -> AsyncIterator[list[Process]]:
+    """Two processes on one store of every kind that processes can share."""
+    ran.clear()
+    gates.clear()
+    async with Runtime(storage=lasting_url) as first, Runtime(storage=lasting_url) as second:
+        yield [Process(first), Process(second)]
+
+
+@pytest.fixture
+def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARN_LEASE_MS", "1500")
+    monkeypatch.setenv("HARN_LEASE_RENEW_MS", "300")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 import harn
 from harn import (
     InvalidOption,
-    Pool,
     PoolBusy,
     PoolClosed,
     PoolFull,
@@ -28,11 +26,8 @@ from harn import (
 )
 from harn.durable_work import StepRecord
 from harn.pools import leaked_slots
-from harn.pools.shared_process import PoolProcess
 from harn.storage.leases import LeaseStore, drop_consumer
-
-ran: list[Any] = []
-"""What ran, in the order of its start."""
+from tests.pools.shared_processes import Process, gates, held, open_held, ran, until
 
 
 @harn.durable(name="tests:shared_double")
@@ -44,9 +39,6 @@ async def double(n: int) -> int:
 @harn.durable(name="tests:shared_pair")
 async def pair(n: int) -> tuple[int, int]:
     return n, n
-
-
-gates: dict[str, asyncio.Event] = {}
 
 
 @harn.durable(name="tests:shared_gated")
@@ -73,66 +65,6 @@ async def in_steps(name: str) -> list[str]:
 def note(what: str) -> str:
     ran.append(what)
     return what
-
-
-@pytest.fixture(autouse=True)
-def forget() -> None:
-    ran.clear()
-    gates.clear()
-
-
-class Process:
-    """One of several runtimes on a store, as its own process would be."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self.runtime = runtime
-
-    async def open(self, **options: Any) -> Pool:
-        settings = {"name": "gpu", "scope": "tenant", "scope_id": "acme", **options}
-        pool: Pool = await self.inside(lambda: pool_create(**settings))
-        return pool
-
-    async def inside(self, fn: Callable[[], Awaitable[Any]]) -> Any:
-        """Await *fn* as a task of this runtime."""
-
-        async def call() -> Any:
-            return await fn()
-
-        return await self.runtime.loop.create_task(call(), context=entered(self.runtime))
-
-
-def entered(runtime: Runtime) -> Any:
-    import contextvars
-
-    from harn.context import current_frame_var
-
-    context = contextvars.Context()
-    context.run(current_frame_var.set, runtime.frame)
-    return context
-
-
-@pytest.fixture
-async def processes(lasting_url: str) -> AsyncIterator[list[Process]]:
-    async with Runtime(storage=lasting_url) as first, Runtime(storage=lasting_url) as second:
-        yield [Process(first), Process(second)]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
-def held(name: str) -> Callable[[], Awaitable[str]]:
-    """Return a closure that notes its start and waits for its gate."""
-    gates[name] = asyncio.Event()
-
-    async def closure() -> str:
-        ran.append(name)
-        await gates[name].wait()
-        return name
-
-    return closure
 
 
 async def test_a_closure_runs_where_it_was_submitted(processes: list[Process]) -> None:
@@ -314,13 +246,6 @@ async def test_blocked_submitters_enter_first_come_first_served(
 
     assert ran == ["running", "queued", "0", "1", "2", "3"]
     assert sorted(entered) == [0, 1, 2, 3]
-
-
-def open_held(name: str) -> Callable[[], Awaitable[str]]:
-    """Return a closure like `held`, whose gate is open."""
-    closure = held(name)
-    gates[name].set()
-    return closure
 
 
 async def test_calls_that_are_submitted_together_enter_a_full_pool_together(
@@ -566,12 +491,6 @@ async def test_a_submit_and_a_start_have_one_receipt_each(processes: list[Proces
     assert sorted(found) == [("pool_dequeue", task.id), ("pool_submit", task.id)]
 
 
-@pytest.fixture
-def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HARN_LEASE_MS", "1500")
-    monkeypatch.setenv("HARN_LEASE_RENEW_MS", "300")
-
-
 @pytest.mark.usefixtures("short_leases")
 async def test_a_process_that_renews_no_more_loses_its_slots_and_its_results(
     processes: list[Process],
@@ -584,9 +503,7 @@ async def test_a_process_that_renews_no_more_loses_its_slots_and_its_results(
     await until(lambda: sorted(ran) == ["again", "running"])
     queued = await ours.submit(held("queued"))
 
-    renewal = first.runtime.service(PoolProcess)._renewal
-    assert renewal is not None
-    renewal.stop()  # as if the process were paused: it renews nothing and notices nothing
+    first.renew_no_more()
 
     await until(lambda: theirs.snapshot(False).failed == 2)
     seen = {task.id: task.stale_reason for task in theirs.snapshot().tasks if task.stale_reason}
@@ -608,7 +525,7 @@ async def test_a_slot_that_no_process_holds_is_found(processes: list[Process]) -
     await until(lambda: ran == ["running"])
     assert await second.inside(lambda: leaked_slots(second.runtime)) == []
 
-    lease = first.runtime.service(PoolProcess).lease
+    lease = first.lease
     leases = second.runtime.service(LeaseStore).store
     await second.inside(lambda: leases.run(lambda: drop_consumer(lease)))
 
@@ -628,9 +545,7 @@ async def test_a_run_goes_on_after_the_steps_of_a_process_that_died(
     task = await ours.submit(in_steps, "a")
     await until(lambda: ran == ["a first"])
 
-    renewal = first.runtime.service(PoolProcess)._renewal
-    assert renewal is not None
-    renewal.stop()  # as if the process were paused: it renews nothing and notices nothing
+    first.renew_no_more()
     theirs = await second.open()
     await until(lambda: theirs._slots.here)  # type: ignore[attr-defined]
     gates["a"].set()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,8 @@ class Follower:
     def __init__(self, slots: SharedSlots, opened: shared_pools.PoolOpened) -> None:
         self._slots = slots
         self._queue = slots.queue_name
+        self._others = f"{self._queue} as others change it"
+        """No topic has this name, so that only hints of other processes and the time wake it."""
         self._runtime = slots.runtime
         self._store = slots.runtime.service(Store)
         self._jobs_read = opened.jobs_head
@@ -69,6 +72,10 @@ class Follower:
             self._task.cancel()
             await asyncio.wait((self._task,))
 
+    def wake(self) -> None:
+        """Read what has changed, soon."""
+        self._store.touch(self._others)
+
     def wrote(self, done: shared_pools.PoolDone) -> None:
         """Skip the records of an operation of this process, if no other wrote in between."""
         jobs, claims = done.wrote
@@ -86,31 +93,32 @@ class Follower:
 
     def read_soon(self, id: int) -> None:
         """Bring one task up to date, without waiting for it."""
-        self._runtime.own(self._runtime.loop.create_task(self._read_until_done(id)))
+        self._runtime.own(self._runtime.loop.create_task(self._until_done(partial(self.read, id))))
 
-    async def _read_until_done(self, id: int) -> None:
+    async def read_until_done(self) -> None:
+        """Read all that has changed, again until the store answers."""
+        await self._until_done(self._read_all)
+
+    async def _until_done(self, read: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
-                return await self.read(id)
+                return await read()
             except HarnError as error:
                 logger.info("pool %r cannot be read now: %s", self._slots.names.name, error)
                 await self._store.grown(self._queue, self._store.growth(self._queue), WITHIN)
 
     async def _follow(self) -> None:
-        # No topic has this name, so that only hints of other processes and the time wake it.
-        others = f"{self._queue} as others change it"
         while True:
-            mark = self._store.growth(others)
+            mark = self._store.growth(self._others)
             try:
                 await self.refresh()
             except HarnError as error:
                 logger.info("pool %r cannot be read now: %s", self._slots.names.name, error)
-            await self._store.grown(others, mark, WITHIN)
+            await self._store.grown(self._others, mark, WITHIN)
 
     async def refresh(self) -> None:
         """Read what has changed; start what can start. Cancelling leaves a part read."""
-        while not await self._read_page():
-            pass
+        await self._read_all()
         now = self._runtime.clock.monotonic()
         if now >= self._looked + self._every or (
             now >= self._looked + WITHIN and self._slots.holds_unknown()
@@ -118,6 +126,10 @@ class Follower:
             await self._look_at_others()
         if self._slots.is_claiming and self._slots.may_start_more():
             self._slots.look()
+
+    async def _read_all(self) -> None:
+        while not await self._read_page():
+            pass
 
     async def _read_page(self) -> bool:
         slots = self._slots

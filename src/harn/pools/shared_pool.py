@@ -25,7 +25,7 @@ from harn.pools.self_deadlock import began_waiting, ended_waiting
 from harn.pools.shared_follow import Follower
 from harn.pools.shared_pool_slots import SharedSlots
 from harn.pools.shared_records import SharedSubmitted, job_of, settings_of
-from harn.pools.shared_work import Submit, Withdraw
+from harn.pools.shared_work import Submit
 from harn.pools.task import PoolTask
 from harn.runtime import Runtime
 from harn.storage import Store
@@ -84,8 +84,7 @@ class SharedPool(Pool):
         first served among all processes. Cancelling means it was not submitted.
         """
         task = self._new_task(closure_of(fn, args), priority, key, idempotency_key, labels)
-        while (found := await self._send([task])) is None:
-            pass  # the submit that had the key was undone meanwhile
+        found = await self._send([task])
         _cause(found)
         return found[0]
 
@@ -112,7 +111,7 @@ class SharedPool(Pool):
             if known is not None:
                 return known
         self._check_room()
-        self._slots.unplaced[task] = None
+        self._slots.unplaced[task.id] = task
         self._slots.work.tell(self._submit_of([task], at_once=True))
         _cause([task])
         return task
@@ -190,49 +189,68 @@ class SharedPool(Pool):
         return binding(self._tenant(), idempotency_key)
 
     def _submit_of(self, tasks: list[PoolTask], *, at_once: bool = False) -> Submit:
-        slots = self._slots
-        lease, tenant = slots.process.lease, self._tenant()
+        slots, tenant = self._slots, self._tenant()
         together = tasks[0].id if len(tasks) > 1 else None
-        jobs = [
-            job_of(task, slots.queue_name, lease, slots.options, tenant, together) for task in tasks
-        ]
         bound = None
         if (key := tasks[0].idempotency_key) is not None:
             bound = self._binding(key)
 
+        def make(lease: str) -> shared_pools.PoolSubmit:
+            name, options = slots.queue_name, slots.options
+            jobs = [job_of(task, name, lease, options, tenant, together) for task in tasks]
+            return shared_pools.PoolSubmit(tuple(jobs), at_once)
+
         def landed(verdicts: list[shared_pools.Submitted]) -> None:
+            if at_once and verdicts[0].verdict == "fenced":
+                slots.work.tell(item)
+                return
             for task, verdict in zip(tasks, verdicts, strict=True):
                 self._landed(task, verdict, bound, at_once)
 
-        return Submit(shared_pools.PoolSubmit(tuple(jobs), at_once), landed)
+        item = Submit(tasks, make, landed)
+        return item
 
     def _landed(
         self, task: PoolTask, verdict: shared_pools.Submitted, bound: Any, at_once: bool
     ) -> None:
         """Take the store's verdict on a new *task* in."""
         slots = self._slots
-        slots.unplaced.pop(task, None)
-        if verdict.verdict == "refuse":
+        if verdict.verdict in ("refuse", "fenced"):
+            slots.unplaced.pop(task.id, None)
             return
         if verdict.verdict == "known":
+            slots.unplaced.pop(task.id, None)
             if at_once:
                 slots.runtime.own(slots.runtime.loop.create_task(self._stand_for(task, verdict)))
             return
-        slots.own.add(task)
-        slots.audit(task._submitted)
-        slots.place(task, verdict.id, "blocked" if verdict.verdict == "park" else "queued")
-        if bound is not None:
+        slots.place_own(task, verdict.id, "blocked" if verdict.verdict == "park" else "queued")
+        if bound is not None and task._finished_ms is None:
             slots.ended.bind(bound, task)
         if verdict.verdict == "reject":
             slots.reject(task, 0 if verdict.totals is None else verdict.totals.queued)
         elif task._stopping:
             slots.cancel(task)
 
-    async def _send(self, tasks: list[PoolTask]) -> list[PoolTask] | None:
-        """Send new tasks to the store and wait until they are queued; None to try again."""
+    async def _send(self, tasks: list[PoolTask]) -> list[PoolTask]:
+        """Send new tasks to the store and wait until they are queued; return them.
+
+        A task that the idempotency key is bound to is returned instead of a new one.
+        """
+        self._slots.sending.update(tasks)
+        try:
+            while (found := await self._send_once(tasks)) is None:
+                pass
+            return found
+        finally:
+            self._slots.sending.difference_update(tasks)
+
+    async def _send_once(self, tasks: list[PoolTask]) -> list[PoolTask] | None:
+        """Send them; None if that was undone meanwhile, with this process's lease or the key's."""
         slots = self._slots
+        if slots.state != "open":
+            raise slots.closed_error()
         item = self._submit_of(tasks)
-        slots.unplaced.update(dict.fromkeys(tasks))
+        slots.unplaced.update((task.id, task) for task in tasks)
         asked = slots.work.ask(item)
         try:
             verdicts = await asyncio.shield(asked)
@@ -245,7 +263,9 @@ class SharedPool(Pool):
         finally:
             if not item.has_begun or asked.done():
                 for task in tasks:
-                    slots.unplaced.pop(task, None)
+                    slots.unplaced.pop(task.id, None)
+        if verdicts[0].verdict == "fenced":
+            return None
         if verdicts[0].verdict == "refuse":
             raise self._refusal(verdicts[0].totals)
         if verdicts[0].verdict == "known":
@@ -253,7 +273,7 @@ class SharedPool(Pool):
             return None if known is None else [known]
         for task in tasks:
             await self._until_admitted(task, tasks)
-        return tasks
+        return tasks if tasks[0]._extras.ticket > 0 else None
 
     async def _known(self, id: int) -> PoolTask | None:
         """Return the task that a key is bound to, once it is queued; None if it was undone."""
@@ -289,20 +309,14 @@ class SharedPool(Pool):
 
     def _undo(self, tasks: list[PoolTask], asked: asyncio.Future[Any] | None = None) -> None:
         """Undo submits whose caller was told that they did not happen."""
+        slots = self._slots
         if asked is not None and (asked.cancelled() or asked.exception() is not None):
-            return
+            for task in tasks:  # it may have landed all the same
+                if slots.unplaced.pop(task.id, None) is not None:
+                    slots.unwanted.add(task.id)
         for task in tasks:
             if task._extras.ticket > 0 and not task._extras.shared:
-                withdrawn = self._slots.work.ask(Withdraw(task._extras.ticket))
-                withdrawn.add_done_callback(lambda asked, task=task: self._undone(task, asked))  # type: ignore[misc]
-
-    def _undone(self, task: PoolTask, asked: asyncio.Future[bool]) -> None:
-        if asked.cancelled() or asked.exception() is not None:
-            return
-        if asked.result():
-            self._slots.forget(task._extras.ticket)
-        else:
-            self._slots.cancel(task)
+                slots.undo(task._extras.ticket)
 
     async def _stand_for(self, task: PoolTask, verdict: shared_pools.Submitted) -> None:
         """Let *task*, whose key was bound already, end as the task does that the key leads to."""

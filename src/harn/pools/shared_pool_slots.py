@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -24,8 +24,9 @@ from harn.pools.options import PoolOptions
 from harn.pools.self_deadlock import began_waiting, ended_waiting
 from harn.pools.shared_process import Member, PoolProcess
 from harn.pools.shared_records import call_of, ending, read_record, task_of
+from harn.pools.shared_recovery import Recovery
 from harn.pools.shared_steps import SharedTaskSteps
-from harn.pools.shared_work import LOOK, Cancel, End, SharedWork
+from harn.pools.shared_work import LOOK, Cancel, End, SharedWork, Withdraw
 from harn.pools.slots import PoolState, Slots
 from harn.pools.snapshots import TaskStatus
 from harn.pools.task import PoolTask, Reloaded
@@ -91,11 +92,15 @@ class SharedSlots(Slots):
         "follower",
         "here",
         "is_claiming",
+        "left",
         "on_settings",
         "own",
         "process",
         "queue_name",
+        "recovery",
+        "sending",
         "unplaced",
+        "unwanted",
         "work",
     )
 
@@ -114,8 +119,7 @@ class SharedSlots(Slots):
             id,
             options.backpressure,
             options.retention.age_ms,
-            self._wanted,
-            self._took,
+            self,
         )
         self.by_id: dict[int, PoolTask] = {}
         """Every task that this process knows, by its id in the store."""
@@ -123,8 +127,14 @@ class SharedSlots(Slots):
         """The tasks that hold a slot for this process."""
         self.own: set[PoolTask] = set()
         """Tasks submitted here that have not ended."""
-        self.unplaced: dict[PoolTask, None] = {}
-        """Tasks on their way to the store."""
+        self.unplaced: dict[str, PoolTask] = {}
+        """Tasks on their way to the store, by their names."""
+        self.sending: set[PoolTask] = set()
+        """Tasks whose submit has not returned."""
+        self.unwanted: set[str] = set()
+        """Tasks whose submit was undone while it was not known whether the store has them."""
+        self.left: list[str] = []
+        self.recovery: Recovery = Recovery(self)
         self.elsewhere: tuple[frozenset[str], int] = frozenset(), 0
         """The functions that other processes run, and when that was found out."""
         self.is_claiming: bool = True
@@ -145,27 +155,50 @@ class SharedSlots(Slots):
 
     # What the store is asked, and what it answers.
 
-    def _wanted(self) -> shared_pools.PoolClaim | None:
+    @property
+    def lease(self) -> str:
+        """The lease of this process."""
+        return self.process.lease
+
+    @property
+    def holds_lease(self) -> bool:
+        """Whether it is held at this moment, by this process's own clock."""
+        return self.process.holds(self.process.lease)
+
+    def claim(self) -> shared_pools.PoolClaim | None:
+        """Return what this process can run; None if it starts nothing."""
         if not self.is_claiming or not self.process.is_alive:
             return None
         functions = frozenset(self.functions_here())
         lease, new_id = self.process.lease, self.runtime.ids.uuid7
         elsewhere, looked_at = self.elsewhere
-        return shared_pools.PoolClaim(lease, lease, functions, elsewhere, looked_at, new_id)
+        known = self.recovery.known_claims()
+        return shared_pools.PoolClaim(lease, lease, functions, elsewhere, looked_at, new_id, known)
 
-    def _took(self, done: shared_pools.PoolDone) -> None:
+    def took(self, done: shared_pools.PoolDone, left: Sequence[str]) -> None:
         """Take in what an operation of this process has changed."""
         assert self.follower is not None
-        self.follower.wrote(done)
+        if left:
+            self.left = [lease for lease in self.left if lease not in left]
+            self.follower.wake()  # what hung on them is read like the acts of another process
+        else:
+            self.follower.wrote(done)
+        self.recovery.succeeded()
+        if done.is_fenced:
+            self.process.is_fenced(done.lease)
         self.adopt_settings(done.settings)
         for evicted in done.evicted:
             self._rejected(evicted.id, evicted.by, evicted.depth)
         for id in done.admitted:
-            self.note(id, "queued")
-        lease = self.process.lease
+            if self.is_blocked(id):  # else more is known of it already
+                self.note(id, "queued")
         for claimed in done.claimed:
-            self.begin(claimed, lease)
+            self.begin(claimed, done.lease)
         self.changed()
+
+    def failed(self, items: list[Any]) -> None:
+        """Take in that an operation failed; *items* of it are sent again."""
+        self.recovery.failed(items)
 
     def adopt_settings(self, settings: shared_pools.PoolSettings) -> None:
         """Follow the settings of the pool's latest opener."""
@@ -203,9 +236,17 @@ class SharedSlots(Slots):
 
     # The life of a task.
 
+    def place_own(self, task: PoolTask, id: int, state: Waiting) -> None:
+        """Note that the store has *task*, which was submitted here."""
+        if self.by_id.get(id) is task:
+            return  # it was read from the store before the answer came: more is known already
+        self.unplaced.pop(task.id, None)
+        self.own.add(task)
+        self.audit(task._submitted)
+        self.place(task, id, state)
+
     def place(self, task: PoolTask, id: int, state: Waiting) -> None:
         """Note that the store knows *task* by *id*."""
-        self.unplaced.pop(task, None)
         task._own_extras().ticket = id
         self.by_id[id] = task
         self.note(id, state)
@@ -232,12 +273,17 @@ class SharedSlots(Slots):
         task = self.by_id.get(claimed.id)
         if task is None:
             task = self.adopt(claimed.id, read_record(claimed.body))
+        if task._finished_ms is not None:
+            return  # the store has ended the claim since
         self.here[task] = held = Held(claimed.claim_id, lease)
         task._stopping = False
         is_unwinding = any(worker.begun is task for worker in self.workers)
-        if is_unwinding or not self._has_call(task, claimed):
+        has_call = self._has_call(task, claimed)
+        if is_unwinding or not has_call or not self.process.holds(lease):
             held.is_ending = True
-            self._send_end(task, held, "cancelled", None, queue_again=True)
+            # A closure that is not known here is one whose submit raised an error.
+            is_unknown = not has_call and task._extras.function is None
+            self._send_end(task, held, "cancelled", None, queue_again=not is_unknown)
             return
         self.start(task, claimed.claimed_at)
 
@@ -254,7 +300,14 @@ class SharedSlots(Slots):
         return True
 
     def adopt(self, id: int, record: TaskRecord) -> PoolTask:
-        """Return a handle for a task of another process."""
+        """Return the handle of a task that is read from the store."""
+        task = self.unplaced.get(record.task_id)
+        if task is not None:
+            self.place_own(task, id, "queued")
+            return task
+        if record.task_id in self.unwanted:
+            self.unwanted.discard(record.task_id)
+            self.undo(id)
         task = task_of(self, record, self.options.field)
         if record.function is not None:
             task._own_extras().function = record.function
@@ -334,7 +387,7 @@ class SharedSlots(Slots):
         if task._finished_ms is not None:
             return
         self.own.discard(task)
-        self.unplaced.pop(task, None)
+        self.unplaced.pop(task.id, None)
         self._record_end(task, status, result)
         if (id := task._extras.ticket) > 0:
             self.note(id, None)
@@ -438,7 +491,9 @@ class SharedSlots(Slots):
         if task is not None:
             self.ended.unbind(task)
             self.own.discard(task)
-            if task._finished_ms is None:
+            if task in self.sending:  # its submit, which waits here, sends it again
+                task._own_extras().ticket = 0
+            elif task._finished_ms is None:
                 task._finished_ms, task._end = task._submitted.at, "cancelled"
                 task._wake()
 
@@ -452,19 +507,44 @@ class SharedSlots(Slots):
             if isinstance(worker, Worker) and worker.begun is task:
                 worker.stop()
         elif (id := task._extras.ticket) > 0:
-            asked = self.work.ask(Cancel(id))
-            asked.add_done_callback(lambda asked: self._cancel_answered(task, asked))
+            self.ask_until_answered(Cancel(id), self._cancel_answered)
 
-    def _cancel_answered(self, task: PoolTask, asked: asyncio.Future[str]) -> None:
-        if asked.cancelled() or asked.exception() is not None:
-            return
-        if asked.result() == "cancelled":
+    def _cancel_answered(self, id: int, answer: str) -> None:
+        task = self.by_id.get(id)
+        if answer == "cancelled" and task is not None:
             self._ended(task, "cancelled", None)
             self.changed()
 
-    def lose_all(self, reason: str) -> None:
-        """Cancel what runs here: the lease that its slots hang on is lost."""
+    def undo(self, id: int) -> None:
+        """Undo the submit of a task; cancel the task if it has begun."""
+        self.ask_until_answered(Withdraw(id), self._undone)
+
+    def _undone(self, id: int, is_undone: bool) -> None:
+        task = self.by_id.get(id)
+        if is_undone:
+            self.forget(id)
+        elif task is not None:
+            self.cancel(task)
+
+    def ask_until_answered(
+        self, item: Cancel | Withdraw, answered: Callable[[int, Any], None]
+    ) -> None:
+        """Ask for *item*, again if the operation fails; *answered* is called with its result."""
+
+        def take(asked: asyncio.Future[Any]) -> None:
+            if asked.cancelled() or self.state in ("closed", "dropped"):
+                return
+            if asked.exception() is None:
+                answered(item, asked.result())
+            else:
+                self.recovery.failed([lambda: self.ask_until_answered(item, answered)])
+
+        self.work.ask(item).add_done_callback(take)
+
+    def lose_all(self, lease: str) -> None:
+        """Cancel what runs here: the *lease* that its slots hang on is lost."""
         self.work.hold(True)
+        self.left.append(lease)
         for task in list(self.here):
             self._lose(task)
 
@@ -491,7 +571,7 @@ class SharedSlots(Slots):
 
     def tasks(self) -> list[PoolTask]:
         """Return every task that is known here, in the order of submit."""
-        return [*(self.by_id[id] for id in sorted(self.by_id)), *self.unplaced]
+        return [*(self.by_id[id] for id in sorted(self.by_id)), *self.unplaced.values()]
 
     def pending(self) -> list[PoolTask]:
         """Return the queued tasks in the order of submit, then the running ones."""

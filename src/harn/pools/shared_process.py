@@ -48,7 +48,7 @@ class Member(NamedTuple):
     functions: Callable[[], list[str]]
     """Returns the durable functions that it runs for the pool. On any thread."""
     lost: Callable[[str], None]
-    """Called when the lease is lost, with the reason."""
+    """Called when the lease is lost, with the lease."""
     joined: Callable[[], None]
     """Called when there is a lease again."""
 
@@ -100,6 +100,17 @@ class PoolProcess:
             self._renewal.stop()
             self._renewal = None
         self._lose("its pools were dropped")
+
+    def holds(self, lease: str) -> bool:
+        """Tell whether *lease* is held at this moment, by this process's own clock."""
+        renewal = self._renewal
+        return renewal is not None and self.lease == lease and not renewal.is_overdue
+
+    def is_fenced(self, lease: str) -> None:
+        """Take in that the store has ended *lease*."""
+        if self._renewal is not None and self.lease == lease:
+            self._renewal.stop()
+            self._lose("it expired")
 
     async def functions_elsewhere(self, queue: str) -> tuple[frozenset[str], int]:
         """Return the functions that other living processes run for a pool, and the time."""
@@ -157,7 +168,7 @@ class PoolProcess:
 
     def _lose(self, reason: str) -> None:
         self._renewal = None
-        self.lease = self._runtime.ids.uuid7()
+        lease, self.lease = self.lease, self._runtime.ids.uuid7()
         if not self._members:
             return
         logger.warning(
@@ -166,7 +177,7 @@ class PoolProcess:
             reason,
         )
         for member in list(self._members.values()):
-            member.lost(reason)
+            member.lost(lease)
         if self._taking is None:
             self._taking = self._runtime.loop.create_task(self._take_again())
             self._runtime.own(self._taking)

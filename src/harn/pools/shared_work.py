@@ -8,9 +8,9 @@ cost one commit.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from harn.batcher import Answer, Batcher, Entry, Landing
 from harn.pools.backpressure import (
@@ -26,23 +26,26 @@ from harn.storage import Store
 from harn.storage.queue import shared_pools
 
 if TYPE_CHECKING:
+    from harn.pools.task import PoolTask
     from harn.runtime import Runtime
-
-AGAIN = 0.5
-"""Seconds after which an end that the store did not take is sent again."""
 
 
 class Submit:
-    """A submit; *landed* is called with the verdicts before anything else sees the tasks."""
+    """A submit; *landed* is called with the verdicts before anything else sees the tasks.
 
-    __slots__ = ("has_begun", "landed", "submit")
+    *make* makes its jobs when the operation begins: they name the lease that is held then.
+    """
+
+    __slots__ = ("has_begun", "landed", "make", "tasks")
 
     def __init__(
         self,
-        submit: shared_pools.PoolSubmit,
+        tasks: Sequence[PoolTask],
+        make: Callable[[str], shared_pools.PoolSubmit],
         landed: Callable[[list[shared_pools.Submitted]], None],
     ) -> None:
-        self.submit: shared_pools.PoolSubmit = submit
+        self.tasks: Sequence[PoolTask] = tasks
+        self.make: Callable[[str], shared_pools.PoolSubmit] = make
         self.landed: Callable[[list[shared_pools.Submitted]], None] = landed
         self.has_begun: bool = False
 
@@ -70,8 +73,33 @@ LOOK = None
 """Asks only to start what can start."""
 
 
+class Holder(Protocol):
+    """The part of a pool that one process has."""
+
+    @property
+    def lease(self) -> str:
+        """The lease of the process."""
+
+    @property
+    def holds_lease(self) -> bool:
+        """Whether it is held at this moment, by the process's own clock."""
+
+    @property
+    def left(self) -> Sequence[str]:
+        """Leases that the process has lost and not yet cleared."""
+
+    def claim(self) -> shared_pools.PoolClaim | None:
+        """Return what the process can run; None if it starts nothing."""
+
+    def took(self, done: shared_pools.PoolDone, left: Sequence[str]) -> None:
+        """Take in what an operation has changed, which cleared the leases *left*."""
+
+    def failed(self, items: list[Any]) -> None:
+        """Take in that an operation failed; *items* of it are not waited for by any caller."""
+
+
 class SharedWork:
-    """Carries out the operations of one pool; *took* is told of each one's outcome."""
+    """Carries out the operations of one pool for its *holder*."""
 
     def __init__(
         self,
@@ -79,16 +107,15 @@ class SharedWork:
         queue: str,
         policy: BackpressurePolicy,
         keep_keys_ms: int,
-        claim: Callable[[], shared_pools.PoolClaim | None],
-        took: Callable[[shared_pools.PoolDone], None],
+        holder: Holder,
     ) -> None:
         self._runtime = runtime
         self._queue = queue
         self._judge = partial(judge, policy)
         self._keep_keys_ms = keep_keys_ms
-        self._claim = claim
-        self._took = took
+        self._holder = holder
         self._store = runtime.service(Store)
+        self._left: Sequence[str] = ()
         self._batcher: Batcher[Any] = Batcher(
             runtime.loop, self._start, self._read, failed=self._failed
         )
@@ -115,14 +142,18 @@ class SharedWork:
         for submit in submits:
             submit.has_begun = True
         ends = [item for item in items if isinstance(item, End)]
+        lease, self._left = self._holder.lease, tuple(self._holder.left)
         work = shared_pools.PoolWork(
             self._judge,
+            lease,
+            not self._holder.holds_lease,
+            self._left,
             [each.settlement for each in ends if not each.is_stopped],
             [each.settlement for each in ends if each.is_stopped],
             [int(item) for item in items if isinstance(item, Cancel)],
             [int(item) for item in items if isinstance(item, Withdraw)],
-            [each.submit for each in submits],
-            self._claim(),
+            [each.make(lease) for each in submits],
+            self._holder.claim(),
             self._keep_keys_ms,
             self._runtime.ambient.submitted_by,
         )
@@ -140,20 +171,12 @@ class SharedWork:
             if isinstance(item, Submit):
                 item.landed(result)
             results.append(result)
-        self._took(done)
+        self._holder.took(done, self._left)
         return results
 
     def _failed(self, entries: list[Entry[Any]], error: BaseException) -> None:
-        again = [entry.item for entry in entries if entry.item is not LOOK]
-        if not again or self._runtime.closing:
-            return
-        clock = self._runtime.clock
-
-        def send() -> None:
-            for item in again:
-                self.tell(item)
-
-        clock.call_at(clock.monotonic() + AGAIN, send, background=True)
+        if not self._runtime.closing:
+            self._holder.failed([entry.item for entry in entries if entry.item is not LOOK])
 
 
 class _Answers:

@@ -130,6 +130,10 @@ class Store:
             if not waiting and self.awaited.get(topic) is waiting:
                 del self.awaited[topic]
 
+    def touch(self, topic: str) -> None:
+        """Wake the callers in this process that wait for *topic* to grow."""
+        self._appended(frozenset((topic,)))
+
     async def check(self) -> list[str]:
         """Look for damage below the records; return what was found."""
         return await self.driver.check()

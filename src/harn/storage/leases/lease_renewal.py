@@ -60,6 +60,11 @@ class LeaseRenewal:
         self._beat = self._heartbeat.beat(name, store, self._step)
         self._beat.wake()
 
+    @property
+    def is_overdue(self) -> bool:
+        """Whether it counts as lost by now, also if that was not noticed yet. On any thread."""
+        return self._clock.monotonic() >= lost_at(self._asked, self._ttl)
+
     def stop(self) -> None:
         """Renew it no more; *lost* is not called after this. The lease expires by itself."""
         self._is_over = True

@@ -21,14 +21,20 @@ def end_claims_of(queue: str, lease: str, new_id: NewId) -> Operation[int]:
     state = yield from open_queue(queue)
     if state is None:
         return 0
+    count = yield from leave_lease(state, lease, new_id)
+    if count:
+        yield from write_back(state)
+    return count
+
+
+def leave_lease(state: QueueState, lease: str, new_id: NewId) -> Operation[int]:
+    """End what hangs on a *lease*, some at a time, as a part of an operation; return how many."""
     rows = yield ask("claims_of_lease", queue_id=state.queue_id, lease=lease, limit=BATCH)
     if rows:
         yield from end_claims(state, rows, new_id)
     count = len(rows)
     if state.pool is not None:
         count += yield from _leave_pool(state, lease, new_id)
-    if count:
-        yield from write_back(state)
     return count
 
 
@@ -45,7 +51,9 @@ def _leave_pool(state: QueueState, lease: str, new_id: NewId) -> Operation[int]:
         else:
             note(state, "job_withdrawn", {"job_event_id": id})
             yield from forget_task(state, job)
+    if len(rows) == BATCH:  # there may be more of a submit that is half undone
+        return len(rows)
     assert state.pool is not None
     [row] = yield ask("pool_totals", queue_id=state.queue_id)
-    yield from admit_blocked(state, read_pool(state.pool), Totals(*map(int, row)))
-    return len(rows)
+    admitted = yield from admit_blocked(state, read_pool(state.pool), Totals(*map(int, row)))
+    return len(rows) + len(admitted)

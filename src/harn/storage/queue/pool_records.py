@@ -98,12 +98,21 @@ class PoolClaim(msgspec.Struct, frozen=True):
     looked_at: int
     """When that was found out; a call that is newer may be one that they can run."""
     new_claim_id: Callable[[], str]
+    known: frozenset[str] | None = None
+    """The claims that the process knows of, if it may hold others: the answer to an operation was
+    lost. Those are returned as if they were claimed now."""
 
 
 class PoolWork(msgspec.Struct, frozen=True):
     """The requests that one operation on a pool carries out."""
 
     judge: Judge
+    lease: str = ""
+    """The lease of the process. Once it has ended, the operation enters and claims nothing."""
+    is_overdue: bool = False
+    """Whether the process itself finds that it has not renewed its lease in time."""
+    left: Sequence[str] = ()
+    """Leases that the process has lost: what still hangs on them is ended."""
     ends: Sequence[Settlement] = ()
     """Tasks that completed (`ack`), failed (`fail`) or are queued again (`release`)."""
     stopped: Sequence[Settlement] = ()
@@ -120,9 +129,12 @@ class PoolWork(msgspec.Struct, frozen=True):
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    """What became of a submitted task: its id, or why there is none."""
+    """What became of a submitted task: its id, or why there is none.
 
-    verdict: Verdict | Literal["known"]
+    A *fenced* one was not entered, because its process had lost its lease.
+    """
+
+    verdict: Verdict | Literal["known", "fenced"]
     id: int = 0
     at: int = 0
     totals: Totals | None = None
@@ -150,6 +162,9 @@ class PoolDone(msgspec.Struct):
     now: int
     settings: PoolSettings
     totals: Totals
+    lease: str = ""
+    is_fenced: bool = False
+    """Whether the lease had ended, so that nothing was entered or claimed."""
     ended: list[SettlementResult] = []
     stopped: list[SettlementResult] = []
     cancelled: list[str] = []

@@ -14,6 +14,8 @@ from harn.topics import queue_topics
 PAGE = 500
 """Records, and tasks, that one operation reads at most."""
 BUDGET = 16 * 1024 * 1024
+OWN = ("job_claimed", "job_acked")
+"""Records of a consumer that only this consumer itself writes; another one may end its claims."""
 
 
 class PoolChanges(msgspec.Struct, frozen=True):
@@ -83,7 +85,9 @@ class _Gathered:
             record = msgspec.json.decode(bytes(payload or b"null"))
         except msgspec.DecodeError:
             return
-        if not isinstance(record, dict) or record.get("consumer_id") == self._consumer:
+        if not isinstance(record, dict):
+            return
+        if kind in OWN and record.get("consumer_id") == self._consumer:
             return
         id: Any = record.get("job_event_id")
         if kind == "pool_opened":

@@ -16,6 +16,7 @@ import msgspec
 from harn.storage.log import append, head
 from harn.storage.operations import Ask, Operation, ask
 from harn.storage.queue.claim import Claiming, fill_bodies, hold_choice
+from harn.storage.queue.dead_leases import leave_lease
 from harn.storage.queue.enter import deduped, enter_jobs, job_drafts
 from harn.storage.queue.job_index import (
     JobRow,
@@ -30,6 +31,7 @@ from harn.storage.queue.job_records import (
     PARKED,
     READY,
     SETTLED_STATES,
+    ClaimedJob,
     JobDraft,
     Settlement,
     SettlementResult,
@@ -57,6 +59,7 @@ from harn.topics import queue_topics
 FOREVER_MS = 100 * 365 * 86_400_000
 """The time to live of a claim on a task: it ends with its process's lease, not by itself."""
 HEAD = "topic_head"
+FENCE = "ended_consumer"
 
 
 class PoolOpened(msgspec.Struct, frozen=True):
@@ -102,15 +105,17 @@ def work_on_pool(queue: str, work: PoolWork, new_id: NewId) -> Operation[PoolDon
     if state is None or state.pool is None:
         return None
     settings = read_pool(state.pool)
-    done = PoolDone(state.now, settings, Totals(0, 0, 0))
+    done = PoolDone(state.now, settings, Totals(0, 0, 0), work.lease)
     return (yield from _Step(state, settings, work, new_id, done).carry_out())
 
 
 def _ahead(queue: str, work: PoolWork) -> list[Ask]:
     """Return the questions that can be asked with the queue's row, before anything is written."""
-    asked = [ask(HEAD, topic=queue_topics(queue).responses)] if work.ends else []
+    asked = [ask(FENCE, lease=work.lease)]
+    if work.ends:
+        asked.append(ask(HEAD, topic=queue_topics(queue).responses))
     acks = {item.job_id: item.claim_id for item in work.ends if item.action == "ack"}
-    if acks and not (work.stopped or work.cancels or work.withdrawals):
+    if acks and not (work.stopped or work.cancels or work.withdrawals or work.left):
         asked.append(ack_held(queue, acks))
     return asked
 
@@ -142,7 +147,13 @@ class _Step:
         state, work, done = self._state, self._work, self._done
         rows: Any = state.ahead.pop(HEAD, None)
         state.responded = int(rows[0][0]) if rows else 0
+        # Asked after the row was locked: what ends the lease's claims has to wait for that lock.
+        done.is_fenced = bool(state.ahead.pop(FENCE, ())) or work.is_overdue
         yield from self._end()
+        for lease in work.left:
+            self._changed_turns = True
+            while (yield from leave_lease(state, lease, self._new_id)):
+                pass
         for id in work.cancels:
             done.cancelled.append((yield from self._cancel(id)))
         for id in work.withdrawals:
@@ -151,7 +162,7 @@ class _Step:
         yield from self._admit_blocked()
         if work.submits:
             yield from self._submit()
-        if work.claim is not None:
+        if work.claim is not None and not done.is_fenced:
             yield from self._start(work.claim)
         yield from self._admit_blocked()
         done.totals = self._totals
@@ -248,6 +259,9 @@ class _Step:
             yield from self._write()
         entries: list[_NewTask] = []
         for submit in self._work.submits:
+            if self._done.is_fenced:
+                self._done.submitted.append([Submitted("fenced")] * len(submit.jobs))
+                continue
             known = yield from self._known(submit, entries)
             verdicts = self._judge(submit) if known is None else [known]
             self._done.submitted.append(verdicts)
@@ -351,6 +365,8 @@ class _Step:
 
     def _start(self, claim: PoolClaim) -> Operation[None]:
         state, totals = self._state, self._totals
+        if claim.known is not None:
+            yield from self._find_unknown(claim.lease, claim.known)
         free = self._settings.max_concurrent - totals.running
         if free <= 0 or totals.queued <= 0:
             return
@@ -358,9 +374,20 @@ class _Step:
         if not choice.picks:
             return
         claiming = _claiming(claim, self._settings, len(choice.picks))
-        self._done.claimed = yield from hold_choice(state, claiming, choice)
+        self._done.claimed += yield from hold_choice(state, claiming, choice)
         totals.queued -= len(choice.picks)
         totals.running += len(choice.picks)
+
+    def _find_unknown(self, lease: str, known: frozenset[str]) -> Operation[None]:
+        """Return the claims that an operation made whose answer the process did not get."""
+        where = {"queue_id": self._state.queue_id, "lease": lease}
+        for row in (yield ask("claims_of_lease", limit=self._settings.max_concurrent, **where)):
+            id, _, _, attempts, most, _, claim_id, _, expires, *_ = row
+            if claim_id not in known:
+                at = expires - FOREVER_MS
+                self._done.claimed.append(
+                    ClaimedJob(id, b"", at, attempts, most, claim_id, expires, at)
+                )
 
 
 class _NewTask:

@@ -44,6 +44,10 @@ SELECT lease, consumer, queues FROM consumers WHERE is_ended = 1 ORDER BY expire
 -- Tell when the next lease of a consumer expires unless it is renewed, and the time.
 SELECT min(expires_at), :now FROM consumers WHERE is_ended = 0;
 
+-- name: ended_consumer
+-- Tell whether the claims of a consumer are being ended, or have been.
+SELECT 1 FROM consumers WHERE lease = :lease AND is_ended <> 0;
+
 -- name: end_consumer
 -- Record that the claims of an expired consumer have been ended.
 UPDATE consumers SET is_ended = 2 WHERE lease = :lease;

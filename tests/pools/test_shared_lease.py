@@ -1,0 +1,179 @@
+"""A process of a shared pool that has lost its lease, or the answer to an operation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import harn
+from harn import Pool, StorageBusy, backpressure_queue, pool_wait
+from harn.pools import leaked_slots
+from harn.pools.shared_pool_slots import SharedSlots
+from tests.pools.shared_processes import Process, gates, held, open_held, ran, until
+
+
+@harn.durable(name="tests:shared_noted")
+async def noted(name: str) -> str:
+    ran.append(name)
+    return name
+
+
+def slots_of(pool: Pool) -> SharedSlots:
+    slots = pool._slots
+    assert isinstance(slots, SharedSlots)
+    return slots
+
+
+@pytest.mark.usefixtures("short_leases")
+@pytest.mark.parametrize("calls", [1, 2])
+async def test_a_submit_that_waits_for_a_place_survives_its_lease(
+    processes: list[Process], calls: int
+) -> None:
+    paused, other = processes
+    options: dict[str, Any] = {"queue": "fifo", "backpressure": backpressure_queue(2)}
+    pools = [await each.open(**options) for each in processes]
+    full = [await pools[1].submit(held(name)) for name in ("a", "b", "c")]
+    wanted = [open_held(f"late {n}") for n in range(calls)]
+    blocked = asyncio.ensure_future(pools[0].submit_many(wanted))
+    await until(lambda: pools[1].snapshot(False).blocked_submitters == calls)
+
+    lease = paused.lease
+    paused.renew_no_more()
+    await until(lambda: paused.lease != lease)
+    await until(lambda: pools[1].snapshot(False).blocked_submitters == calls)
+    for gate in gates.values():
+        gate.set()
+
+    tasks = await blocked
+    assert [await task for task in tasks] == [f"late {n}" for n in range(calls)]
+    await pool_wait(full)
+    assert ran == ["a", "b", "c", *(f"late {n}" for n in range(calls))]
+    assert await other.inside(lambda: leaked_slots(other.runtime)) == []
+
+
+@pytest.mark.usefixtures("short_leases")
+async def test_a_process_whose_lease_has_ended_claims_nothing_under_it(
+    processes: list[Process],
+) -> None:
+    paused, other = processes
+    pools = [await each.open(max_concurrent=2) for each in processes]
+    closure = await pools[0].submit(held("before"))
+    await until(lambda: ran == ["before"])
+    lease = paused.lease
+    paused.renew_no_more()
+    await until(lambda: pools[1].snapshot(False).failed == 1)  # the other one has ended the lease
+
+    task = await pools[0].submit(noted, "after")
+
+    assert await task == "after"
+    assert paused.lease != lease
+    assert (await closure.wait()).stale_reason == "interrupted"
+    await until(lambda: all(pool.size() == 0 for pool in pools))
+    assert await other.inside(lambda: leaked_slots(other.runtime)) == []
+
+
+class LosesAnswers:
+    """A store that carries operations out and loses the answers of some."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._work = slots_of(pool).work
+        self._store = self._work._store
+        self.left = 0
+        self.may_tell = asyncio.Event()
+        """Set unless the loss is to be noticed later."""
+        self.may_tell.set()
+        self._work._store = self  # type: ignore[assignment]
+
+    def submit(self, recipe: Callable[[], Any], *, into: asyncio.Future[Any]) -> None:
+        if not self.left:
+            self._store.submit(recipe, into=into)
+            return
+        self.left -= 1
+        self._losing = asyncio.ensure_future(self._lose(self._store.submit(recipe), into))
+
+    async def _lose(self, answer: asyncio.Future[Any], into: asyncio.Future[Any]) -> None:
+        await answer
+        await self.may_tell.wait()
+        into.set_exception(StorageBusy("the answer was lost; it may have landed"))
+
+
+async def test_a_claim_whose_answer_was_lost_is_found_and_run(processes: list[Process]) -> None:
+    first, second = processes
+    submitter = await second.open(run_here=False)
+    pool = await first.open()
+    answers = LosesAnswers(pool)
+
+    answers.left = 1
+    task = await submitter.submit(noted, "claimed")
+
+    assert await task == "claimed"
+    assert answers.left == 0
+    assert ran == ["claimed"]
+    await until(lambda: pool.size() == 0)
+
+
+async def test_a_submit_whose_answer_was_lost_is_not_made_twice(processes: list[Process]) -> None:
+    pool = await processes[0].open()
+    answers = LosesAnswers(pool)
+
+    answers.left = 1
+    tasks = [pool.submit_nowait(noted, "call"), pool.submit_nowait(open_held("closure"))]
+
+    assert [await task for task in tasks] == ["call", "closure"]
+    assert sorted(ran) == ["call", "closure"]
+    assert pool.snapshot().total == 2
+
+
+async def test_a_closure_whose_submit_raised_does_not_run(processes: list[Process]) -> None:
+    pool = await processes[0].open()
+    answers = LosesAnswers(pool)
+
+    answers.left = 1
+    with pytest.raises(StorageBusy):
+        await pool.submit(open_held("closure"))
+
+    await until(lambda: pool.snapshot(False).cancelled == 1)
+    assert ran == []
+    assert await (await pool.submit(noted, "next")) == "next"
+
+
+async def test_a_cancel_whose_answer_was_lost_is_asked_again(processes: list[Process]) -> None:
+    pool = await processes[0].open(queue="fifo")
+    await pool.submit(held("running"))
+    queued = await pool.submit(held("queued"))
+    answers = LosesAnswers(pool)
+
+    answers.left = 1
+    queued.cancel()
+
+    assert (await queued.wait()).status == "cancelled"
+    gates["running"].set()
+    await until(lambda: pool.size() == 0)
+    assert ran == ["running"]
+
+
+async def test_a_submit_that_was_cancelled_before_its_answer_was_lost_is_undone(
+    processes: list[Process],
+) -> None:
+    pool = await processes[0].open(queue="fifo")
+    running = await pool.submit(held("running"))
+    answers = LosesAnswers(pool)
+
+    answers.left = 1
+    answers.may_tell.clear()
+    submitting = asyncio.ensure_future(pool.submit(noted, "unwanted"))
+    await until(lambda: answers.left == 0)
+    submitting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await submitting
+    assert pool.size() == 2
+    answers.may_tell.set()
+    await until(lambda: pool.size() == 1 and not slots_of(pool).unwanted)
+    gates["running"].set()
+
+    await running
+    await until(lambda: pool.size() == 0)
+    assert ran == ["running"]
