@@ -360,7 +360,7 @@ async def test_steps_are_trimmed_with_their_job(runtime: Runtime) -> None:
     store = runtime.service(Store)
 
     await fake_clock().advance("5d")
-    await store.run(lambda: retention.trim_settled("q", Keeping(14 * DAY_MS, 0), 100, 0))
+    await store.run(lambda: retention.trim_settled("q", Keeping(14 * DAY_MS, 0), 100))
 
     assert await queue.job(old.job_id or 0) is None
     assert [each.name for each in (await young.state()).steps] == ["only"]

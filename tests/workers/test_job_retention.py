@@ -12,10 +12,10 @@ from harn.orchestrator import explain, queue_samples
 from harn.storage import Store
 from harn.storage.log import compare, rebuild
 from harn.storage.log.events import move_cursor
+from harn.storage.queue import job_retention
 from harn.storage.queue.job_records import ACKED, CANCELLED, CLAIMED, DEAD, PURGED, READY
 from harn.storage.queue.retention import Keeping, settled_prefix
 from harn.testing import FakeClock
-from harn.workers import job_retention
 from tests.fake_clock import fake_clock
 
 DAY_MS = 86_400_000

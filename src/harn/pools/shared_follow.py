@@ -91,6 +91,23 @@ class Follower:
         ):
             self._slots.apply(job)
 
+    async def catch_up(self) -> None:
+        """Bring every task that has not ended up to date, also one that was trimmed since."""
+        waiting = self._slots.waiting_ids()
+        for start in range(0, len(waiting), PAGE):
+            ids = waiting[start : start + PAGE]
+            jobs = await self._store.run(
+                partial(shared_pools.read_jobs, self._queue, ids), write=False
+            )
+            for job in jobs:
+                self._slots.apply(job)
+            for id in set(ids) - {job.id for job in jobs}:
+                self._slots.vanished(id)
+
+    def catch_up_soon(self) -> None:
+        """The same, without waiting for it."""
+        self._runtime.own(self._runtime.loop.create_task(self._until_done(self.catch_up)))
+
     def read_soon(self, id: int) -> None:
         """Bring one task up to date, without waiting for it."""
         self._runtime.own(self._runtime.loop.create_task(self._until_done(partial(self.read, id))))

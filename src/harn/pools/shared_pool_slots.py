@@ -32,7 +32,7 @@ from harn.pools.snapshots import TaskStatus
 from harn.pools.task import PoolTask, Reloaded
 from harn.pools.worker import Worker
 from harn.runtime import Runtime
-from harn.storage.queue import shared_pools
+from harn.storage.queue import retention, shared_pools
 
 if TYPE_CHECKING:
     from harn.pools.shared_follow import Follower
@@ -147,7 +147,9 @@ class SharedSlots(Slots):
     @property
     def member(self) -> Member:
         """This pool, as a member of its process."""
-        return Member(self.functions_here, self.lose_all, self._rejoined)
+        kept = self.options.retention
+        keeping = retention.Keeping(kept.age_ms, kept.age_ms, kept.count)
+        return Member(self.functions_here, self.lose_all, self._rejoined, keeping)
 
     def functions_here(self) -> list[str]:
         """Return the durable functions that this process runs for the pool."""
@@ -559,8 +561,20 @@ class SharedSlots(Slots):
             worker.task = None
 
     def _rejoined(self) -> None:
+        assert self.follower is not None
         self.work.hold(False)
         self.look()
+        self.follower.catch_up_soon()  # records that told of an end may be trimmed meanwhile
+
+    def waiting_ids(self) -> list[int]:
+        """Return the tasks that have not ended, as far as is known here."""
+        return list(self._states)
+
+    def vanished(self, id: int) -> None:
+        """Take in that the store has no task *id*: it has ended, and its record was trimmed."""
+        task = self.by_id.get(id)
+        if task is not None and task not in self.sending:
+            self._ended(task, "failed", "it ended while this process was away; how was trimmed")
 
     # What can be seen.
 

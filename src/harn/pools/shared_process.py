@@ -30,7 +30,7 @@ from harn.storage.leases import (
     keep_consumer,
     list_consumers,
 )
-from harn.storage.queue import end_claims_of
+from harn.storage.queue import JobRetention, end_claims_of, retention
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -51,6 +51,8 @@ class Member(NamedTuple):
     """Called when the lease is lost, with the lease."""
     joined: Callable[[], None]
     """Called when there is a lease again."""
+    keeping: retention.Keeping
+    """How long the store keeps its ended tasks."""
 
 
 class PoolProcess:
@@ -61,6 +63,7 @@ class PoolProcess:
         self._store = runtime.service(LeaseStore).store
         self._heartbeat = runtime.service(Heartbeat)
         self._dead = runtime.service(DeadConsumers)
+        self._retention = runtime.service(JobRetention)
         self._members: dict[str, Member] = {}
         self._renewal: LeaseRenewal | None = None
         self._taking: asyncio.Task[None] | None = None
@@ -80,11 +83,13 @@ class PoolProcess:
             del self._members[queue]
             raise
         self._dead.watch(end_claims_of)
+        self._retention.serve(queue, member.keeping)
 
     async def leave(self, queue: str) -> None:
         """Hold no slot of that pool any more; the last pool to leave ends the lease."""
         if self._members.pop(queue, None) is None:
             return
+        self._retention.leave(queue)
         try:
             if self._members:
                 await self._take()
@@ -95,7 +100,8 @@ class PoolProcess:
 
     def abandon(self, queue: str) -> None:
         """Leave that pool as a process that dies would: the lease expires by itself."""
-        self._members.pop(queue, None)
+        if self._members.pop(queue, None) is not None:
+            self._retention.leave(queue)
         if self._renewal is not None:
             self._renewal.stop()
             self._renewal = None

@@ -18,7 +18,6 @@ running_job.py       RunningJob: a claimed job, its handler and its settlement
 consumer_lease.py    the lease of a living consumer, and the end of dead ones' claims
 consumers.py         consumers: the consumers of all processes
 claim_renewal.py     renews the claims of running jobs on the heartbeat's thread
-job_retention.py     consumers trim the settled jobs of their queues
 failures.py          the record of a failed attempt, and its log line
 records.py           jobs, receipts, summaries
 job_state.py         JobState: a job as an application sees it

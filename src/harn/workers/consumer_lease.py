@@ -25,9 +25,8 @@ from harn.storage.leases import (
     drop_consumer,
     keep_consumer,
 )
-from harn.storage.queue import end_claims_of
+from harn.storage.queue import JobRetention, end_claims_of
 from harn.workers.claim_renewal import ClaimRenewal
-from harn.workers.job_retention import JobRetention
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime

@@ -23,6 +23,8 @@ from harn.topics import queue_topics
 
 LARGE = 10_000
 """Jobs of a topic above which an engine that rewrites it whole waits for a quarter to go."""
+JUST_NOW_MS = 600_000
+"""How long a settled job is kept although there are too many."""
 TOTALS = ("acked", "purged", "dead", "cancelled", "responses", "expired", "retried", "promotions")
 
 
@@ -31,28 +33,42 @@ class Keeping(msgspec.Struct, frozen=True):
 
     settled_ms: int
     dead_ms: int
+    count: int | None = None
+    """How many of them are kept at most. Those that were settled just now are kept in any case:
+    a process that waits for one has to read how it ended."""
+    dedupe_ms: int = 0
+    """How long a dedupe key counts; its job stays as long."""
 
     @property
     def shortest(self) -> int:
         """The shorter of the two; 0 if everything is kept."""
         return min((each for each in (self.settled_ms, self.dead_ms) if each), default=0)
 
-    def is_over(self, state: int, settled_at: int | None, now: int) -> bool:
-        """Tell whether the time of a job is over."""
+    @property
+    def history_ms(self) -> int:
+        """How long records of claims and responses are kept that no job needs."""
+        return self.shortest if self.count is None else min(self.shortest, JUST_NOW_MS)
+
+    def is_over(self, state: int, settled_at: int | None, now: int, surplus: bool) -> bool:
+        """Tell whether the time of a job is over; with *surplus* there are too many."""
         if state not in SETTLED_STATES or settled_at is None:
             return False
         kept_ms = self.dead_ms if state == DEAD else self.settled_ms
+        if surplus:
+            kept_ms = min(kept_ms or JUST_NOW_MS, JUST_NOW_MS)
         return kept_ms > 0 and settled_at + kept_ms <= now
 
 
-def settled_prefix(rows: Iterable[tuple[Any, ...]], now: int, keeping: Keeping) -> list[int]:
+def settled_prefix(
+    rows: Iterable[tuple[Any, ...]], now: int, keeping: Keeping, surplus: int = 0
+) -> list[int]:
     """Return the oldest jobs whose time is over, up to the first that is needed.
 
-    *rows* are (id, state, settled at), the oldest first.
+    *rows* are (id, state, settled at), the oldest first. *surplus* says how many are too many.
     """
     found: list[int] = []
     for id, state, settled_at in rows:
-        if not keeping.is_over(state, settled_at, now):
+        if not keeping.is_over(state, settled_at, now, len(found) < surplus):
             break
         found.append(id)
     return found
@@ -70,7 +86,7 @@ class TrimmedJobs(msgspec.Struct, frozen=True):
 
 
 def trim_settled(
-    queue: str, keeping: Keeping, at_most: int, dedupe_ms: int, *, rewrites: bool = False
+    queue: str, keeping: Keeping, at_most: int, *, rewrites: bool = False
 ) -> Operation[TrimmedJobs]:
     """Remove the oldest jobs of *queue* whose time is over, *at_most* so many; return how many.
 
@@ -82,7 +98,10 @@ def trim_settled(
         return TrimmedJobs(0)
     queue_id, now = rows[0][:2]
     oldest = yield ask("oldest_jobs", queue_id=queue_id, limit=at_most)
-    over = settled_prefix(oldest, now, keeping)
+    surplus = 0
+    if oldest and keeping.count is not None:
+        surplus = (yield from _count_settled(queue_id, oldest[0][0])) - keeping.count
+    over = settled_prefix(oldest, now, keeping, surplus)
     if not over:
         return TrimmedJobs(0)
     if rewrites:
@@ -91,17 +110,24 @@ def trim_settled(
         if kept > LARGE and len(over) * 4 < kept:
             return TrimmedJobs(0)
     jobs, below = queue_topics(queue).jobs, over[-1] + 1
-    gone = yield from trim(jobs, below=below, at_most=at_most, dedupe_ms=dedupe_ms)
+    gone = yield from trim(jobs, below=below, at_most=at_most, dedupe_ms=keeping.dedupe_ms)
     if not gone and (yield from oldest_kept(jobs)) >= below:  # a forced trim took their records
         yield from forget_jobs(queue, queue_id, below)
         gone = len(over)
     return TrimmedJobs(gone)
 
 
+def _count_settled(queue_id: int, oldest: int) -> Operation[int]:
+    """Count the settled jobs, the oldest of which is given; those withdrawn count, too."""
+    [(newest,)] = yield ask("newest_job", queue_id=queue_id)
+    [totals] = yield ask("pool_totals", queue_id=queue_id)
+    return int(newest) - oldest + 1 - sum(map(int, totals))
+
+
 def trim_history(topic: str, keeping: Keeping, at_most: int) -> Operation[int]:
     """Remove old records of a queue's claims or responses that no job needs; return how many."""
     [(now,)] = yield ask("now")
-    return (yield from trim(topic, before_ms=now - keeping.shortest, at_most=at_most))
+    return (yield from trim(topic, before_ms=now - keeping.history_ms, at_most=at_most))
 
 
 def forget_jobs(queue: str, queue_id: int, below: int) -> Operation[None]:

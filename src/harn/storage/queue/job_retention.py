@@ -1,4 +1,4 @@
-"""Trimming the settled jobs of the queues that a process's consumers serve, once a minute.
+"""Trimming the settled jobs of the queues and shared pools that a process serves, once a minute.
 
 It runs on the heartbeat's thread: a look costs one small read, and a step removes a bounded number
 of jobs in short transactions, with claims in between. Commands that only read have no consumer, so
@@ -13,15 +13,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from harn.errors import HarnError
-from harn.storage import Store
 from harn.storage.leases import Heartbeat
 from harn.storage.queue import retention
+from harn.storage.queue.retention import Keeping
+from harn.storage.store import Store
 from harn.topics import queue_topics
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
 
-logger: logging.Logger = logging.getLogger("harn.workers")
+logger: logging.Logger = logging.getLogger("harn.storage")
 
 EVERY = 60.0
 """Seconds between two looks at a queue."""
@@ -36,12 +37,14 @@ WITHIN = 30.0
 
 
 class JobRetention:
-    """Trims the queues that consumers of this process serve: `runtime.service(JobRetention)`."""
+    """Trims the queues that this process serves: `runtime.service(JobRetention)`."""
 
     def __init__(self, runtime: Runtime) -> None:
         settings = runtime.settings
-        self._keeping = retention.Keeping(settings.keep_settled_ms, settings.keep_dead_ms)
-        self._dedupe_ms = settings.dedupe_window_ms
+        self._keeping_jobs = Keeping(
+            settings.keep_settled_ms, settings.keep_dead_ms, dedupe_ms=settings.dedupe_window_ms
+        )
+        self._keeping: dict[str, Keeping] = {}
         store = runtime.service(Store)
         self._rewrites = store.place.engine == "file"
         self._heartbeat = runtime.service(Heartbeat)
@@ -50,17 +53,19 @@ class JobRetention:
         self._looked: dict[str, float] = {}
         self._behind: set[str] = set()
 
-    def serve(self, queue: str) -> None:
-        """Trim *queue* from now on, until `leave`."""
-        if not self._keeping.shortest:
+    def serve(self, queue: str, keeping: Keeping | None = None) -> None:
+        """Trim *queue* from now on, until `leave`; without *keeping* as the settings say."""
+        keeping = self._keeping_jobs if keeping is None else keeping
+        if not keeping.shortest:
             return
+        self._keeping[queue] = keeping
         self._served[queue] += 1
         if self._is_due(queue):
             self._beat.wake()
 
     def leave(self, queue: str) -> None:
         """Stop trimming *queue*, after a look that is due already."""
-        if self._keeping.shortest:
+        if queue in self._served:
             self._served[queue] -= 1
 
     def _is_due(self, queue: str) -> bool:
@@ -101,9 +106,8 @@ class JobRetention:
         settled = partial(
             retention.trim_settled,
             queue,
-            self._keeping,
+            self._keeping[queue],
             jobs,
-            self._dedupe_ms,
             rewrites=self._rewrites,
         )
         gone = (await self._beat.run(settled, by=self._by(), durability="normal")).count
@@ -111,7 +115,7 @@ class JobRetention:
             return False
         has_more = gone > 0
         for topic in (queue_topics(queue).claims, queue_topics(queue).responses):
-            old = partial(retention.trim_history, topic, self._keeping, history)
+            old = partial(retention.trim_history, topic, self._keeping[queue], history)
             removed = await self._beat.run(old, by=self._by(), durability="normal")
             has_more = has_more or removed >= history
         return has_more
