@@ -72,9 +72,18 @@ async def submit(pool: harn.Pool, fn: Callable[..., Any], name: str, tenant: str
         return task
 
 
+async def opened(cap: int) -> harn.Pool:
+    """Open the pool; the store may be away."""
+    while True:
+        try:
+            return await harn.pool_create(max_concurrent=cap, **POOL)
+        except harn.StorageError:
+            await asyncio.sleep(0.2)
+
+
 async def main(count: int, cap: int) -> None:
     logging.getLogger("harn.pools").addHandler(Lost())
-    pool = await harn.pool_create(max_concurrent=cap, **POOL)
+    pool = await opened(cap)
     tenant = str(os.getpid())
     tasks = []
     for n in range(count):

@@ -11,7 +11,10 @@ import pytest
 import harn
 from harn import Pool, StorageBusy, backpressure_queue, pool_wait
 from harn.pools import leaked_slots
-from harn.pools.shared_pool_slots import SharedSlots
+from harn.pools.shared_follow import Follower
+from harn.pools.shared_pool_slots import Ending, Held, SharedSlots
+from harn.pools.shared_work import End
+from harn.storage.queue import Settlement, SettlementResult
 from tests.pools.shared_processes import Process, gates, held, open_held, ran, until
 
 
@@ -25,6 +28,12 @@ def slots_of(pool: Pool) -> SharedSlots:
     slots = pool._slots
     assert isinstance(slots, SharedSlots)
     return slots
+
+
+def follower_of(pool: Pool) -> Follower:
+    follower = slots_of(pool).follower
+    assert follower is not None
+    return follower
 
 
 @pytest.mark.usefixtures("short_leases")
@@ -129,6 +138,7 @@ async def test_a_submit_whose_answer_was_lost_is_not_made_twice(processes: list[
 
 async def test_a_closure_whose_submit_raised_does_not_run(processes: list[Process]) -> None:
     pool = await processes[0].open()
+    await follower_of(pool).stop()  # else it may find the task before the loss is noticed
     answers = LosesAnswers(pool)
 
     answers.left = 1
@@ -138,6 +148,21 @@ async def test_a_closure_whose_submit_raised_does_not_run(processes: list[Proces
     await until(lambda: pool.snapshot(False).cancelled == 1)
     assert ran == []
     assert await (await pool.submit(noted, "next")) == "next"
+
+
+async def test_a_submit_that_is_read_before_its_answer_is_lost_succeeds(
+    processes: list[Process],
+) -> None:
+    pool = await processes[0].open()
+    answers = LosesAnswers(pool)
+
+    answers.left = 1
+    answers.may_tell.clear()
+    submitting = asyncio.ensure_future(pool.submit(open_held("closure")))
+    await until(lambda: not slots_of(pool).unplaced and bool(slots_of(pool).own))
+    answers.may_tell.set()
+
+    assert await (await submitting) == "closure"
 
 
 async def test_a_cancel_whose_answer_was_lost_is_asked_again(processes: list[Process]) -> None:
@@ -177,3 +202,72 @@ async def test_a_submit_that_was_cancelled_before_its_answer_was_lost_is_undone(
     await running
     await until(lambda: pool.size() == 0)
     assert ran == ["running"]
+
+
+@harn.durable(name="tests:shared_slow_to_stop", rerun=True)
+async def slow_to_stop(name: str) -> str:
+    ran.append(f"{name} begins")
+    try:
+        await gates[name].wait()
+    except asyncio.CancelledError:
+        await gates["stopped"].wait()
+        ran.append(f"{name} stopped")
+        raise
+    return name
+
+
+@pytest.mark.usefixtures("short_leases")
+async def test_a_call_begins_again_here_only_after_its_lost_run_has_ended(
+    processes: list[Process],
+) -> None:
+    first, second = processes
+    pool, theirs = await first.open(), await second.open(run_here=False)
+    gates.update({name: asyncio.Event() for name in ("a", "stopped")})
+    task = await pool.submit(slow_to_stop, "a")
+    await until(lambda: ran == ["a begins"])
+
+    first.renew_no_more()
+    await until(lambda: theirs.snapshot(False).queued == 1)
+    next = asyncio.ensure_future(pool.submit(noted, "b"))  # it finds that the lease has ended
+    await until(lambda: any(held.lease == first.lease for held in slots_of(pool).here.values()))
+    assert ran == ["a begins"]
+    gates["stopped"].set()
+    await until(lambda: len(ran) == 3)
+    gates["a"].set()
+
+    assert await task == "a"
+    assert await (await next) == "b"
+    assert ran == ["a begins", "a stopped", "a begins", "b"]
+
+
+async def test_an_end_whose_answer_was_lost_is_read_from_the_store(
+    processes: list[Process],
+) -> None:
+    pool = await processes[0].open()
+    task = await pool.submit(held("a"))
+    await until(lambda: ran == ["a"])
+    answers = LosesAnswers(pool)
+
+    answers.left = 1
+    gates["a"].set()
+
+    assert await task == "a"
+    assert pool.snapshot(False).completed == 1
+
+
+async def test_a_late_answer_on_an_earlier_claim_leaves_the_new_one(
+    processes: list[Process],
+) -> None:
+    pool = await processes[0].open()
+    task = await pool.submit(held("a"))
+    await until(lambda: ran == ["a"])
+    slots = slots_of(pool)
+    earlier = Held("an earlier claim", processes[0].lease)
+    settlement = Settlement("ack", task._extras.ticket, earlier.claim_id, earlier.lease)
+
+    answer = Ending(slots, task, earlier, End(settlement, False), "completed", None)
+    answer.set_result(SettlementResult("lost"))
+
+    assert task in slots.here
+    gates["a"].set()
+    assert await task == "a"

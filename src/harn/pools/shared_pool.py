@@ -260,17 +260,22 @@ class SharedPool(Pool):
             else:
                 asked.cancel()
             raise
+        except HarnError:
+            if not all(task._extras.ticket > 0 for task in tasks):
+                raise
+            verdicts = []  # the answer was lost, but the tasks were read from the store
         finally:
             if not item.has_begun or asked.done():
                 for task in tasks:
                     slots.unplaced.pop(task.id, None)
-        if verdicts[0].verdict == "fenced":
-            return None
-        if verdicts[0].verdict == "refuse":
-            raise self._refusal(verdicts[0].totals)
-        if verdicts[0].verdict == "known":
-            known = await self._known(verdicts[0].task)
-            return None if known is None else [known]
+        for verdict in verdicts[:1]:
+            if verdict.verdict == "fenced":
+                return None
+            if verdict.verdict == "refuse":
+                raise self._refusal(verdict.totals)
+            if verdict.verdict == "known":
+                known = await self._known(verdict.task)
+                return None if known is None else [known]
         for task in tasks:
             await self._until_admitted(task, tasks)
         return tasks if tasks[0]._extras.ticket > 0 else None

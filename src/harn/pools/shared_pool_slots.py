@@ -278,10 +278,19 @@ class SharedSlots(Slots):
         if task._finished_ms is not None:
             return  # the store has ended the claim since
         self.here[task] = held = Held(claimed.claim_id, lease)
-        task._stopping = False
-        is_unwinding = any(worker.begun is task for worker in self.workers)
+        for worker in self.workers:
+            if worker.begun is task:  # an earlier run, whose claim was lost, has not ended yet
+                held.is_ending = True
+                worker.aio.add_done_callback(lambda _: self._begin_held(task, held, claimed))
+                return
+        self._begin_held(task, held, claimed)
+
+    def _begin_held(self, task: PoolTask, held: Held, claimed: shared_pools.ClaimedJob) -> None:
+        if self.here.get(task) is not held:
+            return
+        held.is_ending = task._stopping = False
         has_call = self._has_call(task, claimed)
-        if is_unwinding or not has_call or not self.process.holds(lease):
+        if not has_call or not self.process.holds(held.lease):
             held.is_ending = True
             # A closure that is not known here is one whose submit raised an error.
             is_unknown = not has_call and task._extras.function is None
@@ -366,11 +375,10 @@ class SharedSlots(Slots):
         started = now if task._started_ms is None else task._started_ms
         settlement = ending(task, held.claim_id, held.lease, status, result, started, now)
         end = End(settlement, is_stopped=status == "cancelled" and not queue_again)
-        self.work.tell(end, Ending(self, task, end, status, result))
+        self.work.tell(end, Ending(self, task, held, end, status, result))
 
     def end_is_known(self, task: PoolTask, end: End, status: TaskStatus, result: Any) -> None:
         """Take in that the store has taken the end of *task*."""
-        self.here.pop(task, None)
         if end.settlement.action == "release" and not end.is_stopped:
             task._started_ms = None
             self.note(task._extras.ticket, "queued")
@@ -380,7 +388,6 @@ class SharedSlots(Slots):
 
     def end_is_refused(self, task: PoolTask) -> None:
         """Take in that the claim on *task* does not hold: the store says how the task stands."""
-        self.here.pop(task, None)
         assert self.follower is not None
         self.follower.read_soon(task._extras.ticket)
 
@@ -555,6 +562,7 @@ class SharedSlots(Slots):
         worker = task._place
         if not isinstance(worker, Worker):
             return
+        task._place = worker.context  # for its next run, if that is here
         if worker.begun is task:
             worker.stop()
         else:
@@ -679,13 +687,20 @@ class Answered(msgspec.Struct):
 class Ending:
     """Receives the store's answer to the end of a task."""
 
-    __slots__ = ("_end", "_result", "_slots", "_status", "_task")
+    __slots__ = ("_end", "_held", "_result", "_slots", "_status", "_task")
 
     def __init__(
-        self, slots: SharedSlots, task: PoolTask, end: End, status: TaskStatus, result: Any
+        self,
+        slots: SharedSlots,
+        task: PoolTask,
+        held: Held,
+        end: End,
+        status: TaskStatus,
+        result: Any,
     ) -> None:
         self._slots = slots
         self._task = task
+        self._held = held
         self._end = end
         self._status = status
         self._result = result
@@ -696,6 +711,10 @@ class Ending:
 
     def set_result(self, result: shared_pools.SettlementResult) -> None:
         """Take the answer in."""
+        if not self._is_held():  # claimed again since, or lost with the lease
+            self._slots.end_is_refused(self._task)
+            return
+        del self._slots.here[self._task]
         if result.settled == "done":
             self._slots.end_is_known(self._task, self._end, self._status, self._result)
         else:  # lost, or settled before: by a process that ended our claim, or by this very end
@@ -704,14 +723,17 @@ class Ending:
     def set_exception(self, error: BaseException) -> None:
         """Send the end again, as long as the claim may hold."""
         slots = self._slots
-        if self._task not in slots.here or slots.state in ("closed", "dropped"):
+        if not self._is_held() or slots.state in ("closed", "dropped"):
             return
         clock = slots.runtime.clock
         clock.call_at(clock.monotonic() + 0.5, self._again, background=True)
 
     def _again(self) -> None:
-        if self._task in self._slots.here:
+        if self._is_held():
             self._slots.work.tell(self._end, self)
+
+    def _is_held(self) -> bool:
+        return self._slots.here.get(self._task) is self._held
 
     def cancel(self) -> None:
         """Note that the operation was cancelled."""
