@@ -26,7 +26,10 @@ AS_GOOD_AS_FOREVER = 60
 """So many seconds are cancelled, or pass in virtual time: no test lives that long."""
 REAL_SLEEPS = {
     "crash/shared_pool_process.py::work": "the work of a task, which others may overlap",
-    "crash/test_shared_pools.py::test_a_storm_of_kills_and_pauses": "how long a process is paused",
+    "crash/shared_pool_process.py::opened": "between two tries, while the server is away",
+    "crash/shared_pool_process.py::submit": "between two tries, while the server is away",
+    "crash/test_shared_pools.py::pause": "how long a process is paused",
+    "crash/test_shared_pools.py::storm": "when the blows come",
     "crash/limiter_worker.py::mixed": "the pace of its work",
     "crash/queue_worker.py::handler": "the work itself",
     "crash/test_limiter_crash.py::run": "when the kills come",

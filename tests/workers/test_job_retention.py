@@ -12,7 +12,7 @@ from harn.orchestrator import explain, queue_samples
 from harn.storage import Store
 from harn.storage.log import compare, rebuild
 from harn.storage.log.events import move_cursor
-from harn.storage.queue import job_retention
+from harn.storage.queue import retention
 from harn.storage.queue.job_records import ACKED, CANCELLED, CLAIMED, DEAD, PURGED, READY
 from harn.storage.queue.retention import Keeping, settled_prefix
 from harn.testing import FakeClock
@@ -244,8 +244,8 @@ async def test_59_a_reader_that_has_not_seen_the_records_keeps_them(runtime: Run
 async def test_59_each_step_is_small_and_claims_go_on_between(
     storage_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_retention, "JOBS_AT_ONCE", 50)
-    monkeypatch.setattr(job_retention, "REWRITTEN_AT_ONCE", 50)
+    monkeypatch.setattr(retention, "JOBS_AT_ONCE", 50)
+    monkeypatch.setattr(retention, "REWRITTEN_AT_ONCE", 50)
     async with Runtime(storage=storage_url, clock=FakeClock()):
         queue = worker_queue("q")
         await queue.enqueue_many(range(500))

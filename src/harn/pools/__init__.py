@@ -22,6 +22,7 @@ host.py             which pools come from a host: the seam for applications that
 shared_pool.py      SharedPool: a tenant or org pool, shared by processes through the store
 shared_pool_slots.py its tasks as one process sees them; shared_follow.py, what others do
 shared_work.py      its operations: those that meet share a transaction
+shared_recovery.py  what is found out after an operation has failed
 shared_steps.py     the steps of its durable calls, in the store
 shared_process.py   the lease of this process, which its slots hang on
 shared_records.py   its tasks as the store keeps them

@@ -24,13 +24,14 @@ from harn.storage.leases import (
     ConsumerLease,
     DeadConsumers,
     Heartbeat,
+    JobRetention,
     LeaseRenewal,
     LeaseStore,
     drop_consumer,
     keep_consumer,
     list_consumers,
 )
-from harn.storage.queue import JobRetention, end_claims_of, retention
+from harn.storage.queue import end_claims_of, retention
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -83,7 +84,7 @@ class PoolProcess:
             del self._members[queue]
             raise
         self._dead.watch(end_claims_of)
-        self._retention.serve(queue, member.keeping)
+        self._retention.serve(queue, partial(retention.trim_queue, queue, member.keeping))
 
     async def leave(self, queue: str) -> None:
         """Hold no slot of that pool any more; the last pool to leave ends the lease."""

@@ -21,11 +21,12 @@ from harn.storage.leases import (
     ConsumerLease,
     DeadConsumers,
     Heartbeat,
+    JobRetention,
     LeaseStore,
     drop_consumer,
     keep_consumer,
 )
-from harn.storage.queue import JobRetention, end_claims_of
+from harn.storage.queue import end_claims_of, retention
 from harn.workers.claim_renewal import ClaimRenewal
 
 if TYPE_CHECKING:
@@ -137,6 +138,10 @@ class LivingConsumers:
         self._runtime = runtime
         self._by_id: dict[str, LivingConsumer] = {}
         self._retention = runtime.service(JobRetention)
+        settings = runtime.settings
+        self._keeping = retention.Keeping(
+            settings.keep_settled_ms, settings.keep_dead_ms, dedupe_ms=settings.dedupe_window_ms
+        )
         self._dead = runtime.service(DeadConsumers)
 
     async def join(self, consumer_id: str, serving: Serving) -> LivingConsumer:
@@ -150,7 +155,9 @@ class LivingConsumers:
             await self._end(living, serving)
             raise
         self._dead.watch(end_claims_of)
-        self._retention.serve(serving.queue)
+        if self._keeping.shortest:
+            trim = partial(retention.trim_queue, serving.queue, self._keeping)
+            self._retention.serve(serving.queue, trim)
         return living
 
     async def leave(self, living: LivingConsumer, serving: Serving) -> None:

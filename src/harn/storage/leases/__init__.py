@@ -6,6 +6,7 @@ lease_renewal.py    renew one on time, and say when it is lost
 heartbeat.py        the thread that leases and claims are renewed on
 consumer_leases.py  which consumers are alive
 dead_consumers.py   the search for those that are not, and the end of their claims
+job_retention.py    a process trims the settled jobs of the queues and pools that it serves
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from harn.storage.leases.consumer_leases import (
 )
 from harn.storage.leases.dead_consumers import DeadConsumers
 from harn.storage.leases.heartbeat import Beat, Heartbeat
+from harn.storage.leases.job_retention import JobRetention
 from harn.storage.leases.lease_renewal import LeaseRenewal, lost_at
 from harn.storage.leases.lease_store import LeaseStore
 from harn.storage.leases.named_leases import (
@@ -44,6 +46,7 @@ __all__ = [
     "DeadConsumers",
     "ExpiredConsumer",
     "Heartbeat",
+    "JobRetention",
     "LeaseHeld",
     "LeaseRenewal",
     "LeaseStore",

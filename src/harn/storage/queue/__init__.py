@@ -25,7 +25,6 @@ pool_records.py    what a shared pool and its queue exchange
 pool_views.py      a pool read from outside: its changes, its tasks, its slots
 dead_leases.py     what a process leaves behind whose lease has expired
 retention.py       settled jobs are removed when their time is over; their totals stay
-job_retention.py   a process trims the settled jobs of the queues and pools that it serves
 dead_jobs.py       the dead letter of a job that has no attempt left
 """
 
@@ -69,7 +68,6 @@ from harn.storage.queue.job_records import (
     share_key,
     shown_key,
 )
-from harn.storage.queue.job_retention import JobRetention
 from harn.storage.queue.job_views import (
     Histogram,
     JobView,
@@ -96,7 +94,6 @@ __all__ = [
     "Histogram",
     "JobDraft",
     "JobIndex",
-    "JobRetention",
     "JobView",
     "Pick",
     "QueueCounts",

@@ -8,19 +8,27 @@ fold of the records that are left starts to count from these.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from harn.storage.contract import Draft, Event
 from harn.storage.log import append, oldest_kept, trim
-from harn.storage.operations import Operation, ask
+from harn.storage.operations import Operation, Recipe, ask
 from harn.storage.queue.job_index import QueueState
 from harn.storage.queue.job_records import DEAD, SETTLED_STATES
 from harn.storage.queue.notes import queue_headers
 from harn.topics import queue_topics
 
+T = TypeVar("T")
+
+JOBS_AT_ONCE = 200
+HISTORY_AT_ONCE = 1000
+"""Jobs, and records of claims or responses, that one transaction removes at most."""
+REWRITTEN_AT_ONCE = 100_000
+"""The same, where removing anything rewrites the whole topic."""
 LARGE = 10_000
 """Jobs of a topic above which an engine that rewrites it whole waits for a quarter to go."""
 JUST_NOW_MS = 600_000
@@ -122,6 +130,34 @@ def _count_settled(queue_id: int, oldest: int) -> Operation[int]:
     [(newest,)] = yield ask("newest_job", queue_id=queue_id)
     [totals] = yield ask("pool_totals", queue_id=queue_id)
     return int(newest) - oldest + 1 - sum(map(int, totals))
+
+
+class Trimmer(Protocol):
+    """Carries the operations of a trim out."""
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether removing anything rewrites the whole topic."""
+
+    @property
+    def run(self) -> Callable[[Recipe[T]], Awaitable[T]]:
+        """Carry an operation out."""
+
+
+async def trim_queue(queue: str, keeping: Keeping, by: Trimmer, is_behind: bool) -> bool:
+    """Remove jobs, and the records that only they needed; tell whether there may be more."""
+    jobs, history = JOBS_AT_ONCE, HISTORY_AT_ONCE
+    if by.rewrites:
+        jobs = history = REWRITTEN_AT_ONCE
+    settled = partial(trim_settled, queue, keeping, jobs, rewrites=by.rewrites)
+    gone = (await by.run(settled)).count
+    if not gone and not is_behind:
+        return False
+    has_more = gone > 0
+    for topic in (queue_topics(queue).claims, queue_topics(queue).responses):
+        removed = await by.run(partial(trim_history, topic, keeping, history))
+        has_more = has_more or removed >= history
+    return has_more
 
 
 def trim_history(topic: str, keeping: Keeping, at_most: int) -> Operation[int]:
