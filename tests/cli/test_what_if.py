@@ -69,6 +69,13 @@ def test_json_has_the_picks_and_every_key_of_both_sides(what_if: WhatIf) -> None
     assert found["proposed"]["policy"]["max_concurrent_per_key"] == 3
 
 
+def test_charging_by_cost_can_be_tried(what_if: WhatIf) -> None:
+    code, text = what_if("--strategy", "drr", "--charge", "cost", "--quantum", "2")
+
+    assert code == 0
+    assert "quantum 2, charged by cost" in text
+
+
 def test_without_options_the_policy_in_force_is_replayed(what_if: WhatIf) -> None:
     found = json.loads(what_if("--json")[1])
 

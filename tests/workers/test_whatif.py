@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
+from msgspec.structs import replace
 
 import harn
 from harn import (
@@ -49,6 +50,7 @@ POLICIES = [
     DRR,
     SchedulerPolicy(strategy="drr", weights={"a": 3}, quantum=2, max_concurrent_per_key=2),
     SchedulerPolicy(strategy="drr", fairness_key="binding", starvation_age_ms=1),
+    SchedulerPolicy(strategy="drr", charge="cost", quantum=2),
 ]
 MINUTE = 60_000
 
@@ -65,15 +67,21 @@ async def store_runtime(storage_url: str) -> AsyncIterator[Runtime]:
 
 @pytest.mark.parametrize(
     ("policy", "concurrency"),
-    [*zip(POLICIES, (1, 1, 3, 1), strict=True)],
-    ids=["fifo", "drr", "weights-and-cap", "starving"],
+    [*zip(POLICIES, (1, 1, 3, 1, 2), strict=True)],
+    ids=["fifo", "drr", "weights-and-cap", "starving", "cost"],
 )
 async def test_the_policy_in_force_makes_all_recorded_picks_of_a_drain_again(
     store_runtime: Runtime, policy: SchedulerPolicy, concurrency: int
 ) -> None:
     priorities: Any = ("high", "normal", "low")
     jobs = [
-        NewJob(n, tenant_id="abc"[n % 3], binding_key=f"b{n % 2}@v1", priority=priorities[n % 3])
+        NewJob(
+            n,
+            tenant_id="abc"[n % 3],
+            binding_key=f"b{n % 2}@v1",
+            priority=priorities[n % 3],
+            cost=n % 7,
+        )
         for n in range(60)
     ]
     await worker_queue("q").enqueue_many(jobs)
@@ -106,13 +114,14 @@ STEPS = st.lists(
         st.tuples(st.just("later"), KEYS),
         st.tuples(st.just("claim"), st.integers(1, 12)),
         st.tuples(st.just("ack"), st.integers(0, 30)),
+        st.tuples(st.just("ack at a cost"), st.integers(0, 30)),
         st.tuples(st.just("fail"), st.integers(0, 30)),
         st.tuples(st.just("release"), st.integers(0, 30)),
         st.tuples(st.just("renew"), st.integers(0, 30)),
         st.tuples(st.just("cancel"), st.integers(1, 30)),
         st.tuples(st.just("pause"), KEYS),
         st.tuples(st.just("resume"), KEYS),
-        st.tuples(st.just("policy"), st.integers(0, 3)),
+        st.tuples(st.just("policy"), st.integers(0, 4)),
         st.tuples(st.just("advance"), st.sampled_from([1, 4, 6, 16])),
     ),
     max_size=40,
@@ -136,7 +145,8 @@ async def test_whatever_happens_to_a_queue_its_picks_are_made_again(
         max_concurrent_per_key=cap,
         starvation_age_ms=starvation,
     )
-    policies = [fair, SchedulerPolicy(), DRR, SchedulerPolicy(strategy="drr", quantum=2)]
+    by_cost = SchedulerPolicy(strategy="drr", charge="cost", weights=weights, quantum=3)
+    policies = [fair, SchedulerPolicy(), DRR, replace(DRR, quantum=2), by_cost]
     with mock.patch.multiple(fairshare, FEW=few):
         async with fresh_runtime() as runtime:
             await worker_queue("q", fair).enqueue("first", tenant_id="a")
@@ -153,7 +163,7 @@ async def take_steps(runtime: Runtime, steps: list[Any], policies: list[Schedule
     priorities: Any = ("high", "normal", "low")
     for step, detail in steps:
         if step == "enqueue":
-            jobs = [NewJob(0, tenant_id=key, priority=priorities[p]) for key, p in detail]
+            jobs = [NewJob(0, tenant_id=key, priority=priorities[p], cost=p) for key, p in detail]
             await queue.enqueue_many(jobs)
         elif step == "later":
             await queue.enqueue(0, tenant_id=detail, not_before="5m")
@@ -177,6 +187,8 @@ async def settle(claim: harn.Claim, step: str, held: list[harn.Claim]) -> None:
     try:
         if step == "ack":
             await claim.ack()
+        elif step == "ack at a cost":
+            await claim.ack(cost=claim.job.id % 5)
         elif step == "fail":
             await claim.fail("no")
         elif step == "release":

@@ -77,6 +77,7 @@ class AgeFlag(type(DURATION)):  # type: ignore[misc]
 @click.option("--weights", type=WeightsFlag(), help="Weights of keys, as in gold:4,silver:2.")
 @click.option("--quantum", type=click.IntRange(1), help="Jobs of a key in a round, per weight.")
 @click.option("--cap", type=click.IntRange(0), help="Most claims of a key in flight; 0: no cap.")
+@click.option("--charge", type=click.Choice(["jobs", "cost"]), help="What a pick costs its key.")
 @click.option("--starvation-age", type=AgeFlag(), help="Wait after which a job is promoted.")
 @click.option("--consumers", type=click.IntRange(1, 10_000), help="So many consumers.")
 @click.option("--goal", help='Look for a change that reaches it: "p95(tenant=quiet) < 30s".')
@@ -259,6 +260,7 @@ def _about(side: Side) -> str:
         parts += [f"quantum {policy.quantum}"] if policy.quantum != 1 else []
         cap = policy.max_concurrent_per_key
         parts += [f"at most {cap} in flight"] if cap else []
+        parts += ["charged by cost"] if policy.charges_cost else []
     return ", ".join([*parts, f"{counted(side.consumers, 'consumer')} with {slots}"])
 
 

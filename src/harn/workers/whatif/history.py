@@ -60,6 +60,7 @@ class _Scheduling(msgspec.Struct):
     fairness_key: str = "tenant"
     round: int = 0
     credit: float = 0
+    charged_millionths: int = UNKNOWN
     credit_millionths: int = 0
     refill_millionths: int = 0
     promoted: bool = False
@@ -77,6 +78,8 @@ class _ClaimsRecord(msgspec.Struct):
     fairness_key: str = "tenant"
     cap: int = 0
     tenant_id: str | None = None
+    cost: float | None = None
+    charged_millionths: int = UNKNOWN
 
 
 _read_job = msgspec.json.Decoder(_JobRecord).decode
@@ -102,6 +105,8 @@ class History:
         """When a job may be claimed at the earliest."""
         self.priority: array[int] = array("b")
         self.cost: array[float] = array("d")
+        self.real_cost: array[float] = array("d")
+        """What each job really cost, where an attempt's end tells; else what was expected."""
         self.origin: array[int] = array("l")
         self.origins: list[Origin] = []
         self.duration: array[int] = array("q")
@@ -115,8 +120,12 @@ class History:
         self.step_job: array[int] = array("l")
         self.step_more: array[int] = array("q")
         """Of a claim its number; of a failure or a release when the job is due again."""
+        self.step_charge: array[int] = array("q")
+        """What an attempt is charged in the end, in millionths; UNKNOWN: what its claim was."""
         self.claim_consumer: array[int] = array("l")
         self.claim_round: array[int] = array("q")
+        self.claim_charged: array[int] = array("q")
+        """What a claim was charged, in millionths; UNKNOWN if it cost one credit."""
         self.claim_credit: array[float] = array("d")
         """In millionths where the claim was charged by cost, and a round's grant with it."""
         self.claim_refill: array[int] = array("q")
@@ -202,6 +211,7 @@ class HistoryBuilder:
         history.due.append(max(at, due))
         history.priority.append(priority)
         history.cost.append(record.cost)
+        history.real_cost.append(record.cost)
         history.origin.append(number)
         history.duration.append(UNKNOWN)
         history.again_after.append(UNKNOWN)
@@ -232,7 +242,7 @@ class HistoryBuilder:
                 self._step(kind, at, UNKNOWN, len(self.history.keys) - 1)
             else:
                 for id in record.job_event_ids or (record.job_event_id,):
-                    self._add_end(kind, at, id, record.not_before_ms)
+                    self._add_end(kind, at, id, record)
 
     def _add_claim(self, at: int, record: _ClaimsRecord) -> None:
         history, scheduling = self.history, record.scheduling
@@ -248,6 +258,7 @@ class HistoryBuilder:
         self._step(CLAIM, at, job, len(history.claim_round))
         history.claim_consumer.append(consumer)
         history.claim_round.append(scheduling.round)
+        history.claim_charged.append(scheduling.charged_millionths)
         history.claim_credit.append(scheduling.credit or scheduling.credit_millionths)
         history.claim_refill.append(scheduling.refill_millionths)
         history.claim_promoted.append(scheduling.promoted)
@@ -274,11 +285,14 @@ class HistoryBuilder:
             self.history.policies.append(policy)
             self._step(POLICY, at, UNKNOWN, len(self.history.policies) - 1)
 
-    def _add_end(self, kind: int, at: int, id: int, not_before: int | None) -> None:
-        job = self._number(id)
+    def _add_end(self, kind: int, at: int, id: int, record: _ClaimsRecord) -> None:
+        job, not_before = self._number(id), record.not_before_ms
         if job == UNKNOWN:
             return
-        self._step(kind, at, job, UNKNOWN if not_before is None else not_before)
+        more = UNKNOWN if not_before is None else not_before
+        self._step(kind, at, job, more, record.charged_millionths)
+        if record.cost is not None:
+            self.history.real_cost[job] = record.cost
         if kind in (RENEW, PARK, UNPARK):
             return
         if self._began[job] != UNKNOWN:  # an attempt ends
@@ -312,13 +326,16 @@ class HistoryBuilder:
         elif (more := history.more.get(job)) and more[-1].again_after == UNKNOWN:
             more[-1].again_after = after
 
-    def _step(self, kind: int, at: int, job: int, more: int = UNKNOWN) -> None:
+    def _step(
+        self, kind: int, at: int, job: int, more: int = UNKNOWN, charge: int = UNKNOWN
+    ) -> None:
         history = self.history
         last = history.step_at[-1] if history.step_at else at
         history.step_kind.append(kind)
         history.step_at.append(max(at, last))  # the topics of a log may differ by a millisecond
         history.step_job.append(job)
         history.step_more.append(more)
+        history.step_charge.append(charge)
 
     def _number(self, id: int) -> int:
         """Return the number of the job with this id; UNKNOWN if its record is gone."""

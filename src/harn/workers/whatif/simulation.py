@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from harn.storage.queue import job_charges
 from harn.workers.scheduler_policy import SchedulerPolicy
 from harn.workers.whatif.history import (
     CANCEL,
@@ -237,8 +238,19 @@ class Simulation:
         else:
             walk.move(job, SCHEDULED)
             self._at(walk.now + attempt.again_after, DUE, job)
-        if attempt.is_released and not walk.tables.is_fifo:
+        if walk.policy.charges_cost:
+            self._correct(job, attempt)
+        elif attempt.is_released and not walk.tables.is_fifo:
             walk.tables.refund(job, round)
+
+    def _correct(self, job: int, attempt: Attempt) -> None:
+        """Charge the key of *job* what it really cost, and nothing for a released attempt."""
+        walk, policy = self.walk, self.walk.policy
+        charged, real = policy.charge_of(walk.cost_of(job)), self._history.real_cost[job]
+        if attempt.is_released:
+            walk.tables.correct(job, charged)
+        elif attempt.again_after == UNKNOWN:
+            walk.tables.correct(job, charged - policy.charge_of(job_charges.stored_cost(real)))
 
     def _operate(self, place: int) -> None:
         """Repeat what an operator did: pause, resume, cancel or purge."""

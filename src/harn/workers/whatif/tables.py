@@ -194,16 +194,16 @@ class QueueTables:
     def refund(self, job: int, round: int) -> None:
         """Return the credit of a claim of *round* that was released: `refund_shares`."""
         share = self.share_of(job)
-        if share.refill:
-            self._correct(share, self.policy.charge_of(self._cost_of(job)))
-            return
         if round == self.round and share.ready > 0 and share.round == round:
             share.credit += 1
             if share.turn is not None:
                 self.open.turn(share, round)
 
-    def _correct(self, share: KeyShare, amount: int) -> None:
-        """Add *amount* to the credit of a share: `correct_shares`."""
+    def correct(self, job: int, amount: int) -> None:
+        """Add *amount* millionths to the credit of a job's key: `correct_shares`."""
+        share = self.share_of(job)
+        if not amount or not self._charges_cost:
+            return
         if share.turn is not None:
             share.credit = Share(*share.row()).accrued(self.round)
         share.credit, share.round = share.credit + amount, self.round

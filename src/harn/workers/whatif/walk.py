@@ -77,7 +77,7 @@ class Walk:
         self.ledger: Ledger | None = None
         self._keys: list[str] = []
         self.tables: QueueTables = QueueTables(
-            history.entered, history.priority, self.key_of, self.policy, self._cost_of
+            history.entered, history.priority, self.key_of, self.policy, self.cost_of
         )
         self._settles = {ACK, DEAD, CANCEL, PURGE}
 
@@ -94,9 +94,10 @@ class Walk:
         """Return what a pick of *job* counts for."""
         if not self.policy.charges_cost:
             return 1
-        return self.policy.charge_of(self._cost_of(job)) / job_charges.MILLION
+        real = job_charges.stored_cost(self.history.real_cost[job])
+        return self.policy.charge_of(real) / job_charges.MILLION
 
-    def _cost_of(self, job: int) -> int | None:
+    def cost_of(self, job: int) -> int | None:
         return job_charges.stored_cost(self.history.cost[job])
 
     def watch(self) -> Ledger:
@@ -112,6 +113,7 @@ class Walk:
             *(history.step_kind, history.step_at, history.step_job),
             history.step_more,
         )
+        charges = history.step_charge
         place, told = self.place, self.place
         while place < end:
             kind, self.now = kinds[place], times[place]
@@ -126,6 +128,8 @@ class Walk:
                 place = last
             else:
                 self._step(kind, jobs[place], more[place])
+                if charges[place] != UNKNOWN:
+                    self._correct(jobs[place], charges[place])
                 place += 1
             if progress is not None and place - told >= EVERY:
                 told = place
@@ -214,8 +218,19 @@ class Walk:
     def _release(self, job: int, due: int) -> None:
         self.move(job, self.ready_state(job) if due < 0 else SCHEDULED)
         claim = self.last_claim[job]
-        if claim != UNKNOWN and not self.tables.is_fifo:
+        if claim == UNKNOWN or self.tables.is_fifo:
+            return
+        if self.history.claim_charged[claim] != UNKNOWN:
+            self._correct(job, 0)
+        else:
             self.tables.refund(job, self.history.claim_round[claim])
+
+    def _correct(self, job: int, charge: int) -> None:
+        """Charge the key of *job* what its attempt cost, instead of what it was expected to."""
+        claim = self.last_claim[job]
+        charged = UNKNOWN if claim == UNKNOWN else self.history.claim_charged[claim]
+        if charged != UNKNOWN:
+            self.tables.correct(job, charged - charge)
 
     def _renew(self, job: int) -> None:
         if self.state[job] == READY:
