@@ -128,3 +128,19 @@ def test_fields_are_masked_at_every_depth_and_nothing_else_changes() -> None:
     assert found["a"] == [{"token": "***"}, None, 1.5, True]
     assert found["pwd"] is None
     assert "canary" not in str(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x" * 1_000_000,
+        "postgres:" * 20_000,
+        "passw" * 50_000,
+        "password = '" * 20_000,
+        "a://" * 100_000,
+        "?a=b&" * 100_000,
+        "http://a?" + "x=1&" * 100_000,
+    ],
+)
+def test_a_very_long_text_is_masked_in_a_moment(text: str) -> None:
+    assert mask_text(f"{text} http://me:canary@host").endswith("***@host")

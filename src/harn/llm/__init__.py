@@ -31,7 +31,7 @@ from harn.llm.messages import (
 from harn.llm.provider import Provider
 from harn.llm.registry import llm_provider
 from harn.llm.sse import SseStream, sse_connect
-from harn.llm.usage import UsageTotal, llm_usage
+from harn.llm.usage import UsageSums, UsageTotal, llm_usage
 
 __all__ = [
     "AgentResult",
@@ -46,6 +46,7 @@ __all__ = [
     "ToolCall",
     "ToolSpec",
     "Usage",
+    "UsageSums",
     "UsageTotal",
     "agent_loop",
     "llm_call",

@@ -3,6 +3,10 @@
 app.py            requests to triggers, health, metrics
 admin_api.py      operators' verbs, over HTTP and over the socket
 admin_listening.py  the socket in the state directory
+pages.py          the pages: what each shows, the login; templates/, their HTML
+page_filters.py   how pages show names, numbers, times and charts
+static_files.py   the style and the script of the pages; static/, the files
+usage_totals.py   what model calls have cost, each record added once
 letter_export.py  dead letters as JSON lines
 operators.py      who may look and who may act: keys, sessions, origins
 shared_reads.py   reads that all viewers share, one a second

@@ -17,6 +17,7 @@ from harn.portal.admin_api import AdminApi, Operated
 from harn.portal.http_messages import HEADERS, closing, json_answer, read_body
 from harn.portal.live_events import LiveEvents
 from harn.portal.operators import Operators
+from harn.portal.pages import HOME, Pages
 from harn.portal.shared_reads import SharedReads
 from harn.portal.snapshots import Snapshots
 from harn.telemetry.metrics import Metrics
@@ -24,7 +25,7 @@ from harn.telemetry.metrics import Metrics
 try:
     from starlette.applications import Starlette
     from starlette.requests import Request
-    from starlette.responses import PlainTextResponse, Response
+    from starlette.responses import PlainTextResponse, RedirectResponse, Response
     from starlette.routing import BaseRoute, Match, Route
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 except ImportError as _error:  # pragma: no cover - the extra is installed in tests
@@ -86,6 +87,7 @@ def _routes(served: Served, routes: Sequence[BaseRoute], read_only: bool) -> lis
     api = _counted(served, AdminApi(served, reads, operators))
     snapshots = Snapshots(runtime, reads)
     live = LiveEvents(snapshots, lambda: served.intake.draining)
+    pages = Pages(served, operators, reads, snapshots)
     known = [
         *routes,
         Route("/health", _healthz, methods=["GET"]),
@@ -96,6 +98,9 @@ def _routes(served: Served, routes: Sequence[BaseRoute], read_only: bool) -> lis
         Route("/admin/reload", api, methods=["POST"]),
         Route("/api/v1/events", _guarded(served, operators, live.answer), methods=["GET"]),
         Route("/api/v1/{path:path}", api, methods=_METHODS),
+        Route("/", _to_portal, methods=["GET"]),
+        Route("/portal", _to_portal, methods=["GET"]),
+        Route("/portal/{path:path}", pages.answer, methods=["GET", "POST"]),
     ]
     return [*known, Route("/{path:path}", OtherRequests(served, known))]
 
@@ -182,10 +187,17 @@ def _logged(scope: Scope, send: Send, clock: Clock) -> Send:
             ms = round((clock.monotonic() - began) * 1000)
             # Without the query, which may contain a secret.
             asked = f"{scope['method']} {scope['path'][:MOST_LOGGED]}"
-            logger.info("%s: %d, %d ms, from %s", asked, message["status"], ms, client)
+            level = _level(scope, message["status"])
+            logger.log(level, "%s: %d, %d ms, from %s", asked, message["status"], ms, client)
         await send(message)
 
     return logged
+
+
+def _level(scope: Scope, status: int) -> int:
+    """Return the level of a request's log line: an open page asks once a second."""
+    is_page = scope["method"] == "GET" and scope["path"].startswith(HOME)
+    return logging.DEBUG if is_page and status < 400 else logging.INFO
 
 
 def _odd_head(scope: Scope) -> Reply | None:
@@ -202,6 +214,10 @@ def _odd_head(scope: Scope) -> Reply | None:
         # The parser limits only an incomplete head: a long one may arrive in one piece.
         return closing(431, f"a head of more than {MOST_HEAD:,} bytes")
     return None
+
+
+async def _to_portal(request: Request) -> Response:
+    return RedirectResponse(HOME, 307)
 
 
 async def _healthz(request: Request) -> Response:

@@ -27,6 +27,9 @@ SEEDED_FROM = 500
 KEPT = ("queue", "ready", "scheduled", "in_flight", "dead", "acked", "cancelled", "consumers")
 """What a viewer is sent of each queue."""
 
+SHARE_EVERY_MS, SHARED_OVER_MS = 5_000, 300_000
+"""How often what each key was served is noted, and over which time it is compared."""
+
 Sample = tuple[int, int]
 """A time in milliseconds, and how many responses a queue had then."""
 
@@ -38,6 +41,7 @@ class Snapshots:
         self._runtime = runtime
         self._reads = reads
         self._samples: dict[str, deque[Sample]] = {}
+        self._served: dict[str, deque[tuple[int, dict[str, int]]]] = {}
 
     async def latest(self) -> dict[str, Any]:
         """Return a snapshot that is at most a second old."""
@@ -72,12 +76,24 @@ class Snapshots:
         now = self._runtime.clock.now_ms()
         for each in found["queues"]:
             samples = await self._sampled(each["queue"], now, each["responses"])
+            each["shares"] = self._shares(each["queue"], each["shares"], now)
             each["speeds"] = speeds(samples, now)
             each["per_second"] = recent_speed(samples, now)
         gone = self._samples.keys() - {each["queue"] for each in found["queues"]}
         for name in gone:
             del self._samples[name]
+            self._served.pop(name, None)
         return dict(found)
+
+    def _shares(self, queue: str, shares: list[dict[str, Any]], now: int) -> list[dict[str, Any]]:
+        """Return *shares* by what was served in the last minutes, where that is known."""
+        totals = {each["key"]: each["selected_total"] for each in shares}
+        kept = self._served.setdefault(queue, deque())
+        if not kept or now - kept[-1][0] >= SHARE_EVERY_MS:
+            kept.append((now, totals))
+        while len(kept) > 1 and now - kept[0][0] > SHARED_OVER_MS:
+            kept.popleft()
+        return recent_shares(shares, kept[0][1])
 
     async def _sampled(self, queue: str, now: int, responses: int) -> Sequence[Sample]:
         samples = self._samples.get(queue)
@@ -139,3 +155,20 @@ def recent_speed(samples: Sequence[Sample], now: int, over_ms: int = 10_000) -> 
         return 0.0
     (began, before), (ended, after) = recent[0], recent[-1]
     return round(1000 * (after - before) / max(1, ended - began), 1)
+
+
+def recent_shares(shares: Sequence[dict[str, Any]], before: dict[str, int]) -> list[dict[str, Any]]:
+    """Return *shares* with the percentage that was served since the totals *before*.
+
+    >>> a, b = {"key": "a", "selected_total": 13}, {"key": "b", "selected_total": 9}
+    >>> [each["share"] for each in recent_shares([a, b], {"a": 10, "b": 8})]
+    [75.0, 25.0]
+    """
+    served = [each["selected_total"] - before.get(each["key"], 0) for each in shares]
+    total = sum(served)
+    if total <= 0:
+        return list(shares)
+    return [
+        {**each, "share": round(100 * count / total, 1)}
+        for each, count in zip(shares, served, strict=True)
+    ]
