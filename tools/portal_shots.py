@@ -107,7 +107,7 @@ async def _triggers() -> None:
         provider="cron",
         match={},
         handler="worker://reports",
-        schedule="0 3 * * *",  # type: ignore[call-arg]
+        schedule="0 3 * * *",
     )
     await harn.trigger_fire("on-pull-request", {"pr": 3001}, tenant_id="acme")
 

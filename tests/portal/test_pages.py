@@ -256,7 +256,7 @@ async def test_a_log_out_needs_the_portals_own_page_and_forgets_the_cookie() -> 
 async def test_buttons_are_there_only_for_those_who_may_act() -> None:
     pages = []
     for options in ({}, {"keys": KEYS, "read_only": True}, {"keys": KEYS}):
-        async with portal(**options) as site:  # type: ignore[arg-type]
+        async with portal(**options) as site:
             await worker_queue("triage").enqueue(1)
             if options:
                 await site.client.post(
