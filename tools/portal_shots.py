@@ -15,7 +15,7 @@ from typing import Any
 import harn
 from harn import topics
 from tests.portal.browser import chromium, set_dark, set_size
-from tests.portal.site import KEY, portal
+from tests.portal.portal_site import KEY, portal
 
 HERE = Path(__file__).parent.parent / "docs" / "how-to" / "portal"
 WIDTH, HEIGHT = 1040, 700

@@ -14,7 +14,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 import harn
 from tests.orchestrator.processes import ledger, serving
 from tests.portal import browser as chrome
-from tests.portal.test_pages import HOSTILE, hostile_store
+from tests.portal.test_portal_pages import HOSTILE, hostile_store
 
 pytestmark = pytest.mark.skipif(chrome.WHY_NOT is not None, reason=str(chrome.WHY_NOT))
 

@@ -10,7 +10,7 @@ import pytest
 
 import harn
 from harn import Job, drain, worker_queue
-from tests.portal.site import KEY, Portal, portal
+from tests.portal.portal_site import KEY, Portal, portal
 
 KEYS = (KEY.encode(),)
 HOSTILE = (

@@ -12,7 +12,7 @@ import harn
 from harn import Job, drain, worker_queue
 from harn.portal import shared_reads, snapshots
 from harn.storage import Store
-from tests.portal.site import KEY, events, portal
+from tests.portal.portal_site import KEY, events, portal
 
 KEYS = (KEY.encode(),)
 AT_ONCE = harn.RetryPolicy(backoff=0, jitter=0)
