@@ -16,6 +16,7 @@ import harn
 from harn import topics
 from tests.portal.browser import chromium, set_dark, set_size
 from tests.portal.portal_site import KEY, portal
+from tools.small_png import small_png
 
 HERE = Path(__file__).parent.parent / "docs" / "how-to" / "portal"
 WIDTH, HEIGHT = 1040, 700
@@ -206,7 +207,7 @@ def _until_live(browser: Any) -> None:
 
 def _picture(browser: Any) -> bytes:
     taken = browser.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
-    return base64.b64decode(taken["data"])
+    return small_png(base64.b64decode(taken["data"]))
 
 
 if __name__ == "__main__":
