@@ -121,7 +121,7 @@ STEPS = st.lists(
         st.tuples(st.just("cancel"), st.integers(1, 30)),
         st.tuples(st.just("pause"), KEYS),
         st.tuples(st.just("resume"), KEYS),
-        st.tuples(st.just("policy"), st.integers(0, 4)),
+        st.tuples(st.just("policy"), st.sampled_from([0, 1, 2, 3, 4, 4, 4, 4])),
         st.tuples(st.just("advance"), st.sampled_from([1, 4, 6, 16])),
     ),
     max_size=40,
@@ -135,9 +135,10 @@ STEPS = st.lists(
     cap=st.integers(0, 3),
     starvation=st.sampled_from([0, 5 * MINUTE]),
     few=st.sampled_from([0, 2, 32]),
+    first=st.sampled_from([0, 1, 4]),
 )
 async def test_whatever_happens_to_a_queue_its_picks_are_made_again(
-    steps: list[Any], weights: dict[str, int], cap: int, starvation: int, few: int
+    steps: list[Any], weights: dict[str, int], cap: int, starvation: int, few: int, first: int
 ) -> None:
     fair = SchedulerPolicy(
         strategy="drr",
@@ -145,13 +146,15 @@ async def test_whatever_happens_to_a_queue_its_picks_are_made_again(
         max_concurrent_per_key=cap,
         starvation_age_ms=starvation,
     )
-    by_cost = SchedulerPolicy(strategy="drr", charge="cost", weights=weights, quantum=3)
+    by_cost = SchedulerPolicy(
+        strategy="drr", charge="cost", weights=weights, quantum=3, max_concurrent_per_key=cap
+    )
     policies = [fair, SchedulerPolicy(), DRR, replace(DRR, quantum=2), by_cost]
     with mock.patch.multiple(fairshare, FEW=few):
         async with fresh_runtime() as runtime:
             await worker_queue("q", fair).enqueue("first", tenant_id="a")
             await worker_queue("q", fair).claim_next("w")
-            await take_steps(runtime, steps, policies)
+            await take_steps(runtime, [("policy", first), *steps], policies)
             picks, agree = check_picks(await history_of(), 0)
 
     assert agree == picks

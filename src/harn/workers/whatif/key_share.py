@@ -9,6 +9,9 @@ from itertools import islice
 from typing import Any
 
 from harn.storage import Row
+from harn.storage.queue import Share
+
+MINUTE_MS = 60_000
 
 
 class ReadyJobs:
@@ -71,13 +74,18 @@ class KeyShare:
     """A row of the table of shares, with the key's ready jobs by priority."""
 
     __slots__ = (
-        *("credit", "in_flight", "key", "oldest", "ready", "ready_jobs", "refill", "round", "turn"),
+        *("credit", "idle_at", "in_flight", "key", "oldest", "others", "ready", "ready_jobs"),
+        *("refill", "round", "turn"),
     )
 
     def __init__(self, key: str) -> None:
         self.key: str = key
         self.ready: int = 0
         self.in_flight: int = 0
+        self.others: int = 0
+        """Its jobs that are scheduled or parked."""
+        self.idle_at: int | None = None
+        """Since when it has held no job."""
         self.turn: int | None = None
         self.round: int = 0
         self.credit: Any = 0
@@ -93,11 +101,15 @@ class KeyShare:
             *(self.refill, self.oldest),
         )
 
-    @property
-    def debt(self) -> int:
-        """Its credit if that is less than 0; where picks cost one credit, there is none."""
-        return min(0, int(self.credit))
+    def debt(self, now: int) -> int:
+        """Return its credit if that is less than 0; after a minute without a job, 0: `debt`."""
+        is_over = self.idle_at is not None and self.idle_at <= now - MINUTE_MS
+        return 0 if is_over else min(0, int(self.credit))
 
-    def turn_after(self, round: int) -> int:
+    def accrued(self, round: int) -> int:
+        """Return its credit in *round*; no round pays while it has no turn: `accrued`."""
+        return self.credit if self.turn is None else Share(*self.row()).accrued(round)
+
+    def turn_after(self, round: int, debt: int) -> int:
         """Return the round in which a key without credit is served, after *round*."""
-        return round + 1 + (-self.debt // self.refill if self.refill else 0)
+        return round + 1 + (-debt // self.refill if self.refill else 0)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from harn.storage import Rows
-from harn.storage.queue import Board, Choice, Choose, Share
+from harn.storage.queue import Board, Choice, Choose
 from harn.workers import fairshare
 from harn.workers.scheduler_policy import SchedulerPolicy
 from harn.workers.whatif.key_share import KeyShare, by_priority
@@ -51,6 +51,7 @@ class QueueTables:
         key_of: Callable[[int], str],
         policy: SchedulerPolicy,
         cost_of: Callable[[int], int | None] = lambda job: None,
+        now: Callable[[], int] = lambda: 0,
     ) -> None:
         self.cap: int = 0
         self.watcher: Watcher | None = None
@@ -65,6 +66,7 @@ class QueueTables:
         self._priority = priority
         self._key_of = key_of
         self._cost_of = cost_of
+        self._now = now
         self._in_order = by_priority()
         """Under `fifo`, the ready jobs of all keys."""
         self._answers: dict[str, Callable[..., Rows]] = {
@@ -163,9 +165,10 @@ class QueueTables:
         """Add a new job that is ready: `grow_share`."""
         share = self.share_of(job)
         if share.turn is None and share.ready == 0:
-            share.round, share.credit = self.round, share.debt
+            share.round, share.credit = self.round, share.debt(self._now())
             if not self._is_capped(share):
-                self.open.turn(share, share.turn_after(self.round))
+                self.open.turn(share, share.turn_after(self.round, share.credit))
+        share.idle_at = None
         self._add(share, job)
 
     def make_ready(self, job: int, *, was_in_flight: bool = False) -> None:
@@ -173,23 +176,36 @@ class QueueTables:
         share = self.share_of(job)
         share.in_flight -= was_in_flight
         self._reschedule(share, share.ready + 1)
-        if share.ready <= 0:
-            share.credit = share.debt
         self._add(share, job)
+        self._note_idle(share)
 
     def take_away(self, job: int) -> None:
         """Remove a ready job that is not claimed: it was cancelled, purged or parked."""
         share = self.share_of(job)
         self._reschedule(share, share.ready - 1)
-        if share.ready <= 1:
-            share.credit = share.debt
         self._remove(share, job)
+        self._note_idle(share)
+
+    def set_aside(self, job: int, change: int) -> None:
+        """Count a job that begins (1) or ceases (-1) to be scheduled or parked."""
+        share = self.share_of(job)
+        share.others += change
+        self._note_idle(share)
+
+    def enter_aside(self, job: int) -> None:
+        """Add a new job that is scheduled or parked: `grow_share` without ready jobs."""
+        share = self.share_of(job)
+        if share.turn is None and share.ready == 0:
+            share.round, share.credit = self.round, share.debt(self._now())
+        share.others += 1
+        share.idle_at = None
 
     def free(self, job: int) -> None:
         """End the claim of a job that does not become ready: `free_shares`."""
         share = self.share_of(job)
         share.in_flight -= 1
         self._reschedule(share, share.ready)
+        self._note_idle(share)
 
     def refund(self, job: int, round: int) -> None:
         """Return the credit of a claim of *round* that was released: `refund_shares`."""
@@ -204,11 +220,11 @@ class QueueTables:
         share = self.share_of(job)
         if not amount or not self._charges_cost:
             return
+        if not share.refill:
+            return
+        share.credit, share.round = share.accrued(self.round) + amount, self.round
         if share.turn is not None:
-            share.credit = Share(*share.row()).accrued(self.round)
-        share.credit, share.round = share.credit + amount, self.round
-        if share.turn is not None:
-            later = share.turn_after(self.round)
+            later = share.turn_after(self.round, share.credit)
             self.open.turn(share, self.round if share.credit > 0 else later)
 
     def hold(self, job: int, round: int, credit: Any, promoted: bool, refill: int = 0) -> None:
@@ -219,12 +235,13 @@ class QueueTables:
             return
         share.round, share.credit, share.refill = round, int(credit), refill
         if share.ready <= 0:
-            share.credit = share.debt
+            share.credit = min(0, share.credit)
             self.open.turn(share, None)
         elif self._is_capped(share):
             self.open.turn(share, None)
         else:
-            self.open.turn(share, round if credit > 0 else share.turn_after(round))
+            later = share.turn_after(round, min(0, share.credit))
+            self.open.turn(share, round if credit > 0 else later)
         self.round, self.last_key, self.promoted = round, share.key, promoted
 
     def carry_out(self, choice: Choice) -> None:
@@ -245,8 +262,6 @@ class QueueTables:
         share = self.share_of(job)
         share.in_flight += 1
         self._reschedule(share, share.ready - 1)
-        if share.ready <= 1:
-            share.credit = share.debt
         self._remove(share, job)
 
     def adopt_keys(self, unsettled: Iterable[tuple[int, bool]]) -> None:
@@ -275,23 +290,40 @@ class QueueTables:
         return 0 < self.cap <= share.in_flight
 
     def _reschedule(self, share: KeyShare, ready: int) -> None:
-        if share.turn is None:
-            share.round = self.round
-        if ready <= 0 or self._is_capped(share):
-            self.open.turn(share, None)
-        elif share.turn is None:
+        """Set the turn and credit of a share that is about to have so many ready jobs.
+
+        What `reschedule` in `jobs.sql` says, line by line.
+        """
+        round, was_open = self.round, share.turn is not None
+        closes = ready <= 0 or self._is_capped(share)
+        turn, credit = share.turn, share.credit
+        if closes:
+            turn = None
+        elif not was_open:
             has_credit = share.credit > 0 and share.ready > 0
-            self.open.turn(share, self.round if has_credit else share.turn_after(self.round))
+            turn = round if has_credit else share.turn_after(round, share.debt(self._now()))
+        if share.ready <= 0:
+            credit = share.credit if ready <= 0 else share.debt(self._now())
+        elif ready <= 0:
+            credit = min(0, share.accrued(round))
+        elif closes:
+            credit = share.accrued(round)
+        if not was_open or (share.refill and closes):
+            share.round = round
+        share.credit = credit
+        self.open.turn(share, turn)
+
+    def _note_idle(self, share: KeyShare) -> None:
+        holds = share.ready > 0 or share.in_flight > 0 or share.others > 0
+        share.idle_at = None if holds else self._now()
 
     def _serve(self, share: KeyShare, job: int) -> None:
         if self.watcher is not None:
             self.watcher.picked(share.key, job)
-        self._remove(share, job)
         share.in_flight += 1
         if self.is_fifo:
-            self._reschedule(share, share.ready)
-            if share.ready <= 0:
-                share.credit = share.debt
+            self._reschedule(share, share.ready - 1)
+        self._remove(share, job)
 
     def _add(self, share: KeyShare, job: int) -> None:
         share.ready += 1

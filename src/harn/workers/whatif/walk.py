@@ -77,7 +77,8 @@ class Walk:
         self.ledger: Ledger | None = None
         self._keys: list[str] = []
         self.tables: QueueTables = QueueTables(
-            history.entered, history.priority, self.key_of, self.policy, self.cost_of
+            *(history.entered, history.priority, self.key_of, self.policy, self.cost_of),
+            lambda: self.now,
         )
         self._settles = {ACK, DEAD, CANCEL, PURGE}
 
@@ -205,10 +206,12 @@ class Walk:
         """Put a new job in."""
         if self.history.due[job] > self.history.entered[job]:
             self.state[job] = SCHEDULED
-            return
-        self.state[job] = self.ready_state(job)
+        else:
+            self.state[job] = self.ready_state(job)
         if self.state[job] == READY:
             self.tables.enter(job)
+        else:
+            self.tables.enter_aside(job)
 
     def ready_state(self, job: int) -> int:
         """Return the state of a job that could be claimed: parked while its tenant is paused."""
@@ -235,6 +238,9 @@ class Walk:
     def _renew(self, job: int) -> None:
         if self.state[job] == READY:
             self.tables.hold_again(job)
+        else:
+            self.tables.set_aside(job, -1)
+            self.tables.share_of(job).in_flight += 1
         self.state[job] = CLAIMED
 
     def move(self, job: int, to: int) -> None:
@@ -243,6 +249,9 @@ class Walk:
         if was == to:
             return
         in_flight = was in (CLAIMED, FAILED)
+        aside = (to in (SCHEDULED, PARKED)) - (was in (SCHEDULED, PARKED))
+        if aside:
+            tables.set_aside(job, aside)
         if to == READY:
             tables.make_ready(job, was_in_flight=in_flight)
         elif in_flight:
