@@ -1,6 +1,7 @@
 """One process of a shared pool: it submits, runs what the pool gives it, and keeps a ledger.
 
-Arguments: the store, the ledger, how many tasks of each sort to submit, and the pool's cap. Every
+Arguments: the store, the ledger, how many tasks of each sort to submit, and the pool's cap. With
+`hold` after these it submits, before all others, a closure that runs until it is cancelled. Every
 line of the ledger is one write: `what name pid time`, by a clock that all processes share. A
 `submitted` names a call that the pool has, `ready` comes when every submit has returned, `settled`
 when every task has ended, `lost` when the process has lost its lease. The process ends when its
@@ -81,11 +82,21 @@ async def opened(cap: int) -> harn.Pool:
             await asyncio.sleep(0.2)
 
 
+async def hold(name: str) -> None:
+    note("begin", name)
+    try:
+        await asyncio.sleep(3600)
+    finally:
+        note("end", name)
+
+
 async def main(count: int, cap: int) -> None:
     logging.getLogger("harn.pools").addHandler(Lost())
     pool = await opened(cap)
     tenant = str(os.getpid())
     tasks = []
+    if "hold" in sys.argv[5:]:
+        tasks.append(await submit(pool, hold, f"hold-{tenant}", tenant))
     for n in range(count):
         for sort, fn in (("once", once), ("again", again), ("closure", work)):
             tasks.append(await submit(pool, fn, f"{sort}-{tenant}-{n}", tenant))

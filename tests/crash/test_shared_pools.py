@@ -21,6 +21,7 @@ from harn import PoolSnapshot, Runtime, backpressure_queue, fair_round_robin, po
 from harn.pools import leaked_slots
 from harn.storage import Store
 from harn.storage.log import compare
+from tests.crash.hosts import Host, namespaces, proxied_hosts, why_no_namespaces
 from tests.crash.pool_ledger import Ledger, check_calls
 from tests.postgres import Server
 
@@ -38,8 +39,9 @@ def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
 class Crowd:
     """The processes that share the pool."""
 
-    def __init__(self, url: str, ledger: Ledger, count: int) -> None:
-        self._command = [sys.executable, str(PROCESS), url, str(ledger.path), str(count), str(CAP)]
+    def __init__(self, url: str, ledger: Ledger, count: int, cap: int = CAP) -> None:
+        self._url = url
+        self._command = [sys.executable, str(PROCESS), url, str(ledger.path), str(count), str(cap)]
         self._ledger = ledger
         self.children: list[subprocess.Popen[bytes]] = []
 
@@ -51,9 +53,13 @@ class Crowd:
             child.kill()
             child.communicate()
 
-    def start(self) -> int:
+    def start(self, *options: str, on: Host | None = None) -> int:
         """Start one more process; return its pid."""
-        child = subprocess.Popen(self._command, stdin=subprocess.PIPE)
+        command = [*self._command, *options]
+        if on is not None:
+            command = [*on.prefix, *command]
+            command[command.index(self._url)] = on.url
+        child = subprocess.Popen(command, stdin=subprocess.PIPE)
         self.children.append(child)
         return child.pid
 
@@ -74,14 +80,14 @@ class Crowd:
         os.kill(pid, signal.SIGCONT)
 
 
-async def all_ended(url: str, ledger: Ledger, total: int = 0) -> PoolSnapshot:
+async def all_ended(url: str, ledger: Ledger, total: int = 0, cap: int = CAP) -> PoolSnapshot:
     """Wait, as a process that runs nothing, until every task of the pool has ended."""
     async with Runtime(storage=url) as runtime:
         pool = await pool_create(
             name="storm",
             scope="org",
             scope_id="crash",
-            max_concurrent=CAP,
+            max_concurrent=cap,
             queue=fair_round_robin("tenant_id"),
             backpressure=backpressure_queue(4),
             run_here=False,
@@ -109,6 +115,29 @@ async def test_a_killed_process_frees_its_slots_and_loses_only_its_closures(
         seen = await all_ended(lasting_url, ledger, total=26)
 
     check_calls(ledger, seen, CAP)
+
+
+@pytest.mark.parametrize("network", ["proxies", "namespaces"])
+async def test_a_host_that_is_cut_off_loses_its_slots_and_finds_out_by_itself(
+    tmp_path: Path, postgres_url: str, network: str
+) -> None:
+    if network == "namespaces" and (reason := why_no_namespaces()):
+        pytest.skip(reason)
+    make = namespaces if network == "namespaces" else proxied_hosts
+    ledger = Ledger(tmp_path / "ledger")
+    with make(postgres_url, 3) as hosts, Crowd(postgres_url, ledger, count=2, cap=1) as crowd:
+        lonely = crowd.start("hold", on=hosts[0])
+        await ledger.until(lambda: ledger.count("begin", [lonely]) == 1)  # it has the one slot
+        others = [crowd.start(on=host) for host in hosts[1:]]
+        hosts[0].cut()
+        await ledger.until(lambda: ledger.count("settled", others) == 2)
+        assert ledger.count("lost", [lonely]) >= 1
+        assert ledger.count("end", [lonely]) == 1  # it has cancelled what it ran
+        hosts[0].mend()
+        await ledger.until(lambda: ledger.count("settled", [lonely]) == 1)  # it takes part again
+        seen = await all_ended(postgres_url, ledger, total=19, cap=1)
+
+    check_calls(ledger, seen, cap=1)
 
 
 async def storm(

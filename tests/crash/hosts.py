@@ -1,0 +1,176 @@
+"""Hosts on one PostgreSQL whose network can be cut: network namespaces, or a proxy for each."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+from urllib.parse import urlsplit
+
+
+class Host(Protocol):
+    """A place for processes that reach the server by a way of its own."""
+
+    url: str
+    prefix: list[str]
+    """What a command starts with that runs on this host."""
+
+    def cut(self) -> None:
+        """Let nothing through any more, in either direction, and tell neither side."""
+
+    def mend(self) -> None:
+        """Let everything through again."""
+
+
+class Forwarder:
+    """Forwards TCP connections to the server of *url*; while it is cut, it holds what comes."""
+
+    prefix: list[str] = []
+
+    def __init__(self, url: str, address: str = "127.0.0.1") -> None:
+        parts = urlsplit(url)
+        self._server = (parts.hostname or "127.0.0.1", parts.port or 5432)
+        self._listening = socket.create_server((address, 0))
+        port = self._listening.getsockname()[1]
+        self.url = parts._replace(netloc=f"{parts.username}@{address}:{port}").geturl()
+        self._open = [self._listening]
+        self._threads: list[threading.Thread] = []
+        self._passes = threading.Event()
+        self._passes.set()
+        self._start(self._accept)
+
+    def cut(self) -> None:
+        self._passes.clear()
+
+    def mend(self) -> None:
+        self._passes.set()
+
+    def close(self) -> None:
+        self.mend()
+        for each in self._open:
+            _shut(each)
+        for thread in self._threads:
+            thread.join(30)
+        for each in self._open:
+            each.close()
+
+    def _start(self, work: Callable[..., None], *args: object) -> None:
+        thread = threading.Thread(target=work, args=args, daemon=True, name="harn-test-network")
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            self._open.append(client)
+            try:
+                server = socket.create_connection(self._server)
+            except OSError:
+                _shut(client)
+                continue
+            self._open.append(server)
+            self._start(self._forward, client, server)
+            self._start(self._forward, server, client)
+
+    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+        try:
+            while data := source.recv(65536):
+                self._passes.wait()
+                target.sendall(data)
+        except OSError:
+            pass
+        finally:
+            _shut(target)
+
+
+class Namespace:
+    """A network namespace of its own, with one link to this one."""
+
+    def __init__(self, url: str, number: int, name: str) -> None:
+        self._name, self._link = name, f"{name}l"
+        ours, theirs = f"198.18.{number}.1", f"198.18.{number}.2"
+        _ip("netns", "add", name)
+        _ip("link", "add", self._link, "type", "veth", "peer", "name", "up0", "netns", name)
+        _ip("addr", "add", f"{ours}/30", "dev", self._link)
+        _ip("link", "set", self._link, "up")
+        _ip("-n", name, "addr", "add", f"{theirs}/30", "dev", "up0")
+        _ip("-n", name, "link", "set", "up0", "up")
+        self._forwarder = Forwarder(url, ours)
+        self.url = self._forwarder.url
+        self.prefix = ["ip", "netns", "exec", name]
+
+    def cut(self) -> None:
+        _ip("link", "set", self._link, "down")
+
+    def mend(self) -> None:
+        _ip("link", "set", self._link, "up")
+
+    def close(self) -> None:
+        self._forwarder.close()
+
+
+@contextmanager
+def proxied_hosts(url: str, count: int) -> Iterator[list[Host]]:
+    """Make hosts that are only processes, each behind a forwarder of its own."""
+    made = [Forwarder(url) for _ in range(count)]
+    try:
+        yield list(made)
+    finally:
+        for each in made:
+            each.close()
+
+
+@contextmanager
+def namespaces(url: str, count: int) -> Iterator[list[Host]]:
+    """Make hosts that are network namespaces; they go with the block."""
+    run = uuid.uuid4().hex[:4]
+    names = [f"hn{run}{number}" for number in range(count)]
+    made: list[Namespace] = []
+    try:
+        for number, name in enumerate(names):
+            made.append(Namespace(url, number, name))
+        yield list(made)
+    finally:
+        for each in made:
+            each.close()
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+            subprocess.run(["ip", "link", "del", f"{name}l"], capture_output=True)
+
+
+def why_no_namespaces() -> str | None:
+    """Return why this machine lets us make no network namespace; None if it does."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        return "network namespaces need root and the program ip"
+    name = f"hn{uuid.uuid4().hex[:5]}"
+    try:
+        _ip("netns", "add", name)
+        _ip("link", "add", f"{name}l", "type", "veth", "peer", "name", "up0", "netns", name)
+        _ip("netns", "exec", name, "true")
+    except RuntimeError as error:
+        return str(error)
+    finally:
+        subprocess.run(["ip", "netns", "del", name], capture_output=True)
+    return None
+
+
+def _ip(*args: str) -> None:
+    done = subprocess.run(["ip", *args], capture_output=True, text=True, timeout=30)
+    if done.returncode:
+        raise RuntimeError(f"ip {' '.join(args)}: {done.stderr.strip()}")
+
+
+def _shut(sock: socket.socket) -> None:
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
