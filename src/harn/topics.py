@@ -239,6 +239,16 @@ def queue_topics(queue: str) -> QueueTopics:
     return QueueTopics(name, f"{name}.claims", f"{name}.responses")
 
 
+def by_others(topic: str) -> str:
+    """Return the name that grows when another process writes to *topic*, or, if it is one of a
+    queue's topics, to any of these. No topic has this name.
+
+    >>> by_others("worker.triage.claims") == by_others("worker.triage")
+    True
+    """
+    return topic.removesuffix(".claims").removesuffix(".responses") + " by others"
+
+
 def channel_topic(name: str) -> str:
     """Return the topic of the channel *name*; no two channels share one.
 

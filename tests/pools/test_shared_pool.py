@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -24,8 +25,9 @@ from harn import (
     ring_buffer,
     wait_agent,
 )
+from harn.cli import invoke
 from harn.durable_work import StepRecord
-from harn.pools import leaked_slots
+from harn.pools import leaked_slots, shared_follow
 from harn.storage.leases import LeaseStore, drop_consumer
 from tests.pools.shared_processes import Process, gates, held, open_held, ran, until
 
@@ -536,6 +538,31 @@ async def test_a_slot_that_no_process_holds_is_found(processes: list[Process]) -
     assert await second.inside(lambda: leaked_slots(second.runtime)) == []
 
 
+async def test_log_verify_names_a_slot_that_no_process_holds(
+    processes: list[Process], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = processes
+    pool = await first.open()
+    task = await pool.submit(held("running"))
+    await until(lambda: ran == ["running"])
+    verify = ["log", "verify", "--storage", second.runtime.storage_url]
+    whole = await asyncio.to_thread(invoke, verify)
+    capsys.readouterr()
+
+    leases = second.runtime.service(LeaseStore).store
+    await second.inside(lambda: leases.run(lambda: drop_consumer(first.lease)))
+    leaked = await asyncio.to_thread(invoke, verify)
+    told = capsys.readouterr().out
+    in_json = await asyncio.to_thread(invoke, [*verify, "--json"])
+    [slot] = json.loads(capsys.readouterr().out)["slots"]
+
+    assert (whole, leaked, in_json) == (0, 1, 1)
+    assert "pool 'gpu' of tenant 'acme': task 1 holds a slot" in told
+    assert f"lease {first.lease}, which no process has" in slot
+    gates["running"].set()
+    assert await task == "running"
+
+
 async def test_a_run_goes_on_after_the_steps_of_a_process_that_died(
     processes: list[Process],
 ) -> None:
@@ -570,3 +597,75 @@ async def test_a_process_that_lost_its_slot_records_no_step(processes: list[Proc
     recorded = await first.inside(steps.recorded_steps)
 
     assert [each.name for each in recorded] == ["first"]
+
+
+async def test_a_free_slot_on_postgresql_goes_to_a_waiting_process_by_a_notification(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran.clear()
+    monkeypatch.setattr(shared_follow, "WITHIN", 3600)  # only what is heard wakes a process
+    async with Runtime(storage=postgres_url) as first, Runtime(storage=postgres_url) as second:
+        pools = [await Process(each).open() for each in (first, second)]
+        running = await pools[0].submit(held("running"))
+        waiting = await pools[1].submit(open_held("waiting"))
+        await until(lambda: ran == ["running"])
+
+        gates["running"].set()
+
+        assert await waiting == "waiting"
+        assert await running == "running"
+
+
+async def test_a_key_that_comes_with_another_call_is_counted(
+    processes: list[Process], caplog: pytest.LogCaptureFixture
+) -> None:
+    pools = [await each.open() for each in processes]
+    first = await pools[0].submit(double, 1, idempotency_key="k")
+    await first
+
+    same = await pools[1].submit(double, 1, idempotency_key="k")
+    other = await pools[1].submit(double, 2, idempotency_key="k")
+
+    assert await same == await other == 2
+    assert (same.id, other.id) == (first.id, first.id)
+    assert other.conflicts == 1
+    assert caplog.text.count("idempotency key 'k' came with another call") == 1
+
+
+async def test_a_blocked_batch_that_is_cancelled_leaves_no_trace(processes: list[Process]) -> None:
+    pools = [await each.open(backpressure=backpressure_queue(2)) for each in processes]
+    full = [await pools[0].submit(held(name)) for name in ("a", "b", "c")]
+    batch = asyncio.create_task(pools[1].submit_many([held("d"), held("e")]))
+    await until(lambda: pools[0].snapshot(False).blocked_submitters == 2)
+
+    batch.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await batch
+
+    await until(lambda: [each.snapshot(False).blocked_submitters for each in pools] == [0, 0])
+    for gate in gates.values():
+        gate.set()
+    await pool_wait(full)
+    assert await (await pools[1].submit(open_held("next"))) == "next"
+    assert sorted(ran) == ["a", "b", "c", "next"]
+
+
+@pytest.mark.usefixtures("short_leases")
+async def test_a_blocked_batch_dies_with_its_process(processes: list[Process]) -> None:
+    _, other = processes
+    pools = [await each.open(backpressure=backpressure_queue(2)) for each in processes]
+    full = [await pools[1].submit(held(name)) for name in ("a", "b", "c")]
+    batch = asyncio.create_task(pools[0].submit_many([held("d"), (gated, "no such gate")]))
+    await until(lambda: pools[1].snapshot(False).blocked_submitters == 2)
+
+    pools[0]._slots.drop()  # as if its process died: nothing is told to the store
+    with pytest.raises(harn.PoolNotFound):
+        await batch
+
+    await until(lambda: pools[1].snapshot(False).blocked_submitters == 0)
+    for gate in gates.values():
+        gate.set()
+    await pool_wait(full)
+    assert sorted(ran) == ["a", "b", "c"]
+    assert pools[1].snapshot(False).total == 3
+    assert await other.inside(lambda: leaked_slots(other.runtime)) == []

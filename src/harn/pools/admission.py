@@ -6,7 +6,6 @@ has to wait for a place in a full queue stands in line (`blocked_submitters.py`)
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from contextvars import copy_context
@@ -24,8 +23,6 @@ from harn.pools.options import check_labels, exact
 from harn.pools.slots import Slots
 from harn.pools.task import PoolTask
 from harn.telemetry.spans import instant_span, tracing
-
-logger: logging.Logger = logging.getLogger("harn.pools")
 
 
 class Admission:
@@ -152,16 +149,8 @@ class Admission:
             return None
         if self._slots.held:
             self._slots.journal.take_up(task)  # type: ignore[union-attr]
-        extras = task._own_extras()
-        extras.shared = True
-        if extras.fingerprint is not None and extras.fingerprint != fingerprint(fn):
-            extras.conflicts += 1
-            ended.conflicts += 1
-            logger.warning(
-                "pool %r: idempotency key %r came with another call; it leads to its first task",
-                self._slots.names.name,
-                task.idempotency_key,
-            )
+        task._own_extras().shared = True
+        ended.compare_call(task, lambda: fingerprint(fn))
         return task
 
     def decide(self, count: int = 1) -> Decision:

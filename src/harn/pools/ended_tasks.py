@@ -6,6 +6,7 @@ by status include the tasks that were forgotten.
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections import deque
 from collections.abc import Callable, Hashable
@@ -15,6 +16,8 @@ from harn.durable_calls import durable_function, encode_arguments, split_call
 from harn.pools.options import Retention
 from harn.pools.snapshots import TERMINAL
 from harn.pools.task import PoolTask
+
+logger: logging.Logger = logging.getLogger("harn.pools")
 
 
 class EndedTasks:
@@ -56,6 +59,19 @@ class EndedTasks:
     def bound(self, binding: Hashable) -> PoolTask | None:
         """Return the task that *binding* leads to."""
         return self._bound.get(binding)
+
+    def compare_call(self, task: PoolTask, came: Callable[[], int]) -> None:
+        """Count and log a conflict if the key of *task* came with another call."""
+        extras = task._own_extras()
+        if extras.fingerprint is None or extras.fingerprint == came():
+            return
+        extras.conflicts += 1
+        self.conflicts += 1
+        logger.warning(
+            "pool %r: idempotency key %r came with another call; it leads to its first task",
+            task.pool,
+            task.idempotency_key,
+        )
 
 
 def binding(tenant_id: str | None, idempotency_key: str) -> Hashable:

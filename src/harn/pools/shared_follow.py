@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from harn.errors import HarnError
 from harn.storage import Store
 from harn.storage.queue import shared_pools
+from harn.topics import by_others, queue_topics
 
 if TYPE_CHECKING:
     from harn.pools.shared_pool_slots import SharedSlots
@@ -33,8 +34,8 @@ class Follower:
     def __init__(self, slots: SharedSlots, opened: shared_pools.PoolOpened) -> None:
         self._slots = slots
         self._queue = slots.queue_name
-        self._others = f"{self._queue} as others change it"
-        """No topic has this name, so that only hints of other processes and the time wake it."""
+        self._others = by_others(queue_topics(self._queue).jobs)
+        """Grows with hints of other processes only: what this one writes is known already."""
         self._runtime = slots.runtime
         self._store = slots.runtime.service(Store)
         self._jobs_read = opened.jobs_head

@@ -17,7 +17,7 @@ from harn.pools.backpressure import BackpressurePolicy, Park, Refuse, decide
 from harn.pools.batch import Call, check_count, closures_of, refuse_key
 from harn.pools.caused import caused_var
 from harn.pools.closure_frame import is_inside
-from harn.pools.ended_tasks import binding
+from harn.pools.ended_tasks import binding, fingerprint
 from harn.pools.options import PoolOptions, exact, new_pool_id
 from harn.pools.persistence import durable_call_of
 from harn.pools.pool import Pool
@@ -109,6 +109,7 @@ class SharedPool(Pool):
         if idempotency_key is not None:
             known = self._slots.ended.bound(self._binding(idempotency_key))
             if known is not None:
+                self._compare_calls(known, task)
                 return known
         self._check_room()
         self._slots.unplaced[task.id] = task
@@ -172,6 +173,8 @@ class SharedPool(Pool):
         extras.values = submitter.values or None
         extras.call = durable = durable_call_of(call)
         extras.function = None if durable is None else durable.function.name
+        if idempotency_key is not None:
+            extras.fingerprint = fingerprint(call)
         if labels:
             extras.labels = labels
             if field is not None:
@@ -275,7 +278,10 @@ class SharedPool(Pool):
                 raise self._refusal(verdict.totals)
             if verdict.verdict == "known":
                 known = await self._known(verdict.task)
-                return None if known is None else [known]
+                if known is None:
+                    return None
+                self._compare_calls(known, tasks[0])
+                return [known]
         for task in tasks:
             await self._until_admitted(task, tasks)
         return tasks if tasks[0]._extras.ticket > 0 else None
@@ -327,10 +333,15 @@ class SharedPool(Pool):
         """Let *task*, whose key was bound already, end as the task does that the key leads to."""
         known = await self._known(verdict.task)
         if known is not None:
+            self._compare_calls(known, task)
             await known.wait()
             task._started_ms = known._started_ms
             task._extras = known._extras
             self._slots.stand_for(task, known)
+
+    def _compare_calls(self, known: PoolTask, came: PoolTask) -> None:
+        """Count a conflict if *came* has the key of *known* and is another call."""
+        self._slots.ended.compare_call(known, lambda: came._extras.fingerprint or 0)
 
     def _check_room(self) -> None:
         """Raise if the pool is full, as far as this process knows."""

@@ -69,6 +69,8 @@ class TaskRecord(msgspec.Struct, omit_defaults=True):
     args: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     together: str | None = None
     """The first task of the `submit_many` that it belongs to, if that has several."""
+    fingerprint: int | None = None
+    """With an idempotency key: what tells this call from another one under the same key."""
 
 
 _read_record = msgspec.json.Decoder(TaskRecord).decode
@@ -118,6 +120,7 @@ def job_of(
         extras.labels or {},
         msgspec.UNSET if call is None else msgspec.Raw(call.arguments),
         together,
+        extras.fingerprint,
     )
     return shared_pools.JobDraft(
         _encode(record),
@@ -166,6 +169,8 @@ def task_of(slots: Slots, record: TaskRecord, field: str | None) -> PoolTask:
         record.task_id,
     )
     task = PoolTask(slots, submitted, None, record.task_priority, record.key, None)
+    if record.fingerprint is not None:
+        task._own_extras().fingerprint = record.fingerprint
     if record.labels:
         task._own_extras().labels = record.labels
         if field is not None:

@@ -77,6 +77,8 @@ class Server:
         self._busy_ms = busy_ms
         self._lock = threading.Lock()
         self._pool: psycopg_pool.ConnectionPool[Any] | None = None
+        self.own_pids: set[int] = set()
+        """The server's processes behind our connections: what they notify of, we wrote."""
         self.reached: bool = False
         """Whether it was ever there and its tables are up to date."""
         self.prepares = True
@@ -115,6 +117,8 @@ class Server:
         with answered_within(connection, self._busy_ms):
             row = connection.execute(load_queries("postgres")["backend_pid"].text).fetchone()
         own = row is not None and row[0] == connection.info.backend_pid
+        if own:
+            self.own_pids.add(connection.info.backend_pid)
         assert isinstance(connection, _Connection)
         connection.statements = Pipeline(connection, is_own=self.prepares and own)
         if connection.statements.is_own:

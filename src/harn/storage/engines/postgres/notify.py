@@ -24,6 +24,7 @@ from harn.storage.engines.postgres.connections import pipeline_of
 from harn.storage.engines.postgres.pipeline import Statement
 from harn.storage.engines.store_thread import Handover
 from harn.storage.queries import load_queries
+from harn.topics import by_others
 
 logger: logging.Logger = logging.getLogger("harn.storage")
 
@@ -113,10 +114,14 @@ class Notifier:
 class Listener:
     """Receives notifications of topics that have new records, on a thread of its own."""
 
-    def __init__(self, dsn: str, schema: str, handover: Handover) -> None:
+    def __init__(
+        self, dsn: str, schema: str, handover: Handover, is_own: Callable[[int], bool]
+    ) -> None:
         self._dsn = dsn
         self._channel = channel_of(schema)
         self._handover = handover
+        self._is_own = is_own
+        """Tells by the server's process whether a notification comes from this store."""
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
         self._lock = threading.Lock()
@@ -164,6 +169,8 @@ class Listener:
                 for heard in connection.notifies(timeout=30, stop_after=1):
                     if heard.payload:
                         self._handover.grown(heard.payload)
+                        if not self._is_own(heard.pid):
+                            self._handover.grown(by_others(heard.payload))
                     else:  # the outbox of a queue whose topic SQL does not know
                         self._handover.hint()
         finally:
