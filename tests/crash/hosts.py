@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -95,9 +97,9 @@ class Forwarder:
 class Namespace:
     """A network namespace of its own, with one link to this one."""
 
-    def __init__(self, url: str, number: int, name: str) -> None:
-        self._name, self._link = name, f"{name}l"
-        ours, theirs = f"198.18.{number}.1", f"198.18.{number}.2"
+    def __init__(self, url: str, network: int, name: str) -> None:
+        self._link = f"{name}l"
+        ours, theirs = _address(network, 1), _address(network, 2)
         _ip("netns", "add", name)
         _ip("link", "add", self._link, "type", "veth", "peer", "name", "up0", "netns", name)
         _ip("addr", "add", f"{ours}/30", "dev", self._link)
@@ -132,12 +134,12 @@ def proxied_hosts(url: str, count: int) -> Iterator[list[Host]]:
 @contextmanager
 def namespaces(url: str, count: int) -> Iterator[list[Host]]:
     """Make hosts that are network namespaces; they go with the block."""
-    run = uuid.uuid4().hex[:4]
-    names = [f"hn{run}{number}" for number in range(count)]
+    names = [f"hn{uuid.uuid4().hex[:6]}" for _ in range(count)]
+    networks = random.sample(range(2**15), count)  # others may run this test at the same time
     made: list[Namespace] = []
     try:
-        for number, name in enumerate(names):
-            made.append(Namespace(url, number, name))
+        for network, name in zip(networks, names, strict=True):
+            made.append(Namespace(url, network, name))
         yield list(made)
     finally:
         for each in made:
@@ -161,6 +163,11 @@ def why_no_namespaces() -> str | None:
     finally:
         subprocess.run(["ip", "netns", "del", name], capture_output=True)
     return None
+
+
+def _address(network: int, host: int) -> str:
+    """Return an address of one of the small networks in 198.18.0.0/15, which is for tests."""
+    return str(ipaddress.IPv4Address("198.18.0.0") + network * 4 + host)
 
 
 def _ip(*args: str) -> None:

@@ -117,7 +117,9 @@ async def test_a_killed_process_frees_its_slots_and_loses_only_its_closures(
     check_calls(ledger, seen, CAP)
 
 
-@pytest.mark.parametrize("network", ["proxies", "namespaces"])
+@pytest.mark.parametrize(
+    "network", ["proxies", pytest.param("namespaces", marks=pytest.mark.stress)]
+)
 async def test_a_host_that_is_cut_off_loses_its_slots_and_finds_out_by_itself(
     tmp_path: Path, postgres_url: str, network: str
 ) -> None:
