@@ -9,7 +9,8 @@ its form: a part that may be a password is masked, even if a host or a path is m
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -39,6 +40,8 @@ _JOINED = ("password", "passwd", "secret", "credential", "apikey")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _NO_WORD = re.compile(r"[^0-9a-z]+")
 DEEPEST = 100
+LONGEST_NAME = 200
+"""How much of a field's name is looked at."""
 
 
 def mask(url: str) -> str:
@@ -67,20 +70,21 @@ def mask_text(text: str) -> str:
     return _IN_TEXT.sub(lambda found: mask(found[0]), text)
 
 
-def is_secret_name(name: str, more: Sequence[str] = ()) -> bool:
+@lru_cache(maxsize=8192)
+def is_secret_name(name: str, more: tuple[str, ...] = ()) -> bool:
     """Tell whether a field called *name* may hold a secret; *more* are the operator's names.
 
     >>> [is_secret_name(each) for each in ("apiToken", "X-Api-Key", "max_tokens", "key")]
     [True, True, False, False]
     """
-    words = _words(name)
+    words = _words(name[:LONGEST_NAME])
     if any(part in words for part in _JOINED):
         return True
     return any(f"_{_words(secret)}_" in f"_{words}_" for secret in (*SECRET_NAMES, *more))
 
 
 def mask_fields(
-    value: Any, more: Sequence[str] = (), in_text: Callable[[str], str] = mask_text
+    value: Any, more: tuple[str, ...] = (), in_text: Callable[[str], str] = mask_text
 ) -> Any:
     """Return *value*, which is JSON, with the fields masked whose names say they hold a secret.
 
@@ -92,7 +96,7 @@ def mask_fields(
     return _masked(value, more, in_text, 0)
 
 
-def _masked(value: Any, more: Sequence[str], in_text: Callable[[str], str], depth: int) -> Any:
+def _masked(value: Any, more: tuple[str, ...], in_text: Callable[[str], str], depth: int) -> Any:
     if isinstance(value, str):
         return in_text(value)
     if not isinstance(value, dict | list | tuple):

@@ -97,3 +97,10 @@ def test_a_key_has_its_turn_by_its_jobs_its_cap_and_its_credit(
     )
 
     assert connection.execute("SELECT turn FROM shares").fetchall() == [(expected,)]
+
+
+def test_a_page_of_ready_jobs_is_sought_by_one_bound() -> None:
+    # SQLite seeks by the first of two lower bounds, and reads all that the second leaves out.
+    text = load_queries("sqlite")["page_of_ready"].text
+
+    assert re.findall(r"\bid > \S+", text) == ["id > :after"]

@@ -232,7 +232,8 @@ WHERE queue_id = :queue_id AND state IN (2, 3) AND held = 1 AND lease = :lease O
 
 -- name: page_of_ready
 -- List ready jobs of a priority after an id; of a tenant, unless it is null.
-SELECT id FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND priority = :priority AND state = 0 AND id > 0 AND id > :after
+-- A second lower bound of the id would be the one that SQLite seeks by: it would read every job before the page.
+SELECT id FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND priority = :priority AND state = 0 AND id > :after
 AND (CAST(:tenant_id AS TEXT) IS NULL OR tenant_id = :tenant_id) ORDER BY id LIMIT :limit;
 
 -- name: page_in_flight
