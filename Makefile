@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 UV := python3 -m uv
 
-.PHONY: uv help demo test check coverage lint types interop bench stress matrix portable mutants dist docs audit lock
+.PHONY: uv help demo test check coverage lint types interop bench stress soak fuzz matrix portable mutants dist docs audit lock
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,12 @@ bench: uv ## harn against its peers and the bare floor (ONLY=pools for one subje
 
 stress: uv ## long crash, soak and fuzz runs (HARN_STRESS=10 presses ten times as hard; ONLY=tests/crash)
 	HARN_STRESS=$${HARN_STRESS:-10} $(UV) run pytest --timeout=3600 -n 0 $(ONLY)
+
+soak: uv ## producers, consumers, kills and limits for an hour (MINUTES=60 ENGINES="sqlite postgres")
+	$(UV) run python -m tools.soak --minutes $${MINUTES:-60} $${ENGINES:-sqlite postgres}
+
+fuzz: uv ## odd bytes for each parser of what comes from outside (SECONDS=60 each)
+	HARN_FUZZ_SECONDS=$${SECONDS:-60} $(UV) run pytest --timeout=7200 -n 2 -rP tests/fuzz/test_parsers_fuzz.py
 
 matrix: uv ## the suite on every Python from 3.11 on that this machine has (ONLY=tests/pools)
 	@for version in 3.11 3.12 3.13 3.14; do \

@@ -1,12 +1,19 @@
-"""Every parser of bytes from outside reads them or refuses them; nothing else comes out."""
+"""Every parser of bytes from outside reads them or refuses them; nothing else comes out.
+
+`make fuzz SECONDS=60` runs each for a minute with another seed; a seed that found something is
+given back with `HARN_FUZZ_SEED`. The ordinary suite runs each for three seconds, by one seed.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
+import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +29,18 @@ from harn import (
     trigger_register,
     worker_queue,
 )
-from harn.orchestrator import Hook, Intake, Key, read_manifest
+from harn.orchestrator import Hook, Intake, Key, connect, read_manifest
 from harn.pools.journal_records import fold
 from harn.storage import Store
 from harn.storage.engines.file.topic_file import read_line
 from harn.storage.log import Importer, export
 from harn.triggers import sign
 from tests.odd_bytes import mutated
+from tests.orchestrator.processes import serving
 
-SECONDS = 3
+SECONDS = float(os.environ.get("HARN_FUZZ_SECONDS", "0"))
+"""For how long each parser is pressed; 0 is what the ordinary suite does."""
+SEED = int(os.environ.get("HARN_FUZZ_SEED", time.time_ns() if SECONDS else 18))
 BODIES: dict[str, list[Any]] = {
     "github": [{"action": "opened", "pull_request": {"n": 1}}],
     "stripe": [{"id": "evt_1", "type": "invoice.paid", "data": {}}],
@@ -79,13 +89,15 @@ batch = { size = 3, timeout = "5s" }
 @pytest.fixture
 def rounds(at_least: Callable[[int], int]) -> Iterator[random.Random]:
     """Yield a source of chance again and again, for a few seconds or 2,000 rounds."""
-    rng, until = random.Random(18), time.monotonic() + at_least(SECONDS)
+    print(f"HARN_FUZZ_SEED={SEED}")
+    rng, until = random.Random(SEED), time.monotonic() + (SECONDS or at_least(3))
 
     def rounds() -> Iterator[random.Random]:
-        for _ in range(at_least(2000)):
-            if time.monotonic() > until:
-                return
+        done = 0
+        while time.monotonic() < until and (SECONDS or done < at_least(2000)):
             yield rng
+            done += 1
+        print(f"{done} rounds")
 
     return rounds()
 
@@ -206,6 +218,68 @@ async def test_exports_are_taken_in_or_refused(rounds: Any) -> None:
             except BaseException as error:
                 error.add_note(f"{changed[at]!r:.2000}")
                 raise
+
+
+REQUESTS = [
+    (b"/api/v1/triggers/note/fire", b'{"payload": {"n": 1}, "tenant": "acme"}'),
+    (b"/api/v1/events/trigger_evt_1/replay", b'{"trigger": "note", "work_within": 1}'),
+    (b"/api/v1/dead-letters/dlq_1/discard", b'{"reason": "no"}'),
+    (b"/api/v1/queues/review/drain", b'{"claim_ttl": "5m", "concurrency": 1, "work_within": 1}'),
+    (b"/api/v1/queues/review/pause", b'{"tenant": "acme", "reason": "no"}'),
+    (b"/api/v1/queues/review/jobs/1/cancel", b'{"reason": "no"}'),
+]
+
+
+def test_requests_to_the_admin_socket_are_answered_or_refused(tmp_path: Path, rounds: Any) -> None:
+    """Paths, bodies and whole requests; the service stays as it was and says nothing unexpected."""
+    (tmp_path / "lib.py").write_text("def note(event): ...")
+    (tmp_path / "harn.toml").write_text(
+        '[exports]\nlib = "lib.py"\n[[triggers]]\nid = "note"\nkind = "channel.emit"\n'
+        'provider = "channel"\nmatch = { events = ["channel:note"] }\nhandler = "lib::note"\n'
+    )
+    with serving(tmp_path, "--json", "--no-http") as service:
+        service.hears("ready")
+        for rng in rounds:
+            path, body = rng.choice(REQUESTS)
+            what = rng.randrange(3)
+            sent = _request(
+                mutated(path, rng) if what == 0 else path,
+                mutated(body, rng) if what == 1 else body,
+            )
+            data = mutated(sent, rng) if what == 2 else sent
+            answer = _exchange(tmp_path / "state", data, end=what != 1)
+            status = answer.partition(b" ")[2][:3]
+            assert not status.startswith(b"5") or status == b"503", (sent, answer)
+            if what == 1:
+                assert status in (b"200", b"400", b"404", b"409", b"413", b"422"), (sent, answer)
+        good = _exchange(tmp_path / "state", _request(*REQUESTS[0]))
+        assert good.startswith(b"HTTP/1.1 200"), good
+        said = "".join(service.lines)
+
+    assert "Traceback" not in said
+    assert "unexpected" not in said
+
+
+def _request(path: bytes, body: bytes) -> bytes:
+    head = b"POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" % path
+    return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def _exchange(directory: Path, data: bytes, *, end: bool = False) -> bytes:
+    """Return the answer to *data*; with *end* no more follows, which a caller that leaves says."""
+    opened = connect(directory)
+    assert opened is not None
+    found = b""
+    with opened:
+        opened.settimeout(30)
+        with suppress(OSError):
+            opened.sendall(data)
+            if end:
+                opened.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionError):
+            while part := opened.recv(65536):
+                found += part
+    return found
 
 
 def _one() -> int:
