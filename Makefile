@@ -65,6 +65,7 @@ dist: uv ## wheel and sdist: reproducible, checked, tested from the sdist, insta
 docs: uv ## make the generated pages again and build the site into site/
 	$(UV) run python -m tools.api
 	$(UV) run python -m tools.dashboard
+	$(UV) run python -m tools.diagrams
 	$(UV) run --group docs zensical build --strict
 
 audit: uv ## published advisories against what was tested; needs the network

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from tools.diagrams import DRAWINGS
 
 import harn
 from harn.telemetry.metrics import FAMILIES
+from harn.workers.job_state import Status
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
@@ -65,7 +67,40 @@ def test_no_page_promises_exactly_once() -> None:
 def test_every_concept_with_a_life_draws_it() -> None:
     for name in ("tasks", "pools", "channels", "worker-queues", "triggers", "supervisors"):
         page = (DOCS / "concepts" / f"{name}.md").read_text()
-        assert re.search(r"─+▶|```mermaid", page), f"{name}.md draws no states"
+        assert re.search(r"─+▶|\.svg\)", page), f"{name}.md draws no states"
+
+
+@pytest.mark.parametrize("path", DRAWINGS, ids=lambda path: path.name)
+def test_a_drawing_is_up_to_date_and_on_a_page_with_its_words(path: Path) -> None:
+    shown = re.findall(rf"!\[([^\]]+)\]\({path.name}\)", _pages_beside(path))
+
+    assert path.read_text() == DRAWINGS[path](), "python -m tools.diagrams"
+    assert shown
+
+
+def _pages_beside(path: Path) -> str:
+    return "".join(page.read_text() for page in path.parent.glob("*.md"))
+
+
+def test_the_drawing_of_the_architecture_has_every_room_of_the_picture() -> None:
+    page = (DOCS / "design" / "architecture.md").read_text()
+    picture = page.partition("## The picture")[2].split("```")[1].partition(" ground")[0]
+    rooms = set(re.findall(r"[a-z]+", picture)) - {"in", "this", "process", "survives"}
+    drawn = set(re.findall(r">(\w+)</text>", (DOCS / "design" / "architecture.svg").read_text()))
+
+    assert rooms <= drawn
+
+
+def test_the_drawing_of_a_jobs_life_has_every_status() -> None:
+    drawn = (DOCS / "concepts" / "job-life.svg").read_text()
+
+    for status in get_args(Status):
+        assert f">{status.replace('_', ' ')}</text>" in drawn
+
+
+def test_no_page_needs_a_script_from_elsewhere_to_be_seen() -> None:
+    for page in DOCS.rglob("*.md"):
+        assert "```mermaid" not in page.read_text(), page
 
 
 def test_every_label_has_its_bound_on_the_metrics_page() -> None:
