@@ -1,4 +1,4 @@
-"""A release says the same everywhere: the version, the Pythons, what the sdist holds."""
+"""A release says the same everywhere: version, changelog, Pythons, what the sdist holds."""
 
 from __future__ import annotations
 
@@ -63,3 +63,26 @@ def test_the_sdist_holds_everything_that_the_tests_read(project: Any, root: Path
         "\n".join(p.read_text() for p in (root / "tests").rglob("*.py")),
     )
     assert set(read) - {"pyproject.toml"} <= held
+
+
+def test_the_changelog_has_this_version_first_and_every_line_by_its_kind(root: Path) -> None:
+    text = (root / "CHANGELOG.md").read_text()
+    pieces = re.split(r"^## (.+)$", text, flags=re.M)
+    sections = dict(zip(pieces[1::2], pieces[2::2], strict=True))
+    versions = [name for name in sections if name != "Unreleased"]
+
+    assert next(iter(sections)) == "Unreleased"
+    assert versions[0] == harn.__version__
+    assert versions == sorted(versions, key=lambda name: tuple(map(int, name.split("."))))[::-1]
+    for name in versions:
+        before, *kinds = re.split(r"^### (.+)$", sections[name], flags=re.M)
+        assert not re.search(r"^- ", before, re.M), f"{name} has lines of no kind"
+        assert kinds[::2] in (["Added", "Changed", "Fixed"], ["Added"]), name
+        assert all(re.search(r"^- ", lines, re.M) for lines in kinds[1::2])
+
+
+def test_no_line_of_the_changelog_is_there_twice(root: Path) -> None:
+    lines = re.split(r"^(?:- |#+ )", (root / "CHANGELOG.md").read_text(), flags=re.M)
+    told = [" ".join(line.split()) for line in lines if len(line) > 20]
+
+    assert sorted(told) == sorted(set(told))
