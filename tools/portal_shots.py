@@ -16,7 +16,6 @@ import harn
 from harn import topics
 from tests.portal.browser import chromium, set_dark, set_size
 from tests.portal.portal_site import KEY, portal
-from tools.small_png import small_png
 
 HERE = Path(__file__).parent.parent / "docs" / "how-to" / "portal"
 WIDTH, HEIGHT = 1040, 700
@@ -46,7 +45,7 @@ async def main() -> None:
             shown = await _fill(site.runtime)
             working = asyncio.ensure_future(_work())
             try:
-                await asyncio.sleep(20)
+                await asyncio.sleep(15)
                 await asyncio.to_thread(_shoot, site.url, shown, Path(place) / "profile")
             finally:
                 working.cancel()
@@ -195,7 +194,7 @@ def _shoot(url: str, shown: dict[str, int], profile: Path) -> None:
             for name, path in PAGES.items():
                 browser.get(f"{url}/portal/{path.format(**shown)}")
                 _until_live(browser)
-                where = HERE / f"{name}-{'dark' if dark else 'light'}.png"
+                where = HERE / f"{name}-{'dark' if dark else 'light'}.webp"
                 where.write_bytes(_picture(browser))
 
 
@@ -206,8 +205,9 @@ def _until_live(browser: Any) -> None:
 
 
 def _picture(browser: Any) -> bytes:
-    taken = browser.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
-    return small_png(base64.b64decode(taken["data"]))
+    wanted = {"format": "webp", "quality": 80}
+    taken = browser.execute_cdp_cmd("Page.captureScreenshot", wanted)
+    return base64.b64decode(taken["data"])
 
 
 if __name__ == "__main__":
