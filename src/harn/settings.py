@@ -45,6 +45,12 @@ def _one_of(*words: str) -> Callable[[str], str]:
     return parse
 
 
+def _separator(value: str) -> str | None:
+    if value.strip() not in ("", "/"):
+        raise ValueError("/, or nothing")
+    return value.strip() or None
+
+
 def _switch(value: str) -> bool:
     word = value.strip().lower()
     if word in {"1", "true", "on", "yes"}:
@@ -297,6 +303,12 @@ class SchedulerSettings:
         "jobs",
         _one_of("jobs", "cost"),
         "What a fair share is counted in: `jobs`, or the `cost` of each.",
+    )
+    hierarchy: str | None = _variable(
+        "HARN_SCHEDULER_HIERARCHY",
+        None,
+        _separator,
+        "`/` makes tenants paths, as in `acme/bob`, which share level by level.",
     )
 
     @classmethod

@@ -45,7 +45,10 @@ WALKS = {
     **dict.fromkeys(("clear_pools", "dump_pools"), WHOLE),
     **dict.fromkeys(("forget_shares", "unsettled_origins", "count_shares"), REKEY),
     **dict.fromkeys(("held_back_keys", "apply_cap", "queue_totals", "share_rows"), SHARES),
-    "reset_credit": SHARES,
+    **dict.fromkeys(("reset_credit", "work_of_shares", "forget_nodes", "node_rows"), SHARES),
+    "children": "children whose turn it is next, no more than can be served",
+    "drop_idle_nodes": SHARES,
+    **dict.fromkeys(("clear_nodes", "dump_nodes"), WHOLE),
     "shares_ahead": "keys whose turn it is next, no more than can be served",
     "drop_idle_shares": SHARES,
     **dict.fromkeys(("queue_names", "add_queue", "foreign_triggers", "list_leases"), PEOPLE),
@@ -78,6 +81,9 @@ KEYS = {
     "shares_in_turn": {"queue_id", "turn"},
     "shares_by_age": {"queue_id"},
     "shares_idle": {"queue_id"},
+    "share_nodes": {"queue_id", "key"},
+    "share_nodes_in_turn": {"queue_id", "parent"},
+    "share_nodes_idle": {"queue_id"},
     "job_dedupe": {"queue_id", "tenant_id", "dedupe_key"},
     "job_dedupe_by_job": {"queue_id"},
     "job_tickets": {"queue_id", "ticket"},
@@ -125,7 +131,14 @@ def statements(dialect: Dialect) -> dict[str, Query]:
 
 # -- SQLite ----------------------------------------------------------------------------------------
 
-ALIASES = {"j": "jobs", "s": "shares", "d": "job_dedupe", "t": "job_tickets", "q": "queues"}
+ALIASES = {
+    "j": "jobs",
+    "s": "shares",
+    "d": "job_dedupe",
+    "t": "job_tickets",
+    "q": "queues",
+    "n": "share_nodes",
+}
 ALIASES |= {"e": "events", "p": "job_steps"}
 _LINE = re.compile(r"(SCAN|SEARCH) (\w+)(.*)")
 _USED = re.compile(r"USING (?:COVERING )?(?:INTEGER )?(?:INDEX (\w+)|PRIMARY KEY)(?: \((.*)\))?")
@@ -214,9 +227,9 @@ async def planned(url: str) -> AsyncIterator[psycopg.Connection[Any]]:
     async with Runtime(storage=url):
         await worker_queue("other").enqueue(1)
     dsn, _, schema = url.partition("?schema=")
-    limits = {"path": f"{schema}, pg_catalog", "statement_ms": "0", "lock_ms": "0", "local": False}
+    limits = {"path": f"{schema}, pg_catalog", "statement_ms": "0", "lock_ms": "0", "idle_ms": "0"}
     with psycopg.connect(dsn, autocommit=True) as db:
-        db.execute(load_queries("postgres")["set_limits"].text, limits)
+        db.execute(load_queries("postgres")["set_limits"].text, {**limits, "local": False})
         yield db
 
 

@@ -17,14 +17,14 @@ from harn.storage.queue import JobIndex, end_claims_of
 from harn.testing import FakeClock, fresh_runtime
 from harn.workers import Claim, WorkerQueue
 
-KEYS = st.sampled_from(["a", "b", None])
+KEYS = st.sampled_from(["a", "a/b", "b", None])
 STEPS = st.lists(
     st.one_of(
         st.tuples(
             st.just("enqueue"),
             st.lists(st.tuples(KEYS, st.integers(0, 2), st.sampled_from([None, "2m"])), max_size=5),
         ),
-        st.tuples(st.just("claim"), st.tuples(st.integers(0, 4), st.integers(1, 5))),
+        st.tuples(st.just("claim"), st.tuples(st.integers(0, 5), st.integers(1, 5))),
         st.tuples(
             st.sampled_from(["ack", "ack", "fail", "retry", "release", "renew", "delay"]),
             st.integers(0, 20),
@@ -51,6 +51,7 @@ POLICIES = [
     SchedulerPolicy(),
     SchedulerPolicy(strategy="drr", fairness_key="tenant-and-binding", quantum=2),
     SchedulerPolicy(strategy="drr", charge="cost", quantum=2, max_concurrent_per_key=2),
+    SchedulerPolicy(strategy="drr", hierarchy="/", weights={"a/b": 2}, max_concurrent_per_key=3),
 ]
 
 
@@ -70,10 +71,16 @@ BY_COST = [
 """Jobs cost, and are corrected, released, paused and cancelled; then they count as one each."""
 
 
+IN_A_TREE: list[tuple[str, Any]] = [
+    (step, (4, detail[1]) if step == "claim" else detail) for step, detail in list[Any](BY_COST)
+]
+
+
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=STEPS)
 @example(steps=UNCAPPED_CLAIMER)
 @example(steps=BY_COST)
+@example(steps=IN_A_TREE)
 async def test_a_rebuilt_index_is_the_index(storage_url: str, steps: list[Any]) -> None:
     async with fresh_runtime(storage=storage_url) as runtime:
         await work_and_compare(runtime, steps)
@@ -90,6 +97,7 @@ CHANGED_BY_ANOTHER = [
 @given(steps=STEPS)
 @example(steps=CHANGED_BY_ANOTHER)
 @example(steps=BY_COST)
+@example(steps=IN_A_TREE)
 async def test_an_index_folds_what_another_process_wrote_to_the_files(steps: list[Any]) -> None:
     clock = FakeClock()
     with tempfile.TemporaryDirectory() as place:

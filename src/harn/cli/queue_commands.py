@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -93,7 +94,18 @@ def _shown(document: dict[str, Any]) -> str:
                 f"{counted(block['starvation_promotions_total'], 'promotion')}"
             )
             parts.append(f"{title}\n{table(headings, rows)}")
+        if block.get("tree"):
+            columns = ["path", "weight", "deficit", "in flight", "ready", "own"]
+            parts.append(table(columns, list(_tree_rows(block["tree"], 0))))
     return "\n\n".join(parts)
+
+
+def _tree_rows(nodes: list[dict[str, Any]], depth: int) -> Iterator[list[Any]]:
+    """Return a row for each node, indented below its parent."""
+    names = ("weight", "deficit", "in_flight", "ready_jobs", "own_jobs")
+    for node in nodes:
+        yield [f"{'  ' * depth}{node['name']}", *(node[name] for name in names)]
+        yield from _tree_rows(node["children"], depth + 1)
 
 
 def _cap(block: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ enqueue_on.py        enqueue in the caller's own PostgreSQL transaction
 held_claim.py        Claim: renew, ack, fail, release
 queue_operations.py  enqueues, settlements and claims that meet share one transaction
 scheduler_policy.py  SchedulerPolicy: how consumers share a queue
-fairshare.py         deficit round robin, decided
+fairshare.py         deficit round robin, decided; tree_share.py, the same in a tree of keys
 whatif/              a queue's log, replayed by another policy in virtual time
 consumer.py          drain: claim, work, renew, settle
 functions.py         durable functions as jobs: submit writes them, a consumer runs them

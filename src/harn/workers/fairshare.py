@@ -68,14 +68,14 @@ def rank(priority: int, age_ms: int) -> int:
 
 
 def chooser(policy: SchedulerPolicy) -> Choose:
-    """Return the function that chooses jobs by *policy*."""
+    """Return the function that chooses jobs by *policy*, whose keys are no paths."""
     return partial(_drr if policy.strategy == "drr" else _fifo, policy)
 
 
 def first_look(policy: SchedulerPolicy, queue: str, wanted: int) -> Ask:
     """Return the question to ask ahead for a claim of *wanted* jobs by *policy*."""
     about = {"queue": queue, "topic": queue_topics(queue).jobs, "triggers": None, "wanted": wanted}
-    if policy.strategy == "drr":
+    if policy.strategy == "drr" and not policy.hierarchy:
         return ask_ahead(LOOK, limit=FEW + 1, **about)
     return ask_ahead(HEADS, **about)
 
@@ -107,21 +107,21 @@ def _drr(
     return table.choice()
 
 
-class _Lane:
+class Lane:
     """A share that has been read and, once they are needed, its next jobs of each priority."""
 
     __slots__ = ("full", "heads", "is_loaded", "last_taken", "more", "only", "served", "share")
 
     def __init__(self, share: Share, full: int) -> None:
-        self.share = share
-        self.full = full
+        self.share: Share = share
+        self.full: int = full
         self.heads: tuple[deque[Head], deque[Head], deque[Head]] = (deque(), deque(), deque())
-        self.more = [True, True, True]
-        self.last_taken = [0, 0, 0]
-        self.is_loaded = False
+        self.more: list[bool] = [True, True, True]
+        self.last_taken: list[int] = [0, 0, 0]
+        self.is_loaded: bool = False
         self.only: int | None = None
         """The priority of all its jobs, if they have one and were read."""
-        self.served = 0
+        self.served: int = 0
 
     def credit(self, round: int) -> int:
         """Return the credit left in *round*."""
@@ -231,7 +231,7 @@ class _Table:
         self._round = board.round
         self._last = board.last_key
         self._promoted = board.promoted
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, Lane] = {}
         self._ring: list[str] = []  # keys looked at that have credit in this round, sorted
         self._starving: deque[Share] = deque()
         self._starved_before = -1
@@ -294,7 +294,7 @@ class _Table:
         )
         return [Share(*row) for row in rows]
 
-    def _starving_lane(self) -> Operation[_Lane | None]:
+    def _starving_lane(self) -> Operation[Lane | None]:
         """Return the lane with the oldest job of all, if it has waited too long."""
         while True:
             while self._starving and self._starving[0].key in self._lanes:
@@ -311,12 +311,12 @@ class _Table:
                     found += self._look_at([share])
             if not found:
                 return None
-            lane = min(found, key=_Lane.age)
+            lane = min(found, key=Lane.age)
             if lane.lacks is None:
                 return lane
             yield from self._load(lane)  # which may change its age
 
-    def _may_promote(self, lane: _Lane) -> Operation[bool]:
+    def _may_promote(self, lane: Lane) -> Operation[bool]:
         if not self._promoted:
             return True
         known = self._lanes
@@ -369,7 +369,7 @@ class _Table:
             else:
                 place += 1
 
-    def _next_in_turn(self) -> Operation[_Lane | None]:
+    def _next_in_turn(self) -> Operation[Lane | None]:
         while True:
             nearest = self._nearest_known()
             if nearest is not None and (self._seen_all or self._has_seen_up_to(nearest)):
@@ -447,7 +447,7 @@ class _Table:
         self._horizon = last
         return last if first == last else None
 
-    def _serve(self, lane: _Lane, head: Head, *, promoted: bool) -> None:
+    def _serve(self, lane: Lane, head: Head, *, promoted: bool) -> None:
         share = lane.share
         self._pay(lane, head, promoted=promoted)
         lane.take(head)
@@ -458,12 +458,12 @@ class _Table:
         if promoted and not self._seen_all and self._place_of(share.key) > self._frontier:
             self._look_from(share.key)
 
-    def _pay(self, lane: _Lane, head: Head, *, promoted: bool = False) -> None:
+    def _pay(self, lane: Lane, head: Head, *, promoted: bool = False) -> None:
         """Choose *head*, and charge its key."""
         id, at, attempts, most, cost, body = head
         share, round = lane.share, self._round
         charged: int | None = None
-        credit, refill = lane.credit(round), 0
+        refill, credit = 0, lane.credit(round)
         if self._costs:
             charged, refill = self._policy.charge_of(cost), lane.full
             credit -= charged
@@ -472,11 +472,9 @@ class _Table:
         share.serve(round, credit, self._cap, refill)
         lane.served += 1
         self.left -= 1
+        key = share.key
         self._picks.append(
-            Pick(
-                *(id, share.key, at, attempts, most, body, round, credit),
-                *(promoted, charged, refill),
-            )
+            Pick(id, key, at, attempts, most, body, round, credit, promoted, charged, refill)
         )
 
     def _leave_ring(self, key: str) -> None:
@@ -526,8 +524,8 @@ class _Table:
         self._look_at([share for share in shares if share.key not in known])
         self._brought(fresh)
 
-    def _look_at(self, shares: Sequence[Share]) -> list[_Lane]:
-        lanes = [_Lane(share, self._policy.full_credit(share.key)) for share in shares]
+    def _look_at(self, shares: Sequence[Share]) -> list[Lane]:
+        lanes = [Lane(share, self._policy.full_credit(share.key)) for share in shares]
         for lane in lanes:
             self._lanes[lane.share.key] = lane
             if lane.credit(self._round) > 0:
@@ -536,28 +534,14 @@ class _Table:
 
     # -- jobs, fetched when they are needed ------------------------------------------------------
 
-    def _load(self, lane: _Lane) -> Operation[None]:
+    def _load(self, lane: Lane) -> Operation[None]:
         """Read the next jobs of *lane*; the first time, those of the keys after it as well."""
         if lane.is_loaded:
-            yield from self._load_more(lane)
+            yield from read_more(self._board, lane, self.left)
             return
         lanes = [lane, *(each for each in self._coming_up() if each is not lane)][: self.left]
         depth = 1 + max(1, -(-self.left // len(lanes)))  # one more, to know how old the next one is
-        keys = [each.share.key for each in lanes]
-        rows: list[Row] = yield Ask(
-            "ready_heads",
-            {
-                "queue_id": self._board.queue_id,
-                **_about(self._board),
-                "depth": depth,
-                "keys": msgspec.json.encode(keys).decode(),
-            },
-            steps=partial(_heads_by_key, self._board, keys, depth),
-        )
-        for row in rows:
-            self._lanes[row[0]].heads[row[1]].append(row[2:])
-        for each in lanes:
-            each.loaded(depth)
+        yield from read_heads(self._board, lanes, depth)
 
     def _brought(self, rows: Sequence[Row]) -> None:
         """Add the jobs in *rows*, if the engine returned them together with their shares."""
@@ -570,22 +554,43 @@ class _Table:
         for key, depth in depths.items():
             self._lanes[key].loaded(depth)
 
-    def _coming_up(self) -> list[_Lane]:
+    def _coming_up(self) -> list[Lane]:
         place = bisect_right(self._ring, self._last)
         keys = self._ring[place:] + self._ring[:place]
         return [lane for key in keys if not (lane := self._lanes[key]).is_loaded]
 
-    def _load_more(self, lane: _Lane) -> Operation[None]:
-        while (priority := lane.lacks) is not None:
-            depth = min(CHUNK, 1 + max(1, self.left))
-            rows = yield ask(
-                "ready_after",
-                key=lane.share.key,
-                priority=priority,
-                after=lane.last_taken[priority],
-                depth=depth,
-                queue_id=self._board.queue_id,
-                **_about(self._board),
-            )
-            lane.heads[priority].extend(rows)
-            lane.more[priority] = len(rows) == depth
+
+def read_heads(board: Board, lanes: Sequence[Lane], depth: int) -> Operation[None]:
+    """Read the first *depth* jobs of each priority of *lanes*."""
+    by_key = {lane.share.key: lane for lane in lanes}
+    rows: list[Row] = yield Ask(
+        "ready_heads",
+        {
+            "queue_id": board.queue_id,
+            **_about(board),
+            "depth": depth,
+            "keys": msgspec.json.encode([*by_key]).decode(),
+        },
+        steps=partial(_heads_by_key, board, [*by_key], depth),
+    )
+    for row in rows:
+        by_key[row[0]].heads[row[1]].append(row[2:])
+    for lane in lanes:
+        lane.loaded(depth)
+
+
+def read_more(board: Board, lane: Lane, left: int) -> Operation[None]:
+    """Read more jobs of each priority of which none is known."""
+    while (priority := lane.lacks) is not None:
+        depth = min(CHUNK, 1 + max(1, left))
+        rows = yield ask(
+            "ready_after",
+            key=lane.share.key,
+            priority=priority,
+            after=lane.last_taken[priority],
+            depth=depth,
+            queue_id=board.queue_id,
+            **_about(board),
+        )
+        lane.heads[priority].extend(rows)
+        lane.more[priority] = len(rows) == depth

@@ -24,6 +24,7 @@ from harn.errors import InvalidOption, did_you_mean
 from harn.ids import is_pool_id
 from harn.storage import Store
 from harn.storage.queue import (
+    Choose,
     ClaimedJob,
     Claiming,
     QueueCounts,
@@ -57,6 +58,7 @@ from harn.workers.records import (
 )
 from harn.workers.retries import retry_and_close_letter
 from harn.workers.scheduler_policy import SchedulerPolicy
+from harn.workers.tree_share import choose_in_tree
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -95,7 +97,10 @@ class WorkerQueue:
         self.store: Store = runtime.service(Store)
         self.operations: QueueOperations = runtime.service(OperationsByQueue).of(self.name)
         self.claims_by_hand: ClaimsByHand = runtime.service(ClaimsByHand)
-        self._choose = chooser(self.policy)
+        by_path = self.policy.strategy == "drr" and self.policy.hierarchy is not None
+        self._choose: Choose = (
+            partial(choose_in_tree, self.policy) if by_path else chooser(self.policy)
+        )
         self._canonical = self.policy.canonical()
 
     async def enqueue(
@@ -212,6 +217,7 @@ class WorkerQueue:
 
     async def _enqueue(self, job: NewJob, connection: object | None) -> EnqueueReceipt[Any]:
         if connection is not None:
+            self.policy.check_path("tenant_id", job.tenant_id)
             return await enqueue_on(self, connection, draft_job(self.name, job))
         [receipt] = await self.enqueue_many([job])
         return receipt
@@ -231,6 +237,9 @@ class WorkerQueue:
         jobs = [draft_job(self.name, item) for item in items]
         if not jobs:
             return []
+        if self.policy.hierarchy is not None:
+            for job in jobs:
+                self.policy.check_path("tenant_id", job.tenant_id)
         self.runtime.check_here()
         self.runtime.warn_if_nothing_is_kept("enqueue")
         entered = await self.operations.enqueue(jobs)
@@ -298,6 +307,7 @@ class WorkerQueue:
             dimension=self.policy.fairness_key,
             cap=self.policy.max_concurrent_per_key if self.policy.strategy == "drr" else 0,
             charge=self.policy.charge,
+            hierarchy=self.policy.hierarchy or "",
             triggers=triggers,
             lease=lease,
         )

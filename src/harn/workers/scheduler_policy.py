@@ -10,10 +10,11 @@ import msgspec
 from harn.checks import LARGEST, whole_number
 from harn.errors import InvalidOption, did_you_mean
 from harn.settings import SchedulerSettings
-from harn.storage.queue import Dimension, job_charges, shown_key
+from harn.storage.queue import Dimension, job_charges, share_tree, shown_key
 
 Strategy = Literal["fifo", "drr"]
 Charge = Literal["jobs", "cost"]
+Hierarchy = Literal["/"]
 
 
 class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +24,8 @@ class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
     *fairness_key*: each key may take `weight * quantum` jobs a round, at most
     *max_concurrent_per_key* of them in flight (0: no cap), and a job that has waited for
     *starvation_age_ms* (0: off) is promoted. With *charge* `cost` a job counts as what it costs: a
-    key may take `weight * quantum` of cost a round.
+    key may take `weight * quantum` of cost a round. With *hierarchy* a tenant id is a path of up to
+    four names, as in `acme/bob`: shares are divided level by level, and *weights* name paths.
 
     >>> policy = SchedulerPolicy(strategy="drr", weights={"acme": 3})
     >>> policy.weight("acme"), policy.weight("other")
@@ -38,6 +40,7 @@ class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
     default_weight: int = 1
     weights: dict[str, int] = {}
     charge: Charge = "jobs"
+    hierarchy: Hierarchy | None = None
 
     def __post_init__(self) -> None:
         _one_of("strategy", self.strategy, get_args(Strategy))
@@ -53,6 +56,31 @@ class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidOption("weights", self.weights, "a mapping from keys to weights")
             _whole(f"weights[{key!r}]", weight, 1)
         _one_of("charge", self.charge, get_args(Charge))
+        if self.hierarchy is not None:
+            self._check_hierarchy()
+
+    def _check_hierarchy(self) -> None:
+        if self.hierarchy not in get_args(Hierarchy):
+            raise InvalidOption("hierarchy", self.hierarchy, '"/", or None')
+        if self.fairness_key != "tenant":
+            accepted = 'None, unless fairness_key is "tenant": only tenants are paths'
+            raise InvalidOption("hierarchy", self.hierarchy, accepted)
+        for key in self.weights:
+            self.check_path("weights", key)
+
+    def check_path(self, option: str, key: str | None) -> None:
+        """Refuse a key that is a path of too many names.
+
+        >>> SchedulerPolicy(hierarchy="/").check_path("key", "1/2/3/4/5")
+        Traceback (most recent call last):
+        ...
+        harn.errors.InvalidOption: key='1/2/3/4/5' is not accepted: at most 4 names between '/'
+        """
+        if self.hierarchy is None or key is None:
+            return
+        if key.count(self.hierarchy) >= share_tree.MOST_LEVELS:
+            accepted = f"at most {share_tree.MOST_LEVELS} names between {self.hierarchy!r}"
+            raise InvalidOption(option, key, accepted)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
@@ -71,6 +99,7 @@ class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
             default_weight=settings.default_weight,
             weights=dict(settings.weights),
             charge=settings.charge,  # type: ignore[arg-type]
+            hierarchy=settings.hierarchy,  # type: ignore[arg-type]
         )
 
     def weight(self, key: str) -> int:
@@ -84,8 +113,11 @@ class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def full_credit(self, stored_key: str) -> int:
         """Return what a refill grants a key, as it is stored."""
-        full = self.weight(shown_key(stored_key)) * self.quantum
-        return min(full * job_charges.MILLION, job_charges.MOST) if self.charges_cost else full
+        is_own = self.hierarchy is not None and not stored_key.endswith(share_tree.NODE)
+        full = (1 if is_own else self.weight(shown_key(stored_key))) * self.quantum
+        if not self.charges_cost and self.hierarchy is None:
+            return full
+        return min(full * job_charges.MILLION, job_charges.MOST)
 
     def charge_of(self, cost: int | None) -> int:
         """Return what a job of *cost* millionths (None: 1) is charged, where jobs are.
@@ -115,6 +147,7 @@ class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
             "default_weight": self.default_weight,
             "max_concurrent_per_key": self.max_concurrent_per_key,
             **({} if self.charge == "jobs" else {"charge": self.charge}),
+            **({} if self.hierarchy is None else {"hierarchy": self.hierarchy}),
         }
 
     def canonical(self) -> str:

@@ -1,5 +1,6 @@
 """Read-only views of a store; nothing here changes it.
 
+queue_tree.py       the tree of a queue whose keys are paths
 queue_views.py      every worker queue, as `queue ls` shows it
 queue_metrics.py    the same numbers as samples for Prometheus
 job_explanation.py  why one job is not running

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from harn.clock import iso
 from harn.duration import roughly
 from harn.errors import HarnError
 from harn.orchestrator.views.predicted_start import Waiting, predicted_start
+from harn.orchestrator.views.queue_tree import levels_of
 from harn.orchestrator.views.queue_views import MOST_KEYS, claimers_policy, credit_of, weight_of
 from harn.orchestrator.views.waiting_jobs import behind, pause_of, paused, queue_facts
 from harn.plurals import counted
@@ -171,13 +173,31 @@ async def _standing(
         "is_capped": bool(cap and share.in_flight >= cap),
         "keys_ahead": await _keys_ahead(store, counts, view, policy),
     }
-    if counts.charge == "cost":
+    if counts.hierarchy:
+        standing |= await _in_tree(store, counts, view, policy)
+    elif counts.charge == "cost":
         standing["charge"] = "cost"
         standing["turn_in_rounds"] = None if share.turn is None else share.turn - counts.round
     age = policy["strategy"].get("starvation_age_ms")
     if age:
         standing["promoted_in_ms"] = max(0, view.enqueued_at + age - counts.now)
     return standing
+
+
+async def _in_tree(
+    store: Store, counts: QueueCounts, view: JobView, policy: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the levels of the job's path, and which of them is at its cap."""
+    look = partial(job_views.nodes_on_path, counts.queue_id, view.key, counts.hierarchy)
+    levels = levels_of(counts, await store.run(look, write=False), policy)
+    return {
+        "hierarchy": counts.hierarchy,
+        "levels": levels,
+        "credit": levels[-1]["deficit"] if levels else 0,
+        "is_capped": any(level["is_capped"] for level in levels),
+        "capped_path": next((each["path"] for each in levels if each["is_capped"]), None),
+        "keys_ahead": [],
+    }
 
 
 def _ahead(by_priority: tuple[int, ...], view: JobView, mine: int) -> int:
@@ -225,8 +245,8 @@ def _verdict(counts: QueueCounts, view: JobView, document: dict[str, Any]) -> st
         return f"it waits for its time, in {roughly(document['not_before_in_ms'])}"
     standing = document["scheduling"]
     if standing.get("is_capped"):
-        limit = standing["cap"]
-        return f"its key {standing['key']!r} has {limit} claims in flight, as many as it may"
+        limit, key = standing["cap"], standing.get("capped_path") or standing["key"]
+        return f"its key {key!r} has {limit} claims in flight, as many as it may"
     text = _in_line(standing)
     if not document["consumers_alive"]:
         return f"{text}; no consumer of this queue is alive"

@@ -15,7 +15,7 @@ from harn.orchestrator.views.queue_views import (
 )
 from harn.runtime import Runtime
 from harn.storage.leases import LeaseStore, list_consumers
-from harn.storage.queue import Histogram, QueueCounts, ShareCounts, shown_key
+from harn.storage.queue import QueueCounts, ShareCounts, job_views, shown_key
 from harn.telemetry.metrics import HistogramSample, Sample
 from harn.workers import SchedulerPolicy
 
@@ -71,7 +71,7 @@ def _job_samples(counts: QueueCounts) -> list[Sample | HistogramSample]:
     ]
 
 
-def _histogram(name: str, queue: str, times: Histogram) -> HistogramSample:
+def _histogram(name: str, queue: str, times: job_views.Histogram) -> HistogramSample:
     buckets = zip((*times.bounds, float("inf")), accumulate(times.counts), strict=True)
     return HistogramSample(name, tuple(buckets), times.total_ms / 1000, (queue,))
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import msgspec
+
 from harn.orchestrator.views.inbox_view import inbox_view
+from harn.orchestrator.views.queue_tree import credit_of_node, tree_of
 from harn.runtime import Runtime
 from harn.storage import Store, decode
 from harn.storage.queue import (
@@ -12,8 +16,10 @@ from harn.storage.queue import (
     Share,
     ShareCounts,
     job_charges,
+    job_views,
     list_shares,
     queue_names,
+    share_tree,
     shown_key,
 )
 from harn.workers import SchedulerPolicy, WorkerQueue, summarise
@@ -34,6 +40,10 @@ async def queues_view(runtime: Runtime, *, compare: bool = True) -> dict[str, An
     for counts, shares in await read_counts(runtime, MOST_KEYS):
         summaries.append(summarise(counts).as_dict())
         blocks.append(_block(counts, shares, policy))
+        if counts.hierarchy:
+            nodes = await read_nodes(runtime.service(Store), counts)
+            active = claimers_policy(counts) or policy.as_dict()
+            blocks[-1] |= {"hierarchy": counts.hierarchy, "tree": tree_of(counts, nodes, active)}
         warnings += _warnings(counts, policy if compare else None)
     document = {
         "dispatcher": await inbox_view(runtime),
@@ -56,8 +66,29 @@ async def read_counts(
                 lambda queue_id=queue_id: list_shares(queue_id, most_keys),  # type: ignore[misc]
                 write=False,
             )
+            if counts.hierarchy:
+                shares = await _with_credit_of_nodes(store, counts, shares)
             found.append((counts, shares))
     return found
+
+
+async def _with_credit_of_nodes(
+    store: Store, counts: QueueCounts, shares: list[ShareCounts]
+) -> list[ShareCounts]:
+    """Return *shares* with the credits of their paths' nodes, where a tree has them."""
+    nodes = {node.key: node for node in await read_nodes(store, counts)}
+    told = []
+    for share in shares:
+        node = nodes.get(f"{share.key}{share_tree.NODE}")
+        credit = 0 if node is None else credit_of_node(counts, node, nodes)
+        told.append(msgspec.structs.replace(share, credit=credit, refill=0))
+    return told
+
+
+async def read_nodes(store: Store, counts: QueueCounts) -> list[share_tree.Node]:
+    """Read the tree of a queue, as far as it is shown."""
+    look = partial(job_views.list_nodes, counts.queue_id, MOST_KEYS)
+    return await store.run(look, write=False)
 
 
 async def queue_block(runtime: Runtime, counts: QueueCounts) -> dict[str, Any]:
@@ -106,7 +137,7 @@ def weight_of(policy: dict[str, Any], key: str) -> int:
 
 def credit_of(counts: QueueCounts, share: ShareCounts | Share, policy: dict[str, Any]) -> float:
     """Return the credit a key has left in the round under way; a debt is less than 0."""
-    if counts.charge == "cost":
+    if counts.charge == "cost" or counts.hierarchy:
         return _exact_credit(counts, share) / job_charges.MILLION
     if share.turn is None or share.turn > counts.round or share.round == counts.round:
         return int(share.credit) if share.round == counts.round or share.turn is None else 0

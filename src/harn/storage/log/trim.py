@@ -47,6 +47,7 @@ TOTALS = {
         *("round", "last_key", "promoted"),
     },
     "shares": {"turn", "round", "credit", "refill"},
+    "share_nodes": {"turn", "round", "credit", "refill"},
 }
 """Columns that count, or go on from, what came before."""
 

@@ -12,6 +12,7 @@ job_index.py       the queue's tables; job_fold.py, the same tables from the log
 job_changes.py     how settling, failing or releasing changes a job's row
 job_charges.py     what jobs cost their keys, in millionths
 attempt_history.py the attempts in a job's row
+share_tree.py      the shares of a queue whose keys are paths
 share_keys.py      changes of the shares' keys, of their cap and of what a pick costs
 job_views.py       counts of a queue and its keys, and one job's place in it
 job_steps.py       the steps of a job, recorded under its claim
@@ -36,6 +37,7 @@ from harn.storage.queue import (
     job_states,
     job_views,
     retention,
+    share_tree,
     shared_pools,
 )
 from harn.storage.queue.claim import (
@@ -69,7 +71,6 @@ from harn.storage.queue.job_records import (
     shown_key,
 )
 from harn.storage.queue.job_views import (
-    Histogram,
     JobView,
     QueueCounts,
     ShareCounts,
@@ -91,7 +92,6 @@ __all__ = [
     "ClaimedJob",
     "Claiming",
     "Dimension",
-    "Histogram",
     "JobDraft",
     "JobIndex",
     "JobView",
@@ -117,6 +117,7 @@ __all__ = [
     "retention",
     "settle_claims",
     "share_key",
+    "share_tree",
     "shared_pools",
     "shown_key",
     "waiting_functions",

@@ -51,7 +51,8 @@ from harn.storage.queue.settle import (
     settle_all,
     write_back,
 )
-from harn.storage.queue.share_keys import adopt_policy, change_cap, change_charge, change_keys
+from harn.storage.queue.share_keys import adopt_policy, change_shares
+from harn.storage.queue.share_tree import write_nodes
 from harn.topics import queue_topics
 
 _encode = msgspec.json.encode
@@ -74,6 +75,7 @@ class Claiming(msgspec.Struct, frozen=True):
     dimension: str
     cap: int
     charge: str = "jobs"
+    hierarchy: str = ""
     triggers: frozenset[str] | None = None
     """The trigger ids and functions (`function_need`) that the claimer can handle; None for all
     jobs, also those without one."""
@@ -281,16 +283,20 @@ def _adopt_keys(state: QueueState, claiming: Claiming) -> Operation[None]:
     }
     if claiming.charge != "jobs":
         record["charge"] = claiming.charge
+    if claiming.hierarchy:
+        record["hierarchy"] = claiming.hierarchy
     note(state, "keys_changed", record)
     state.is_touched = True
-    yield from change_keys(state, claiming.dimension)
-    yield from change_cap(state, claiming.cap)
-    yield from change_charge(state, claiming.charge)
+    yield from change_shares(
+        state, claiming.dimension, claiming.cap, claiming.charge, claiming.hierarchy
+    )
 
 
 def _has_keys_of(state: QueueState, claiming: Claiming) -> bool:
-    keys = (claiming.dimension, claiming.cap, claiming.charge)
-    return claiming.strategy != "drr" or (state.dimension, state.cap, state.charge) == keys
+    if claiming.strategy != "drr":
+        return True
+    keys = (claiming.dimension, claiming.cap, claiming.charge, claiming.hierarchy)
+    return (state.dimension, state.cap, state.charge, state.hierarchy) == keys
 
 
 def _foreign(queue_id: int, triggers: frozenset[str] | None) -> Operation[str | None]:
@@ -318,6 +324,8 @@ class _Scheduling(msgspec.Struct, frozen=True):
     """Where a pick costs what its job does: its cost, its key's credit, and what a round adds."""
     credit_millionths: int | UnsetType = UNSET
     refill_millionths: int | UnsetType = UNSET
+    path: list[tuple[int, int, int]] | UnsetType = UNSET
+    """Of a key that is a path: round, credit and refill of each level, in millionths."""
 
 
 class _ClaimRecord(msgspec.Struct, frozen=True):
@@ -387,7 +395,8 @@ def _write_claims(
     rows = [
         (
             *(pick.id, claim_id, claiming.consumer, expires, state.now),
-            *(pick.round if drr else None, claiming.lease, pick.charged, pick.enqueued_at),
+            *(pick.round if drr and pick.path is None else None, claiming.lease),
+            *(pick.charged, pick.enqueued_at),
         )
         for pick, claim_id in zip(picks, claiming.claim_ids, strict=False)
     ]
@@ -404,6 +413,10 @@ def _scheduling(state: QueueState, claiming: Claiming, pick: Pick) -> _Schedulin
     if claiming.strategy not in ("drr", ROTATION):
         return _Scheduling(*about)
     promoted = True if pick.promoted else UNSET
+    if pick.path is not None and pick.charged is not None:
+        return _Scheduling(
+            *about, promoted=promoted, charged_millionths=pick.charged, path=pick.path
+        )
     if pick.charged is None:
         return _Scheduling(*about, pick.round, pick.credit, promoted)
     return _Scheduling(
@@ -418,18 +431,23 @@ def _scheduling(state: QueueState, claiming: Claiming, pick: Pick) -> _Schedulin
 
 def _serve(state: QueueState, claiming: Claiming, choice: Choice) -> Operation[None]:
     served = Counter(pick.key for pick in choice.picks)
-    if claiming.strategy in ("drr", ROTATION):
+    if claiming.strategy in ("drr", ROTATION) and not state.hierarchy:
         promoted = Counter(pick.key for pick in choice.picks if pick.promoted)
         yield from serve_shares(state, served, promoted, choice.shares)
         return
     # A key that reaches its cap on the way loses its turn there, as it does in the fold, which sees
     # one claim at a time. Only a queue that another claimer's policy caps has such keys.
-    steps = [Counter({pick.key: 1}) for pick in choice.picks] if state.cap else [served]
+    # In a tree a branch's round depends on each claim before.
+    one_by_one = state.cap or state.hierarchy
+    steps = [Counter({pick.key: 1}) for pick in choice.picks] if one_by_one else [served]
+    by_tree = state.hierarchy != "" and claiming.strategy == "drr"
     for step in steps:
         shifts = Shifts()
         for key, count in step.items():
             shifts.add(key, ready=-count, in_flight=count, selected=count)
-        yield from shifts.apply(state)
+        yield from shifts.apply(state, in_tree=not by_tree)
+    if by_tree:
+        yield from write_nodes(state, choice.nodes)
 
 
 def settle_claims(

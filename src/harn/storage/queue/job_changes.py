@@ -21,6 +21,7 @@ from harn.storage.queue.job_records import (
     READY,
     SCHEDULED,
 )
+from harn.storage.queue.share_tree import correct_tree
 
 REFUND_COLUMNS = ("queue_id", "key", "count", "round")
 CORRECT_COLUMNS = ("queue_id", "key", "amount", "round")
@@ -71,10 +72,11 @@ class Changes:
 
     def ack(self, job: JobRow, response: int | None, charge: int | None = None) -> None:
         """Settle *job* as done; acked jobs are written together, because all change alike."""
-        excess = self._excess(job, charge)
+        excess = 0 if charge is None else self._excess(job, charge)
         group = self._group(is_ack=True, is_corrected=excess != 0)
         group.shifts.move(job.key, job.state, ACKED)
-        group.correct(job, excess)
+        if excess:
+            group.correct(job, excess)
         group.acked.append((job.id, response))
         job.state, job.wake_at, job.held = ACKED, None, 0
 
@@ -95,7 +97,10 @@ class Changes:
 
     def _excess(self, job: JobRow, charge: int | None) -> int:
         """Return what the claim of *job* was charged too much; less than 0 if it was too little."""
-        if charge is None or job.charged is None or self._state.charge != "cost":
+        state = self._state
+        if charge is None or job.charged is None:
+            return 0
+        if state.charge != "cost" and not (state.hierarchy and charge == 0):
             return 0
         return job.charged - charge
 
@@ -107,6 +112,9 @@ class Changes:
         written one after the other. Acks leave the ready jobs alone.
         """
         group = self._groups[-1]
+        if self._state.hierarchy and group.ids:  # a branch's round depends on each change before
+            group = _Group()
+            self._groups.append(group)
         mixes = (is_corrected or group.corrections) and not (is_ack and group.has_only_acks)
         if mixes and group.ids:
             group = _Group()
@@ -149,6 +157,9 @@ class _Group:
         yield from self.shifts.apply(state)
         yield from _add_credit(state, "refund_shares", REFUND_COLUMNS, self.refunds)
         yield from _add_credit(state, "correct_shares", CORRECT_COLUMNS, self.corrections)
+        if state.hierarchy:
+            for key, amount in self.corrections.items():
+                yield from correct_tree(state, key, amount)
 
 
 def _add_credit(

@@ -50,11 +50,10 @@ from harn.storage.queue.pool_records import ROTATION
 from harn.storage.queue.retention import fold_trimmed, forget_jobs
 from harn.storage.queue.share_keys import (
     adopt_policy,
-    change_cap,
-    change_charge,
-    change_keys,
+    change_shares,
     refresh_key,
 )
+from harn.storage.queue.share_tree import COLUMNS as NODE_COLUMNS, serve_in_tree
 from harn.topics import WORKER_QUEUES, queue_topics
 
 
@@ -69,7 +68,8 @@ class JobIndex:
             (
                 *("queue_id", "name", "dimension", "cap", "round", "last_key", "promoted"),
                 *("promotions", "alarm", "acked", "purged", "dead", "responses", "ages"),
-                *("cancelled", "paused", "expired", "retried", "handled", "trimmed", "charge"),
+                *("cancelled", "paused", "expired", "retried", "handled", "trimmed"),
+                *("charge", "hierarchy"),
             ),
             *("dump_queues", "clear_queues", "restore_queues"),
         ),
@@ -106,6 +106,7 @@ class JobIndex:
             ("queue_id", "ticket", "job_id"),
             *("dump_tickets", "clear_tickets", "restore_tickets"),
         ),
+        Table("share_nodes", NODE_COLUMNS, "dump_nodes", "clear_nodes", "put_nodes"),
         Table("job_steps", STEP_COLUMNS, "dump_steps", "clear_steps", "insert_steps"),
         Table(
             "pools",
@@ -253,6 +254,11 @@ def _fold_claim(state: QueueState, event: Event) -> Operation[None]:
     if strategy == ROTATION:
         yield from _fold_turn(state, key, scheduling)
         state.round = scheduling["round"] + 1
+    elif "path" in scheduling:
+        shifts = Shifts()
+        shifts.add(key, ready=-1, in_flight=1, selected=1)
+        yield from shifts.apply(state, in_tree=False)
+        yield from serve_in_tree(state, key, scheduling["path"])
     elif strategy == "drr":
         yield from _fold_turn(state, key, scheduling)
         state.round, state.last_key = scheduling["round"], key
@@ -343,9 +349,9 @@ def _fold_woken(state: QueueState, event: Event) -> Operation[None]:
 
 
 def _fold_keys(state: QueueState, event: Event) -> Operation[None]:
-    yield from change_keys(state, event.payload["fairness_key"])
-    yield from change_cap(state, event.payload["cap"])
-    yield from change_charge(state, event.payload.get("charge", "jobs"))
+    told = event.payload
+    kinds = (told["fairness_key"], told["cap"], told.get("charge", "jobs"))
+    yield from change_shares(state, *kinds, told.get("hierarchy", ""))
 
 
 def _fold_tickets(state: QueueState, event: Event) -> Operation[None]:

@@ -30,6 +30,7 @@ from harn.storage.queue.job_records import (
 )
 from harn.storage.queue.pauses import Pauses, read_pauses, written
 from harn.storage.queue.pool_records import ROTATION, read_pool
+from harn.storage.queue.share_tree import shift_tree
 from harn.topics import queue_topics
 
 BATCH = 500
@@ -107,6 +108,8 @@ class QueueState(msgspec.Struct):
     """The settings of the pool that the queue belongs to, as they are stored."""
     charge: str = "jobs"
     """What a pick costs its key: `jobs`, one credit, or `cost`, what its job costs."""
+    hierarchy: str = ""
+    """What separates the names in a key that is a path; empty if keys are no paths."""
     outbox: bool | None = None
     """Whether jobs wait in the outbox; None where the engine has none."""
     is_new: bool = False
@@ -279,6 +282,8 @@ def add_jobs(state: QueueState, jobs: Sequence[tuple[int, int, JobDraft]]) -> Op
         for key in sorted({*ready, *scheduled, *parked})
     ]
     yield ask_many("grow_shares", GROW_COLUMNS, shares)
+    if state.hierarchy:
+        yield from shift_tree(state, [(key, count, 0) for key, count in ready.items()])
     needs = sorted({job.need for _, _, job in jobs})
     yield ask_many(
         "note_triggers", ("queue_id", "trigger_id"), [(queue_id, each) for each in needs]
@@ -348,8 +353,8 @@ class Shifts:
         if to == READY and was != READY:
             self._gained.append(key)
 
-    def apply(self, state: QueueState) -> Operation[None]:
-        """Write the sums."""
+    def apply(self, state: QueueState, *, in_tree: bool = True) -> Operation[None]:
+        """Write the sums; without *in_tree* the nodes of a tree are written apart."""
         rounds: dict[str, int] = {}
         if self._gained and state.rotates:
             for key in self._gained:
@@ -366,6 +371,9 @@ class Shifts:
             yield ask_many("free_shares", FREE_COLUMNS, freed)
         if moved:
             yield ask_many("shift_shares", SHIFT_COLUMNS, moved)
+        if state.hierarchy and in_tree:
+            work = sorted(self._by_key.items())
+            yield from shift_tree(state, [(key, sums[0], sums[2]) for key, sums in work])
 
 
 def ack_held(queue: str, claims: Mapping[int, str]) -> Ask:
@@ -388,6 +396,8 @@ def settle_jobs(state: QueueState, rows: Sequence[Row]) -> Operation[None]:
 
 def drop_idle(state: QueueState) -> Operation[None]:
     """Remove the keys idle longest, when there are many; the queue keeps their counters."""
+    if state.hierarchy:
+        yield ask("drop_idle_nodes", queue_id=state.queue_id)
     gone = yield ask("drop_idle_shares", queue_id=state.queue_id, keep=IDLE_SHARES)
     if gone:
         yield ask(

@@ -8,9 +8,9 @@ consumer may renew, ack, fail or release it until another one claims the job.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -67,7 +67,7 @@ def shown_key(key: str) -> str:
     >>> shown_key(share_key("tenant-and-binding", None, "review@v1", None))
     '_no_tenant|review@v1'
     """
-    return key.replace(_MISSING, "").replace(_BETWEEN, "|")
+    return key.replace(_MISSING, "").replace(_BETWEEN, "|").removesuffix("\x04")
 
 
 def function_need(function: str) -> str:
@@ -248,6 +248,8 @@ class Pick(msgspec.Struct, frozen=True):
     """What it costs, in millionths, where picks cost what their jobs do; None is one credit."""
     refill: int = 0
     """What a round grants its key then, in millionths."""
+    path: list[tuple[int, int, int]] | None = None
+    """Of a key that is a path: round, credit and refill of each level, from the root on."""
 
 
 class Choice(msgspec.Struct):
@@ -259,6 +261,8 @@ class Choice(msgspec.Struct):
     promoted: bool
     shares: list[Share]
     """The shares that were served, as they are afterwards."""
+    nodes: Sequence[Any] = ()
+    """The nodes of a tree that were served, as they are afterwards."""
 
 
 Choose = Callable[[Board, int, Rows | None], Operation[Choice]]

@@ -12,6 +12,7 @@ from harn.storage.queue.job_index import AGE_BOUNDS, HANDLER_BOUNDS, open_queue,
 from harn.storage.queue.job_records import READY, STATES, Share, function_needed
 from harn.storage.queue.pauses import Pauses, read_pauses
 from harn.storage.queue.settle import NewId, settle_due
+from harn.storage.queue.share_tree import Node, lineage, read_node
 
 COUNTED = 10_000
 """The most jobs counted ahead of another one; beyond it the count is "at least" this."""
@@ -63,6 +64,8 @@ class QueueCounts(msgspec.Struct, frozen=True):
     pauses: Pauses
     charge: str
     """What a pick costs its key: `jobs`, one credit, or `cost`, what its job costs."""
+    hierarchy: str
+    """What separates the names in a key that is a path; empty if keys are no paths."""
 
 
 class ShareCounts(msgspec.Struct, frozen=True):
@@ -133,7 +136,7 @@ def count_queue(queue: str) -> Operation[QueueCounts | None]:
         return None
     (queue_id, now, dimension, cap, policy, round, last_key, _, alarm, ages, *more) = rows[0]
     deferrals, promotions, paused, handled, _, acked, purged, dead, responses, *more = more
-    other, policy_at, selected, deferred, gone, expired, retried, charge = more
+    other, policy_at, selected, deferred, gone, expired, retried, charge, hierarchy = more
     [(ready, scheduled, in_flight, parked)] = yield ask("queue_totals", queue_id=queue_id)
     [oldest] = yield ask("oldest_ready", queue_id=queue_id)
     return QueueCounts(
@@ -167,6 +170,7 @@ def count_queue(queue: str) -> Operation[QueueCounts | None]:
         is_due=alarm is not None and alarm <= now,
         pauses=read_pauses(paused),
         charge=charge,
+        hierarchy=hierarchy,
     )
 
 
@@ -204,6 +208,20 @@ def list_shares(queue_id: int, limit: int) -> Operation[list[ShareCounts]]:
     """Return a queue's shares, those with work first."""
     rows = yield ask("share_rows", queue_id=queue_id, limit=limit)
     return [ShareCounts(*row) for row in rows]
+
+
+def list_nodes(queue_id: int, limit: int) -> Operation[list[Node]]:
+    """Return the nodes and leaves of a queue's tree, by path."""
+    rows = yield ask("node_rows", queue_id=queue_id, limit=limit)
+    return [read_node(row) for row in rows]
+
+
+def nodes_on_path(queue_id: int, key: str, separator: str) -> Operation[list[Node]]:
+    """Return the nodes of the path *key* from the root on, and its leaf, if they are there."""
+    keys = [each for each, _ in lineage(key, separator)]
+    rows = yield ask("nodes_of", queue_id=queue_id, keys=msgspec.json.encode(keys).decode())
+    found = {row[0]: read_node(row) for row in rows}
+    return [found[each] for each in keys if each in found]
 
 
 def keys_in_turn(queue_id: int, first: int, last: int | None, limit: int) -> Operation[list[Share]]:

@@ -5,12 +5,24 @@ from __future__ import annotations
 from harn.storage.operations import Operation, Row, ask, ask_many
 from harn.storage.queue.job_index import BATCH, GROW_COLUMNS, JobRow, QueueState
 from harn.storage.queue.job_records import share_key
+from harn.storage.queue.share_tree import rebuild_tree
 
 
 def adopt_policy(state: QueueState, policy: str) -> Operation[None]:
     """Let *policy*, as claimers write it, be the queue's own."""
     state.policy = policy
     yield ask("set_policy", queue_id=state.queue_id, policy=policy)
+
+
+def change_shares(
+    state: QueueState, dimension: str, cap: int, charge: str, hierarchy: str
+) -> Operation[None]:
+    """Let the queue's shares be made as a claimer's policy asks."""
+    yield from change_keys(state, dimension)
+    yield from change_cap(state, cap)
+    yield from change_charge(state, charge)
+    yield from change_hierarchy(state, hierarchy)
+    yield from rebuild_tree(state)
 
 
 def change_keys(state: QueueState, dimension: str) -> Operation[None]:
@@ -63,6 +75,13 @@ def change_charge(state: QueueState, charge: str) -> Operation[None]:
         state.charge = charge
         yield ask("set_charge", queue_id=state.queue_id, charge=charge)
         yield ask("reset_credit", queue_id=state.queue_id, round=state.round)
+
+
+def change_hierarchy(state: QueueState, separator: str) -> Operation[None]:
+    """Let keys be paths of names between *separator*, or no paths if it is empty."""
+    if separator != state.hierarchy:
+        state.hierarchy = separator
+        yield ask("set_hierarchy", queue_id=state.queue_id, hierarchy=separator)
 
 
 def apply_cap(state: QueueState) -> Operation[None]:

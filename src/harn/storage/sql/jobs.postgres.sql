@@ -1,14 +1,14 @@
 -- name: open_queue
 -- Read a queue's row, the time, and whether jobs wait in the outbox; the row stays locked until the commit.
 SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled, trimmed,
-    (SELECT settings FROM pools WHERE pools.queue_id = queues.queue_id), charge, EXISTS (SELECT 1 FROM outbox WHERE queue = :queue)
+    (SELECT settings FROM pools WHERE pools.queue_id = queues.queue_id), charge, hierarchy, EXISTS (SELECT 1 FROM outbox WHERE queue = :queue)
 FROM queues WHERE name = :queue FOR UPDATE;
 
 -- name: queue_row
 -- Read a queue's row for display, and the time.
 SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled, trimmed,
     acked, purged, dead, responses, other_policy, policy_at, dropped_selected, dropped_deferred, cancelled,
-    expired, retried, charge
+    expired, retried, charge, hierarchy
 FROM queues WHERE name = :queue;
 
 -- name: insert_jobs
@@ -229,10 +229,10 @@ CROSS JOIN LATERAL (SELECT id, key, state, attempts, max_attempts, held, claim_i
 
 -- name: ack_held
 -- Mark jobs as acked whose claims are still held, and update their shares; return these jobs and the time.
--- Nothing happens while jobs wait in the outbox: they enter first.
+-- Nothing happens while jobs wait in the outbox: they enter first. Nor if the queue's keys are paths: nodes change, too.
 WITH q AS MATERIALIZED (
     SELECT queue_id, round, cap, deferrals, :now AS now, (SELECT head FROM topics WHERE name = :responses) AS head
-    FROM queues WHERE name = :queue AND NOT EXISTS (SELECT 1 FROM outbox WHERE queue = :queue)
+    FROM queues WHERE name = :queue AND hierarchy = '' AND NOT EXISTS (SELECT 1 FROM outbox WHERE queue = :queue)
 ), held AS MATERIALIZED (
     SELECT q.queue_id, q.now, j.id, coalesce(q.head, 0) + row_number() OVER (ORDER BY h.place) AS response
     FROM q, unnest(:ids::bigint[], :claim_ids::text[]) WITH ORDINALITY AS h(id, claim_id, place)
@@ -310,11 +310,11 @@ WHERE jobs.queue_id = v.queue_id AND jobs.id = v.id;
 -- name: restore_queues
 -- Fill the index of queues.
 INSERT INTO queues (queue_id, name, dimension, cap, round, last_key, promoted, promotions, alarm, acked, purged, dead, responses, ages,
-    cancelled, paused, expired, retried, handled, trimmed, charge)
+    cancelled, paused, expired, retried, handled, trimmed, charge, hierarchy)
 SELECT * FROM unnest(:queue_id::bigint[], :name::text[], :dimension::text[], :cap::bigint[], :round::bigint[], :last_key::text[],
     :promoted::bigint[], :promotions::bigint[], :alarm::bigint[], :acked::bigint[], :purged::bigint[], :dead::bigint[],
     :responses::bigint[], :ages::text[], :cancelled::bigint[], :paused::text[],
-    :expired::bigint[], :retried::bigint[], :handled::text[], :trimmed::bigint[], :charge::text[]);
+    :expired::bigint[], :retried::bigint[], :handled::text[], :trimmed::bigint[], :charge::text[], :hierarchy::text[]);
 
 -- name: restore_shares
 -- Fill the index of shares.
@@ -407,3 +407,17 @@ SELECT id FROM (
     UNION ALL
     SELECT * FROM (SELECT id FROM jobs WHERE queue_id = :queue_id AND state IN (2, 3) AND id + 0 < :below ORDER BY id + 0 LIMIT 1) AS in_flight
 ) AS found ORDER BY id LIMIT 1;
+
+-- name: put_nodes
+-- Write nodes of a queue's tree.
+INSERT INTO share_nodes (queue_id, key, parent, ready, in_flight, turn, round, credit, refill, idle_at, inner_round)
+SELECT * FROM unnest(:queue_id::bigint[], :key::text[], :parent::text[], :ready::bigint[], :in_flight::bigint[], :turn::bigint[],
+    :round::bigint[], :credit::bigint[], :refill::bigint[], :idle_at::bigint[], :inner_round::bigint[])
+ON CONFLICT (queue_id, key) DO UPDATE SET parent = excluded.parent, ready = excluded.ready, in_flight = excluded.in_flight, turn = excluded.turn,
+    round = excluded.round, credit = excluded.credit, refill = excluded.refill, idle_at = excluded.idle_at, inner_round = excluded.inner_round;
+
+-- name: nodes_of
+-- Read some nodes of a queue's tree.
+SELECT n.* FROM json_array_elements_text(:keys::json) AS v(key)
+CROSS JOIN LATERAL (SELECT key, parent, ready, in_flight, turn, round, credit, refill, idle_at, inner_round FROM share_nodes
+    WHERE queue_id = :queue_id AND key = v.key COLLATE "C" LIMIT 1) AS n;

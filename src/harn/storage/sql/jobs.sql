@@ -302,7 +302,7 @@ DELETE FROM queue_triggers;
 SELECT queue_id, name, dimension, cap, round, last_key, promoted, promotions,
     coalesce((SELECT 0 FROM jobs j WHERE j.queue_id = queues.queue_id AND j.state = 1 LIMIT 1),
         (SELECT 0 FROM jobs j WHERE j.queue_id = queues.queue_id AND j.state IN (2, 3) LIMIT 1)),
-    acked, purged, dead, responses, ages, cancelled, paused, expired, retried, handled, trimmed, charge
+    acked, purged, dead, responses, ages, cancelled, paused, expired, retried, handled, trimmed, charge, hierarchy
 FROM queues ORDER BY name;
 
 -- name: dump_shares
@@ -324,3 +324,38 @@ SELECT queue_id, tenant_id, dedupe_key, job_id FROM job_dedupe ORDER BY queue_id
 -- name: dump_triggers
 -- Read all of the index of trigger ids.
 SELECT queue_id, trigger_id FROM queue_triggers ORDER BY queue_id, trigger_id;
+
+-- name: set_hierarchy
+-- Record what separates the names in a key that is a path; empty if keys are no paths.
+UPDATE queues SET hierarchy = :hierarchy WHERE queue_id = :queue_id;
+
+-- name: forget_nodes
+-- Remove the tree of a queue.
+DELETE FROM share_nodes WHERE queue_id = :queue_id;
+
+-- name: drop_idle_nodes
+-- Remove nodes that have held no job for a minute.
+DELETE FROM share_nodes WHERE queue_id = :queue_id AND idle_at <= :now - 60000;
+
+-- name: work_of_shares
+-- List the work of a queue's shares.
+SELECT key, ready, in_flight FROM shares WHERE queue_id = :queue_id AND (ready > 0 OR in_flight > 0) ORDER BY key;
+
+-- name: children
+-- List the children of a node that can be served, after a turn and key, in the order of both.
+SELECT key, parent, ready, in_flight, turn, round, credit, refill, idle_at, inner_round FROM share_nodes
+WHERE queue_id = :queue_id AND parent = :parent AND turn >= :turn AND (turn > :turn OR key > :after) ORDER BY turn, key LIMIT :limit;
+
+-- name: node_rows
+-- List the nodes of a queue's tree for display, by path.
+SELECT key, parent, ready, in_flight, turn, round, credit, refill, idle_at, inner_round FROM share_nodes
+WHERE queue_id = :queue_id ORDER BY key LIMIT :limit;
+
+-- name: clear_nodes
+-- Empty the index of trees.
+DELETE FROM share_nodes;
+
+-- name: dump_nodes
+-- Read the nodes that hold jobs.
+SELECT queue_id, key, parent, ready, in_flight, turn, round, credit, refill, NULL, inner_round FROM share_nodes
+WHERE ready > 0 OR in_flight > 0 ORDER BY queue_id, key;

@@ -1,14 +1,14 @@
 -- name: open_queue
 -- Read a queue's row, and the time.
 SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled, trimmed,
-    (SELECT settings FROM pools WHERE pools.queue_id = queues.queue_id), charge
+    (SELECT settings FROM pools WHERE pools.queue_id = queues.queue_id), charge, hierarchy
 FROM queues WHERE name = :queue;
 
 -- name: queue_row
 -- Read a queue's row for display, and the time.
 SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled, trimmed,
     acked, purged, dead, responses, other_policy, policy_at, dropped_selected, dropped_deferred, cancelled,
-    expired, retried, charge
+    expired, retried, charge, hierarchy
 FROM queues WHERE name = :queue;
 
 -- name: insert_jobs
@@ -191,8 +191,8 @@ UPDATE jobs SET key = ?3 WHERE queue_id = ?1 AND id = ?2;
 -- name: restore_queues
 -- Fill the index of queues.
 INSERT INTO queues (queue_id, name, dimension, cap, round, last_key, promoted, promotions, alarm, acked, purged, dead, responses, ages,
-    cancelled, paused, expired, retried, handled, trimmed, charge)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21);
+    cancelled, paused, expired, retried, handled, trimmed, charge, hierarchy)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22);
 
 -- name: restore_shares
 -- Fill the index of shares.
@@ -280,3 +280,15 @@ SELECT id FROM (
     UNION ALL
     SELECT * FROM (SELECT id FROM jobs INDEXED BY jobs_in_flight WHERE queue_id = :queue_id AND state IN (2, 3) AND id < :below ORDER BY id LIMIT 1) AS in_flight
 ) AS found ORDER BY id LIMIT 1;
+
+-- name: put_nodes
+-- Write nodes of a queue's tree.
+INSERT INTO share_nodes (queue_id, key, parent, ready, in_flight, turn, round, credit, refill, idle_at, inner_round)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+ON CONFLICT (queue_id, key) DO UPDATE SET parent = excluded.parent, ready = excluded.ready, in_flight = excluded.in_flight, turn = excluded.turn,
+    round = excluded.round, credit = excluded.credit, refill = excluded.refill, idle_at = excluded.idle_at, inner_round = excluded.inner_round;
+
+-- name: nodes_of
+-- Read some nodes of a queue's tree.
+SELECT n.key, n.parent, n.ready, n.in_flight, n.turn, n.round, n.credit, n.refill, n.idle_at, n.inner_round
+FROM json_each(:keys) i CROSS JOIN share_nodes n ON n.queue_id = :queue_id AND n.key = i.value;

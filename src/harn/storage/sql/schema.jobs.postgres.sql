@@ -109,3 +109,22 @@ ALTER TABLE queues ADD COLUMN charge text COLLATE "C" NOT NULL DEFAULT 'jobs';
 ALTER TABLE shares ADD COLUMN refill bigint NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN cost bigint;
 ALTER TABLE jobs ADD COLUMN charged bigint;
+-- version: 6
+-- The tree of a queue whose keys are paths: a row for each node and each leaf.
+ALTER TABLE queues ADD COLUMN hierarchy text COLLATE "C" NOT NULL DEFAULT '';
+CREATE TABLE share_nodes (
+    queue_id bigint NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    parent text COLLATE "C" NOT NULL,
+    ready bigint NOT NULL,
+    in_flight bigint NOT NULL,
+    turn bigint,
+    round bigint NOT NULL,
+    credit bigint NOT NULL,
+    refill bigint NOT NULL,
+    idle_at bigint,
+    inner_round bigint NOT NULL,
+    PRIMARY KEY (queue_id, key)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+CREATE INDEX share_nodes_in_turn ON share_nodes (queue_id, parent, turn, key) WHERE turn IS NOT NULL;
+CREATE INDEX share_nodes_idle ON share_nodes (queue_id, idle_at) WHERE idle_at IS NOT NULL;

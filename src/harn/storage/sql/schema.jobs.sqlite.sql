@@ -111,3 +111,22 @@ ALTER TABLE queues ADD COLUMN charge TEXT NOT NULL DEFAULT 'jobs';
 ALTER TABLE shares ADD COLUMN refill INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN cost INTEGER;
 ALTER TABLE jobs ADD COLUMN charged INTEGER;
+-- version: 7
+-- The tree of a queue whose keys are paths: a row for each node and each leaf.
+ALTER TABLE queues ADD COLUMN hierarchy TEXT NOT NULL DEFAULT '';
+CREATE TABLE share_nodes (
+    queue_id INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    parent TEXT NOT NULL,
+    ready INTEGER NOT NULL,
+    in_flight INTEGER NOT NULL,
+    turn INTEGER,
+    round INTEGER NOT NULL,
+    credit INTEGER NOT NULL,
+    refill INTEGER NOT NULL,
+    idle_at INTEGER,
+    inner_round INTEGER NOT NULL,
+    PRIMARY KEY (queue_id, key)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX share_nodes_in_turn ON share_nodes (queue_id, parent, turn, key) WHERE turn IS NOT NULL;
+CREATE INDEX share_nodes_idle ON share_nodes (queue_id, idle_at) WHERE idle_at IS NOT NULL;

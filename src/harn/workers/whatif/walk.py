@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from harn.errors import HarnError
 from harn.storage.queue import job_charges, share_key
 from harn.workers.scheduler_policy import SchedulerPolicy
 from harn.workers.whatif.history import (
@@ -273,6 +274,8 @@ class Walk:
 
     def adopt(self, policy: SchedulerPolicy) -> None:
         """Let the queue follow *policy*; its keys are adopted apart."""
+        if policy.hierarchy is not None:
+            raise HarnError("what-if cannot replay a queue whose keys are paths (hierarchy)")
         self.policy = policy
         self.tables.follow(policy)
         if self.ledger is not None:
