@@ -138,7 +138,7 @@ def test_no_text_of_ours_leads_to_the_other_project_called_harn() -> None:
     files = [root / "README.md", root / "CHANGELOG.md", root / "pyproject.toml", root / "Makefile"]
     for folder in ("src", "docs", "deploy", "examples"):
         files += [each for each in (root / folder).rglob("*") if each.is_file()]
-    read = [each for each in files if each.suffix not in {".png", ".pyc", ".svg"}]
+    read = [each for each in files if each.suffix not in {".png", ".webp", ".pyc", ".svg"}]
 
     found = [str(each) for each in read if INSTALLS_ANOTHER.search(each.read_text())]
 

@@ -12,6 +12,7 @@ from tools.dist import PYTHONS
 
 import harn
 
+TEXT = {".md", ".py", ".toml", ".yaml", ".json", ".service", ".svg", ""}
 TELLS_THE_VERSION = re.compile(r"(?:harn_runtime-|harn:|\bharn==?)(\d+\.\d+\.\d+)")
 
 
@@ -29,7 +30,7 @@ def test_the_version_is_written_in_one_place(project: Any, root: Path) -> None:
 @pytest.mark.parametrize("folder", ["docs", "deploy", "examples"])
 def test_every_page_and_deploy_file_names_this_version(root: Path, folder: str) -> None:
     files = [path for path in (root / folder).rglob("*") if path.is_file()]
-    texts = {path: path.read_text() for path in files if path.suffix not in {".png", ".pyc"}}
+    texts = {path: path.read_text() for path in files if path.suffix in TEXT}
 
     told = {
         (str(path.relative_to(root)), version)
