@@ -32,7 +32,7 @@ Status = Literal["ok", "note", "warn", "fail"]
 
 EXTRAS: dict[str, tuple[str, ...]] = {
     "postgres": ("psycopg", "psycopg_pool"),
-    "server": ("starlette", "uvicorn"),
+    "server": ("starlette", "uvicorn", "jinja2"),
     "llm": ("httpx2", "jsonschema"),
     "otel": ("opentelemetry.sdk",),
     "uvloop": ("uvloop",),
