@@ -36,6 +36,7 @@ def follower_of(pool: Pool) -> Follower:
     return follower
 
 
+@pytest.mark.stress
 @pytest.mark.usefixtures("short_leases")
 @pytest.mark.parametrize("calls", [1, 2])
 async def test_a_submit_that_waits_for_a_place_survives_its_lease(
@@ -63,6 +64,7 @@ async def test_a_submit_that_waits_for_a_place_survives_its_lease(
     assert await other.inside(lambda: leaked_slots(other.runtime)) == []
 
 
+@pytest.mark.stress
 @pytest.mark.usefixtures("short_leases")
 async def test_a_process_whose_lease_has_ended_claims_nothing_under_it(
     processes: list[Process],
@@ -216,6 +218,7 @@ async def slow_to_stop(name: str) -> str:
     return name
 
 
+@pytest.mark.stress
 @pytest.mark.usefixtures("short_leases")
 async def test_a_call_begins_again_here_only_after_its_lost_run_has_ended(
     processes: list[Process],

@@ -650,6 +650,7 @@ async def test_a_blocked_batch_that_is_cancelled_leaves_no_trace(processes: list
     assert sorted(ran) == ["a", "b", "c", "next"]
 
 
+@pytest.mark.stress
 @pytest.mark.usefixtures("short_leases")
 async def test_a_blocked_batch_dies_with_its_process(processes: list[Process]) -> None:
     _, other = processes
