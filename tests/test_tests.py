@@ -53,9 +53,6 @@ REAL_SLEEPS = {
     "triggers/test_durability.py::block": "what blocks",
     "triggers/test_gates.py::handler": "the work itself, which must not overlap",
     "workers/test_consumer.py::handler": "what blocks",
-    "workers/test_idle.py::test_consumers_with_nothing_to_do_commit_nothing_for_a_second": (
-        "the silence that is counted"
-    ),
     "workers/test_idle.py::test_a_claim_of_what_was_given_back_and_came_due_is_kept": (
         "the store's own time must pass the millisecond"
     ),

@@ -20,6 +20,7 @@ from harn import Event, Runtime, StorageBusy, StorageError
 from harn.masking import mask
 from harn.storage import Operation, Rows, Store, ask, draft
 from harn.storage.engines.postgres.postgres_driver import PostgresDriver
+from harn.storage.engines.store_thread import Handover
 from harn.storage.log import append
 from tests.postgres import Server
 from tests.storage.proxy import Cut, CuttingProxy
@@ -250,6 +251,32 @@ async def test_E7_without_notifications_a_reader_still_finds_out(
         await one.event_log.emit("a", "k", "hello")
 
         assert (await waiting).payload == "hello"
+
+
+async def test_our_own_commits_are_no_news_and_those_of_others_are(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str] = []
+    grown = Handover.grown
+
+    def noted(handover: Handover, topic: str) -> None:
+        heard.append(topic)
+        grown(handover, topic)
+
+    monkeypatch.setattr(Handover, "grown", noted)
+    async with Runtime(storage=postgres_url) as ours, Runtime(storage=postgres_url) as theirs:
+        await theirs.event_log.emit("other", "k", 1)
+        store = ours.service(Store)
+        while "other" not in heard:  # until the listener listens
+            await store.grown("any", store.growth("any"), 0.01)
+            await theirs.event_log.emit("other", "k", 1)
+        driver_of(ours)._notifier._quiet_until = 0.0  # the next one is notified with its commit
+        await ours.event_log.emit("own", "k", 1)
+        await theirs.event_log.emit("last", "k", 1)
+        while "last" not in heard:  # notifications come in the order of their commits
+            await asyncio.sleep(0.01)
+
+    assert "own" not in heard
 
 
 async def test_the_schema_in_the_url_must_be_a_plain_name() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
@@ -15,41 +16,51 @@ from harn.storage.engines.postgres.lane import Lane
 from harn.storage.engines.sqlite_session import Session
 from harn.storage.queue import has_work
 from harn.workers import Consumer
+from harn.workers.queue_operations import QueueOperations
 
 CAPPED = SchedulerPolicy(strategy="drr", max_concurrent_per_key=1)
 FAIR = SchedulerPolicy(strategy="drr")
 
 
-class Commits:
-    """How many transactions have been committed, on whichever engine."""
+class CallCount:
+    """How often a method was called."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> None:
         self.count = 0
-        if url.startswith("file"):
-            self._count_calls(monkeypatch, Journal, "add")
-        elif url.startswith("postgres"):
-            flush = Lane._flush
-
-            def counted(lane: Any, *args: Any, **options: Any) -> Any:
-                self.count += ("COMMIT", {}) in lane._queued and lane._committing
-                return flush(lane, *args, **options)
-
-            monkeypatch.setattr(Lane, "_flush", counted)
-        else:
-            self._count_calls(monkeypatch, Session, "commit")
-
-    def _count_calls(self, monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> None:
         before = getattr(kind, name)
 
         def counted(*args: Any, **options: Any) -> Any:
-            self.count += 1
+            self.count += self.counts(args[0])
             return before(*args, **options)
 
         monkeypatch.setattr(kind, name, counted)
 
+    def counts(self, caller: Any) -> bool:
+        """Tell whether a call by *caller* counts."""
+        return True
+
+
+class Commits(CallCount):
+    """How many transactions have been committed, on whichever engine."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+        engine = url.partition(":")[0]
+        kind, name = {"file": (Journal, "add"), "postgresql": (Lane, "_flush")}.get(
+            engine, (Session, "commit")
+        )
+        super().__init__(monkeypatch, kind, name)
+
+    def counts(self, caller: Any) -> bool:
+        """Tell whether *caller* commits something with this call."""
+        if not isinstance(caller, Lane):
+            return True
+        return ("COMMIT", {}) in caller._queued and caller._committing
+
 
 @pytest.fixture
 async def commits(storage_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Commits]:
+    monkeypatch.setenv("HARN_LEASE_MS", "3600000")  # no lease is renewed while commits are counted
+    monkeypatch.setenv("HARN_LEASE_RENEW_MS", "1200000")
     async with Runtime(storage=storage_url):
         yield Commits(monkeypatch, storage_url)
 
@@ -92,30 +103,74 @@ async def nothing_left(hold: asyncio.Event) -> Consumer:
     return Consumer(queue, holding(hold), stop_when_empty=False)
 
 
-async def test_consumers_with_nothing_to_do_commit_nothing_for_a_second(commits: Commits) -> None:
-    hold = asyncio.Event()
+async def a_paused_queue(hold: asyncio.Event) -> Consumer:
+    queue = worker_queue("paused")
+    await queue.enqueue(1)
+    assert await queue.pause()
+    return Consumer(queue, holding(hold), stop_when_empty=False)
+
+
+async def a_paused_tenant(hold: asyncio.Event) -> Consumer:
+    queue = worker_queue("paused-tenant", FAIR)
+    for _ in range(2):
+        await queue.enqueue(1, tenant_id="acme")
+    assert await queue.pause(tenant_id="acme")
+    await queue.enqueue(2, tenant_id="acme")
+    return Consumer(queue, holding(hold), stop_when_empty=False)
+
+
+async def a_function_of_others(hold: asyncio.Event) -> Consumer:
+    queue = worker_queue("functions")
+    await queue.enqueue(1, trigger_id="theirs")
+    return Consumer(queue, None, stop_when_empty=False)
+
+
+LOOKS = 20
+"""How often each idle consumer looks at the store while commits are counted."""
+
+
+async def test_consumers_with_nothing_to_do_look_and_commit_nothing(
+    commits: Commits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold, looks = asyncio.Event(), Counter[str]()
+
+    def counted(queue: str, *needs: Any) -> Any:
+        looks[queue] += 1
+        return has_work(queue, *needs)
+
+    monkeypatch.setattr("harn.workers.consumer.has_work", counted)
+    monkeypatch.setattr("harn.workers.consumer.POLL", 0.01)
+    claims = CallCount(monkeypatch, QueueOperations, "claim")
     consumers = [
         await nothing_left(hold),
         await one_job_for_others(None, hold),
         await one_job_for_others(FAIR, hold),
         await a_key_at_its_cap(hold),
         await one_job_for_later(hold),
+        await a_paused_queue(hold),
+        await a_paused_tenant(hold),
+        await a_function_of_others(hold),
         Consumer(worker_queue("unknown"), holding(hold), stop_when_empty=False),
     ]
+    queues = [each.queue.name for each in consumers]
+
+    async def all_have_looked(times: int) -> None:
+        looks.clear()
+        while not all(looks[queue] >= times for queue in queues):
+            await asyncio.sleep(0.01)
+
     running = [asyncio.create_task(each.run()) for each in consumers]
-    while not all(each._is_empty and each._asking is None for each in consumers):
-        await asyncio.sleep(0.01)
-    await asyncio.sleep(0.1)  # what their own last commits have set off comes to its end
-    commits.count = 0
+    await all_have_looked(3)  # what their own last commits have set off has come to its end
+    commits.count = claims.count = 0
 
-    await asyncio.sleep(1)
+    await all_have_looked(LOOKS)
 
-    idle = commits.count
+    idle = commits.count, claims.count
     hold.set()
     for each in consumers:
         each.stop()
     await asyncio.gather(*running)
-    assert idle == 0
+    assert idle == (0, 0)
 
 
 async def test_a_claim_that_chooses_nothing_commits_nothing(commits: Commits) -> None:

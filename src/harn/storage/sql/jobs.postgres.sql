@@ -230,6 +230,7 @@ CROSS JOIN LATERAL (SELECT id, key, state, attempts, max_attempts, held, claim_i
 -- name: ack_held
 -- Mark jobs as acked whose claims are still held, and update their shares; return these jobs and the time.
 -- Nothing happens while jobs wait in the outbox: they enter first. Nor if the queue's keys are paths: nodes change, too.
+-- The sum keeps the planner from the index of jobs in flight, of which it would read all for each job.
 WITH q AS MATERIALIZED (
     SELECT queue_id, round, cap, deferrals, :now AS now, (SELECT head FROM topics WHERE name = :responses) AS head
     FROM queues WHERE name = :queue AND hierarchy = '' AND NOT EXISTS (SELECT 1 FROM outbox WHERE queue = :queue)
@@ -237,7 +238,7 @@ WITH q AS MATERIALIZED (
     SELECT q.queue_id, q.now, j.id, coalesce(q.head, 0) + row_number() OVER (ORDER BY h.place) AS response
     FROM q, unnest(:ids::bigint[], :claim_ids::text[]) WITH ORDINALITY AS h(id, claim_id, place)
     CROSS JOIN LATERAL (SELECT id FROM jobs WHERE queue_id = q.queue_id AND id = h.id AND claim_id = h.claim_id COLLATE "C"
-        AND state = 2 AND held = 1 LIMIT 1) AS j
+        AND state + 0 = 2 AND held = 1 LIMIT 1) AS j
 ), acked AS (
     UPDATE jobs SET state = 4, wake_at = NULL, held = 0, settled_at = v.now, response = v.response
     FROM held AS v WHERE jobs.queue_id = v.queue_id AND jobs.id = v.id

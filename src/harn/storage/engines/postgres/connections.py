@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -77,12 +78,13 @@ class Server:
         self._busy_ms = busy_ms
         self._lock = threading.Lock()
         self._pool: psycopg_pool.ConnectionPool[Any] | None = None
-        self.own_pids: set[int] = set()
-        """The server's processes behind our connections: what they notify of, we wrote."""
         self.reached: bool = False
         """Whether it was ever there and its tables are up to date."""
         self.prepares = True
         """Whether a session keeps what we leave there; not behind every pooler."""
+        self._sessions: weakref.WeakValueDictionary[int, _Connection] = (
+            weakref.WeakValueDictionary()
+        )
 
     def use(self) -> _Borrowed:
         """Lend a connection for one `with` block; a broken one is replaced afterwards."""
@@ -117,11 +119,10 @@ class Server:
         with answered_within(connection, self._busy_ms):
             row = connection.execute(load_queries("postgres")["backend_pid"].text).fetchone()
         own = row is not None and row[0] == connection.info.backend_pid
-        if own:
-            self.own_pids.add(connection.info.backend_pid)
         assert isinstance(connection, _Connection)
         connection.statements = Pipeline(connection, is_own=self.prepares and own)
         if connection.statements.is_own:
+            self._sessions[connection.info.backend_pid] = connection
             connection.statements.run([self.limits(for_session=True)])
 
     def limits(self, *, for_session: bool) -> Statement:
@@ -133,6 +134,14 @@ class Server:
             "lock_ms": str(self._busy_ms),
             "local": not for_session,
         }
+
+    def has_session(self, pid: int) -> bool:
+        """Tell whether the server process *pid* serves one of our connections, and no other.
+
+        A notification that it sent tells of our own commit.
+        """
+        connection = self._sessions.get(pid)
+        return connection is not None and not connection.closed
 
     def told(self, error: BaseException) -> str:
         """Return what *error* says, without the password."""

@@ -112,16 +112,19 @@ class Notifier:
 
 
 class Listener:
-    """Receives notifications of topics that have new records, on a thread of its own."""
+    """Receives notifications of topics that have new records, on a thread of its own.
+
+    Those for which *is_ours* is true of the sender's server process are no news: what this process
+    commits it tells its own readers at once.
+    """
 
     def __init__(
-        self, dsn: str, schema: str, handover: Handover, is_own: Callable[[int], bool]
+        self, dsn: str, schema: str, handover: Handover, is_ours: Callable[[int], bool]
     ) -> None:
         self._dsn = dsn
         self._channel = channel_of(schema)
         self._handover = handover
-        self._is_own = is_own
-        """Tells by the server's process whether a notification comes from this store."""
+        self._is_ours = is_ours
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
         self._lock = threading.Lock()
@@ -167,10 +170,11 @@ class Listener:
             self._handover.hint()  # topics may have grown before LISTEN began
             while not self._stopped.is_set():
                 for heard in connection.notifies(timeout=30, stop_after=1):
+                    if self._is_ours(heard.pid):
+                        continue
                     if heard.payload:
                         self._handover.grown(heard.payload)
-                        if not self._is_own(heard.pid):
-                            self._handover.grown(by_others(heard.payload))
+                        self._handover.grown(by_others(heard.payload))
                     else:  # the outbox of a queue whose topic SQL does not know
                         self._handover.hint()
         finally:

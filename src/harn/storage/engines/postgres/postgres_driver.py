@@ -53,9 +53,7 @@ class PostgresDriver:
         self._lanes: list[threading.Thread] = []
         self._under_way = 0
         self._notifier = Notifier(self._server.use, self.schema)
-        self._listener = Listener(
-            place.rest, self.schema, self._handover, self._server.own_pids.__contains__
-        )
+        self._listener = Listener(place.rest, self.schema, self._handover, self._server.has_session)
         self._closed = False
         self._forked = False
         _drivers.add(self)
