@@ -40,10 +40,9 @@ BEHIND = """## Where a goal is not met, and why
 - **Enqueueing and emitting one at a time.** huey, litequeue and persist-queue write on the
   caller's thread, in one table and with fewer pages in each commit; ours goes through a
   writer's thread, so that the loop never waits for the disk. In batches, or with many callers,
-  we are ahead. On PostgreSQL an enqueue is two round trips: the queue's row and the record, then
-  the job and the commit.
+  we are ahead. On PostgreSQL an enqueue is one round trip.
 - **Idle pick-up.** Enqueue and claim are two fsynced transactions, which is most of it; on
-  PostgreSQL they are four round trips. The wake-up itself takes a tenth to a third of a
+  PostgreSQL they are three round trips. The wake-up itself takes a tenth to a third of a
   millisecond.
 - **A semaphore with a line.** It counts what each task holds, so that a deadlock can be named;
   anyio's does not.

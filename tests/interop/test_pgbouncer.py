@@ -76,9 +76,13 @@ def _wait_for(dsn: str, process: subprocess.Popen[bytes]) -> None:
 @pytest.mark.parametrize(
     ("suite", "which"),
     [
-        ("test_conformance.py", "postgres"),
-        ("test_rebuild.py", "postgres"),
-        ("test_postgres.py", "E3 or E7 or killed or held"),
+        ("storage/test_conformance.py", "postgres"),
+        ("storage/test_rebuild.py", "postgres"),
+        ("storage/test_postgres.py", "E3 or E7 or killed or held"),
+        ("storage/test_work_functions.py", "one_statement or older or other_keys"),
+        ("workers/test_queue.py", "postgres"),
+        ("workers/test_consumer.py", "postgres"),
+        ("workers/test_job_index.py", "postgres"),
     ],
 )
 def test_what_holds_on_postgresql_holds_behind_it(
@@ -86,7 +90,7 @@ def test_what_holds_on_postgresql_holds_behind_it(
 ) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider",
-         "-k", which, f"tests/storage/{suite}"],
+         "-k", which, f"tests/{suite}"],
         cwd=root, capture_output=True, text=True, timeout=300,
         env={**os.environ, "HARN_TEST_PG_DSN": bouncer},
     )  # fmt: skip

@@ -9,16 +9,18 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 Cut = Literal["before commit", "after commit"]
+COMMIT = b"COMMIT\x00"
 
 
 class CuttingProxy:
-    """Forwards to *dsn*'s server; cuts once, around the next COMMIT, after `arm` was called."""
+    """Forwards to *dsn*'s server; cuts once, around the next commit, after `arm` was called."""
 
     def __init__(self, dsn: str) -> None:
         parts = urlsplit(dsn)
         self._server = (parts.hostname or "127.0.0.1", parts.port or 5432)
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._cut: Cut | None = None
+        self._at = COMMIT
         self.cuts = 0
         self._open: list[socket.socket] = [self._listening]
         self._threads: list[threading.Thread] = []
@@ -26,7 +28,9 @@ class CuttingProxy:
         self.dsn = parts._replace(netloc=f"{parts.username}@127.0.0.1:{port}").geturl()
         self._start(self._accept)
 
-    def arm(self, cut: Cut) -> None:
+    def arm(self, cut: Cut, at: bytes = COMMIT) -> None:
+        """Cut at the message that has *at* in it: a COMMIT, or a statement that commits itself."""
+        self._at = at
         self._cut = cut
 
     def close(self) -> None:
@@ -56,7 +60,7 @@ class CuttingProxy:
     def _forward(self, source: socket.socket, target: socket.socket, from_client: bool) -> None:
         try:
             while data := source.recv(65536):
-                if from_client and self._cut and _commits(data):
+                if from_client and self._cut and self._commits(data):
                     self._cut_now(source, target, data)
                     return
                 target.sendall(data)
@@ -65,6 +69,10 @@ class CuttingProxy:
         finally:
             _shut(target)
 
+    def _commits(self, data: bytes) -> bool:
+        # A hint is a transaction of its own, sent when it pleases: that is not the one to cut.
+        return self._at in data and (self._at != COMMIT or b"pg_notify" not in data)
+
     def _cut_now(self, client: socket.socket, server: socket.socket, data: bytes) -> None:
         cut, self._cut = self._cut, None
         self.cuts += 1
@@ -72,11 +80,6 @@ class CuttingProxy:
         if cut == "after commit":
             server.sendall(data)
         _shut(server, only_writing=cut == "after commit")
-
-
-def _commits(data: bytes) -> bool:
-    # A hint is a transaction of its own, sent when it pleases: that is not the one to cut.
-    return b"COMMIT\x00" in data and b"pg_notify" not in data
 
 
 def _shut(sock: socket.socket, *, only_writing: bool = False) -> None:

@@ -12,6 +12,7 @@ import harn
 from harn import ClaimLost, NewJob, SchedulerPolicy, worker_queue
 from harn.context import current_frame_var
 from harn.storage import Store
+from harn.storage.engines.postgres.postgres_driver import PostgresDriver
 from harn.storage.log.rebuild import compare
 from harn.storage.queue import JobIndex, end_claims_of
 from harn.testing import FakeClock, fresh_runtime
@@ -83,6 +84,18 @@ IN_A_TREE: list[tuple[str, Any]] = [
 @example(steps=IN_A_TREE)
 async def test_a_rebuilt_index_is_the_index(storage_url: str, steps: list[Any]) -> None:
     async with fresh_runtime(storage=storage_url) as runtime:
+        await work_and_compare(runtime, steps)
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=STEPS)
+async def test_without_the_servers_functions_the_index_is_the_same(
+    postgres_url: str, steps: list[Any]
+) -> None:
+    async with fresh_runtime(storage=postgres_url) as runtime:
+        driver = runtime.service(Store).driver
+        assert isinstance(driver, PostgresDriver)
+        driver._server.has_functions = False
         await work_and_compare(runtime, steps)
 
 

@@ -37,6 +37,10 @@ class Ask:
     """Several questions that do not need each other's answers, instead of one."""
     steps: Callable[[], Operation[Rows]] | None = None
     """How to get the same answer by smaller questions, for an engine without this statement."""
+    fill: Callable[[], Mapping[str, Any]] | None = None
+    """Makes further parameters, for an engine that has this statement."""
+    is_last: bool = False
+    """Whether the operation asks nothing more if this is answered."""
 
 
 Operation = Generator[Ask, Rows, T]
@@ -67,6 +71,15 @@ def ask_ahead(name: str, **params: Any) -> Ask:
     return Ask(name, params, steps=_not_ahead)
 
 
+def ask_last(name: str, fill: Callable[[], Mapping[str, Any]], **params: Any) -> Ask:
+    """Ask for the whole operation in one statement, which an engine commits in one round trip.
+
+    None comes back where the engine cannot do that now; then nothing has happened. After any other
+    answer the operation must end: it is committed.
+    """
+    return Ask(name, params, fill=fill, steps=_not_ahead, is_last=True)
+
+
 def _not_ahead() -> Operation[Any]:
     return None
     yield
@@ -91,7 +104,7 @@ def drive(
         if wanted.steps is None:
             return execute(wanted)
         found = None if whole is None else whole(wanted)
-        return drive(wanted.steps(), execute, together) if found is None else found
+        return drive(wanted.steps(), execute, together, whole) if found is None else found
 
     try:
         wanted = next(operation)

@@ -47,6 +47,12 @@ class Query:
     """The types of the columns of a `COPY`, from its line `-- types:`."""
     wide: str = ""
     """The same INSERT for `WIDE` rows at once (SQLite only); empty if there is none."""
+    takes_number: bool = False
+    """Whether the statement takes its producer's number itself (PostgreSQL only).
+
+    The engine binds `:producer`, `:producer_number` (null if it was taken) and `:clock`: a fake
+    clock's time, or null.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,13 @@ class Step:
 @functools.cache
 def load_queries(dialect: Dialect) -> dict[str, Query]:
     """Return every named statement of *dialect*."""
+    bodies, fragments = _entries(dialect)
+    return {name: _prepared(expand(body, fragments), dialect) for name, body in bodies.items()}
+
+
+@functools.cache
+def _entries(dialect: Dialect) -> tuple[dict[str, str], dict[str, Fragment]]:
+    """Return the statements and the fragments of *dialect*, by name."""
     bodies: dict[str, str] = {}
     fragments: dict[str, Fragment] = {}
     for file, text in sorted(_sql_files().items()):
@@ -73,7 +86,7 @@ def load_queries(dialect: Dialect) -> dict[str, Query]:
                 fragments[name] = Fragment(tuple(parameters.split(", ")), _without_comments(body))
             else:
                 bodies[name] = body
-    return {name: _prepared(expand(body, fragments), dialect) for name, body in bodies.items()}
+    return bodies, fragments
 
 
 @functools.cache
@@ -86,7 +99,8 @@ def load_schema(dialect: Dialect) -> list[Step]:
             continue
         pieces = _VERSION.split(text)
         for version, script in zip(pieces[1::2], pieces[2::2], strict=True):
-            steps.append(Step(parts[1], int(version), script.strip()))
+            text = expand(script, _entries(dialect)[1])
+            steps.append(Step(parts[1], int(version), text.strip()))
     return steps
 
 
@@ -128,7 +142,7 @@ def _prepared(body: str, dialect: Dialect) -> Query:
     if dialect == "sqlite" and plain:
         row = f"({', '.join('?' * plain[2].count('?'))})"
         return Query(text, wants_now, wide=plain[1] + ", ".join([row] * WIDE))
-    return Query(text, wants_now)
+    return Query(text, wants_now, takes_number="%(producer_number)s" in text)
 
 
 def _without_comments(body: str) -> str:

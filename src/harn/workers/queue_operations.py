@@ -47,6 +47,8 @@ class QueueOperations:
         self._batcher: Batcher[Any] = Batcher(
             runtime.loop, self._start, self._read, most_bytes=MOST_BYTES, weigh=_weigh
         )
+        self._dimension = "tenant"
+        """What makes the queue's keys, as it was read last."""
         self.listener: Listener | None = None
         """Called after each operation, before its callers get their results."""
 
@@ -93,13 +95,15 @@ class QueueOperations:
             for entry in batch:
                 _answer_nothing(entry)
             return False
-        work = Work(jobs, settlements, claimings, self._runtime.settings.dedupe_window_ms)
+        dedupe_ms = self._runtime.settings.dedupe_window_ms
+        work = Work(jobs, settlements, claimings, dedupe_ms, self._dimension)
         recipe = partial(work_on, self.queue, work, self._runtime.ids.new)
         self._store.submit(recipe, into=landing)
         return True
 
     def _read(self, batch: list[Entry[Any]], done: WorkDone) -> list[Any]:
         entered, settled, claimed = iter(done.entered), iter(done.settled), iter(done.claimed)
+        self._dimension = done.dimension or self._dimension
         if self.listener is not None:
             items = [entry.item for entry in batch if isinstance(entry.item, Settlement)]
             self.listener(items, done)

@@ -1,6 +1,7 @@
 """Worker queues: jobs are records of the log, their state is an index beside it.
 
 claim.py           enqueue, settle and claim, in one transaction
+at_once.py         the same in one or two statements, for an engine that has them
 enter.py           how jobs enter a queue
 outbox.py          jobs that a caller's own PostgreSQL transaction enqueued
 settle.py          ack, fail, release, renew, expire, bury, cancel, purge

@@ -16,16 +16,19 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from harn.storage.contract import APPEND, Draft
-from harn.storage.operations import Ask, Operation, ask, ask_ahead, ask_together
-from harn.storage.queue.enter import enter_jobs, job_drafts
+from harn.storage.operations import Ask, Operation, Row, ask, ask_ahead, ask_together
+from harn.storage.queue.at_once import look_at_once
+from harn.storage.queue.enter import enter_at_once, enter_jobs, job_drafts
 from harn.storage.queue.job_index import (
+    Holding,
     QueueState,
     Shifts,
     ack_held,
-    hold_jobs,
+    claim_rows,
     look_by,
     open_queue,
-    serve_shares,
+    share_rows,
+    write_holding,
 )
 from harn.storage.queue.job_records import (
     Board,
@@ -99,6 +102,8 @@ class Work(msgspec.Struct, frozen=True):
     claims: Sequence[Claiming] = ()
     dedupe_ms: int | None = None
     """How long dedupe keys count; without it the outbox is left alone."""
+    dimension: str = "tenant"
+    """What makes the queue's keys, as far as the caller knows."""
 
 
 class WorkDone(msgspec.Struct, frozen=True):
@@ -113,21 +118,35 @@ class WorkDone(msgspec.Struct, frozen=True):
     """The newest offset of the queue's claims before and after; None if they did not grow."""
     is_untold: bool = False
     """Whether *settled* may not have all jobs that were settled, or *noted* is not known."""
+    dimension: str | None = None
+    """What makes the queue's keys, where that was read."""
 
 
 def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
     """Enqueue, settle and claim in one transaction, which reads the queue's row once."""
     drafts = job_drafts(queue, work.jobs)
-    ahead = _ahead(queue, work, drafts)
-    state = yield from open_queue(queue, create=bool(work.jobs), ahead=ahead)
+    if work.jobs and not work.settlements and not work.claims:
+        at_once = yield from enter_at_once(queue, work.dimension, work.jobs, drafts)
+        if at_once is not None:
+            return WorkDone(at_once, [], [])
+    state = None
+    ahead: list[Ask] = []
+    if not work.jobs:
+        state = yield from look_at_once(queue, _acks(work.settlements), _first_look(work))
+    if state is None:
+        ahead = _ahead(queue, work, drafts)
+        state = yield from open_queue(queue, create=bool(work.jobs), ahead=ahead)
+        if state is not None:
+            state.responded = _head(state.ahead.pop(HEAD, None))
     if state is None and work.dedupe_ms is not None:
         waiting: Any = yield outbox_waits(queue)
         if waiting is not None:  # even if none waits: another process may just have moved them
             state = yield from open_queue(queue, create=bool(waiting), ahead=ahead)
+            if state is not None:
+                state.responded = _head(state.ahead.pop(HEAD, None))
     if state is None:
         gone = [SettlementResult("lost", note="the queue is gone") for _ in work.settlements]
         return WorkDone([], gone, [Claimed([]) for _ in work.claims], changed_nothing=True)
-    state.responded = _head(state.ahead.pop(HEAD, None))
     if work.dedupe_ms is not None and _must_take_in(state, ahead):
         yield from take_in(state, work.dedupe_ms)
     entered: list[tuple[int, bool]] = []
@@ -139,6 +158,7 @@ def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
         settled = yield from settle_all(state, work.settlements, new_id)
     died = state.tally.dead
     for claiming in work.claims:
+        yield from write_holding(state)
         claimed.append((yield from _claim(state, claiming, new_id)))
         state.ahead.clear()
     idle = _is_idle(state, work, claimed)
@@ -147,7 +167,7 @@ def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
     for each in claimed:  # last, so that all of the writing above goes out with this question
         yield from fill_bodies(state, each.jobs)
     is_untold = noted is not None and (died > 0 or noted == UNKNOWN)
-    return WorkDone(entered, settled, claimed, idle, noted, is_untold)
+    return WorkDone(entered, settled, claimed, idle, noted, is_untold, state.dimension)
 
 
 def _is_idle(state: QueueState, work: Work, claimed: Sequence[Claimed]) -> bool:
@@ -168,9 +188,15 @@ def _ahead(queue: str, work: Work, drafts: Sequence[Draft]) -> list[Ask]:
         return [*asked, ask_ahead(APPEND, drafts=drafts, places=True, unless_waiting=queue)]
     if held := _acks(work.settlements):
         asked.append(ack_held(queue, held))
-    if len(held) == len(work.settlements) and len(work.claims) == 1:
-        asked.append(work.claims[0].look)
-    return asked
+    look = _first_look(work)
+    return asked if look is None else [*asked, look]
+
+
+def _first_look(work: Work) -> Ask | None:
+    """Return the first question of the policy, if nothing but acks comes before the claim."""
+    if len(work.claims) != 1 or len(_acks(work.settlements)) < len(work.settlements):
+        return None
+    return work.claims[0].look
 
 
 def _must_take_in(state: QueueState, ahead: Sequence[Ask]) -> bool:
@@ -344,7 +370,10 @@ class _ClaimRecord(msgspec.Struct, frozen=True):
 def hold_choice(
     state: QueueState, claiming: Claiming, choice: Choice
 ) -> Operation[list[ClaimedJob]]:
-    """Claim the chosen jobs: their rows, their shares and their records."""
+    """Claim the chosen jobs: their rows, their shares and their records.
+
+    The rows are left in the state, to be written with its end or by `write_holding`.
+    """
     topic, headers = queue_topics(state.name).claims, queue_headers(state.name)
     now, expires = state.now, state.now + claiming.ttl_ms
     lease = UNSET if claiming.lease is None else claiming.lease
@@ -392,16 +421,18 @@ def _write_claims(
 ) -> Operation[None]:
     picks = choice.picks
     drr = claiming.strategy == "drr"
-    rows = [
-        (
-            *(pick.id, claim_id, claiming.consumer, expires, state.now),
-            *(pick.round if drr and pick.path is None else None, claiming.lease),
-            *(pick.charged, pick.enqueued_at),
-        )
-        for pick, claim_id in zip(picks, claiming.claim_ids, strict=False)
-    ]
-    yield from hold_jobs(state, rows)
-    yield from _serve(state, claiming, choice)
+    rows = claim_rows(
+        state,
+        [
+            (
+                *(pick.id, claim_id, claiming.consumer, expires, state.now),
+                *(pick.round if drr and pick.path is None else None, claiming.lease),
+                *(pick.charged, pick.enqueued_at),
+            )
+            for pick, claim_id in zip(picks, claiming.claim_ids, strict=False)
+        ],
+    )
+    yield from _serve(state, claiming, choice, rows)
     look_by(state, expires)
     state.round, state.last_key, state.promoted = choice.round, choice.last_key, choice.promoted
     state.promotions += sum(pick.promoted for pick in picks)
@@ -429,12 +460,16 @@ def _scheduling(state: QueueState, claiming: Claiming, pick: Pick) -> _Schedulin
     )
 
 
-def _serve(state: QueueState, claiming: Claiming, choice: Choice) -> Operation[None]:
+def _serve(
+    state: QueueState, claiming: Claiming, choice: Choice, rows: Sequence[Row]
+) -> Operation[None]:
     served = Counter(pick.key for pick in choice.picks)
     if claiming.strategy in ("drr", ROTATION) and not state.hierarchy:
         promoted = Counter(pick.key for pick in choice.picks if pick.promoted)
-        yield from serve_shares(state, served, promoted, choice.shares)
+        state.holding = Holding(rows, share_rows(state, served, promoted, choice.shares))
         return
+    state.holding = Holding(rows, ())
+    yield from write_holding(state)
     # A key that reaches its cap on the way loses its turn there, as it does in the fold, which sees
     # one claim at a time. Only a queue that another claimer's policy caps has such keys.
     # In a tree a branch's round depends on each claim before.

@@ -2,15 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from harn.storage.contract import APPEND, Draft
 from harn.storage.log import append
-from harn.storage.operations import Operation, ask
+from harn.storage.operations import Operation, ask, ask_last
 from harn.storage.queue.job_index import QueueState, add_jobs, bind_tickets, dedupe_tenant
-from harn.storage.queue.job_records import JobDraft
+from harn.storage.queue.job_records import JobDraft, share_key
 from harn.storage.queue.notes import queue_headers
 from harn.topics import WORKER_QUEUES, queue_topics
+
+ENTER = "work_enter"
+JOB_KIND = "trigger_dispatch"
+
+
+def enter_at_once(
+    queue: str, dimension: str, jobs: Sequence[JobDraft], drafts: Sequence[Draft]
+) -> Operation[list[tuple[int, bool]] | None]:
+    """Enter plain *jobs* in one statement, where the engine has it; None if nothing was done.
+
+    The queue's row says whether *dimension* is still the one that makes its keys, and whether the
+    queue is paused, belongs to a pool or has jobs in the outbox: then nothing is done, either.
+    """
+    if not all(job.is_plain for job in jobs):
+        return None
+    fill = partial(_columns, queue, dimension, jobs)
+    rows = yield ask_last(ENTER, fill, drafts=drafts)
+    if rows is None:
+        return None
+    newest: int = rows[0][0]
+    return [(id, False) for id in range(newest - len(jobs) + 1, newest + 1)]
+
+
+def _columns(queue: str, dimension: str, jobs: Sequence[JobDraft]) -> Mapping[str, Any]:
+    """Return the parameters of the statement that enters *jobs*."""
+    keys = [share_key(dimension, job.tenant_id, job.binding_key, job.trigger_id) for job in jobs]
+    shares = sorted(Counter(keys).items())
+    return {
+        "queue": queue,
+        "believed": dimension,
+        "name": queue_topics(queue).jobs,
+        "kind": JOB_KIND,
+        "largest": max([len(job.payload) for job in jobs]),
+        "payload": [job.payload for job in jobs],
+        "headers": [job.headers for job in jobs],
+        "key": keys,
+        "priority": [job.priority for job in jobs],
+        "max_attempts": [job.max_attempts for job in jobs],
+        "tenant_id": [job.tenant_id for job in jobs],
+        "binding_key": [job.binding_key for job in jobs],
+        "trigger_id": [job.trigger_id for job in jobs],
+        "function": [job.function for job in jobs],
+        "cost": [job.cost for job in jobs],
+        "share": [key for key, _ in shares],
+        "ready": [count for _, count in shares],
+        "needs": sorted({job.need for job in jobs}),
+    }
 
 
 def enter_jobs(
@@ -60,7 +110,7 @@ def index_jobs(state: QueueState, jobs: Sequence[tuple[int, int, JobDraft]]) -> 
 def job_drafts(queue: str, jobs: Sequence[JobDraft]) -> list[Draft]:
     """Return the records of *jobs*."""
     topic = queue_topics(queue).jobs
-    return [Draft(topic, "trigger_dispatch", job.payload, job.headers) for job in jobs]
+    return [Draft(topic, JOB_KIND, job.payload, job.headers) for job in jobs]
 
 
 def _without_duplicates(

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from harn.storage.contract import Draft
+from harn.storage.contract import APPEND, Draft
 from harn.storage.operations import Ask, Operation, Row, ask, ask_ahead, ask_many, ask_together
 from harn.storage.queue.attempt_history import EXPIRED, add_history
 from harn.storage.queue.job_records import (
@@ -82,6 +82,13 @@ class Tally(msgspec.Struct):
     """How long the handlers of its responses worked."""
 
 
+class Holding(msgspec.Struct, frozen=True):
+    """Claims to be written: rows of `CLAIM_COLUMNS`, and of `SERVE_COLUMNS` for their shares."""
+
+    claims: Sequence[Row]
+    shares: Sequence[Row]
+
+
 class QueueState(msgspec.Struct):
     """A queue's row, as an operation holds it; `save_queue` writes it back."""
 
@@ -121,6 +128,10 @@ class QueueState(msgspec.Struct):
     """Records to append at the end of the operation."""
     responded: int = 0
     """The newest offset of the responses before this operation, where it was asked for."""
+    claimed: int | None = None
+    """The newest offset of the claims before this operation, where the engine told it."""
+    holding: Holding | None = None
+    """Claims that are decided and not written yet."""
     ahead: dict[str, Any] = {}
     """Answers to the questions asked together with the row, by the statement's name."""
 
@@ -188,7 +199,8 @@ def open_queue(
     state = QueueState(queue, *rows[0])
     state.is_new = is_new
     for asked, answer in zip(ahead, answers, strict=True):
-        if answer is not None:
+        # Without its row nothing was seen of a queue, which another process may have made since.
+        if answer is not None and (not is_new or asked.name == APPEND):
             state.ahead[asked.name] = answer
     return state
 
@@ -196,28 +208,32 @@ def open_queue(
 def save_queue(state: QueueState) -> Operation[None]:
     """Write back what an operation has changed of the queue's row."""
     if state.is_changed:
-        if state.tally.handler_ms:
-            state.handled = add_times(state.handled, state.tally.handler_ms, HANDLER_BOUNDS)
-        yield ask(
-            "save_queue",
-            queue_id=state.queue_id,
-            round=state.round,
-            last_key=state.last_key,
-            promoted=int(state.promoted),
-            promotions=state.promotions,
-            alarm=state.alarm,
-            ages=state.ages,
-            acked=state.tally.acked,
-            purged=state.tally.purged,
-            dead=state.tally.dead,
-            responses=state.tally.responses,
-            cancelled=state.tally.cancelled,
-            expired=state.tally.expired,
-            retried=state.tally.retried,
-            handled=state.handled,
-        )
-        state.is_changed = False
-        state.tally = Tally()
+        yield ask("save_queue", **saved_row(state))
+
+
+def saved_row(state: QueueState) -> dict[str, Any]:
+    """Return the changed columns of the queue's row; they count as saved."""
+    tally, state.tally = state.tally, Tally()
+    if tally.handler_ms:
+        state.handled = add_times(state.handled, tally.handler_ms, HANDLER_BOUNDS)
+    state.is_changed = False
+    return {
+        "queue_id": state.queue_id,
+        "round": state.round,
+        "last_key": state.last_key,
+        "promoted": int(state.promoted),
+        "promotions": state.promotions,
+        "alarm": state.alarm,
+        "ages": state.ages,
+        "acked": tally.acked,
+        "purged": tally.purged,
+        "dead": tally.dead,
+        "responses": tally.responses,
+        "cancelled": tally.cancelled,
+        "expired": tally.expired,
+        "retried": tally.retried,
+        "handled": state.handled,
+    }
 
 
 def save_pauses(state: QueueState, pauses: Pauses) -> Operation[None]:
@@ -297,16 +313,39 @@ def hold_jobs(
     claims: Sequence[tuple[int, str, str, int, int, int | None, str | None, int | None, int]],
 ) -> Operation[None]:
     """Enter claims: (job id, claim id, consumer, expiry, time, round, lease, charge, enqueued)."""
-    queue_id = state.queue_id
-    yield ask_many("claim_jobs", CLAIM_COLUMNS, [(queue_id, *claim[:8]) for claim in claims])
+    yield ask_many("claim_jobs", CLAIM_COLUMNS, claim_rows(state, claims))
+
+
+def claim_rows(
+    state: QueueState,
+    claims: Sequence[tuple[int, str, str, int, int, int | None, str | None, int | None, int]],
+) -> list[Row]:
+    """Return the rows of claims, and count how long their jobs have waited."""
     waited = [claim[4] - claim[8] for claim in claims]
     state.ages = add_times(state.ages, waited, AGE_BOUNDS)
+    return [(state.queue_id, *claim[:8]) for claim in claims]
 
 
 def serve_shares(
     state: QueueState, served: Counter[str], promoted: Counter[str], shares: Iterable[Share]
 ) -> Operation[None]:
     """Write shares as a scheduler left them."""
+    yield ask_many("serve_shares", SERVE_COLUMNS, share_rows(state, served, promoted, shares))
+
+
+def write_holding(state: QueueState) -> Operation[None]:
+    """Write the claims that are decided."""
+    holding, state.holding = state.holding, None
+    if holding is not None:
+        yield ask_many("claim_jobs", CLAIM_COLUMNS, holding.claims)
+        if holding.shares:
+            yield ask_many("serve_shares", SERVE_COLUMNS, holding.shares)
+
+
+def share_rows(
+    state: QueueState, served: Counter[str], promoted: Counter[str], shares: Iterable[Share]
+) -> list[Row]:
+    """Return the rows of shares as a scheduler left them."""
     rows: list[Row] = []
     for share in shares:
         key = share.key
@@ -317,7 +356,7 @@ def serve_shares(
                 share.refill,
             )
         )
-    yield ask_many("serve_shares", SERVE_COLUMNS, rows)
+    return rows
 
 
 _PLACES = {READY: 0, SCHEDULED: 1, CLAIMED: 2, FAILED: 2, PARKED: 4}

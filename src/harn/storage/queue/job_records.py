@@ -106,6 +106,12 @@ class JobDraft(msgspec.Struct, frozen=True):
             return function_need(self.function)
         return self.trigger_id or ""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but its queue decides when and whether it enters."""
+        about = (self.dedupe_key, self.not_before_ms, self.delay_ms, self.ticket)
+        return about == (None, None, None, None)
+
     def wakes_at(self, enqueued_at: int) -> int | None:
         """Return when the job may be claimed, or None for at once."""
         if self.delay_ms is not None:

@@ -25,6 +25,7 @@ from harn.storage.queue.job_index import (
     dedupe_tenant,
     open_queue,
     save_queue,
+    write_holding,
 )
 from harn.storage.queue.job_records import (
     CLAIMED,
@@ -375,6 +376,7 @@ class _Step:
             return
         claiming = _claiming(claim, self._settings, len(choice.picks))
         self._done.claimed += yield from hold_choice(state, claiming, choice)
+        yield from write_holding(state)
         totals.queued -= len(choice.picks)
         totals.running += len(choice.picks)
 

@@ -14,6 +14,7 @@ from harn.storage.contract import Draft, Event
 from harn.storage.indexes import INDEXES
 from harn.storage.log import append, record_at
 from harn.storage.operations import Operation, ask
+from harn.storage.queue.at_once import write_at_once
 from harn.storage.queue.attempt_history import EXPIRED, add_history, is_expiry, without_expiry
 from harn.storage.queue.dead_jobs import dead_letters, failure_fields
 from harn.storage.queue.job_changes import (
@@ -35,6 +36,7 @@ from harn.storage.queue.job_index import (
     open_queue,
     save_queue,
     wake_jobs,
+    write_holding,
 )
 from harn.storage.queue.job_records import (
     CANCELLED,
@@ -108,16 +110,21 @@ def write_back(state: QueueState) -> Operation[tuple[int, int] | None]:
 
     Return the newest offset of the queue's claims before and after; None if they do not grow.
     """
-    yield from save_queue(state)
     drafts, state.drafts = state.drafts, []
-    if not drafts:
-        return None
-    placed = yield from _append(drafts)
+    if drafts and state.is_changed and not any(item.topic == TRIGGER_DLQ for item in drafts):
+        placed = yield from write_at_once(state, drafts)
+    else:
+        yield from write_holding(state)
+        yield from save_queue(state)
+        placed = (yield from _append(drafts)) if drafts else None
     claims = queue_topics(state.name).claims
     of_claims = [place for place, item in enumerate(drafts) if item.topic == claims]
     if not of_claims:
         return None
-    return (placed[of_claims[0]][0] - 1, placed[of_claims[-1]][0]) if placed else UNKNOWN
+    if placed:
+        return placed[of_claims[0]][0] - 1, placed[of_claims[-1]][0]
+    before, state.claimed = state.claimed, None
+    return UNKNOWN if before is None else (before, before + len(of_claims))
 
 
 def end_due(state: QueueState, new_id: NewId) -> Operation[None]:

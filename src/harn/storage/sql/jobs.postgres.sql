@@ -65,8 +65,8 @@ FROM lanes AS l LEFT JOIN LATERAL (
     CROSS JOIN LATERAL (SELECT priority, id, enqueued_at, attempts, max_attempts, cost FROM jobs
         WHERE queue_id = (SELECT queue_id FROM q) AND key = l.key COLLATE "C" AND priority = p.priority AND state = 0
         AND (:triggers::text IS NULL OR coalesce(chr(3) || function, trigger_id) IN (SELECT json_array_elements_text(:triggers::json)))
-        ORDER BY id LIMIT l.depth) AS h
-) AS j ON l.depth IS NOT NULL
+        ORDER BY id LIMIT coalesce(l.depth, 0)) AS h
+) AS j ON true
 ORDER BY l.place, j.priority, j.id;
 
 -- name: shares_in_turn
@@ -226,6 +226,29 @@ WHERE j.state = 0 ORDER BY j.id;
 SELECT j.* FROM json_array_elements_text(:ids::json) AS v(id)
 CROSS JOIN LATERAL (SELECT id, key, state, attempts, max_attempts, held, claim_id, consumer, wake_at, history, tenant_id
     FROM jobs WHERE queue_id = :queue_id AND id = v.id::bigint LIMIT 1) AS j;
+
+-- name: work_enter
+-- Enter plain jobs in one statement.
+SELECT newest, entered_at FROM work_enter_1(:producer::text, :producer_number::bigint, :clock::bigint, :queue::text, :believed::text, :name::text,
+    :kind::text, :largest::bigint, :payload::bytea[], :headers::bytea[], :key::text[], :priority::smallint[], :max_attempts::bigint[],
+    :tenant_id::text[], :binding_key::text[], :trigger_id::text[], :function::text[], :cost::bigint[], :share::text[], :ready::bigint[],
+    :needs::text[]);
+
+-- name: work_look
+-- Lock a queue's row, ack jobs, and read what a scheduler looks at first.
+SELECT * FROM work_look_1(:producer::text, :producer_number::bigint, :clock::bigint, :queue::text, :jobs::text, :claims::text, :responses::text,
+    :ids::bigint[], :claim_ids::text[], :look::text, :most::bigint, :wanted::bigint);
+
+-- name: work_apply
+-- Write all that a claim has decided.
+SELECT work_apply_1(:queue_id::bigint, :at_ms::bigint, (:claim_consumer::text[])[1], (:claim_lease::text[])[1],
+    (:claim_wake_at::bigint[])[1], :claim_id::bigint[], :claim_claim_id::text[], :claim_claim_round::bigint[], :claim_charged::bigint[],
+    :share_key::text[], :share_served::bigint[], :share_promoted::bigint[], :share_turn::bigint[], :share_round::bigint[],
+    :share_credit::bigint[], :share_oldest_at::bigint[], :share_known::bigint[], :share_refill::bigint[], :deferrals::bigint,
+    :round::bigint, :last_key::text, :promoted::bigint, :promotions::bigint, :alarm::bigint, :ages::text, :handled::text,
+    :acked::bigint, :purged::bigint, :dead::bigint, :responses::bigint, :cancelled::bigint, :expired::bigint, :retried::bigint,
+    :topics::text[], :counts::bigint[], :largest::bigint[], :topic::text[], :back::bigint[], :kind::text[], :payload::bytea[],
+    :headers::bytea[], :at::bigint[]);
 
 -- name: ack_held
 -- Mark jobs as acked whose claims are still held, and update their shares; return these jobs and the time.

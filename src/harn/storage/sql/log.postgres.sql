@@ -27,19 +27,25 @@ WITH t AS (
 SELECT head, at FROM t ORDER BY name;
 
 -- name: set_limits
--- Set timeouts for this session or transaction, and make the planner use indexes whatever its statistics say.
+-- Set timeouts for this session or transaction, and make the planner use indexes whatever its statistics say. A bitmap scan
+-- would read the dead entries of an index again and again; a plain one marks them.
 SELECT set_config('search_path', :path, :local), set_config('statement_timeout', :statement_ms, :local),
        set_config('lock_timeout', :lock_ms, :local),
        set_config('idle_in_transaction_session_timeout', :idle_ms, :local),
        set_config('plan_cache_mode', 'force_generic_plan', :local), set_config('enable_seqscan', 'off', :local),
-       set_config('enable_hashjoin', 'off', :local), set_config('enable_mergejoin', 'off', :local);
+       set_config('enable_hashjoin', 'off', :local), set_config('enable_mergejoin', 'off', :local),
+       set_config('enable_bitmapscan', 'off', :local), set_config('jit', 'off', :local);
 
 -- name: claim_number
 -- Record the producer's next number; returns no row if the operation with this number was committed before.
 INSERT INTO producers (producer, seq, seen_ms) VALUES (:producer, :seq, :now)
-ON CONFLICT (producer) DO UPDATE SET seq = excluded.seq, seen_ms = excluded.seen_ms
+ON CONFLICT (producer) DO UPDATE SET seq = excluded.seq, seen_ms = excluded.seen_ms, answer = NULL
 WHERE producers.seq < excluded.seq
 RETURNING seq;
+
+-- name: landed_answer
+-- Read the answer of the producer's last operation, if it was carried out in one statement.
+SELECT answer[1], answer[2] FROM producers WHERE producer = :producer AND answer IS NOT NULL;
 
 -- name: begin_migration
 -- Begin the transaction in which one process at a time migrates the tables.

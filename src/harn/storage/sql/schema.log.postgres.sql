@@ -37,3 +37,6 @@ UPDATE jobs SET response = told.response FROM (
         WHERE e.kind = 'job_response' AND t.name LIKE 'worker.%.responses'
     ) r JOIN queues q ON encode(convert_to(to_json(q.name)::text, 'UTF8'), 'escape') = r.parts[1] GROUP BY q.queue_id, r.parts[2]
 ) AS told WHERE jobs.queue_id = told.queue_id AND jobs.id = told.job_id AND jobs.response IS NULL;
+-- version: 3
+-- What the producer's last operation answered, if it was carried out in one statement.
+ALTER TABLE producers ADD COLUMN answer bigint[];

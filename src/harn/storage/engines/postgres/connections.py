@@ -82,6 +82,8 @@ class Server:
         """Whether it was ever there and its tables are up to date."""
         self.prepares = True
         """Whether a session keeps what we leave there; not behind every pooler."""
+        self.has_functions = True
+        """Whether the schema's functions may be called, as far as is known."""
         self._sessions: weakref.WeakValueDictionary[int, _Connection] = (
             weakref.WeakValueDictionary()
         )
@@ -251,6 +253,13 @@ def migrate(connection: Connection[Any], schema: str, busy_ms: int, where: str) 
                 run("note_version", concern=step.concern, version=step.version)
         run("forget_producers", before=SystemClock().now_ms() - FORGET_MS)
         connection.execute("COMMIT")
+    except psycopg.errors.InsufficientPrivilege as error:
+        connection.execute("ROLLBACK")
+        why = str(error).partition("\n")[0]
+        raise StorageError(
+            f"{where} must be made or upgraded, and this role may not do that ({why}); open it "
+            f"once with the role that owns the schema {schema!r}, or let this one create there"
+        ) from error
     except BaseException:
         if not connection.closed:
             connection.execute("ROLLBACK")

@@ -44,6 +44,10 @@ UNLESS = "unless_waiting"
 """What an append names a queue by that must have nothing in the outbox."""
 _NOT_PREPARED = ("26000", "42P05")
 """A prepared statement is missing, or is there already: a pooler shares the connection."""
+_NO_FUNCTION = ("42883", "42501")
+"""A function is missing, or the role may not call it."""
+FUNCTIONS = frozenset({"work_enter", "work_look", "work_apply"})
+"""Statements that call a function of the schema."""
 PAUSE = 0.05
 """Seconds between two attempts to reach a server that is away."""
 
@@ -72,6 +76,8 @@ class Lane:
         self._claims = False
         """Whether the number of the transaction is still to be claimed."""
         self._claim_at = 0
+        self._is_over = False
+        """Whether the operation was carried out and committed in one statement."""
 
     def carry_out(self, request: Request) -> None:
         """Carry *request* out, again while that can help and `busy_timeout` has not passed."""
@@ -91,6 +97,9 @@ class Lane:
             except psycopg.Error as error:
                 if error.sqlstate in _NOT_PREPARED and self._server.prepares:
                     self._server.prepares = False  # a pooler on the way does not keep them
+                    continue
+                if error.sqlstate in _NO_FUNCTION and self._server.has_functions:
+                    self._server.has_functions = False  # what they do is done step by step
                     continue
                 if not connection_lost(error):
                     request.error = translated(error, self._server)
@@ -118,6 +127,9 @@ class Lane:
                 lambda asked: self._together(connection, asked),
                 lambda asked: self._whole(connection, asked),
             )
+            if self._is_over:
+                request.result, request.touched = result, self._touched
+                return
             if self._claims:
                 self._flush(connection)  # not with the commit: whether we may is not known yet
             request.result, request.touched = result, self._touched
@@ -128,7 +140,8 @@ class Lane:
             if self._touched and not news:
                 self._notifier.tell(self._touched)
         except _Landed:
-            connection.execute("ROLLBACK")  # its result is in the request
+            connection.execute("ROLLBACK")  # its result is in the request, or in the producer's row
+            self._take_answer(connection, request)
             self._notifier.tell(request.touched or set())
         except BaseException as error:
             if connection.closed:
@@ -140,6 +153,7 @@ class Lane:
 
     def _begin(self, connection: Connection[Any], write: bool) -> None:
         """Have the transaction opened along with the first statement of the operation."""
+        self._is_over = False
         self._claims = write
         self._queued = [
             ("BEGIN" if write else "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY", {})
@@ -147,9 +161,7 @@ class Lane:
         if not pipeline_of(connection).is_own:
             self._queued.append(self._server.limits(for_session=False))
         if write:
-            clock = self._clock()
-            now = clock.now_ms() if clock.is_fake else None
-            claim = {"producer": self._producer, "seq": self._seq, "now": now}
+            claim = {"producer": self._producer, "seq": self._seq, "now": self._fake_now()}
             self._claim_at = len(self._queued)
             self._queued.append((self._queries["claim_number"].text, claim))
 
@@ -173,38 +185,105 @@ class Lane:
 
     def _whole(self, connection: Connection[Any], asked: Ask) -> Rows | None:
         """Do in one statement what other engines do in steps."""
-        if asked.name == APPEND and not asked.params["places"] and not _is_long(asked):
+        if _is_long(asked) or (asked.name in FUNCTIONS and not self._server.has_functions):
+            return None
+        if asked.is_last:
+            return self._at_once(connection, asked)
+        if asked.params.get("places") is False:
             self._queue(asked)
             return []
         answers = self._together(connection, [asked])
         return None if answers is None else answers[0]
 
+    def _at_once(self, connection: Connection[Any], asked: Ask) -> Rows | None:
+        """Carry the whole operation out in one statement, which is a transaction by itself.
+
+        None if the statement refuses, or if the number was claimed: then the attempt before may
+        still be under way.
+        """
+        if not self._claims:
+            return None
+        del self._queued[0]  # without BEGIN, the statements up to the next sync are a transaction
+        self._claim_at -= 1
+        self._queue(asked)
+        self._committing = True
+        news = self._notifier.at_once(self._touched)
+        [rows] = self._flush(connection, afterwards=news)
+        self._is_over = rows[0][0] is not None
+        if self._is_over:
+            if not news:
+                self._notifier.tell(self._touched)
+            return rows
+        self._committing = False
+        self._touched = set()
+        self._begin(connection, write=True)
+        return None
+
+    def _take_answer(self, connection: Connection[Any], request: Request) -> None:
+        """Make the result of an operation that has landed in one statement, from its answer."""
+        query = self._queries["landed_answer"]
+        own = pipeline_of(connection).is_own
+        self._queued = [] if own else [self._server.limits(for_session=False)]
+        self._queue_statement(query, Ask("", {"producer": self._producer}))
+        [rows] = self._flush(connection)
+        if rows:
+            self._touched = set()
+            answer = functools.partial(self._answered, rows)
+            request.result = drive(request.recipe(), answer, whole=answer)
+            request.touched = self._touched
+
+    def _answered(self, rows: Rows, asked: Ask) -> Rows:
+        assert asked.is_last
+        self._touched.update([topic for topic, _, _ in topics_of(asked.params["drafts"])])
+        return rows
+
     def _queue(self, asked: Ask) -> Callable[[Rows], Any]:
         """Have *asked* sent with the next ones; return what makes its answer of its rows."""
         query = self._queries[asked.name]
-        if asked.name != APPEND:
+        drafts: Sequence[Draft] | None = asked.params.get("drafts")
+        if drafts is None:
             self._queue_statement(query, asked)
             return _as_they_are
-        drafts: Sequence[Draft] = asked.params["drafts"]
         topics = topics_of(drafts)
         self._touched.update([topic for topic, _, _ in topics])
-        params = {**_appending(drafts, topics), UNLESS: asked.params.get(UNLESS)}
-        self._queue_statement(query, Ask(APPEND, params))
-        return functools.partial(_placed, drafts, topics)
+        columns = {} if asked.is_last else _appending(drafts, topics)
+        params = {**columns, UNLESS: asked.params.get(UNLESS)}
+        self._queue_statement(query, Ask(asked.name, params, fill=asked.fill))
+        return functools.partial(_placed, drafts, topics) if asked.name == APPEND else _as_they_are
 
     def _queue_statement(self, query: Query, asked: Ask) -> None:
         params = dict(asked.params)
+        if asked.fill is not None:
+            params |= asked.fill()
         if asked.rows is not None:
             columns = zip(*asked.rows, strict=True) if asked.rows else [()] * len(asked.columns)
             params = dict(zip(asked.columns, columns, strict=True))
         for name, as_array in array_types(query.text).items():
             params[name] = as_array(params[name])
         if query.wants_now:
-            clock = self._clock()
-            params["now"] = clock.now_ms() if clock.is_fake else None
+            params["now"] = self._fake_now()
+        if query.takes_number:
+            params |= self._take_number()
         if asked.name == TAKE_OFFSETS:
             self._touched.add(params["topic"])
         self._queued.append((query.text, params))
+
+    def _take_number(self) -> dict[str, Any]:
+        """Return the parameters of a statement that claims the number itself, if it is to be."""
+        number = self._seq if self._claims else None
+        if self._claims:
+            del self._queued[self._claim_at]
+            self._claim_at = len(self._queued)
+        return {
+            "producer": self._producer,
+            "producer_number": number,
+            "clock": self._fake_now(),
+        }
+
+    def _fake_now(self) -> int | None:
+        """Return the time of a fake clock; None if the server's own counts."""
+        clock = self._clock()
+        return clock.now_ms() if clock.is_fake else None
 
     def _flush(
         self, connection: Connection[Any], wanted: int = 1, afterwards: Sequence[Statement] = ()
@@ -224,7 +303,7 @@ class Lane:
                 results = pipeline.run(queued, afterwards)
         if self._claims:
             self._claims = False
-            if results[self._claim_at].ntuples != 1:
+            if not results[self._claim_at].ntuples:
                 raise _Landed
         return [pipeline.rows(result) for result in results[-wanted:]]
 
@@ -238,7 +317,7 @@ class Lane:
 
 def _is_long(asked: Ask) -> bool:
     """Tell whether so much is appended that a stream is faster."""
-    return asked.name == APPEND and len(asked.params["drafts"]) > MOST_IN_ONE
+    return len(asked.params.get("drafts", ())) > MOST_IN_ONE
 
 
 def _as_they_are(rows: Rows) -> Rows:

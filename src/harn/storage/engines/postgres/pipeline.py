@@ -57,7 +57,8 @@ class Pipeline:
     ) -> list[PGresult]:
         """Send *statements* and return their results; raise the first error among them.
 
-        The statements *afterwards* are sent behind them; their results and errors are ignored.
+        The statements *afterwards* are sent behind them, as a transaction of their own; their
+        results and errors are ignored.
         """
         # All are encoded before the first is sent, so a value that cannot be encoded sends nothing.
         encoded = [_encoded(text, params) for text, params in statements]
@@ -70,16 +71,22 @@ class Pipeline:
             if self._send(*each, fresh):
                 answers.append(False)
             answers.append(True)
-        for each in more:
-            self._send(*each, {}, once=True)
         pgconn.pipeline_sync()
+        fresh_more: dict[_Key, bytes] = {}
+        for each in more:
+            self._send(*each, fresh_more)
+        if more:
+            pgconn.pipeline_sync()
         self._push()
-        results = self._collect()[: len(answers)]
+        results = self._collect()
+        ignored = self._collect() if more else []
         pgconn.exit_pipeline_mode()
         for result in results:
             if result.status in _ERRORS:
                 raise error_from_result(result, "utf-8")
         self._known.update(fresh)
+        if not any(result.status in _ERRORS for result in ignored):
+            self._known.update(fresh_more)
         return [result for result, wanted in zip(results, answers, strict=True) if wanted]
 
     def rows(self, result: PGresult) -> Rows:
@@ -95,12 +102,10 @@ class Pipeline:
         key: _Key,
         data: list[bytes | None],
         fresh: dict[_Key, bytes],
-        *,
-        once: bool = False,
     ) -> bool:
         """Pass one statement to libpq; tell whether it had to be prepared first."""
         formats = (Format.BINARY,) * len(data)
-        if once or not self.is_own or not data:  # to prepare a plain COMMIT saves nothing
+        if not self.is_own or not data:  # to prepare a plain COMMIT saves nothing
             types = [_oid(kind) for kind in key[1]]
             self._pgconn.send_query_params(command, data, types, formats, Format.BINARY)
             return False
