@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from harn import Runtime
 from harn.testing import FakeClock, fresh_runtime
@@ -17,6 +18,10 @@ from tests.postgres import (  # noqa: F401
     postgres_url,
     storage_url,
 )
+
+# A slow machine is no fault: no example has a deadline, and none is generated too slowly.
+settings.register_profile("harn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("harn")
 
 ROOT = Path(__file__).parent.parent
 STRESS = float(os.environ.get("HARN_STRESS", "0"))
