@@ -128,6 +128,25 @@ async def test_the_front_door_leads_to_the_portal() -> None:
     assert [each.headers["location"] for each in answers] == ["/portal/", "/portal/"]
 
 
+async def test_a_queue_whose_keys_are_paths_shows_its_tree() -> None:
+    policy = harn.SchedulerPolicy(strategy="drr", hierarchy="/", weights={"acme": 3})
+    async with portal() as site:
+        queue = worker_queue("q", policy)
+        for tenant in ("acme/eu", "acme/us", "globex"):
+            await queue.enqueue(1, tenant_id=tenant)
+        await queue.claim_next("me")
+        page = (await site.client.get("/portal/queues/q")).text
+        tree = (await site.document("queues/q"))["scheduler"]["tree"]
+
+    assert [each["path"] for each in tree] == ["acme", "globex"]
+    assert [each["path"] for each in tree[0]["children"]] == ["acme/eu", "acme/us"]
+    rows = [
+        ("level-1", "acme"), ("level-2", "acme/eu"), ("level-2", "acme/us"), ("level-1", "globex")
+    ]  # fmt: skip
+    places = [page.index(f'class="{level}" title="{path}"') for level, path in rows]
+    assert places == sorted(places)
+
+
 # -- sessions ------------------------------------------------------------------------------------
 
 

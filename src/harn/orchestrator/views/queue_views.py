@@ -39,11 +39,7 @@ async def queues_view(runtime: Runtime, *, compare: bool = True) -> dict[str, An
     summaries, blocks, warnings = [], [], []
     for counts, shares in await read_counts(runtime, MOST_KEYS):
         summaries.append(summarise(counts).as_dict())
-        blocks.append(_block(counts, shares, policy))
-        if counts.hierarchy:
-            nodes = await read_nodes(runtime.service(Store), counts)
-            active = claimers_policy(counts) or policy.as_dict()
-            blocks[-1] |= {"hierarchy": counts.hierarchy, "tree": tree_of(counts, nodes, active)}
+        blocks.append(await _with_tree(runtime, counts, _block(counts, shares, policy), policy))
         warnings += _warnings(counts, policy if compare else None)
     document = {
         "dispatcher": await inbox_view(runtime),
@@ -61,15 +57,13 @@ async def read_counts(
     for name in await store.run(queue_names, write=False):
         counts = await WorkerQueue(runtime, name, None).counts()
         if counts is not None:
-            queue_id = counts.queue_id
-            shares = await store.run(
-                lambda queue_id=queue_id: list_shares(queue_id, most_keys),  # type: ignore[misc]
-                write=False,
-            )
-            if counts.hierarchy:
-                shares = await _with_credit_of_nodes(store, counts, shares)
-            found.append((counts, shares))
+            found.append((counts, await _read_shares(store, counts, most_keys)))
     return found
+
+
+async def _read_shares(store: Store, counts: QueueCounts, most: int) -> list[ShareCounts]:
+    shares = await store.run(partial(list_shares, counts.queue_id, most), write=False)
+    return await _with_credit_of_nodes(store, counts, shares) if counts.hierarchy else shares
 
 
 async def _with_credit_of_nodes(
@@ -92,11 +86,22 @@ async def read_nodes(store: Store, counts: QueueCounts) -> list[share_tree.Node]
 
 
 async def queue_block(runtime: Runtime, counts: QueueCounts) -> dict[str, Any]:
-    """Return the scheduler's state of one queue, with the share of each key."""
-    shares = await runtime.service(Store).run(
-        lambda: list_shares(counts.queue_id, MOST_KEYS), write=False
-    )
-    return _block(counts, shares, SchedulerPolicy.from_env())
+    """Return the scheduler's state of one queue, with the share of each key, and its tree."""
+    policy = SchedulerPolicy.from_env()
+    shares = await _read_shares(runtime.service(Store), counts, MOST_KEYS)
+    return await _with_tree(runtime, counts, _block(counts, shares, policy), policy)
+
+
+async def _with_tree(
+    runtime: Runtime, counts: QueueCounts, block: dict[str, Any], own: SchedulerPolicy
+) -> dict[str, Any]:
+    """Return *block* with the tree of a queue whose keys are paths."""
+    if not counts.hierarchy:
+        return block
+    nodes = await read_nodes(runtime.service(Store), counts)
+    active = claimers_policy(counts) or own.as_dict()
+    tree = tree_of(counts, nodes, active)
+    return {**block, "hierarchy": counts.hierarchy, "tree": tree}
 
 
 def _block(counts: QueueCounts, shares: list[ShareCounts], own: SchedulerPolicy) -> dict[str, Any]:
