@@ -43,7 +43,7 @@ LIB = f"""
 def on_task(event):
     raise ValueError({EVIL!r})
 """
-SKIPPED = {"demo", "orchestrator serve", "worker", "completion"}
+SKIPPED = {"demo", "orchestrator serve", "portal", "worker", "completion"}
 """Shows no stored text; runs until it is stopped, tried with real requests elsewhere."""
 
 
@@ -107,6 +107,7 @@ ARGUMENTS: dict[str, list[str]] = {
     "orchestrator queue retry": ["review", "1"],
     "orchestrator queue pause": ["review", "--tenant", EVIL[2:], "--reason", EVIL[2:]],
     "orchestrator queue resume": ["review", "--tenant", EVIL[2:]],
+    "orchestrator queue what-if": ["review"],
     "orchestrator queue purge": ["review", "--confirm", "--reason", EVIL[2:]],
     "orchestrator replay": [EVIL[2:]],
     "orchestrator dlq": ["--list"],
