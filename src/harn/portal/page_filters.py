@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
+from harn.checks import is_number
 from harn.clock import iso
 from harn.duration import roughly
 from harn.escaping import on_lines, one_line, to_json
@@ -98,7 +99,7 @@ def _coarse(ms: int) -> str:
 
 
 def _ms(value: Any) -> int | None:
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if is_number(value):
         return int(value)
     if not isinstance(value, str) or not value:
         return None
