@@ -10,7 +10,7 @@ import pytest
 
 import harn
 from harn import Job, drain, worker_queue
-from harn.portal import shared_reads, snapshots
+from harn.portal import shared_reads, store_snapshot
 from harn.storage import Store
 from tests.portal.portal_site import KEY, events, portal
 
@@ -365,20 +365,20 @@ async def test_secrets_in_payloads_headers_and_records_are_masked(
 
 async def test_fifty_viewers_cost_one_read_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = queries = 0
-    run, take = Store.run, snapshots.Snapshots._take
+    run, take = Store.run, store_snapshot.Snapshots._take
 
     async def counted(self: Store, recipe: Any, **options: Any) -> Any:
         nonlocal queries
         queries += 1
         return await run(self, recipe, **options)
 
-    async def counted_take(self: snapshots.Snapshots) -> Any:
+    async def counted_take(self: store_snapshot.Snapshots) -> Any:
         nonlocal taken
         taken += 1
         return await take(self)
 
     monkeypatch.setattr(Store, "run", counted)
-    monkeypatch.setattr(snapshots.Snapshots, "_take", counted_take)
+    monkeypatch.setattr(store_snapshot.Snapshots, "_take", counted_take)
     async with portal() as site:
         await worker_queue("triage").enqueue(1)
         queries = 0

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from harn.cli.colours import by_word
-from harn.cli.output import DURATION, emit
+from harn.cli.output import DURATION, DurationFlag, emit
 from harn.cli.progress import bar, live_line, shown_count
 from harn.cli.queue_jobs import queue_argument
 from harn.cli.second_process import InSecondProcess
@@ -62,7 +62,7 @@ class WeightsFlag(click.ParamType[dict[str, int]]):
             self.fail(f"{value!r} is not accepted: {error}", param, ctx)
 
 
-class AgeFlag(type(DURATION)):  # type: ignore[misc]
+class AgeFlag(DurationFlag):
     """A duration, or 0."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:

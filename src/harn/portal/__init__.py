@@ -10,7 +10,7 @@ usage_totals.py   what model calls have cost, each record added once
 letter_export.py  dead letters as JSON lines
 operators.py      who may look and who may act: keys, sessions, origins
 shared_reads.py   reads that all viewers share, one a second
-snapshots.py      everything in one document, and the queues' speed
+store_snapshot.py everything in one document, and the queues' speed
 live_events.py    the snapshot as server-sent events
 http_messages.py  request bodies with limits, answers in JSON
 http_server.py    uvicorn in the service's event loop

@@ -19,7 +19,7 @@ from harn.portal.live_events import LiveEvents
 from harn.portal.operators import Operators
 from harn.portal.pages import HOME, Pages
 from harn.portal.shared_reads import SharedReads
-from harn.portal.snapshots import Snapshots
+from harn.portal.store_snapshot import Snapshots
 from harn.telemetry.metrics import Metrics
 
 try:

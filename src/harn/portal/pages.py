@@ -23,8 +23,8 @@ from harn.portal.admin_api import Operated, refusal
 from harn.portal.http_messages import read_body
 from harn.portal.operators import COOKIE, SESSION_MS, Operator, Operators, is_foreign
 from harn.portal.shared_reads import SharedReads
-from harn.portal.snapshots import Snapshots
 from harn.portal.static_files import static_answer
+from harn.portal.store_snapshot import Snapshots
 from harn.portal.usage_totals import UsageTotals
 
 try:

@@ -1,16 +1,16 @@
 """What-if: replay a queue's log by another policy, or with more consumers, in virtual time.
 
-history.py     the log of a queue as columns: its jobs, and the steps of their lives
-read_log.py    reads the log into a history
-tables.py      a queue's shares and jobs in memory, which the real scheduler asks
-key_share.py   one key's row in them; open_shares.py, the shares that have a turn
-walk.py        follows the log step by step, and asks the scheduler for its picks again
-ledger.py      how long each key's jobs waited, and its share of the picks
-simulation.py  serves the jobs again in virtual time
-report.py      the numbers of both sides
-goal.py        a goal for the waits, read from text
-search.py      the smallest change that reaches a goal
-plot.py        the waits as an SVG; shown_waits.py, how a wait is written
+history.py       the log of a queue as columns: its jobs, and the steps of their lives
+read_log.py      reads the log into a history
+queue_tables.py  a queue's shares and jobs in memory, which the real scheduler asks
+key_share.py     one key's row in them; open_shares.py, the shares that have a turn
+walk.py          follows the log step by step, and asks the scheduler for its picks again
+ledger.py        how long each key's jobs waited, and its share of the picks
+simulation.py    serves the jobs again in virtual time
+report.py        the numbers of both sides
+goal.py          a goal for the waits, read from text
+search.py        the smallest change that reaches a goal
+plot.py          the waits as an SVG; shown_waits.py, how a wait is written
 """
 
 from harn.workers.whatif.goal import Goal, read_goal

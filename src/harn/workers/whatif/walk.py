@@ -37,7 +37,7 @@ from harn.workers.whatif.history import (
     History,
 )
 from harn.workers.whatif.ledger import Ledger
-from harn.workers.whatif.tables import QueueTables
+from harn.workers.whatif.queue_tables import QueueTables
 
 ABSENT, READY, SCHEDULED, PARKED, CLAIMED, FAILED, SETTLED = range(7)
 EVERY = 20_000
