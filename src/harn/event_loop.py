@@ -8,9 +8,20 @@ and the error says how a trio program uses harn.
 from __future__ import annotations
 
 import sys
-from asyncio import AbstractEventLoop, _get_running_loop
+from asyncio import AbstractEventLoop, Task, _get_running_loop, current_task
+from collections.abc import Callable
+from typing import Any
 
 from harn.errors import HarnError
+
+task_running_on: Callable[[AbstractEventLoop], Task[Any] | None]
+if sys.version_info < (3, 12):
+    # In 3.11 current_task() is written in Python and makes a system call each time.
+    from asyncio.tasks import _current_tasks  # type: ignore[attr-defined,unused-ignore]
+
+    task_running_on = _current_tasks.get
+else:
+    task_running_on = current_task
 
 
 def running_loop() -> AbstractEventLoop:

@@ -85,6 +85,7 @@ def _after_fork() -> None:
     _open.clear()
     for each in _started:
         each._is_inherited = True
+        each._thread_id = 0  # so that its checks look at the reason
     _started.clear()
 
 

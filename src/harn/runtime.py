@@ -17,12 +17,12 @@ import importlib
 import inspect
 import logging
 import signal
-import threading
 from asyncio import _get_running_loop
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
+from threading import get_ident
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -40,7 +40,7 @@ from harn.clock import Clock, SystemClock
 from harn.context import Ambient, Frame, Task, current_frame_var, restore_frame
 from harn.duration import Duration, to_seconds, to_text
 from harn.errors import HarnError, InvalidOption, did_you_mean
-from harn.event_loop import refuse_running_loop, refuse_trio, running_loop
+from harn.event_loop import refuse_running_loop, refuse_trio, running_loop, task_running_on
 from harn.ids import IdSource
 from harn.masking import mask
 from harn.open_runtimes import AFTER_FORK, note_left, note_open, note_started
@@ -199,7 +199,7 @@ class Runtime:
 
     def _start(self) -> None:
         self._loop = running_loop()
-        self._thread_id = threading.get_ident()
+        self._thread_id = get_ident()
         note_started(self)
         self.root.aio = asyncio.current_task()
         self._known_threads = threads_now()
@@ -221,7 +221,7 @@ class Runtime:
 
     def on_loop_thread(self) -> bool:
         """Tell whether the caller runs on the loop's own thread."""
-        return threading.get_ident() == self._thread_id
+        return get_ident() == self._thread_id
 
     @property
     def _where(self) -> str:
@@ -232,6 +232,13 @@ class Runtime:
 
     def check_here(self) -> None:
         """Raise `HarnError` if the caller is on another event loop, or in a forked process."""
+        loop = self._loop
+        if (
+            get_ident() == self._thread_id
+            and loop is not None
+            and task_running_on(loop) is not None
+        ):
+            return  # the usual case; to ask for the running loop is a system call in 3.11
         if self._is_inherited:
             raise HarnError(
                 f"this Runtime ({self._where}) was opened by the parent of this process, before it "

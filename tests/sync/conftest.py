@@ -15,9 +15,9 @@ import pytest
 
 from harn import Permit
 from harn.current import current_frame
+from harn.event_loop import task_running_on
 from harn.sync import permits
 from harn.sync.permit_queue import PermitQueue, PermitWaiter
-from harn.sync.wait_queue import task_running_on
 
 MODULES = {"test_permits", "test_mutex"}
 mutex_module: Any = sys.modules["harn.sync.mutex"]

@@ -24,10 +24,11 @@ from harn.clock import Timer
 from harn.context import Task, current_frame_var
 from harn.current import current_frame
 from harn.errors import ChannelDeadlock
+from harn.event_loop import task_running_on
 from harn.quiescence import can_look_into, outside_work, something_ready
 from harn.runtime import Runtime
 from harn.stopping import Stopping
-from harn.sync.wait_queue import GONE, WAITING, Waiter, guard, task_running_on
+from harn.sync.wait_queue import GONE, WAITING, Waiter, guard
 from harn.tasks import AwaitingTasks
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ nothing here needs a lock.
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop, _get_running_loop
+from asyncio import AbstractEventLoop
 from collections.abc import Awaitable
 from sys import _getframe
+from threading import get_ident
 from types import TracebackType
 from typing import Any
 
@@ -18,11 +19,11 @@ from harn.context import Task, current_frame_var
 from harn.current import current_frame, current_runtime
 from harn.duration import Duration, to_seconds
 from harn.errors import HarnError
+from harn.event_loop import task_running_on
 from harn.graceful import asked, raise_if_asked
 from harn.runtime import Runtime
 from harn.sync.permit_queue import PermitQueue, PermitWaiter
 from harn.sync.structural_key import SameObject, structural
-from harn.sync.wait_queue import task_running_on
 
 _frame_here = current_frame_var.get  # saves an attribute lookup for each section
 
@@ -85,11 +86,11 @@ class Mutex:
         runtime = task.runtime
         try:
             mutexes = runtime._services[Mutexes]  # saves a call
-            if _get_running_loop() is not mutexes.loop:
-                runtime.check_here()
         except KeyError:
             mutexes = runtime.service(Mutexes)
         holder = task_running_on(mutexes.loop)
+        if holder is None or get_ident() != runtime._thread_id:
+            runtime.check_here()
         section = mutexes.sections.get(self._key) or mutexes.open(self._key)
         if self._section is None:
             self._section = section

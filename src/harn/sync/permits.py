@@ -7,7 +7,6 @@ are kept, for their counters.
 
 from __future__ import annotations
 
-from asyncio import _get_running_loop
 from collections.abc import Coroutine
 from threading import get_ident
 from types import TracebackType
@@ -18,10 +17,11 @@ from harn.context import Frame, current_frame_var
 from harn.current import current_frame
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption, did_you_mean
+from harn.event_loop import task_running_on
 from harn.graceful import asked, raise_if_asked
 from harn.runtime import Runtime
 from harn.sync.permit_queue import PermitQueue, PermitWaiter
-from harn.sync.wait_queue import GONE, GRANTED, guard, task_running_on
+from harn.sync.wait_queue import GONE, GRANTED, guard
 from harn.tasks import works_for
 
 Kind = Literal["mutex", "rwlock", "semaphore", "gate"]
@@ -245,7 +245,7 @@ async def sync_mutex_acquire(
     runtime = task.runtime
     try:
         queue = runtime._services[Permits].mutexes[key]  # saves two calls
-        if _get_running_loop() is not queue.loop:
+        if get_ident() != runtime._thread_id or task_running_on(queue.loop) is None:
             runtime.check_here()
     except (KeyError, TypeError):
         queue = runtime.service(Permits).open("mutex", key, 1)

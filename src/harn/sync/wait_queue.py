@@ -21,11 +21,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import threading
-from asyncio import current_task
 from collections import deque
-from collections.abc import Callable
 from threading import get_ident
 from typing import Any, Self, TypeVar
 
@@ -45,16 +42,6 @@ guard: threading.RLock = threading.RLock()
 os.register_at_fork(
     before=guard.acquire, after_in_parent=guard.release, after_in_child=guard.release
 )
-
-
-task_running_on: Callable[[asyncio.AbstractEventLoop], asyncio.Task[Any] | None]
-if sys.version_info < (3, 12):
-    # In 3.11 current_task() is written in Python and makes a system call each time.
-    from asyncio.tasks import _current_tasks  # type: ignore[attr-defined,unused-ignore]
-
-    task_running_on = _current_tasks.get
-else:
-    task_running_on = current_task
 
 
 class Waiter:
