@@ -2,7 +2,8 @@
 
 `render` is a plain function of the document in `results/latest.json`; a test holds that the page
 in the docs is what it returns. The curves are drawn by matplotlib in an environment of its own;
-where that cannot be installed, the pictures that are there stay.
+where that cannot be installed, the pictures that are there stay. So are our costs against those of
+each peer.
 """
 
 from __future__ import annotations
@@ -19,6 +20,33 @@ from bench.harness import RESULTS
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "bench.md"
 PICTURES = DOCS / "bench"
+
+AGAINST_PEERS = {
+    "against-peers-in-a-process.png": (
+        "Pools, synchronisation and limits against their peers",
+        ("pools_peers", "primitives_peers", "ratelimit_peers"),
+    ),
+    "against-peers-with-a-store.png": (
+        "Queues and logs against their peers",
+        (
+            *("queue_sqlite", "queue_postgres", "queue_postgres_wide"),
+            *("queue_idle", "queue_redis", "storage_peers"),
+        ),
+    ),
+}
+"""The pictures of our costs against our peers': the title and the subjects of each."""
+DONE = {
+    "pools_peers": "pool, ",
+    "ratelimit_peers": "limit, ",
+    "queue_idle": "idle pick-up, ",
+    "queue_redis": "beside Redis, ",
+    "storage_peers": "append, ",
+}
+"""What is done in a subject whose goals do not say it."""
+PEER = re.compile(
+    r"(?:ahead of|wakes before|half of|[\d.]+ times) (.+?)(?:'s (?:rate|cost))? \((.+)\)"
+)
+"""How a goal names its peer and what was done."""
 
 INTRODUCTION = """# The bench
 
@@ -53,7 +81,7 @@ BEHIND = """## Where a goal is not met, and why
 def render(results: dict[str, Any], pictures: set[str] | None = None) -> str:
     """Return the page about *results*; *pictures* are the curves that there are."""
     parts = [INTRODUCTION, _machine(results["machine"]), _quick(results.get("quick", []))]
-    parts += [_goals(results["goals"]), BEHIND]
+    parts += [_goals(results["goals"]), _against_peers(pictures), BEHIND]
     outcomes = results["outcomes"]
     for subject in dict.fromkeys(each["subject"] for each in outcomes):
         here = [each for each in outcomes if each["subject"] == subject]
@@ -86,13 +114,30 @@ def known_pictures() -> set[str]:
     return {each.name for each in PICTURES.glob("*.png")}
 
 
+def ratios(goals: list[dict[str, Any]], subjects: tuple[str, ...]) -> list[tuple[str, float]]:
+    """Return our cost as a multiple of each peer's, and at what, for the goals of *subjects*."""
+    named = [(PEER.fullmatch(each["name"]), each) for each in goals if each["subject"] in subjects]
+    return [
+        (f"{DONE.get(each['subject'], '')}{what[2]}: {what[1]}", each["measured"])
+        for what, each in named
+        if what and each["measured"]
+    ]
+
+
 def _draw(results: dict[str, Any], latest: Path) -> None:
     from bench.peers import MATPLOTLIB, PeerMissing, play
 
     contests = {each["contest"] for each in results["outcomes"] if each.get("series")}
-    names = {each: picture(each) for each in contests}
+    what = {
+        "results": str(latest),
+        "into": str(RESULTS),
+        "curves": {each: picture(each) for each in contests},
+        "ratios": {
+            name: (title, ratios(results["goals"], subjects))
+            for name, (title, subjects) in AGAINST_PEERS.items()
+        },
+    }
     try:
-        what = {"results": str(latest), "into": str(RESULTS), "names": names}
         play(MATPLOTLIB, "plot", what, timeout=120)
     except PeerMissing as missing:
         print(f"no curves: matplotlib could not be installed: {missing}", file=sys.stderr)
@@ -124,6 +169,15 @@ def _goals(goals: list[dict[str, Any]]) -> str:
         mark = "met" if each["met"] else "**not met**"
         lines.append(f"| {each['subject']}: {each['name']} | {ratio} | {each['goal']} | {mark} |")
     return "\n".join(lines) + "\n"
+
+
+def _against_peers(pictures: set[str] | None) -> str:
+    shown = [
+        f"![{title}](bench/{name})"
+        for name, (title, _) in AGAINST_PEERS.items()
+        if name in (pictures or set())
+    ]
+    return "\n\n".join(["## Against each peer", *shown]) + "\n" if shown else ""
 
 
 def _subject(

@@ -243,3 +243,18 @@ def test_the_page_is_in_step_with_the_results() -> None:
     written = page.PAGE.read_text(encoding="utf-8")
 
     assert written == page.render(results, page.known_pictures()), "run: python -m bench --page"
+
+
+def test_the_pictures_against_peers_show_every_goal_that_names_one() -> None:
+    goals = json.loads((harness.RESULTS / "latest.json").read_text(encoding="utf-8"))["goals"]
+    subjects = {subject for _, many in page.AGAINST_PEERS.values() for subject in many}
+    ours = {"picked up within", "under 2 % of a core"}
+
+    shown = [row for _, many in page.AGAINST_PEERS.values() for row in page.ratios(goals, many)]
+
+    assert "channel, 1:1: anyio" in dict(shown)
+    assert len(shown) == sum(
+        goal["subject"] in subjects and not any(each in goal["name"] for each in ours)
+        for goal in goals
+        if goal["measured"]
+    )
