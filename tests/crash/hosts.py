@@ -10,10 +10,11 @@ import socket
 import subprocess
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
-from urllib.parse import urlsplit
+
+from tests.forwarder import Forwarder
 
 
 class Host(Protocol):
@@ -30,22 +31,15 @@ class Host(Protocol):
         """Let everything through again."""
 
 
-class Forwarder:
-    """Forwards TCP connections to the server of *url*; while it is cut, it holds what comes."""
+class Proxied(Forwarder):
+    """A host that is only a process; while its network is cut, the forwarder holds what comes."""
 
     prefix: list[str] = []
 
-    def __init__(self, url: str, address: str = "127.0.0.1") -> None:
-        parts = urlsplit(url)
-        self._server = (parts.hostname or "127.0.0.1", parts.port or 5432)
-        self._listening = socket.create_server((address, 0))
-        port = self._listening.getsockname()[1]
-        self.url = parts._replace(netloc=f"{parts.username}@{address}:{port}").geturl()
-        self._open = [self._listening]
-        self._threads: list[threading.Thread] = []
+    def __init__(self, url: str) -> None:
         self._passes = threading.Event()
         self._passes.set()
-        self._start(self._accept)
+        super().__init__(url)
 
     def cut(self) -> None:
         self._passes.clear()
@@ -55,43 +49,13 @@ class Forwarder:
 
     def close(self) -> None:
         self.mend()
-        for each in self._open:
-            _shut(each)
-        for thread in self._threads:
-            thread.join(30)
-        for each in self._open:
-            each.close()
+        super().close()
 
-    def _start(self, work: Callable[..., None], *args: object) -> None:
-        thread = threading.Thread(target=work, args=args, daemon=True, name="harn-test-network")
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listening.accept()
-            except OSError:
-                return
-            self._open.append(client)
-            try:
-                server = socket.create_connection(self._server)
-            except OSError:
-                _shut(client)
-                continue
-            self._open.append(server)
-            self._start(self._forward, client, server)
-            self._start(self._forward, server, client)
-
-    def _forward(self, source: socket.socket, target: socket.socket) -> None:
-        try:
-            while data := source.recv(65536):
-                self._passes.wait()
-                target.sendall(data)
-        except OSError:
-            pass
-        finally:
-            _shut(target)
+    def send_on(
+        self, data: bytes, source: socket.socket, target: socket.socket, *, to_server: bool
+    ) -> bool:
+        self._passes.wait()
+        return super().send_on(data, source, target, to_server=to_server)
 
 
 class Namespace:
@@ -123,7 +87,7 @@ class Namespace:
 @contextmanager
 def proxied_hosts(url: str, count: int) -> Iterator[list[Host]]:
     """Make hosts that are only processes, each behind a forwarder of its own."""
-    made = [Forwarder(url) for _ in range(count)]
+    made = [Proxied(url) for _ in range(count)]
     try:
         yield list(made)
     finally:
@@ -174,10 +138,3 @@ def _ip(*args: str) -> None:
     done = subprocess.run(["ip", *args], capture_output=True, text=True, timeout=30)
     if done.returncode:
         raise RuntimeError(f"ip {' '.join(args)}: {done.stderr.strip()}")
-
-
-def _shut(sock: socket.socket) -> None:
-    try:
-        sock.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass

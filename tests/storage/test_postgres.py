@@ -38,7 +38,7 @@ async def test_E5_an_answer_lost_around_commit_lands_once(
     postgres_database: str, cut: Cut, repeat: int
 ) -> None:
     proxy = CuttingProxy(postgres_database)
-    url = f"{proxy.dsn}?schema=t_{uuid.uuid4().hex[:12]}"
+    url = f"{proxy.url}?schema=t_{uuid.uuid4().hex[:12]}"
 
     async with Runtime(storage=url) as runtime:
         log = runtime.event_log
@@ -58,7 +58,7 @@ async def test_A7_an_operation_with_effects_of_its_own_lands_once_too(
     postgres_database: str,
 ) -> None:
     proxy = CuttingProxy(postgres_database)
-    url = f"{proxy.dsn}?schema=t_{uuid.uuid4().hex[:12]}"
+    url = f"{proxy.url}?schema=t_{uuid.uuid4().hex[:12]}"
     tries: list[int] = []
 
     def move() -> Operation[int]:

@@ -116,7 +116,7 @@ async def test_an_enqueue_whose_answer_is_lost_lands_once_and_tells_its_ids(
     postgres_database: str, cut: Cut, many: int
 ) -> None:
     proxy = CuttingProxy(postgres_database)
-    url = f"{proxy.dsn}?schema=t_{uuid.uuid4().hex[:12]}"
+    url = f"{proxy.url}?schema=t_{uuid.uuid4().hex[:12]}"
 
     async with Runtime(storage=url):
         queue = worker_queue("q")
@@ -143,7 +143,7 @@ async def test_an_enqueue_whose_answer_is_lost_lands_once_and_tells_its_ids(
 @pytest.mark.parametrize("cut", ["before commit", "after commit"])
 async def test_a_claim_whose_answer_is_lost_lands_once(postgres_database: str, cut: Cut) -> None:
     proxy = CuttingProxy(postgres_database)
-    url = f"{proxy.dsn}?schema=t_{uuid.uuid4().hex[:12]}"
+    url = f"{proxy.url}?schema=t_{uuid.uuid4().hex[:12]}"
 
     async with Runtime(storage=url):
         queue = worker_queue("q", FAIR)
