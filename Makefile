@@ -44,7 +44,7 @@ soak: uv ## producers, consumers, kills and limits for an hour (MINUTES=60 ENGIN
 	$(UV) run python -m tools.soak --minutes $${MINUTES:-60} $${ENGINES:-sqlite postgres}
 
 fuzz: uv ## odd bytes for each parser of what comes from outside (SECONDS=60 each)
-	HARN_FUZZ_SECONDS=$${SECONDS:-60} $(UV) run pytest --timeout=7200 -n 2 -rP tests/fuzz/test_parsers_fuzz.py
+	HARN_FUZZ_SECONDS=$(or $(SECONDS),60) $(UV) run pytest --timeout=7200 -n 2 -rP tests/fuzz/test_parsers_fuzz.py
 
 matrix: uv ## the suite on every Python from 3.11 on that this machine has (ONLY=tests/pools)
 	@for version in 3.11 3.12 3.13 3.14; do \

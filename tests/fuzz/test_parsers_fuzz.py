@@ -1,7 +1,8 @@
 """Every parser of bytes from outside reads them or refuses them; nothing else comes out.
 
-`make fuzz SECONDS=60` runs each for a minute with another seed; a seed that found something is
-given back with `HARN_FUZZ_SEED`. The ordinary suite runs each for three seconds, by one seed.
+`make fuzz SECONDS=60` and CI run each for a minute with another seed; a seed that found something
+is given back with `HARN_FUZZ_SEED`. The ordinary suite runs each for three seconds, by one seed.
+Tests of one parser share its minute: the schemes of webhooks, and what reads topics.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -40,6 +41,8 @@ from tests.orchestrator.processes import serving
 
 SECONDS = float(os.environ.get("HARN_FUZZ_SECONDS", "0"))
 """For how long each parser is pressed; 0 is what the ordinary suite does."""
+OF_TOPICS = 3
+"""How many tests read topics: lines, the files of a store, exports."""
 SEED = int(os.environ.get("HARN_FUZZ_SEED", time.time_ns() if SECONDS else 18))
 BODIES: dict[str, list[Any]] = {
     "github": [{"action": "opened", "pull_request": {"n": 1}}],
@@ -86,24 +89,31 @@ batch = { size = 3, timeout = "5s" }
 """
 
 
-@pytest.fixture
-def rounds(at_least: Callable[[int], int]) -> Iterator[random.Random]:
-    """Yield a source of chance again and again, for a few seconds or 2,000 rounds."""
-    print(f"HARN_FUZZ_SEED={SEED}")
-    rng, until = random.Random(SEED), time.monotonic() + (SECONDS or at_least(3))
+class Rounds(Protocol):
+    def __call__(self, *, tests: int = 1) -> Iterator[random.Random]: ...
 
-    def rounds() -> Iterator[random.Random]:
-        done = 0
+
+@pytest.fixture
+def rounds(at_least: Callable[[int], int]) -> Rounds:
+    """Yield a source of chance again and again, for a few seconds or 2,000 rounds.
+
+    As many *tests* as are named have the time of one parser together.
+    """
+    print(f"HARN_FUZZ_SEED={SEED}")
+
+    def rounds(*, tests: int = 1) -> Iterator[random.Random]:
+        rng, done = random.Random(SEED), 0
+        until = time.monotonic() + (SECONDS / tests or at_least(3))
         while time.monotonic() < until and (SECONDS or done < at_least(2000)):
             yield rng
             done += 1
         print(f"{done} rounds")
 
-    return rounds()
+    return rounds
 
 
 @pytest.mark.parametrize("scheme", BODIES)
-async def test_webhook_bodies_are_read_or_refused(scheme: Any, rounds: Any) -> None:
+async def test_webhook_bodies_are_read_or_refused(scheme: Any, rounds: Rounds) -> None:
     """They are signed: this is what a sender with a key can do."""
     secret = b"a key of sixteen bytes"
     provider: Any = "a2a-push" if scheme == "bearer" else scheme
@@ -114,7 +124,7 @@ async def test_webhook_bodies_are_read_or_refused(scheme: Any, rounds: Any) -> N
         kind: Any = "a2a-push" if scheme == "bearer" else "webhook"
         await trigger_register(id="t", kind=kind, provider=provider, match={}, handler=_nothing)
         intake = Intake(runtime, [Hook("t", "/t", provider, scheme, (Key(secret, "acme"),))])
-        for number, rng in enumerate(rounds):
+        for number, rng in enumerate(rounds(tests=len(BODIES))):
             body = mutated(rng.choice(good), rng)
             now = runtime.clock.now_ms() // 1000
             headers = {"content-type": [rng.choice(types)]}
@@ -129,10 +139,10 @@ async def test_webhook_bodies_are_read_or_refused(scheme: Any, rounds: Any) -> N
             assert reply.status in (200, 202, 400, 409), (body, reply)
 
 
-def test_manifests_are_read_or_refused(tmp_path: Path, rounds: Any) -> None:
+def test_manifests_are_read_or_refused(tmp_path: Path, rounds: Rounds) -> None:
     path = tmp_path / "harn.toml"
     (tmp_path / "lib.py").write_text("")
-    for rng in rounds:
+    for rng in rounds():
         path.write_bytes(mutated(MANIFEST, rng))
         try:
             read_manifest(path)
@@ -141,7 +151,7 @@ def test_manifests_are_read_or_refused(tmp_path: Path, rounds: Any) -> None:
 
 
 async def test_journals_of_pools_are_read_and_their_damage_named(
-    tmp_path: Path, rounds: Any
+    tmp_path: Path, rounds: Rounds
 ) -> None:
     async with Runtime(state_dir=tmp_path, storage="memory://"):
         pool = await pool_create(name="web", scope="pipeline", pipeline_id="nightly")
@@ -151,7 +161,7 @@ async def test_journals_of_pools_are_read_and_their_damage_named(
     good = path.read_bytes()
     assert len(fold(good.splitlines(keepends=True))[0].tasks) == 5
 
-    for rng in rounds:
+    for rng in rounds():
         try:
             ledger, end = fold(mutated(good, rng).splitlines(keepends=True))
         except HarnError:
@@ -159,7 +169,7 @@ async def test_journals_of_pools_are_read_and_their_damage_named(
         assert end >= 0 and all(each.reason for each in ledger.damage)
 
 
-async def test_files_of_a_store_are_read_or_refused(tmp_path: Path, rounds: Any) -> None:
+async def test_files_of_a_store_are_read_or_refused(tmp_path: Path, rounds: Rounds) -> None:
     """Topics, the commit journal, the cursors and every other file that a file store keeps."""
     good = tmp_path / "good"
     async with Runtime(storage=f"file:///{good}"):
@@ -168,7 +178,7 @@ async def test_files_of_a_store_are_read_or_refused(tmp_path: Path, rounds: Any)
             await worker_queue("review").enqueue({"n": n})
     files = [each.relative_to(good) for each in good.rglob("*") if each.is_file()]
 
-    for number, rng in enumerate(rounds):
+    for number, rng in enumerate(rounds(tests=OF_TOPICS)):
         copy = tmp_path / f"copy{number}"
         shutil.copytree(good, copy)
         name = rng.choice([each for each in files if (good / each).stat().st_size < 100_000])
@@ -186,25 +196,25 @@ async def test_files_of_a_store_are_read_or_refused(tmp_path: Path, rounds: Any)
         shutil.rmtree(copy)
 
 
-def test_lines_of_a_topic_are_read_or_called_broken(rounds: Any) -> None:
+def test_lines_of_a_topic_are_read_or_called_broken(rounds: Rounds) -> None:
     from harn.storage.engines.file.topic_file import Broken, Line, write_line
     from harn.storage.jsonl import seal
 
     good = write_line(1, 1, "kind", b'{"n":1}', b"{}", 1)
-    for rng in rounds:
+    for rng in rounds(tests=OF_TOPICS):
         line = mutated(good, rng)
         resealed = seal(line.rstrip(b"\n")[:-1])  # a checksum is no key: it may be right
         for each in (line, resealed):
             assert isinstance(read_line(each, 1, 0), Line | Broken)
 
 
-async def test_exports_are_taken_in_or_refused(rounds: Any) -> None:
+async def test_exports_are_taken_in_or_refused(rounds: Rounds) -> None:
     async with Runtime() as runtime:
         for n in range(3):
             await event_log_emit("news", "kind", {"n": n})
             await worker_queue("review").enqueue({"n": n})
         lines = [line async for line in export(runtime.service(Store))]
-    for rng in rounds:
+    for rng in rounds(tests=OF_TOPICS):
         async with Runtime() as runtime:
             importer = Importer(runtime.service(Store))
             changed = list(lines)
@@ -230,7 +240,9 @@ REQUESTS = [
 ]
 
 
-def test_requests_to_the_admin_socket_are_answered_or_refused(tmp_path: Path, rounds: Any) -> None:
+def test_requests_to_the_admin_socket_are_answered_or_refused(
+    tmp_path: Path, rounds: Rounds
+) -> None:
     """Paths, bodies and whole requests; the service stays as it was and says nothing unexpected."""
     (tmp_path / "lib.py").write_text("def note(event): ...")
     (tmp_path / "harn.toml").write_text(
@@ -239,7 +251,7 @@ def test_requests_to_the_admin_socket_are_answered_or_refused(tmp_path: Path, ro
     )
     with serving(tmp_path, "--json", "--no-http") as service:
         service.hears("ready")
-        for rng in rounds:
+        for rng in rounds():
             path, body = rng.choice(REQUESTS)
             what = rng.randrange(3)
             sent = _request(
