@@ -2,6 +2,8 @@
 
 *A job's life* is enqueued a hundred at once, each by a call of its own, and drained with a hundred
 in flight, or one by one; then the same jobs are submitted as a function and their results awaited.
+A third contestant enqueues, and waits for a bare future of each job that its handler resolves: what
+asyncio's own tasks add when the results of a hundred jobs are gathered.
 *Reading* is `queue.job` and a page of `queue.jobs` in a SQLite file that holds 1,000 or 1,000,000
 settled jobs of ten tenants, against one indexed read of the job's row through the store. The files
 are filled by SQL; each has 100 jobs that are ready, scheduled and in flight.
@@ -36,6 +38,7 @@ JOBS, SINGLES, READS = 2000, 150, 300
 SIZES = (1_000, 1_000_000)
 STATUSES = ("ready", "scheduled", "in_flight", "acked", "dead", "cancelled")
 PLAIN, JOB = "enqueue, drain", "submit, drain, result"
+BARE = "enqueue, drain, a bare future each"
 
 Life = Callable[[int], Awaitable[float]]
 
@@ -51,6 +54,25 @@ async def plain_life(n: int) -> float:
     for start in range(0, n, 100):
         await asyncio.gather(*(queue.enqueue(i) for i in range(start, start + 100)))
     await drain("q", noop, concurrency=100, policy=FAIR)
+    return (time.perf_counter() - began) / n * 1e6
+
+
+async def bare_life(n: int) -> float:
+    queue = worker_queue("q", FAIR)
+    began = time.perf_counter()
+    for start in range(0, n, 100):
+        await asyncio.gather(*(queue.enqueue(i) for i in range(start, start + 100)))
+    ended = [asyncio.get_running_loop().create_future() for _ in range(n)]
+
+    async def handler(job: Any) -> None:
+        ended[job.payload].set_result(None)
+
+    async def result(future: asyncio.Future[None]) -> None:
+        await future
+
+    working = asyncio.ensure_future(drain("q", handler, concurrency=100, policy=FAIR))
+    await asyncio.gather(*map(result, ended))
+    await working
     return (time.perf_counter() - began) / n * 1e6
 
 
@@ -174,18 +196,13 @@ def pages() -> dict[str, Read]:
 
 def contests() -> Iterable[Contest]:
     """Compare lives with and without results, and reads at both sizes."""
-    for name, n, plain, job in (
-        (LIVES, JOBS, plain_life, job_life),
-        (SINGLE, SINGLES, plain_single, job_single),
-    ):
-        yield Contest(
-            name,
-            (
-                Contestant(PLAIN, functools.partial(on_sqlite, plain, n)),
-                Contestant(JOB, functools.partial(on_sqlite, job, n)),
-            ),
-            "µs/job",
-        )
+    lives: dict[str, tuple[int, dict[str, Life]]] = {
+        LIVES: (JOBS, {PLAIN: plain_life, BARE: bare_life, JOB: job_life}),
+        SINGLE: (SINGLES, {PLAIN: plain_single, JOB: job_single}),
+    }
+    for name, (n, ways) in lives.items():
+        players = (Contestant(w, functools.partial(on_sqlite, life, n)) for w, life in ways.items())
+        yield Contest(name, tuple(players), "µs/job")
     yield Contest(ONE, tuple(at_sizes({"one indexed read": one_row, "queue.job": one_job}, READS)))
     yield Contest(PAGE, tuple(at_sizes(pages(), 50)))
 
@@ -200,6 +217,7 @@ def at_sizes(reads: dict[str, Read], n: int) -> Iterable[Contestant]:
 FEW, MANY = (f"{size:,} settled" for size in SIZES)
 GOALS = [
     Goal("submit and result, against enqueue (100 at once)", LIVES, JOB, PLAIN, at_most=1.15),
+    Goal("submit and result, against bare futures (100 at once)", LIVES, JOB, BARE, at_most=1.15),
     Goal("submit and result, against enqueue (one by one)", SINGLE, JOB, PLAIN, at_most=1.15),
     Goal("queue.job among 1,000,000, against one indexed read", ONE, f"queue.job, {MANY}",
          f"one indexed read, {MANY}", at_most=1.5),
