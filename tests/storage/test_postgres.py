@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import ANY
 
 import psycopg
@@ -19,6 +20,8 @@ import pytest
 from harn import Event, Runtime, StorageBusy, StorageError
 from harn.masking import mask
 from harn.storage import Operation, Rows, Store, ask, draft
+from harn.storage.engines.postgres import lane
+from harn.storage.engines.postgres.pipeline import Pipeline
 from harn.storage.engines.postgres.postgres_driver import PostgresDriver
 from harn.storage.engines.store_thread import Handover
 from harn.storage.log import append
@@ -216,6 +219,44 @@ async def test_the_pools_own_log_stays_off_the_terminal(
 
     told = [each.getMessage() for each in caplog.records if each.name == "psycopg.pool"]
     assert told == ["of somebody else's pool"]
+
+
+async def test_operations_one_after_the_other_share_a_connection(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: set[Pipeline] = set()
+    run = Pipeline.run
+
+    def noted(pipeline: Pipeline, statements: Any, *more: Any) -> Any:
+        if statements:  # a hint alone is sent by another thread
+            used.add(pipeline)
+        return run(pipeline, statements, *more)
+
+    async with Runtime(storage=postgres_url) as runtime:
+        await runtime.event_log.emit("a", "k", 0)
+        others = [driver_of(runtime)._server.borrow() for _ in range(3)]
+        for other in others:  # the pool has several now, and lends them in turns
+            other.release()
+        monkeypatch.setattr(Pipeline, "run", noted)
+        for n in range(6):
+            await runtime.event_log.emit("a", "k", n)
+
+    assert len(used) == 1
+
+
+async def test_an_idle_process_returns_its_connections_to_the_pool(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane, "KEEP", 0.05)
+
+    async with Runtime(storage=postgres_url) as runtime:
+        await runtime.event_log.emit("a", "k", 0)
+        pool = driver_of(runtime)._server._pool
+        assert pool is not None
+        async with asyncio.timeout(30):
+            while not pool.get_stats().get("pool_available"):
+                await asyncio.sleep(0.01)
+        assert (await runtime.event_log.emit("a", "k", 1)).id == 2
 
 
 async def test_S19_a_role_with_nothing_but_its_rows_can_work(postgres_url: str) -> None:

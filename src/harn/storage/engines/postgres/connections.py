@@ -88,8 +88,8 @@ class Server:
             weakref.WeakValueDictionary()
         )
 
-    def use(self) -> _Borrowed:
-        """Lend a connection for one `with` block; a broken one is replaced afterwards."""
+    def borrow(self) -> Borrowed:
+        """Lend a connection until it is released; a broken one is replaced then."""
         with self._lock:
             if not self.reached:
                 # Not through the pool, which would keep to itself why there is no connection.
@@ -113,7 +113,7 @@ class Server:
                     open=True,
                 )
             pool = self._pool
-        return _Borrowed(pool)
+        return Borrowed(pool)
 
     def _configure(self, connection: Connection[Any]) -> None:
         # A pooler lends us another backend each time, which knows nothing that we prepared or
@@ -156,19 +156,16 @@ class Server:
             self._pool = None
 
 
-class _Borrowed:
-    """A connection of the pool, released at the end of the block."""
+class Borrowed:
+    """A connection of the pool, until it is released."""
 
     def __init__(self, pool: psycopg_pool.ConnectionPool[Any]) -> None:
         self._pool = pool
+        self.connection: Connection[Any] = pool.getconn(timeout=REACH)
 
-    def __enter__(self) -> Connection[Any]:
-        connection: Connection[Any] = self._pool.getconn(timeout=REACH)
-        self._connection = connection
-        return connection
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.putconn(self._connection)
+    def release(self) -> None:
+        """Return the connection to the pool."""
+        self._pool.putconn(self.connection)
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from harn.storage.engines.postgres.arrays import array_types
 from harn.storage.engines.postgres.connections import (
     FIRST_MS,
     STATEMENT_MS,
+    Borrowed,
     Server,
     answered_within,
     connection_lost,
@@ -50,6 +51,8 @@ FUNCTIONS = frozenset({"work_enter", "work_look", "work_apply"})
 """Statements that call a function of the schema."""
 PAUSE = 0.05
 """Seconds between two attempts to reach a server that is away."""
+KEEP = 30.0
+"""Seconds for which a lane keeps a connection; then the pool may have it replaced or closed."""
 
 
 class Lane:
@@ -78,19 +81,35 @@ class Lane:
         self._claim_at = 0
         self._is_over = False
         """Whether the operation was carried out and committed in one statement."""
+        self._kept: Borrowed | None = None
+        self._keep_until = 0.0
+
+    @property
+    def patience(self) -> float | None:
+        """The seconds after which an idle lane is to `let_go`; None if it holds nothing."""
+        return None if self._kept is None else KEEP
+
+    def let_go(self) -> None:
+        """Return the connection to the pool."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.release()
 
     def carry_out(self, request: Request) -> None:
         """Carry *request* out, again while that can help and `busy_timeout` has not passed."""
         self._seq += 1
         attempts = 0
         started = SystemClock().monotonic()
+        if started > self._keep_until:
+            self.let_go()
         while True:
-            self._committing = False
+            self._committing = is_sound = False
             try:
-                with self._server.use() as connection:
-                    pipeline_of(connection).is_own &= self._server.prepares
-                    attempts += 1
-                    self._attempt(connection, request, attempts > 1)
+                connection = self._connection()
+                pipeline_of(connection).is_own &= self._server.prepares
+                attempts += 1
+                self._attempt(connection, request, attempts > 1)
+                is_sound = True
                 return
             except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected) as error:
                 lost: BaseException = error
@@ -108,11 +127,25 @@ class Lane:
             except BaseException as error:
                 request.error = error
                 return
+            finally:
+                if not is_sound:
+                    self.let_go()  # the pool replaces it if it is broken
             patience = self._busy_ms if self._server.reached else min(self._busy_ms, FIRST_MS)
             if (SystemClock().monotonic() - started) * 1000 > patience:
                 request.error = self._out_of_reach(lost)
                 return
             threading.Event().wait(PAUSE)
+
+    def _connection(self) -> Connection[Any]:
+        """Return the lane's connection, taken from the pool if it has none.
+
+        It is kept: the way through the pool takes as long as a short statement, and on another
+        connection the same statements would be prepared again.
+        """
+        if self._kept is None:
+            self._kept = self._server.borrow()
+            self._keep_until = SystemClock().monotonic() + KEEP
+        return self._kept.connection
 
     def _attempt(self, connection: Connection[Any], request: Request, again: bool) -> None:
         write = request.durability != "memory"

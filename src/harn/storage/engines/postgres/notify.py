@@ -13,14 +13,13 @@ import queue
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import psycopg
 
 from harn.clock import SystemClock
 from harn.storage.engines.postgres.arrays import encode_texts
-from harn.storage.engines.postgres.connections import pipeline_of
+from harn.storage.engines.postgres.connections import Borrowed, pipeline_of
 from harn.storage.engines.postgres.pipeline import Statement
 from harn.storage.engines.store_thread import Handover
 from harn.storage.queries import load_queries
@@ -46,10 +45,8 @@ class Notifier:
     seconds are sent together by a thread, so that a busy writer does not wait for them.
     """
 
-    def __init__(
-        self, use: Callable[[], AbstractContextManager[psycopg.Connection[Any]]], schema: str
-    ) -> None:
-        self._use = use
+    def __init__(self, borrow: Callable[[], Borrowed], schema: str) -> None:
+        self._borrow = borrow
         self._channel = channel_of(schema)
         self._text = load_queries("postgres")["notify"].text
         self._inbox: queue.SimpleQueue[set[str] | None] = queue.SimpleQueue()
@@ -105,8 +102,11 @@ class Notifier:
 
     def _tell(self, topics: set[str]) -> None:
         try:
-            with self._use() as connection:
-                pipeline_of(connection).run([], [self._statement(topics)])
+            borrowed = self._borrow()
+            try:
+                pipeline_of(borrowed.connection).run([], [self._statement(topics)])
+            finally:
+                borrowed.release()
         except psycopg.Error as error:
             logger.debug("a notification was not sent: %s", error)
 

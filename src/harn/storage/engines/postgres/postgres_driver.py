@@ -52,7 +52,7 @@ class PostgresDriver:
         self._inbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._lanes: list[threading.Thread] = []
         self._under_way = 0
-        self._notifier = Notifier(self._server.use, self.schema)
+        self._notifier = Notifier(self._server.borrow, self.schema)
         self._listener = Listener(place.rest, self.schema, self._handover, self._server.has_session)
         self._closed = False
         self._forked = False
@@ -131,10 +131,18 @@ class PostgresDriver:
 
     def _serve(self, producer: str) -> None:
         work = Lane(self._server, self._notifier, self._clock, producer, self._busy_ms)
-        while (request := self._inbox.get()) is not None:
+        while True:
+            try:
+                request = self._inbox.get(timeout=work.patience)
+            except queue.Empty:
+                work.let_go()
+                continue
+            if request is None:
+                break
             if request.wanted:
                 work.carry_out(request)
             self._handover.deliver([request])
+        work.let_go()
 
 
 _drivers: weakref.WeakSet[PostgresDriver] = weakref.WeakSet()
