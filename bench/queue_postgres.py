@@ -10,7 +10,7 @@ driver. Here: enqueue, and claim to ack one by one and with ten at once in each 
 | bare psycopg | stays claimed forever | none | no |
 | harn | lease runs out, done again | all | yes, on |
 | procrastinate | stalled until retried by hand | events | no |
-| PgQueuer | heartbeat runs out | log | no; acks are written up to a batch later |
+| PgQueuer | heartbeat runs out | log | no; acks are written up to a batch later, and count then |
 | SAQ | swept | result | no |
 | DBOS | recovered | all | no |
 
@@ -62,8 +62,10 @@ def contestants(
         return contestant(peer, script, name=name, note=note, rounds=rounds, hear=hear, **what)
 
     bulk = operation == "enqueue many"
+    puts = operation.startswith("enqueue")
     return (
         *play(HERE, "queue_bare_postgres", "bare psycopg"),
+        *(play(PGQUEUER, "queue_bare_asyncpg", "bare asyncpg") if puts else ()),
         *play(HERE, "queue_harn", "harn", "lease, log, results, fair"),
         *play(PGQUEUER, "queue_pgqueuer", "PgQueuer", "late acks"),
         *play(PROCRASTINATE, "queue_procrastinate", "procrastinate", "no lease"),
@@ -95,5 +97,6 @@ GOALS = [
         )
         for peer in PEERS
     ),
-    Goal("1.5 times bare executemany's cost (PostgreSQL)", MANY, "harn", "bare psycopg", 1.5),
+    Goal("ahead of PgQueuer (PostgreSQL, enqueue by hundreds)", MANY, "harn", "PgQueuer", 1.0),
+    Goal("1.3 times bare asyncpg (PostgreSQL, by hundreds)", MANY, "harn", "bare asyncpg", 1.3),
 ]

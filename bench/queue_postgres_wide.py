@@ -51,5 +51,5 @@ GOALS = [
         (TEN, "PostgreSQL, ten at once"),
         (HUNDRED, "PostgreSQL, a hundred at once"),
     )
-    for peer, times in (("PgQueuer", 1.5), ("procrastinate", 5), ("SAQ", 5), ("DBOS", 5))
+    for peer, times in (("PgQueuer", 2), ("procrastinate", 5), ("SAQ", 5), ("DBOS", 5))
 ]

@@ -2,7 +2,8 @@
 
 It wants room for two batches, so a batch is half of its concurrency. At least once. Its completions
 are buffered: they are written up to a batch later than the handler ended, so a killed worker does
-again what others have committed by then.
+again what others have committed by then. They count when they are written. Its tables are logged
+and its commits are synced, as it is by default.
 """
 
 import asyncpg
@@ -54,4 +55,16 @@ def work(at, concurrency):
     Loop()(run())
 
 
-main(make, putter, work, filler)
+def acked(at):
+    async def read():
+        db = await asyncpg.connect(at)
+        try:
+            told = "SELECT created FROM pgqueuer_log WHERE status = 'successful'"
+            return [int(row[0].timestamp() * 1e9) for row in await db.fetch(told)]
+        finally:
+            await db.close()
+
+    return Loop()(read())
+
+
+main(make, putter, work, filler, acked)
