@@ -46,7 +46,7 @@ class Event(Record, msgspec.Struct, frozen=True):
     occurred_at_ms: int
 
 
-class Draft(msgspec.Struct, frozen=True):
+class Draft(msgspec.Struct, frozen=True, gc=False):
     """A record on its way into the log; *at_ms* is set where it happened earlier than it lands."""
 
     topic: str

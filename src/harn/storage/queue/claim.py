@@ -335,7 +335,7 @@ def _foreign(queue_id: int, triggers: frozenset[str] | None) -> Operation[str | 
     return _encode(sorted(triggers)).decode()
 
 
-class _Scheduling(msgspec.Struct, frozen=True):
+class _Scheduling(msgspec.Struct, frozen=True, gc=False):
     """How a job was chosen, in the record of its claim."""
 
     strategy: str
@@ -354,7 +354,7 @@ class _Scheduling(msgspec.Struct, frozen=True):
     """Of a key that is a path: round, credit and refill of each level, in millionths."""
 
 
-class _ClaimRecord(msgspec.Struct, frozen=True):
+class _ClaimRecord(msgspec.Struct, frozen=True, gc=False):
     """A `job_claimed` record."""
 
     job_event_id: int

@@ -80,7 +80,7 @@ def function_needed(need: str) -> str | None:
     return need.removeprefix(_FUNCTION) if need.startswith(_FUNCTION) else None
 
 
-class JobDraft(msgspec.Struct, frozen=True):
+class JobDraft(msgspec.Struct, frozen=True, gc=False):
     """A job on its way in: its record, encoded, and what the index needs of it."""
 
     payload: bytes
@@ -119,7 +119,7 @@ class JobDraft(msgspec.Struct, frozen=True):
         return self.not_before_ms
 
 
-class ClaimedJob(msgspec.Struct):
+class ClaimedJob(msgspec.Struct, gc=False):
     """A job and the claim on it, as a claim operation returns them."""
 
     id: int
@@ -132,7 +132,7 @@ class ClaimedJob(msgspec.Struct):
     claimed_at: int
 
 
-class Settlement(msgspec.Struct, frozen=True):
+class Settlement(msgspec.Struct, frozen=True, gc=False):
     """A request of a claim's holder: ack, fail, release or renew it, or record a step."""
 
     action: Settling
@@ -161,7 +161,7 @@ class Settlement(msgspec.Struct, frozen=True):
     """What that is under the claimer's policy, in millionths; None leaves the charge as it is."""
 
 
-class SettlementResult(msgspec.Struct, frozen=True):
+class SettlementResult(msgspec.Struct, frozen=True, gc=False):
     """The result of a settlement, and the response that was written for it."""
 
     settled: Settled
@@ -171,7 +171,7 @@ class SettlementResult(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-class Share(msgspec.Struct):
+class Share(msgspec.Struct, gc=False):
     """One key's part of a queue: its work, and its place in the rotation.
 
     *turn* is the round in which the key can be served next, None while it has nothing ready or is
@@ -237,7 +237,7 @@ class Board(msgspec.Struct, frozen=True):
     """The trigger ids that this claimer can handle, as a JSON array; None for all."""
 
 
-class Pick(msgspec.Struct, frozen=True):
+class Pick(msgspec.Struct, frozen=True, gc=False):
     """A job that was chosen, and how."""
 
     id: int

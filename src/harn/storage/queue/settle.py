@@ -214,7 +214,7 @@ def judge_claim(job: JobRow | None, item: Settlement) -> SettlementResult | None
     return None
 
 
-class _AckRecord(msgspec.Struct, frozen=True):
+class _AckRecord(msgspec.Struct, frozen=True, gc=False):
     """A `job_acked` record."""
 
     job_event_id: int
