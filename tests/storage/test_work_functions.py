@@ -23,8 +23,8 @@ from harn.workers import WorkerQueue
 from tests.storage.proxy import Cut, CuttingProxy
 
 FAIR = SchedulerPolicy(strategy="drr")
-ENTER = ["SELECT newest, entered_at FROM work_enter_1"]
-DIGESTS = {1: "818fcac46ec29247"}
+ENTER = ["SELECT newest, entered_at FROM work_enter_2"]
+DIGESTS = {1: "818fcac46ec29247", 2: "54884c177aa019fe"}
 """What each version's functions are. A change of them, or of a fragment they use, is a version."""
 
 
@@ -87,7 +87,7 @@ async def test_an_enqueue_is_one_statement_and_a_claim_with_acks_is_two(
     assert len(claimed.result().jobs) == 4
     assert trips.sent[:2] == [
         ["BEGIN", "SELECT * FROM work_look_1"],
-        ["SELECT work_apply_1", "COMMIT"],
+        ["SELECT work_apply_2", "COMMIT"],
     ]
 
 
@@ -243,8 +243,10 @@ async def test_a_role_works_whether_it_may_call_the_functions_or_not(
 
 
 def test_a_change_of_the_functions_is_a_new_version() -> None:
-    [step] = [step for step in load_schema("postgres") if step.concern == "work"]
+    steps = [step for step in load_schema("postgres") if step.concern == "work"]
 
-    digest = hashlib.sha256(step.script.encode()).hexdigest()[:16]
+    digests = {
+        step.version: hashlib.sha256(step.script.encode()).hexdigest()[:16] for step in steps
+    }
 
-    assert DIGESTS == {step.version: digest}
+    assert digests == DIGESTS

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import repeat
+from itertools import groupby, repeat
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
-from harn.storage.contract import Draft
+from harn.storage.contract import Draft, topics_of
 from harn.storage.log import append
 from harn.storage.operations import Ask, Operation, Row, Rows, ask_ahead
 from harn.storage.queue.job_index import (
@@ -88,7 +89,7 @@ def write_at_once(
     placed: Any = yield Ask(
         APPLY,
         {"drafts": drafts, "places": False},
-        fill=partial(_columns, state),
+        fill=partial(_columns, state, drafts),
         steps=partial(_write_in_steps, state, drafts),
     )
     return placed or None
@@ -100,15 +101,29 @@ def _write_in_steps(state: QueueState, drafts: Sequence[Draft]) -> Operation[Any
     return (yield from append(drafts, places=False))
 
 
-def _columns(state: QueueState) -> Mapping[str, Any]:
-    """Return the parameters of the statement that writes what *state* holds."""
+def _columns(state: QueueState, drafts: Sequence[Draft]) -> Mapping[str, Any]:
+    """Return the parameters of the statement that writes what *state* holds, and *drafts*."""
     holding, state.holding = state.holding or Holding((), ()), None
     return {
         **saved_row(state),
-        **_by_name("claim", CLAIM_COLUMNS, holding.claims),
+        **_claim_columns(holding.claims),
         **_by_name("share", SERVE_COLUMNS, holding.shares),
+        **_record_columns(drafts),
         "at_ms": state.now,
         "deferrals": state.deferrals,
+    }
+
+
+def _claim_columns(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the columns of claims; those of one claimer differ in four of them."""
+    columns = dict(zip(CLAIM_COLUMNS, zip(*rows, strict=True), strict=True)) if rows else {}
+    alike = ("consumer", "wake_at", "lease")
+    return {
+        **{f"claim_{name}": columns[name][0] if rows else None for name in alike},
+        "claim_id": columns.get("id", ()),
+        "claim_claim_id": columns.get("claim_id", ()),
+        "claim_claim_round": without_nulls(columns.get("claim_round", ())),
+        "claim_charged": without_nulls(columns.get("charged", ())),
     }
 
 
@@ -116,3 +131,36 @@ def _by_name(prefix: str, names: Sequence[str], rows: Sequence[Row]) -> dict[str
     """Return the columns of *rows*, by their names after a prefix."""
     columns = zip(*rows, strict=True) if rows else repeat(())
     return {f"{prefix}_{name}": each for name, each in zip(names, columns, strict=False)}
+
+
+def without_nulls(column: Sequence[Any]) -> Sequence[Any]:
+    """Return *column*, or nothing if all of it is None: PostgreSQL fills it up with nulls."""
+    return () if column.count(None) == len(column) else column
+
+
+def _record_columns(drafts: Sequence[Draft]) -> dict[str, Any]:
+    """Return the columns of an append in runs: records that differ in their payloads alone.
+
+    >>> [a, b] = Draft("t", "k", b"1", b"{}"), Draft("t", "k", b"2", b"{}")
+    >>> columns = _record_columns([a, b, Draft("t", "other", b"3", b"{}")])
+    >>> columns["kind"], columns["first"], columns["last"], columns["back"]
+    (['k', 'other'], [1, 3], [2, 3], [2, 0])
+    """
+    runs: list[tuple[Any, ...]] = []
+    payloads: list[bytes] = []
+    topics = topics_of(drafts)
+    for topic, count, _ in topics:
+        end = len(payloads) + count
+        mine = drafts if len(topics) == 1 else [item for item in drafts if item.topic == topic]
+        for about, run in groupby(mine, attrgetter("kind", "headers", "at_ms")):
+            first = len(payloads) + 1
+            payloads += [item.payload for item in run]
+            runs.append((topic, first, len(payloads), end - first, *about))
+    names = ("topic", "first", "last", "back", "kind", "headers", "at")
+    return {
+        **dict(
+            zip(("topics", "counts", "largest"), map(list, zip(*topics, strict=True)), strict=True)
+        ),
+        **dict(zip(names, map(list, zip(*runs, strict=True)), strict=True)),
+        "payload": payloads,
+    }

@@ -10,6 +10,7 @@ from typing import Any
 from harn.storage.contract import APPEND, Draft
 from harn.storage.log import append
 from harn.storage.operations import Operation, ask, ask_last
+from harn.storage.queue.at_once import without_nulls
 from harn.storage.queue.job_index import QueueState, add_jobs, bind_tickets, dedupe_tenant
 from harn.storage.queue.job_records import JobDraft, share_key
 from harn.storage.queue.notes import queue_headers
@@ -48,19 +49,24 @@ def _columns(queue: str, dimension: str, jobs: Sequence[JobDraft]) -> Mapping[st
         "kind": JOB_KIND,
         "largest": max([len(job.payload) for job in jobs]),
         "payload": [job.payload for job in jobs],
-        "headers": [job.headers for job in jobs],
+        "headers": _one_if_alike([job.headers for job in jobs]),
         "key": keys,
-        "priority": [job.priority for job in jobs],
-        "max_attempts": [job.max_attempts for job in jobs],
-        "tenant_id": [job.tenant_id for job in jobs],
-        "binding_key": [job.binding_key for job in jobs],
-        "trigger_id": [job.trigger_id for job in jobs],
-        "function": [job.function for job in jobs],
-        "cost": [job.cost for job in jobs],
+        "priority": _one_if_alike([job.priority for job in jobs]),
+        "max_attempts": _one_if_alike([job.max_attempts for job in jobs]),
+        "tenant_id": without_nulls([job.tenant_id for job in jobs]),
+        "binding_key": without_nulls([job.binding_key for job in jobs]),
+        "trigger_id": without_nulls([job.trigger_id for job in jobs]),
+        "function": without_nulls([job.function for job in jobs]),
+        "cost": without_nulls([job.cost for job in jobs]),
         "share": [key for key, _ in shares],
         "ready": [count for _, count in shares],
         "needs": sorted({job.need for job in jobs}),
     }
+
+
+def _one_if_alike(column: list[Any]) -> list[Any]:
+    """Return *column*, or its first value if all are equal to that."""
+    return column[:1] if column.count(column[0]) == len(column) else column
 
 
 def enter_jobs(

@@ -229,7 +229,7 @@ CROSS JOIN LATERAL (SELECT id, key, state, attempts, max_attempts, held, claim_i
 
 -- name: work_enter
 -- Enter plain jobs in one statement.
-SELECT newest, entered_at FROM work_enter_1(:producer::text, :producer_number::bigint, :clock::bigint, :queue::text, :believed::text, :name::text,
+SELECT newest, entered_at FROM work_enter_2(:producer::text, :producer_number::bigint, :clock::bigint, :queue::text, :believed::text, :name::text,
     :kind::text, :largest::bigint, :payload::bytea[], :headers::bytea[], :key::text[], :priority::smallint[], :max_attempts::bigint[],
     :tenant_id::text[], :binding_key::text[], :trigger_id::text[], :function::text[], :cost::bigint[], :share::text[], :ready::bigint[],
     :needs::text[]);
@@ -241,14 +241,14 @@ SELECT * FROM work_look_1(:producer::text, :producer_number::bigint, :clock::big
 
 -- name: work_apply
 -- Write all that a claim has decided.
-SELECT work_apply_1(:queue_id::bigint, :at_ms::bigint, (:claim_consumer::text[])[1], (:claim_lease::text[])[1],
-    (:claim_wake_at::bigint[])[1], :claim_id::bigint[], :claim_claim_id::text[], :claim_claim_round::bigint[], :claim_charged::bigint[],
+SELECT work_apply_2(:queue_id::bigint, :at_ms::bigint, :claim_consumer::text, :claim_lease::text, :claim_wake_at::bigint,
+    :claim_id::bigint[], :claim_claim_id::text[], :claim_claim_round::bigint[], :claim_charged::bigint[],
     :share_key::text[], :share_served::bigint[], :share_promoted::bigint[], :share_turn::bigint[], :share_round::bigint[],
     :share_credit::bigint[], :share_oldest_at::bigint[], :share_known::bigint[], :share_refill::bigint[], :deferrals::bigint,
     :round::bigint, :last_key::text, :promoted::bigint, :promotions::bigint, :alarm::bigint, :ages::text, :handled::text,
     :acked::bigint, :purged::bigint, :dead::bigint, :responses::bigint, :cancelled::bigint, :expired::bigint, :retried::bigint,
-    :topics::text[], :counts::bigint[], :largest::bigint[], :topic::text[], :back::bigint[], :kind::text[], :payload::bytea[],
-    :headers::bytea[], :at::bigint[]);
+    :topics::text[], :counts::bigint[], :largest::bigint[], :topic::text[], :first::bigint[], :last::bigint[], :back::bigint[],
+    :kind::text[], :headers::bytea[], :at::bigint[], :payload::bytea[]);
 
 -- name: ack_held
 -- Mark jobs as acked whose claims are still held, and update their shares; return these jobs and the time.

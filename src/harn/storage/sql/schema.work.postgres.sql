@@ -198,3 +198,104 @@ BEGIN
     JOIN t ON t.name = v.topic COLLATE "C";
 END
 $body$;
+-- version: 2
+-- Enter plain jobs, as before. Headers, priorities and attempts may have one value for all jobs, and a column of nulls none.
+CREATE FUNCTION work_enter_2(
+    producer_name text, number bigint, told_now bigint, queue_name text, believed text, topic text, record_kind text, new_largest bigint,
+    payloads bytea[], all_headers bytea[], keys text[], priorities smallint[], most_attempts bigint[], tenants text[], bindings text[],
+    triggers text[], functions text[], costs bigint[], share_keys text[], share_counts bigint[], needs text[]
+) RETURNS TABLE (newest bigint, entered_at bigint) LANGUAGE plpgsql AS $body$
+#variable_conflict use_column
+DECLARE
+    many bigint := cardinality(payloads);
+    of_queue bigint;
+    this_round bigint;
+    this_cap bigint;
+    all_deferrals bigint;
+    of_topic bigint;
+BEGIN
+    SELECT q.queue_id, q.round, q.cap, q.deferrals INTO of_queue, this_round, this_cap, all_deferrals
+    FROM queues AS q WHERE q.name = queue_name AND q.dimension = believed AND q.paused IS NULL AND q.hierarchy = '' FOR UPDATE;
+    IF NOT FOUND OR EXISTS (SELECT 1 FROM outbox WHERE queue = queue_name) OR EXISTS (SELECT 1 FROM pools WHERE queue_id = of_queue) THEN
+        RETURN QUERY SELECT NULL::bigint, NULL::bigint;
+        RETURN;
+    END IF;
+    entered_at := coalesce(told_now, (extract(epoch FROM clock_timestamp()) * 1000)::bigint);
+    INSERT INTO topics AS t (name, head, largest) VALUES (topic, many, new_largest)
+    ON CONFLICT (name) DO UPDATE SET head = t.head + excluded.head, largest = greatest(t.largest, excluded.largest)
+    RETURNING t.topic_id, t.head INTO of_topic, newest;
+    INSERT INTO producers AS p (producer, seq, seen_ms, answer) VALUES (producer_name, number, entered_at, ARRAY[newest, entered_at])
+    ON CONFLICT (producer) DO UPDATE SET seq = excluded.seq, seen_ms = excluded.seen_ms, answer = excluded.answer
+    WHERE p.seq < excluded.seq;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'a later attempt has this number' USING ERRCODE = 'serialization_failure';
+    END IF;
+    INSERT INTO events (topic_id, id, kind, payload, headers, occurred_at_ms)
+    SELECT of_topic, newest - many + v.n, record_kind, v.payload, coalesce(v.headers, all_headers[1]), entered_at
+    FROM unnest(payloads, all_headers) WITH ORDINALITY AS v(payload, headers, n);
+    INSERT INTO jobs (queue_id, id, key, priority, state, enqueued_at, max_attempts, tenant_id, binding_key, trigger_id, function, cost)
+    SELECT of_queue, newest - many + v.n, v.key, coalesce(v.priority, priorities[1]), 0, entered_at,
+        coalesce(v.most, most_attempts[1]), v.tenant, v.binding, v.trigger, v.function, v.cost
+    FROM unnest(keys, priorities, most_attempts, tenants, bindings, triggers, functions, costs) WITH ORDINALITY
+        AS v(key, priority, most, tenant, binding, trigger, function, cost, n);
+    INSERT INTO shares (queue_id, key, ready, turn, round, oldest_at, deferred_from)
+    SELECT of_queue, v.key, v.ready, @first_turn(v.ready, this_round), this_round, entered_at, all_deferrals
+    FROM unnest(share_keys, share_counts) AS v(key, ready)
+    ON CONFLICT (queue_id, key) DO UPDATE SET @grow_share(this_cap, entered_at);
+    INSERT INTO queue_triggers (queue_id, trigger_id) SELECT of_queue, v.need FROM unnest(needs) AS v(need)
+    ON CONFLICT DO NOTHING;
+    RETURN NEXT;
+END
+$body$;
+-- Write what a claim has decided, as before. Records come in runs, whose records differ in nothing but their payloads: a run
+-- is from one place to another in the payloads, and its first record is so far back from its topic's newest one.
+CREATE FUNCTION work_apply_2(
+    of_queue bigint, this_time bigint, claimer text, lease_of_claimer text, until bigint,
+    ids bigint[], claim_ids text[], rounds bigint[], charges bigint[],
+    keys text[], served bigint[], more_promoted bigint[], turns bigint[], new_rounds bigint[], credits bigint[], oldest bigint[], known bigint[],
+    refills bigint[],
+    all_deferrals bigint, new_round bigint, new_last_key text, new_promoted bigint, new_promotions bigint, new_alarm bigint,
+    new_ages text, new_handled text, more_acked bigint, more_purged bigint, more_dead bigint, more_responses bigint, more_cancelled bigint,
+    more_expired bigint, more_retried bigint,
+    topics_grown text[], counts bigint[], largests bigint[],
+    run_topics text[], firsts bigint[], lasts bigint[], backs bigint[], kinds text[], all_headers bytea[], times bigint[], payloads bytea[]
+) RETURNS void LANGUAGE plpgsql AS $body$
+#variable_conflict use_column
+BEGIN
+    IF cardinality(ids) > 0 THEN
+        UPDATE jobs SET state = 2, wake_at = until, attempts = jobs.attempts + 1, epoch = jobs.epoch + 1, claim_id = v.claim_id, held = 1,
+            consumer = claimer, claimed_at = this_time, claim_round = v.round, lease = lease_of_claimer, charged = v.charged
+        FROM (SELECT of_queue AS queue_id, u.* FROM unnest(ids, claim_ids, rounds, charges) AS u(id, claim_id, round, charged) OFFSET 0) AS v
+        WHERE jobs.queue_id = v.queue_id AND jobs.id = v.id;
+    END IF;
+    IF cardinality(keys) > 0 THEN
+        UPDATE shares SET ready = shares.ready - v.served, in_flight = shares.in_flight + v.served, selected = selected + v.served,
+            promoted = shares.promoted + v.promoted, turn = v.turn, round = v.round, credit = v.credit, refill = v.refill,
+            deferred_from = all_deferrals,
+            oldest_at = CASE WHEN v.known = 1 THEN v.oldest_at ELSE (SELECT min(h.enqueued_at)
+                FROM (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
+                CROSS JOIN LATERAL (SELECT enqueued_at FROM jobs WHERE queue_id = of_queue AND key = v.key COLLATE "C"
+                    AND priority = p.priority AND state = 0 ORDER BY id LIMIT 1) AS h) END
+        FROM (SELECT of_queue AS queue_id, u.* FROM unnest(keys, served, more_promoted, turns, new_rounds, credits, oldest, known, refills)
+            AS u(key, served, promoted, turn, round, credit, oldest_at, known, refill) OFFSET 0) AS v
+        WHERE shares.queue_id = v.queue_id AND shares.key = v.key COLLATE "C";
+    END IF;
+    UPDATE queues SET round = new_round, last_key = new_last_key, promoted = new_promoted, promotions = new_promotions,
+        alarm = new_alarm, ages = new_ages, acked = acked + more_acked, purged = purged + more_purged, dead = dead + more_dead,
+        responses = responses + more_responses, cancelled = cancelled + more_cancelled, expired = expired + more_expired,
+        retried = retried + more_retried, handled = new_handled
+    WHERE queue_id = of_queue;
+    WITH t AS (
+        INSERT INTO topics (name, head, largest) SELECT * FROM unnest(topics_grown, counts, largests)
+        ON CONFLICT (name) DO UPDATE SET head = topics.head + excluded.head, largest = greatest(topics.largest, excluded.largest)
+        RETURNING topic_id, name, head
+    ), r AS MATERIALIZED (
+        SELECT t.topic_id, t.head - v.back - 1 AS before, v.first, v.last, v.kind, v.headers, coalesce(v.at, this_time) AS at
+        FROM unnest(run_topics, firsts, lasts, backs, kinds, all_headers, times) AS v(topic, first, last, back, kind, headers, at)
+        JOIN t ON t.name = v.topic COLLATE "C"
+    )
+    INSERT INTO events (topic_id, id, kind, payload, headers, occurred_at_ms)
+    SELECT r.topic_id, r.before + v.n, r.kind, v.payload, r.headers, r.at
+    FROM r CROSS JOIN LATERAL unnest(payloads[r.first : r.last]) WITH ORDINALITY AS v(payload, n);
+END
+$body$;

@@ -279,7 +279,7 @@ class Lane:
             return _as_they_are
         topics = topics_of(drafts)
         self._touched.update([topic for topic, _, _ in topics])
-        columns = {} if asked.is_last else _appending(drafts, topics)
+        columns = {} if asked.fill is not None else _appending(drafts, topics)
         params = {**columns, UNLESS: asked.params.get(UNLESS)}
         self._queue_statement(query, Ask(asked.name, params, fill=asked.fill))
         return functools.partial(_placed, drafts, topics) if asked.name == APPEND else _as_they_are
