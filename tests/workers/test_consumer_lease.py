@@ -22,6 +22,7 @@ from harn.storage.leases import (
     keep_consumer,
     list_consumers,
 )
+from harn.storage.queue import end_claims_of
 from harn.testing import FakeClock
 from harn.workers import Consumer
 
@@ -285,3 +286,54 @@ async def test_a_lease_that_ended_is_lost_and_another_one_is_taken(
     handler.go.set()
     consumer.retire()
     await running
+
+
+async def test_what_was_claimed_under_a_lease_that_had_ended_is_free_at_once(
+    store_runtime: Runtime, clock: FakeClock
+) -> None:
+    queue = worker_queue("q")
+    await queue.enqueue(1)
+    handler = Holding()
+    consumer = Consumer(queue, handler, claim_ttl="6h", stop_when_empty=False)
+    running = harn.spawn(consumer.run)
+    await handler.started.wait()
+    began, ended = clock.now_ms(), consumer._living.lease
+    handler.started.clear()
+
+    # As if others had ended its claims before this one was made: they do not look again.
+    await store_runtime.service(LeaseStore).store.run(lambda: end_consumer(ended))
+    async with asyncio.timeout(30):
+        while not handler.started.is_set():
+            await clock.advance("1s")
+
+    assert handler.cancelled == [1]
+    assert clock.now_ms() - began < 5 * 60_000
+    assert await queue.store.run(lambda: end_claims_of("q", ended, store_runtime.ids.new)) == 0
+    handler.go.set()
+    consumer.retire()
+    assert (await running).acked == 1
+
+
+async def test_a_claim_that_is_answered_after_its_lease_was_lost_is_given_back(
+    store_runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = worker_queue("q")
+    receipt = await queue.enqueue(1)
+    consumer = Consumer(queue, lambda job: job.attempts)
+    wanted = consumer._wanted
+
+    def and_lost() -> Any:
+        monkeypatch.setattr(consumer, "_wanted", wanted)
+        claiming = wanted()
+        consumer._living.lease = store_runtime.ids.uuid7()
+        return claiming
+
+    monkeypatch.setattr(consumer, "_wanted", and_lost)
+    report = await consumer.run()
+
+    assert (report.acked, await receipt.result()) == (1, 1)
+    claims = await harn.event_log_read("worker.q.claims")
+    assert [each.kind for each in claims] == [
+        *("job_claimed", "job_released", "job_claimed", "job_acked"),
+    ]
+    assert claims[0].payload["lease"] != claims[2].payload["lease"]

@@ -107,6 +107,8 @@ class Consumer:
         self._asking: asyncio.Future[Claimed] | None = None
         self._slots_asked_for = 0
         """Slots taken for the jobs that `_asking` may return."""
+        self._lease_asked = ""
+        """The lease under which they are claimed."""
         self._is_empty = False
         self._stopping = False
         self._giving_up = False
@@ -182,9 +184,10 @@ class Consumer:
         self.wake()
 
     def _lose_all(self, note: str) -> None:
-        """Cancel the handlers: their claims have ended with our lease."""
+        """Cancel the handlers whose claims have ended with the lease that they were made under."""
         for running in list(self._running):
-            running.lose(note)
+            if running.lease != self._living.lease:
+                running.lose(note)
 
     @property
     def running(self) -> int:
@@ -227,7 +230,7 @@ class Consumer:
         if free:
             self._slots_asked_for += self._slots.take(self, free)
         free = self._slots_asked_for
-        lease = self._living.lease
+        lease = self._lease_asked = self._living.lease
         return self.queue.claiming(self.consumer_id, free, self.ttl_ms, self._needs, lease)
 
     def _answered(self, asked: asyncio.Future[Claimed]) -> None:
@@ -253,11 +256,14 @@ class Consumer:
         self._due_in = POLL
         if claimed.next_due is not None:
             self._due_in = min(POLL, max(0.001, (claimed.next_due - claimed.now) / 1000))
-        for one in claimed.jobs:
-            claim = self.queue.open(one, self.consumer_id, self.ttl_ms)
-            if claim is not None:
-                self._start(claim)
-                unused -= 1
+        if self._lease_asked == self._living.lease:
+            for one in claimed.jobs:
+                claim = self.queue.open(one, self.consumer_id, self.ttl_ms)
+                if claim is not None:
+                    self._start(claim)
+                    unused -= 1
+        else:  # nothing would end these claims before their time if this process died
+            self.queue.operations.release(claimed, "its consumer's lease expired")
         self.crew.call()
         self._slots.release(self, unused)
         self._ask()
@@ -330,7 +336,7 @@ class Consumer:
     # -- working -----------------------------------------------------------------------------
 
     def _start(self, claim: Claim) -> None:
-        running = RunningJob(self, claim)
+        running = RunningJob(self, claim, self._lease_asked)
         self._running[running] = None
         self.crew.add(running)
         self._renewal.hold(claim, running.lose)

@@ -2,8 +2,9 @@
 
 The heartbeat's thread renews the lease, however busy the loop is, and looks for consumers whose
 lease has expired: their claims are ended at once, without waiting for the claims' own time to live.
-A consumer that wakes too late finds that its lease has ended. It cancels its handlers and continues
-under a new lease; its old claims raise `ClaimLost` if other consumers have taken them over.
+A consumer that wakes too late finds that its lease has ended. It cancels its handlers, ends what it
+claimed since under the old lease, and continues under a new one; its old claims raise `ClaimLost`
+if other consumers have taken them over.
 """
 
 from __future__ import annotations
@@ -65,6 +66,9 @@ class LivingConsumer:
         """When the lease must be renewed, by the heartbeat's clock."""
         self._beat = self._heartbeat.beat(f"consumer {consumer_id!r}", self._store, self._renew)
         self._claims = runtime.service(ClaimRenewal)
+        self._dead = runtime.service(DeadConsumers)
+        self._lost: list[str] = []
+        """Leases that have ended, under which a claim may still have been made."""
 
     @property
     def is_idle(self) -> bool:
@@ -112,14 +116,26 @@ class LivingConsumer:
             is_alive = await self._beat.run(self._keeping(), by=by, durability="normal")
             if is_alive:
                 await self._claims.lose_cancelled(by)
+                await self._end_late_claims()
                 self._due = now + self._every
                 return self._due
         except HarnError as error:
             logger.warning("consumer %r could not renew its lease: %s", self.consumer_id, error)
             return now + self._every / RETRIES
+        self._lost.append(self.lease)
         self.lease = self._runtime.ids.uuid7()
         self._heartbeat.tell(self._lose)
         return now
+
+    async def _end_late_claims(self) -> None:
+        """End what was claimed under a lease of ours between its end and the moment we noticed.
+
+        Other consumers ended its claims before, and do not look again. A claim that is answered
+        later is given back by its `Consumer`.
+        """
+        while self._lost:
+            await self._dead.end_claims(self._lost[0], [each.queue for each in self._serving])
+            del self._lost[0]
 
     def _lose(self) -> None:
         logger.warning(

@@ -123,12 +123,10 @@ class QueueOperations:
                 results.append([next(entered) for _ in item])
         return results
 
-    def release(self, claimed: Claimed) -> None:
-        """Release jobs whose claimer was cancelled, without waiting for it."""
+    def release(self, claimed: Claimed, reason: str = "the claimer was cancelled") -> None:
+        """Release jobs that their claimer cannot take any more, without waiting for it."""
         for job in claimed.jobs:
-            release = Settlement(
-                "release", job.id, job.claim_id, "", reason="the claimer was cancelled"
-            )
+            release = Settlement("release", job.id, job.claim_id, "", reason=reason)
             self.settle(release).add_done_callback(retrieve)
 
 

@@ -35,14 +35,17 @@ class RunningJob:
         "failure",
         "is_lost",
         "is_released",
+        "lease",
         "outcome",
         "steps",
         "used_tokens",
     )
 
-    def __init__(self, consumer: Consumer, claim: Claim) -> None:
+    def __init__(self, consumer: Consumer, claim: Claim, lease: str) -> None:
         self.consumer: Consumer = consumer
         self.claim: Claim = claim
+        self.lease: str = lease
+        """The consumer's lease under which the job was claimed."""
         self.outcome: Any = None
         self.failure: Failure | None = None
         self.is_lost: bool = False

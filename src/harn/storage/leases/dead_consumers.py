@@ -7,7 +7,7 @@ the heartbeat's thread and looks when the next lease would expire.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -47,19 +47,23 @@ class DeadConsumers:
         self._end = end
         self._look.wake()
 
+    async def end_claims(self, lease: str, queues: Iterable[str]) -> None:
+        """End the claims that were made under a lease that has ended; on the heartbeat's thread."""
+        assert self._end is not None
+        for queue in queues:
+            ending = partial(self._end, queue, lease, self._runtime.ids.new)
+            while await self._ending.run(ending, by=self._heartbeat.clock.monotonic() + PATIENCE):
+                pass
+
     async def _end_dead_ones(self) -> float | None:
         """End the claims of consumers that have died; called on the heartbeat's thread."""
-        assert self._end is not None
         clock = self._heartbeat.clock
         looked = await self._look.run(take_expired_consumers, by=clock.monotonic() + PATIENCE)
         for dead in looked.expired:
             logger.warning(
                 "consumer %r has not renewed its lease; its claims are ended", dead.consumer_id
             )
-            for queue in dead.queues:
-                ending = partial(self._end, queue, dead.lease, self._runtime.ids.new)
-                while await self._ending.run(ending, by=clock.monotonic() + PATIENCE):
-                    pass
+            await self.end_claims(dead.lease, dead.queues)
             ended = partial(end_consumer, dead.lease)
             await self._look.run(ended, by=clock.monotonic() + PATIENCE)
         if looked.next_expiry_in_ms is None:
