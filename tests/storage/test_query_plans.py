@@ -63,7 +63,10 @@ WALKS = {
     ),
     "open_keys": "a few keys that can be served, whichever come first",
     "queue_jobs_ahead": "ready jobs only, and as many as are shown",
-    "open_job_of": "ready jobs only, until one of a known function is found",
+    **dict.fromkeys(
+        ("open_job_of", "open_job_in_tree"),
+        "ready jobs only, until one of a known function is found",
+    ),
 }
 """Statements that may walk, and why."""
 
@@ -192,6 +195,8 @@ FILL = """
 INSERT INTO queues (queue_id, name) SELECT n, 'q' || n FROM generate_series(11, 13) AS n;
 INSERT INTO shares (queue_id, key, turn, ready)
 SELECT 11, 't' || n, 1, 10 FROM generate_series(0, 9) AS n;
+INSERT INTO share_nodes
+SELECT 11, 't' || n, 'p' || n % 50, 1, 0, 1, 0, 0, 0, NULL, 0 FROM generate_series(1, 5000) AS n;
 INSERT INTO topics (topic_id, name, head, largest) OVERRIDING SYSTEM VALUE
 SELECT n, 'worker.q' || n, 5000, 0 FROM generate_series(11, 13) AS n;
 INSERT INTO jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, max_attempts, tenant_id)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
+
+from harn import NewJob
 
 QUARTER = 15 * 60 * 1000
+MILLION = 1_000_000
 
 
 @dataclass
@@ -35,9 +39,17 @@ class Model:
     rounds: int = 0
     promotions: int = 0
     taken_in: dict[int, int] = field(default_factory=dict)
+    costs: dict[int, int] = field(default_factory=dict)
+
+    def job(self, key: str, detail: Any) -> NewJob:
+        priorities: Any = ("high", "normal", "low")
+        return NewJob(0, tenant_id=key, priority=priorities[detail])
 
     def full(self, key: str) -> int:
         return self.weights.get(key, 1) * self.quantum
+
+    def enter(self, job: Waiting, now: int) -> None:
+        self.ready.append(job)
 
     def eligible(self) -> list[str]:
         keys = {job.key for job in self.ready}
@@ -83,26 +95,25 @@ class Model:
         if not any(j.key == key for j in self.ready):
             self.credit.pop(key, None)
 
-    def settle(self, key: str) -> None:
+    def end(self, id: int, key: str, now: int, cost: int | None) -> None:
         self.in_flight[key] -= 1
 
-    def release(self, job: Waiting) -> None:
+    def give_back(self, job: Waiting, now: int) -> None:
         self.in_flight[job.key] -= 1
         self.ready.append(job)
         if self.taken_in[job.id] == self.rounds:
             self.credit[job.key] = self.credit.get(job.key, 0) + 1
 
 
-MILLION = 1_000_000
-
-
 @dataclass
 class CostModel(Model):
     """The rule where a pick costs what its job does: in millionths, with debts and corrections."""
 
-    costs: dict[int, int] = field(default_factory=dict)
     charged: dict[int, int] = field(default_factory=dict)
     idle_since: dict[str, int] = field(default_factory=dict)
+
+    def job(self, key: str, detail: Any) -> NewJob:
+        return NewJob(0, tenant_id=key, cost=detail)
 
     def full(self, key: str) -> int:
         return super().full(key) * MILLION

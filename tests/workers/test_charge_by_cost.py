@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import tempfile
 import uuid
 from typing import Any
-from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
@@ -21,8 +19,9 @@ from harn.storage import Store
 from harn.storage.log.rebuild import compare as compare_with_the_log
 from harn.storage.queue import JobIndex, job_charges
 from harn.testing import FakeClock, fresh_runtime
-from harn.workers import Claim, WorkerQueue, fairshare
-from tests.workers.model import MILLION, CostModel, Waiting
+from harn.workers import Claim, WorkerQueue
+from tests.workers.beside_model import few_stand_for_many, take_steps
+from tests.workers.model import MILLION, CostModel
 
 MINUTE = 60_000
 COSTS = st.sampled_from([0, 0.001, 0.5, 1, 2, 3.25, 7, 40])
@@ -101,51 +100,16 @@ async def follow(
     runtime: harn.Runtime, policy: SchedulerPolicy, steps: list[Any], few: int, chunk: int
 ) -> None:
     """Take *steps* and expect the model's picks; then the index must be the fold of its log."""
-    with mock.patch.multiple(fairshare, FEW=few, CHUNK=chunk):  # so few keys stand for many
-        await take_steps(runtime, worker_queue(uuid.uuid4().hex, policy), steps, policy)
-    assert await runtime.service(Store).run(lambda: compare_with_the_log([JobIndex()])) == []
-
-
-async def take_steps(
-    runtime: harn.Runtime, queue: WorkerQueue, steps: list[Any], policy: SchedulerPolicy
-) -> None:
+    queue = worker_queue(uuid.uuid4().hex, policy)
     model = CostModel(
         policy.weights, policy.quantum, policy.starvation_age_ms, policy.max_concurrent_per_key
     )
-    held: list[Claim] = []
-    clock: Any = runtime.clock
-    for step, detail in steps:
-        now = clock.now_ms()
-        if step == "enqueue":
-            jobs = [NewJob(0, tenant_id=key, cost=cost) for key, cost in detail]
-            receipts = await queue.enqueue_many(jobs)
-            for receipt, (key, cost) in zip(receipts, detail, strict=True):
-                model.costs[receipt.job_id] = round(cost * MILLION)
-                model.enter(Waiting(receipt.job_id, key, 1, now), now)
-        elif step == "claim":
-            claims = await queue.claim_many("w", detail, ttl="7d")
-            expected: list[int] = []
-            while len(expected) < detail and (job := model.pick(now)):
-                expected.append(job.id)
-            assert [claim.job.id for claim in claims] == expected
-            held += claims
-        elif step == "ack" and held:
-            place, cost = detail
-            settled = [held.pop(place % len(held)) for _ in range(min(len(held), 1 + place % 3))]
-            await asyncio.gather(*(claim.ack(cost=cost) for claim in settled))
-            for claim in settled:
-                real = None if cost is None else round(cost * MILLION)
-                model.end(claim.job.id, claim.job.tenant_id or "", now, real)
-        elif step == "release" and held:
-            claim = held.pop(detail % len(held))
-            await claim.release()
-            back = claim.job
-            model.give_back(Waiting(back.id, back.tenant_id or "", 1, back.enqueued_at_ms), now)
-        elif step == "advance":
-            await clock.advance(f"{detail}ms")
+    with few_stand_for_many(few, chunk):
+        await take_steps(queue, model, steps)
     counts = await queue.counts()
     if counts is not None and model.charged:
         assert (counts.round, counts.promotions) == (model.rounds, model.promotions)
+    assert await runtime.service(Store).run(lambda: compare_with_the_log([JobIndex()])) == []
 
 
 # -- the bound of ruling 66 --------------------------------------------------------------------

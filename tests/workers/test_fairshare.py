@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from typing import Any
-from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 import harn
 from harn.testing import fresh_runtime
-from harn.workers import Claim, NewJob, SchedulerPolicy, WorkerQueue, fairshare, worker_queue
-from harn.workers.fairshare import rank
-from tests.workers.model import Model, Waiting
+from harn.workers import Claim, NewJob, SchedulerPolicy, WorkerQueue, rank, worker_queue
+from tests.workers.beside_model import few_stand_for_many, take_steps
+from tests.workers.model import Model
 
 MINUTE = 60_000
 
@@ -171,9 +169,9 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("enqueue"), st.lists(st.tuples(KEYS, st.integers(0, 2)), max_size=8)),
         st.tuples(st.just("claim"), st.integers(1, 12)),
-        st.tuples(st.just("settle"), st.integers(0, 30)),
+        st.tuples(st.just("ack"), st.tuples(st.integers(0, 30), st.none())),
         st.tuples(st.just("release"), st.integers(0, 30)),
-        st.tuples(st.just("advance"), st.sampled_from([1, 4, 6, 16])),
+        st.tuples(st.just("advance"), st.sampled_from([n * MINUTE for n in (1, 4, 6, 16)])),
     ),
     max_size=40,
 )
@@ -182,7 +180,7 @@ STEPS = st.lists(
 @example(
     steps=[
         ("enqueue", [("a", 0), ("a", 0), *[("b", 1)] * 3, ("c", 0), ("d", 0), ("e", 0)]),
-        ("advance", 6),
+        ("advance", 6 * MINUTE),
         ("claim", 5),
     ],
     weights={},
@@ -252,47 +250,12 @@ def fair(weights: dict[str, int], quantum: int, cap: int, starvation: int) -> Sc
 async def compare(
     runtime: harn.Runtime, policy: SchedulerPolicy, steps: list[Any], few: int, chunk: int
 ) -> None:
-    with mock.patch.multiple(fairshare, FEW=few, CHUNK=chunk):  # so few keys stand for many
-        await take_steps(runtime, worker_queue(uuid.uuid4().hex, policy), steps, policy)
-
-
-async def take_steps(
-    runtime: harn.Runtime, queue: WorkerQueue, steps: list[Any], policy: SchedulerPolicy
-) -> None:
+    queue = worker_queue(uuid.uuid4().hex, policy)
     model = Model(
         policy.weights, policy.quantum, policy.starvation_age_ms, policy.max_concurrent_per_key
     )
-    held: list[Claim] = []
-    clock: Any = runtime.clock
-    for step, detail in steps:
-        now = clock.now_ms()
-        if step == "enqueue":
-            priorities: Any = ("high", "normal", "low")
-            receipts = await queue.enqueue_many(
-                [NewJob(0, tenant_id=key, priority=priorities[p]) for key, p in detail]
-            )
-            for receipt, (key, p) in zip(receipts, detail, strict=True):
-                model.ready.append(Waiting(receipt.job_id, key, p, now))
-        elif step == "claim":
-            claims = await queue.claim_many("w", detail, ttl="7d")
-            expected: list[int] = []
-            while len(expected) < detail and (job := model.pick(now)):
-                expected.append(job.id)
-            assert [claim.job.id for claim in claims] == expected
-            held += claims
-        elif step == "settle" and held:
-            settled = [held.pop(detail % len(held)) for _ in range(min(len(held), 1 + detail % 3))]
-            await asyncio.gather(*(claim.ack() for claim in settled))
-            for claim in settled:
-                model.settle(claim.job.tenant_id or "")
-        elif step == "release" and held:
-            claim = held.pop(detail % len(held))
-            await claim.release()
-            given = claim.job
-            priority = ("high", "normal", "low").index(given.priority)
-            model.release(Waiting(given.id, given.tenant_id or "", priority, given.enqueued_at_ms))
-        elif step == "advance":
-            await clock.advance(minutes=detail)
+    with few_stand_for_many(few, chunk):
+        await take_steps(queue, model, steps)
     counts = await queue.counts()
     if counts is not None and model.in_flight:
         assert counts.round == model.rounds

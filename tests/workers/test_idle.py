@@ -20,6 +20,7 @@ from harn.workers.queue_operations import QueueOperations
 
 CAPPED = SchedulerPolicy(strategy="drr", max_concurrent_per_key=1)
 FAIR = SchedulerPolicy(strategy="drr")
+IN_TREE = SchedulerPolicy(strategy="drr", hierarchy="/", max_concurrent_per_key=1)
 
 
 class CallCount:
@@ -88,6 +89,16 @@ async def a_key_at_its_cap(hold: asyncio.Event) -> Consumer:
     return Consumer(queue, holding(hold), stop_when_empty=False, concurrency=2)
 
 
+async def a_branch_at_its_cap(hold: asyncio.Event, triggers: frozenset[str] | None) -> Consumer:
+    queue = worker_queue("branch" if triggers is None else "branch-by-trigger", IN_TREE)
+    for tenant in ("acme/bob", "acme/eve", "acme/eve"):
+        await queue.enqueue(1, tenant_id=tenant, trigger_id="ours")
+    if triggers is not None:
+        await queue.enqueue(1, tenant_id="zoo", trigger_id="theirs")
+    handler, options = holding(hold), {"stop_when_empty": False, "concurrency": 2}
+    return Consumer(queue, handler, triggers=triggers, **options)  # type: ignore[arg-type]
+
+
 async def one_job_for_later(hold: asyncio.Event) -> Consumer:
     queue = worker_queue("later")
     await queue.enqueue(1, not_before="1h")
@@ -146,6 +157,8 @@ async def test_consumers_with_nothing_to_do_look_and_commit_nothing(
         await one_job_for_others(None, hold),
         await one_job_for_others(FAIR, hold),
         await a_key_at_its_cap(hold),
+        await a_branch_at_its_cap(hold, None),
+        await a_branch_at_its_cap(hold, frozenset({"ours"})),
         await one_job_for_later(hold),
         await a_paused_queue(hold),
         await a_paused_tenant(hold),
@@ -212,6 +225,24 @@ async def test_work_is_only_what_the_claimers_triggers_can_handle(commits: Commi
     await queue.enqueue(1, trigger_id="ours", tenant_id="b")
     assert not await found("ours"), "its key is at the cap"
     assert await found("theirs", "ours")
+
+
+async def test_work_in_a_tree_is_only_what_no_branch_at_its_cap_holds_up(commits: Commits) -> None:
+    queue = worker_queue("q", IN_TREE)
+    for tenant, trigger in (("a/x/1", "ours"), ("a/x/2", "ours"), ("b", "theirs")):
+        await queue.enqueue(1, tenant_id=tenant, trigger_id=trigger)
+
+    async def found(*triggers: str) -> bool:
+        look = partial(has_work, "q", frozenset(triggers) if triggers else None)
+        return (await queue.store.run(look, write=False))[0]
+
+    first, _ = await queue.claim_many("me", 9)
+    assert not await found() and not await found("ours") and not await found("theirs")
+    await queue.enqueue(1, tenant_id="c/y", trigger_id="theirs")
+    assert await found() and await found("theirs") and not await found("ours")
+    assert first.job.tenant_id == "a/x/1"
+    await first.ack()
+    assert await found("ours")
 
 
 async def test_a_job_that_a_consumer_can_handle_wakes_it_beside_one_that_it_cannot(

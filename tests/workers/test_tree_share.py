@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections import Counter
 from typing import Any
@@ -20,8 +19,8 @@ from harn.storage import Store
 from harn.storage.log.rebuild import compare as compare_with_the_log
 from harn.storage.queue import JobIndex, share_tree
 from harn.testing import FakeClock, fresh_runtime
-from harn.workers import Claim, WorkerQueue, tree_share
-from tests.workers.model import MILLION, Waiting
+from harn.workers import WorkerQueue
+from tests.workers.beside_model import few_stand_for_many, take_steps
 from tests.workers.tree_model import TreeModel
 
 COSTS = st.sampled_from([0, 0.5, 1, 3.25, 20])
@@ -83,43 +82,9 @@ async def follow(
     clock: Any = runtime.clock
     await clock.advance("2m")
     model.round[""] = (await queue.counts()).round  # type: ignore[union-attr]
-    with mock.patch.object(tree_share, "CHUNK", chunk):
-        held: list[Claim] = []
-        for step, detail in steps:
-            await take(queue, model, held, clock, step, detail)
+    with few_stand_for_many(0, chunk):
+        await take_steps(queue, model, steps)
     assert await runtime.service(Store).run(lambda: compare_with_the_log([JobIndex()])) == []
-
-
-async def take(
-    queue: WorkerQueue, model: TreeModel, held: list[Claim], clock: Any, step: str, detail: Any
-) -> None:
-    now = clock.now_ms()
-    if step == "enqueue":
-        jobs = [NewJob(0, tenant_id=key, cost=cost) for key, cost in detail]
-        for receipt, (key, cost) in zip(await queue.enqueue_many(jobs), detail, strict=True):
-            model.costs[receipt.job_id] = round(cost * MILLION)
-            model.enter(Waiting(receipt.job_id, key, 1, now), now)
-    elif step == "claim":
-        claims = await queue.claim_many("w", detail, ttl="7d")
-        expected: list[int] = []
-        while len(expected) < detail and (job := model.pick(now)):
-            expected.append(job.id)
-        assert [claim.job.id for claim in claims] == expected
-        held += claims
-    elif step == "ack" and held:
-        place, cost = detail
-        settled = [held.pop(place % len(held)) for _ in range(min(len(held), 1 + place % 3))]
-        await asyncio.gather(*(claim.ack(cost=cost) for claim in settled))
-        for claim in settled:
-            real = None if cost is None else round(cost * MILLION)
-            model.end(claim.job.id, claim.job.tenant_id or "", now, real)
-    elif step == "release" and held:
-        back = held.pop(detail % len(held))
-        await back.release()
-        told = back.job
-        model.give_back(Waiting(told.id, told.tenant_id or "", 1, told.enqueued_at_ms), now)
-    elif step == "advance":
-        await clock.advance(f"{detail}ms")
 
 
 async def served(queue: WorkerQueue, jobs: dict[str, int], picks: int) -> Counter[str | None]:

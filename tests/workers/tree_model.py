@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
-from harn import SchedulerPolicy
+from harn import NewJob, SchedulerPolicy
 from harn.storage.queue.share_tree import ROOT, lineage
 from tests.workers.model import MILLION, Waiting
 
@@ -30,8 +31,10 @@ class TreeModel:
         cap = self.policy.max_concurrent_per_key
         return self.ready[node] > 0 and not 0 < cap <= self.in_flight[node]
 
-    def price(self, id: int) -> int:
-        cost = self.costs[id]
+    def job(self, key: str, detail: Any) -> NewJob:
+        return NewJob(0, tenant_id=key, cost=detail)
+
+    def price(self, cost: int) -> int:
         least = self.policy.quantum * MILLION // 100
         return max(cost, least) if self.policy.charge == "cost" else MILLION
 
@@ -79,7 +82,7 @@ class TreeModel:
             path.append(node)
         job = min((j for j in self.waiting if j.key == node), key=lambda j: j.id)
         self.waiting.remove(job)
-        self.charged[job.id] = self.price(job.id)
+        self.charged[job.id] = self.price(self.costs[job.id])
         for each in path:
             self.credit[each] -= self.charged[job.id]
             self.ready[each] -= 1
@@ -95,8 +98,7 @@ class TreeModel:
     def end(self, id: int, key: str, now: int, cost: int | None) -> None:
         self.move(key, 0, -1, now)
         if cost is not None and self.policy.charge == "cost":
-            least = self.policy.quantum * MILLION // 100
-            self.correct(key, self.charged[id] - max(cost, least))
+            self.correct(key, self.charged[id] - self.price(cost))
 
     def give_back(self, job: Waiting, now: int) -> None:
         self.waiting.append(job)

@@ -94,7 +94,7 @@ MUTANTS = (
     ),
     Mutant(
         "refill-grants-nothing",
-        "workers/fairshare.py",
+        "workers/lanes.py",
         "        return share.credit if share.round == round else self.full",
         "        return share.credit if share.round == round else 1",
         ("workers/test_fairshare.py::test_D1_over_120_picks_at_2_to_1_the_shares_are_exact",),
@@ -156,7 +156,7 @@ MUTANTS = (
     ),
     Mutant(
         "quarter-hour-comes-late",
-        "workers/fairshare.py",
+        "workers/lanes.py",
         "    return max(0, priority - max(0, age_ms) // QUARTER_HOUR_MS)",
         "    return max(0, priority - max(0, age_ms - 1) // QUARTER_HOUR_MS)",
         ("workers/test_fairshare.py::test_ranks_rise_every_quarter_of_an_hour",),

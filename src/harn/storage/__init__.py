@@ -36,7 +36,17 @@ from harn.storage.codec import check_topic, decode, draft, encode, encode_header
 from harn.storage.contract import Damaged, Draft, Durability, Event
 from harn.storage.engines import check_there
 from harn.storage.indexes import INDEXES, Index, Table
-from harn.storage.operations import Ask, Operation, Recipe, Row, Rows, ask, ask_ahead, ask_many
+from harn.storage.operations import (
+    Ask,
+    Operation,
+    Recipe,
+    Row,
+    Rows,
+    ask,
+    ask_ahead,
+    ask_many,
+    ask_together,
+)
 from harn.storage.queue import JobIndex
 from harn.storage.state import StateIndex
 from harn.storage.store import Store
@@ -62,6 +72,7 @@ __all__ = [
     "ask",
     "ask_ahead",
     "ask_many",
+    "ask_together",
     "check_there",
     "check_topic",
     "decode",

@@ -6,6 +6,7 @@ held_claim.py        Claim: renew, ack, fail, release
 queue_operations.py  enqueues, settlements and claims that meet share one transaction
 scheduler_policy.py  SchedulerPolicy: how consumers share a queue
 fairshare.py         deficit round robin, decided; tree_share.py, the same in a tree of keys
+lanes.py             one key's share and its next jobs, as both read them
 whatif/              a queue's log, replayed by another policy in virtual time
 consumer.py          drain: claim, work, renew, settle
 functions.py         durable functions as jobs: submit writes them, a consumer runs them
@@ -29,9 +30,9 @@ retries.py           a dead job is made ready again
 from harn.workers.consumer import Consumer, default_consumer_id, drain
 from harn.workers.consumers import ConsumerState, consumers, consumers_for
 from harn.workers.failures import Failure
-from harn.workers.fairshare import rank
 from harn.workers.held_claim import Claim
 from harn.workers.job_state import JobState, JobStep
+from harn.workers.lanes import rank
 from harn.workers.queue import WorkerQueue, summarise, worker_queue, worker_queues
 from harn.workers.queue_worker import Worker
 from harn.workers.records import DrainReport, EnqueueReceipt, Job, NewJob, Priority, QueueSummary

@@ -33,51 +33,36 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from math import inf
-from typing import Any
-
-import msgspec
 
 from harn.storage import Ask, Operation, Row, ask, ask_ahead
 from harn.storage.queue import Board, Choice, Choose, Pick, Share
 from harn.topics import queue_topics
+from harn.workers import lanes
+from harn.workers.lanes import Head, Lane, about, rank, read_heads, read_more
 from harn.workers.scheduler_policy import SchedulerPolicy
+from harn.workers.tree_share import choose_in_tree
 
-QUARTER_HOUR_MS = 15 * 60 * 1000
 LAST = "\U0010ffff"
 """Sorts after every key."""
-CHUNK = 100
 LOOK = "open_shares_and_jobs"
 HEADS = "queue_heads"
 FEW = 32
 """Up to so many keys that could be served are read all at once."""
 
-Head = tuple[int, int, int, int, int | None, bytes | None]
-"""A job as the scheduler sees it: its id, when it was enqueued, its attempts, their limit, its cost
-in millionths (None: 1), and its record if it was short enough to be read with it."""
-
-
-def rank(priority: int, age_ms: int) -> int:
-    """Return the rank of a job of *priority* (0 high, 1 normal, 2 low) after waiting *age_ms*.
-
-    Every quarter of an hour lifts it by one, up to high.
-
-    >>> rank(1, 14 * 60_000), rank(1, 15 * 60_000), rank(2, 15 * 60_000), rank(2, 30 * 60_000)
-    (1, 0, 1, 0)
-    """
-    return max(0, priority - max(0, age_ms) // QUARTER_HOUR_MS)
-
 
 def chooser(policy: SchedulerPolicy) -> Choose:
-    """Return the function that chooses jobs by *policy*, whose keys are no paths."""
-    return partial(_drr if policy.strategy == "drr" else _fifo, policy)
+    """Return the function that chooses jobs by *policy*."""
+    if policy.strategy == "fifo":
+        return partial(_fifo, policy)
+    return partial(_drr if policy.hierarchy is None else choose_in_tree, policy)
 
 
 def first_look(policy: SchedulerPolicy, queue: str, wanted: int) -> Ask:
     """Return the question to ask ahead for a claim of *wanted* jobs by *policy*."""
-    about = {"queue": queue, "topic": queue_topics(queue).jobs, "triggers": None, "wanted": wanted}
+    which = {"queue": queue, "topic": queue_topics(queue).jobs, "triggers": None, "wanted": wanted}
     if policy.strategy == "drr" and not policy.hierarchy:
-        return ask_ahead(LOOK, limit=FEW + 1, **about)
-    return ask_ahead(HEADS, **about)
+        return ask_ahead(LOOK, limit=FEW + 1, **which)
+    return ask_ahead(HEADS, **which)
 
 
 def _fifo(
@@ -85,7 +70,7 @@ def _fifo(
 ) -> Operation[Choice]:
     rows = seen
     if rows is None:
-        rows = yield ask(HEADS, wanted=wanted, **_about(board))
+        rows = yield ask(HEADS, wanted=wanted, **about(board))
     now = board.now
     rows.sort(key=lambda row: (rank(row[0], now - row[2]), row[1]))
     picks = [
@@ -107,89 +92,6 @@ def _drr(
     return table.choice()
 
 
-class Lane:
-    """A share that has been read and, once they are needed, its next jobs of each priority."""
-
-    __slots__ = ("full", "heads", "is_loaded", "last_taken", "more", "only", "served", "share")
-
-    def __init__(self, share: Share, full: int) -> None:
-        self.share: Share = share
-        self.full: int = full
-        self.heads: tuple[deque[Head], deque[Head], deque[Head]] = (deque(), deque(), deque())
-        self.more: list[bool] = [True, True, True]
-        self.last_taken: list[int] = [0, 0, 0]
-        self.is_loaded: bool = False
-        self.only: int | None = None
-        """The priority of all its jobs, if they have one and were read."""
-        self.served: int = 0
-
-    def credit(self, round: int) -> int:
-        """Return the credit left in *round*."""
-        share = self.share
-        if share.refill:
-            return share.accrued(round)
-        return share.credit if share.round == round else self.full
-
-    def loaded(self, depth: int) -> None:
-        """Note that the first *depth* jobs of each priority have been read."""
-        self.is_loaded = True
-        self.more = [len(heads) == depth for heads in self.heads]
-        present = [priority for priority in range(3) if self.heads[priority]]
-        self.only = present[0] if len(present) == 1 else None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the key is under its cap and, as far as is known, has a job for this claimer."""
-        return self.share.turn is not None and (any(self.heads) or any(self.more))
-
-    @property
-    def lacks(self) -> int | None:
-        """A priority of which more jobs must be read before the next one is known; None if none."""
-        for priority in range(3):
-            if not self.heads[priority] and self.more[priority]:
-                return priority
-        return None
-
-    def age(self) -> tuple[int, str]:
-        """Return the order of promotions: the oldest job's time, then the key.
-
-        Until every priority has been read it is the earliest time possible.
-        """
-        known = self.is_loaded and self.lacks is None
-        return self.oldest()[1] if known else self.share.oldest_at or 0, self.share.key
-
-    def oldest(self) -> Head:
-        """Return the job that has waited longest, whatever its priority."""
-        return min((heads[0] for heads in self.heads if heads), key=_by_age)
-
-    def best(self, now: int) -> Head:
-        """Return the job that is next by rank, then age."""
-        chosen: Head | None = None
-        best_rank = 3
-        for priority, heads in enumerate(self.heads):
-            if heads:
-                head = heads[0]
-                lifted = rank(priority, now - head[1])
-                if lifted < best_rank or (lifted == best_rank and chosen and head < chosen):
-                    chosen, best_rank = head, lifted
-        assert chosen is not None
-        return chosen
-
-    def take(self, head: Head) -> None:
-        """Remove *head*, the first of its priority."""
-        for priority, heads in enumerate(self.heads):
-            if heads and heads[0] == head:
-                heads.popleft()
-                self.last_taken[priority] = head[0]
-                return
-        raise AssertionError("not at the head")
-
-
-def _about(board: Board) -> dict[str, Any]:
-    topic = queue_topics(board.queue).jobs
-    return {"queue": board.queue, "topic": topic, "triggers": board.triggers}
-
-
 def _shares_alone(asked: Ask) -> Operation[list[Row]]:
     """List shares without their jobs, for an engine that does not return both together."""
     rows = yield asked
@@ -199,24 +101,6 @@ def _shares_alone(asked: Ask) -> Operation[list[Row]]:
 def _shares_of(rows: Sequence[Row]) -> list[Share]:
     """Return the shares in *rows*, which has a row for every job of a share."""
     return [Share(*row[:8]) for row in {row[0]: row for row in rows}.values()]
-
-
-def _heads_by_key(board: Board, keys: Sequence[str], depth: int) -> Operation[list[Row]]:
-    """List the first ready jobs of *keys*, one key and priority after the other."""
-    about = {"queue_id": board.queue_id, **_about(board)}
-    rows: list[Row] = []
-    present = yield ask("ready_priorities", queue_id=board.queue_id)
-    for key in keys:
-        for (priority,) in present:
-            found = yield ask(
-                "ready_after", key=key, priority=priority, after=0, depth=depth, **about
-            )
-            rows += [(key, priority, *row) for row in found]
-    return rows
-
-
-def _by_age(head: Head) -> tuple[int, int]:
-    return head[1], head[0]
 
 
 class _Table:
@@ -263,9 +147,9 @@ class _Table:
         board = self._board
         rows = seen
         if rows is None:
-            about = {**_about(board), "limit": FEW + 1, "wanted": self.left}
+            wanted = {**about(board), "limit": FEW + 1, "wanted": self.left}
             alone = ask("open_shares", queue_id=board.queue_id, limit=FEW + 1)
-            rows = yield Ask(LOOK, about, steps=partial(_shares_alone, alone))
+            rows = yield Ask(LOOK, wanted, steps=partial(_shares_alone, alone))
         age = self._policy.starvation_age_ms
         before = board.now - age if age else -1
         shares = _shares_of(rows)
@@ -433,7 +317,7 @@ class _Table:
 
         Return the turn of all of them if they have the same one: it may have still more keys.
         """
-        size = min(CHUNK, 1 + max(1, self.left))
+        size = min(lanes.CHUNK, 1 + max(1, self.left))
         rows = yield ask(
             "shares_ahead", queue_id=self._board.queue_id, turn=int(self._horizon), limit=size
         )
@@ -498,7 +382,7 @@ class _Table:
 
     def _look_further(self) -> Operation[None]:
         """Read some more shares that have their turn in this round, and move the frontier."""
-        size = min(CHUNK, max(1, self.left))
+        size = min(lanes.CHUNK, max(1, self.left))
         wrapped, at = self._frontier
         wanted = {
             "queue_id": self._board.queue_id,
@@ -509,7 +393,7 @@ class _Table:
         }
         rows: list[Row] = yield Ask(
             "shares_in_turn_and_jobs",
-            {**wanted, **_about(self._board), "wanted": self.left},
+            {**wanted, **about(self._board), "wanted": self.left},
             steps=partial(_shares_alone, ask("shares_in_turn", **wanted)),
         )
         shares = _shares_of(rows)
@@ -558,39 +442,3 @@ class _Table:
         place = bisect_right(self._ring, self._last)
         keys = self._ring[place:] + self._ring[:place]
         return [lane for key in keys if not (lane := self._lanes[key]).is_loaded]
-
-
-def read_heads(board: Board, lanes: Sequence[Lane], depth: int) -> Operation[None]:
-    """Read the first *depth* jobs of each priority of *lanes*."""
-    by_key = {lane.share.key: lane for lane in lanes}
-    rows: list[Row] = yield Ask(
-        "ready_heads",
-        {
-            "queue_id": board.queue_id,
-            **_about(board),
-            "depth": depth,
-            "keys": msgspec.json.encode([*by_key]).decode(),
-        },
-        steps=partial(_heads_by_key, board, [*by_key], depth),
-    )
-    for row in rows:
-        by_key[row[0]].heads[row[1]].append(row[2:])
-    for lane in lanes:
-        lane.loaded(depth)
-
-
-def read_more(board: Board, lane: Lane, left: int) -> Operation[None]:
-    """Read more jobs of each priority of which none is known."""
-    while (priority := lane.lacks) is not None:
-        depth = min(CHUNK, 1 + max(1, left))
-        rows = yield ask(
-            "ready_after",
-            key=lane.share.key,
-            priority=priority,
-            after=lane.last_taken[priority],
-            depth=depth,
-            queue_id=board.queue_id,
-            **_about(board),
-        )
-        lane.heads[priority].extend(rows)
-        lane.more[priority] = len(rows) == depth

@@ -58,7 +58,6 @@ from harn.workers.records import (
 )
 from harn.workers.retries import retry_and_close_letter
 from harn.workers.scheduler_policy import SchedulerPolicy
-from harn.workers.tree_share import choose_in_tree
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -97,10 +96,7 @@ class WorkerQueue:
         self.store: Store = runtime.service(Store)
         self.operations: QueueOperations = runtime.service(OperationsByQueue).of(self.name)
         self.claims_by_hand: ClaimsByHand = runtime.service(ClaimsByHand)
-        by_path = self.policy.strategy == "drr" and self.policy.hierarchy is not None
-        self._choose: Choose = (
-            partial(choose_in_tree, self.policy) if by_path else chooser(self.policy)
-        )
+        self._choose: Choose = chooser(self.policy)
         self._canonical = self.policy.canonical()
 
     async def enqueue(

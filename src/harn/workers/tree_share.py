@@ -6,17 +6,22 @@ credit is spent. What a branch does not use is taken by its siblings, because a 
 work has no turn. A pick is charged to the leaf and to every node above it, so each level keeps the
 bound of a flat queue.
 
-A claim reads one row for each level of the path and one more, however many leaves there are.
+A claim reads one row for each level of the path, however many leaves there are. A claim of many
+jobs reads ahead: a statement or two for each level, and one or two for all jobs.
 """
 
 from __future__ import annotations
 
 import heapq
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
-from harn.storage import Operation, Row, ask
-from harn.storage.queue import Board, Choice, Pick, job_charges, share_tree
-from harn.workers.fairshare import CHUNK, Head, Lane, read_heads, read_more
+import msgspec
+
+from harn.storage import Operation, Row, ask, ask_together
+from harn.storage.queue import Board, Choice, Pick, Share, job_charges, share_tree
+from harn.workers import lanes
+from harn.workers.lanes import Head, Lane, read_heads, read_more
 from harn.workers.scheduler_policy import SchedulerPolicy
 
 Node: TypeAlias = share_tree.Node
@@ -27,58 +32,100 @@ def choose_in_tree(
 ) -> Operation[Choice]:
     """Choose at most *wanted* jobs by *policy*; nothing that was *seen* ahead is of use."""
     tree = _Tree(policy, board, wanted)
+    yield from tree.look_ahead()
     while tree.left and (yield from tree.serve_next()):
         pass
     return tree.choice()
+
+
+class _Child:
+    """A node that was read, what a round grants it and, of a leaf, its jobs."""
+
+    __slots__ = ("full", "lane", "node")
+
+    def __init__(self, node: Node, full: int) -> None:
+        self.node = node
+        self.full = full
+        self.lane: Lane | None = Lane(node, full) if node.is_leaf else None
+
+    def credit(self, round: int) -> int:
+        """Return the credit left in *round*."""
+        node = self.node
+        if node.refill:
+            return node.accrued(round)
+        return node.credit if node.round == round else self.full
 
 
 class _Branch:
     """The children of one node that can be served, read in the order of their turns."""
 
     def __init__(self, policy: SchedulerPolicy, board: Board, parent: str) -> None:
+        self.children: dict[str, _Child] = {}
+        self.is_read = False
+        """Whether all of them were read."""
         self._policy = policy
         self._board = board
         self._parent = parent
-        self._children: dict[str, Lane] = {}
         self._line: list[tuple[int, str]] = []
         self._read_up_to = (-1, "")
-        self._is_read = False
 
-    def first(self, size: int) -> Operation[Lane | None]:
-        """Return the child whose turn is first, or None; read *size* at a time."""
-        while True:
-            while self._line:
-                turn, key = self._line[0]
-                lane = self._children[key]
-                if lane.share.turn != turn:
-                    heapq.heappop(self._line)  # it was served since, or passed over
-                elif self._is_read or self._line[0] <= self._read_up_to:
-                    return lane
-                else:
-                    break
-            if self._is_read:
-                return None
-            yield from self._read_more(size)
+    def known(self) -> _Child | None:
+        """Return the child whose turn is first, if there is one and it was read."""
+        line = self._line
+        while line:
+            turn, key = line[0]
+            child = self.children[key]
+            if child.node.turn == turn:
+                return child if self.is_read or line[0] <= self._read_up_to else None
+            heapq.heappop(line)  # it was served since
+        return None
 
-    def _read_more(self, size: int) -> Operation[None]:
+    def read_more(self) -> Operation[None]:
+        """Read as many children as are known, so that few statements read many."""
         turn, after = self._read_up_to
+        size = min(lanes.CHUNK, max(1, len(self.children)))
         where = {"queue_id": self._board.queue_id, "parent": self._parent}
         rows = yield ask("children", turn=turn, after=after, limit=size, **where)
-        self._is_read = len(rows) < size
         for row in rows:
-            node = share_tree.read_node(row)
-            assert node.turn is not None
-            self._read_up_to = (node.turn, node.key)
-            if node.key not in self._children:
-                self._children[node.key] = Lane(node, self._policy.full_credit(node.key))
-                self.enter(self._children[node.key])
+            self.add(row)
+        self.is_read = len(rows) < size
 
-    def enter(self, lane: Lane) -> None:
+    def add(self, row: Row) -> None:
+        """Add the child after the last one that was read."""
+        node = share_tree.read_node(row)
+        assert node.turn is not None
+        self._read_up_to = (node.turn, node.key)
+        if node.key not in self.children:
+            self.children[node.key] = _Child(node, self._policy.full_credit(node.key))
+            self.enter(node)
+
+    def expected(self, picks: int) -> dict[str, int]:
+        """Tell how often each child will be served in so many picks, if each costs 1."""
+        if picks == 1:
+            first = self.known()
+            return {} if first is None else {first.node.key: 1}
+        cap, found = self._policy.max_concurrent_per_key, dict[str, int]()
+        children = [self.children[key] for _, key in sorted(self._line)]
+        grants = [each.credit(each.node.turn or 0) for each in children]
+        room = [
+            min(each.node.ready, cap - each.node.in_flight if cap else picks) for each in children
+        ]
+        while picks and any(room):
+            for place, child in enumerate(children):
+                served = min(picks, room[place], max(1, -(-grants[place] // job_charges.MILLION)))
+                if served:
+                    found[child.node.key] = found.get(child.node.key, 0) + served
+                    room[place] -= served
+                    picks -= served
+            grants = [each.full for each in children]
+        return found
+
+    def enter(self, node: Node) -> None:
         """Put a child into the line by its turn, if it has one."""
-        if lane.share.turn is not None:
-            heapq.heappush(self._line, (lane.share.turn, lane.share.key))
+        if node.turn is not None:
+            heapq.heappush(self._line, (node.turn, node.key))
 
-    def pass_over(self, lane: Lane) -> None:
+    def pass_over(self) -> None:
         """Leave out the first child: it has no job that this claimer can handle."""
         heapq.heappop(self._line)
 
@@ -91,35 +138,24 @@ class _Tree:
         self._policy = policy
         self._board = board
         self._branches: dict[str, _Branch] = {}
-        self._served: dict[str, Node] = {}
+        self._served: dict[str, _Child] = {}
         self._picks: list[Pick] = []
         self._round = board.round
 
     def choice(self) -> Choice:
         """Return what was chosen."""
-        board, nodes = self._board, list(self._served.values())
-        return Choice(self._picks, self._round, board.last_key, board.promoted, [], nodes)
+        board, served = self._board, self._served.values()
+        shares = [self._share(each.lane) for each in served if each.lane is not None]
+        nodes = [each.node for each in served]
+        return Choice(self._picks, self._round, board.last_key, board.promoted, shares, nodes)
 
-    def serve_next(self) -> Operation[bool]:
-        """Choose one more job; return False when no leaf can be served."""
-        path: list[Lane] = []
-        branches: list[_Branch] = []
-        while True:
-            branch = self._branch(path[-1].share.key if path else share_tree.ROOT)
-            lane = yield from branch.first(min(CHUNK, 1 + self.left))
-            head: Head | None = None
-            if lane is not None:
-                path, branches = [*path, lane], [*branches, branch]
-                if not _node(lane).is_leaf:
-                    continue
-                head = yield from self._head(lane)
-                if head is not None:
-                    self._serve(path, branches, head)
-                    return True
-            elif not path:
-                return False
-            branches[-1].pass_over(path[-1])
-            path, branches = [], []
+    def _share(self, lane: Lane) -> Share:
+        """Return the share of a leaf: its turn tells only whether it can be served."""
+        share = share_tree.leaf_share(lane.share)
+        if self._board.triggers is None and lane.lacks is None:
+            share.oldest_at = min([heads[0][1] for heads in lane.heads if heads], default=None)
+            share.knows_oldest = True
+        return share
 
     def _branch(self, parent: str) -> _Branch:
         found = self._branches.get(parent)
@@ -127,41 +163,113 @@ class _Tree:
             found = self._branches[parent] = _Branch(self._policy, self._board, parent)
         return found
 
+    # -- reading ahead ---------------------------------------------------------------------------
+
+    def look_ahead(self) -> Operation[None]:
+        """Read what the picks will need, all nodes of a level together, then the jobs.
+
+        It is a guess where jobs differ in cost or in what the claimer can handle. What is missing
+        is read when it is needed.
+        """
+        wanted = {share_tree.ROOT: self.left}
+        leaves: dict[int, list[Lane]] = {}
+        while wanted:
+            yield from self._read_level(wanted)
+            below: dict[str, int] = {}
+            for parent, picks in wanted.items():
+                branch = self._branch(parent)
+                for key, times in branch.expected(picks).items():
+                    lane = branch.children[key].lane
+                    if lane is None:
+                        below[key] = times
+                    else:  # one more, to know how old the next one is
+                        leaves.setdefault(min(lanes.CHUNK, times + 1), []).append(lane)
+            wanted = below
+        for depth, some in leaves.items():
+            yield from read_heads(self._board, some, depth)
+
+    def _read_level(self, wanted: dict[str, int]) -> Operation[None]:
+        """Read the first children of branches: as many as each is *wanted* for.
+
+        A branch that is wanted once is followed down to its leaf.
+        """
+        by_limit: dict[int, list[str]] = {}
+        for parent, limit in wanted.items():
+            if parent not in self._branches:
+                by_limit.setdefault(min(lanes.CHUNK, limit), []).append(parent)
+        if not by_limit:
+            return
+        asked = [self._first(limit, parents) for limit, parents in by_limit.items()]
+        found: Any = yield ask_together(asked)
+        for rows in found:
+            for row in rows:
+                self._branch(row[1]).add(row)
+        for limit, parents in by_limit.items():
+            for branch in map(self._branch, parents):
+                branch.is_read = len(branch.children) < limit
+
+    def _first(self, limit: int, parents: Sequence[str]) -> Any:
+        about = {"queue_id": self._board.queue_id, "parents": msgspec.json.encode(parents).decode()}
+        return (
+            ask("first_path", **about)
+            if limit == 1
+            else ask("first_children", limit=limit, **about)
+        )
+
+    # -- picks -----------------------------------------------------------------------------------
+
+    def serve_next(self) -> Operation[bool]:
+        """Choose one more job; return False when no leaf can be served."""
+        path: list[tuple[_Branch, _Child]] = []
+        parent = share_tree.ROOT
+        while True:
+            branch = self._branch(parent)
+            while (child := branch.known()) is None and not branch.is_read:
+                yield from branch.read_more()
+            if child is not None:
+                path.append((branch, child))
+                if child.lane is None:
+                    parent = child.node.key
+                    continue
+                head = yield from self._head(child.lane)
+                if head is not None:
+                    self._serve(path, child.lane, head)
+                    return True
+            elif not path:
+                return False
+            path[-1][0].pass_over()
+            path, parent = [], share_tree.ROOT
+
     def _head(self, lane: Lane) -> Operation[Head | None]:
         """Return the next job of a leaf that this claimer can handle, or None."""
         if not lane.is_loaded:
-            yield from read_heads(self._board, [lane], min(CHUNK, 1 + self.left))
-        yield from read_more(self._board, lane, self.left)
+            yield from read_heads(self._board, [lane], min(lanes.CHUNK, 1 + self.left))
+        if lane.lacks is not None:
+            yield from read_more(self._board, lane, self.left)
         return lane.best(self._board.now) if any(lane.heads) else None
 
-    def _serve(self, path: list[Lane], branches: list[_Branch], head: Head) -> None:
+    def _serve(self, path: list[tuple[_Branch, _Child]], lane: Lane, head: Head) -> None:
         id, at, attempts, most, cost, body = head
         policy = self._policy
         charged = policy.charge_of(cost) if policy.charge == "cost" else job_charges.MILLION
-        nodes = [_node(lane) for lane in path]
-        turns = [node.turn or 0 for node in nodes]
+        turns = [child.node.turn or 0 for _, child in path]
         told = [
-            (turn, lane.credit(turn) - charged, lane.full)
-            for turn, lane in zip(turns, path, strict=True)
+            (turn, child.credit(turn) - charged, child.full)
+            for turn, (_, child) in zip(turns, path, strict=True)
         ]
+        nodes = [child.node for _, child in path]
         share_tree.serve_path(nodes, told, policy.max_concurrent_per_key)
         self._round = turns[0]
-        for lane, branch in zip(path, branches, strict=True):
-            branch.enter(lane)
-        self._served.update({node.key: node for node in nodes})
-        path[-1].take(head)
+        for turn, (branch, child) in zip(turns, path, strict=True):
+            self._served[child.node.key] = child
+            if child.node.turn != turn:
+                branch.enter(child.node)
+        lane.take(head)
         self.left -= 1
-        key = path[-1].share.key
         self._picks.append(
             Pick(
-                *(id, key, at, attempts, most, body, self._round, 0),
+                *(id, lane.share.key, at, attempts, most, body, self._round, 0),
                 charged=charged,
                 path=told,
             )
         )
-
-
-def _node(lane: Lane) -> Node:
-    node = lane.share
-    assert isinstance(node, Node)
-    return node

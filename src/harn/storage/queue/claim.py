@@ -55,7 +55,7 @@ from harn.storage.queue.settle import (
     write_back,
 )
 from harn.storage.queue.share_keys import adopt_policy, change_shares
-from harn.storage.queue.share_tree import write_nodes
+from harn.storage.queue.share_tree import write_served
 from harn.topics import queue_topics
 
 _encode = msgspec.json.encode
@@ -254,9 +254,12 @@ def has_work(
         return False, now, None
     if waiting or (alarm is not None and alarm <= now):
         return True, now, alarm
-    found = bool((yield ask("open_keys", queue_id=queue_id, limit=1)))
+    in_tree = rows[0][-1] != ""  # where a branch at its cap holds up leaves that are below theirs
+    opened = ask("open_branches" if in_tree else "open_keys", queue_id=queue_id, limit=1)
+    found = bool((yield opened))
     if found and (ours := (yield from _foreign(queue_id, triggers))) is not None:
-        found = bool((yield ask("open_job_of", queue_id=queue_id, triggers=ours)))
+        ready = "open_job_in_tree" if in_tree else "open_job_of"
+        found = bool((yield ask(ready, queue_id=queue_id, triggers=ours)))
     return found, now, alarm
 
 
@@ -464,25 +467,30 @@ def _serve(
     state: QueueState, claiming: Claiming, choice: Choice, rows: Sequence[Row]
 ) -> Operation[None]:
     served = Counter(pick.key for pick in choice.picks)
-    if claiming.strategy in ("drr", ROTATION) and not state.hierarchy:
+    if claiming.strategy in ("drr", ROTATION):
         promoted = Counter(pick.key for pick in choice.picks if pick.promoted)
         state.holding = Holding(rows, share_rows(state, served, promoted, choice.shares))
+        if choice.nodes:
+            yield from write_served(state, choice.nodes)
         return
     state.holding = Holding(rows, ())
     yield from write_holding(state)
-    # A key that reaches its cap on the way loses its turn there, as it does in the fold, which sees
-    # one claim at a time. Only a queue that another claimer's policy caps has such keys.
-    # In a tree a branch's round depends on each claim before.
-    one_by_one = state.cap or state.hierarchy
-    steps = [Counter({pick.key: 1}) for pick in choice.picks] if one_by_one else [served]
-    by_tree = state.hierarchy != "" and claiming.strategy == "drr"
-    for step in steps:
-        shifts = Shifts()
-        for key, count in step.items():
-            shifts.add(key, ready=-count, in_flight=count, selected=count)
-        yield from shifts.apply(state, in_tree=not by_tree)
-    if by_tree:
-        yield from write_nodes(state, choice.nodes)
+    if state.cap or state.hierarchy:
+        # A key that reaches its cap on the way loses its turn there, as it does in the fold, which
+        # sees one claim at a time. Only a queue that another claimer's policy caps has such keys.
+        # In a tree a branch's round depends on each claim before.
+        for pick in choice.picks:
+            yield from _move(state, Counter({pick.key: 1}))
+    else:
+        yield from _move(state, served)
+
+
+def _move(state: QueueState, served: Counter[str]) -> Operation[None]:
+    """Move so many jobs of each key from ready to in flight."""
+    shifts = Shifts()
+    for key, count in served.items():
+        shifts.add(key, ready=-count, in_flight=count, selected=count)
+    yield from shifts.apply(state)
 
 
 def settle_claims(

@@ -73,7 +73,8 @@ class Changes:
     def ack(self, job: JobRow, response: int | None, charge: int | None = None) -> None:
         """Settle *job* as done; acked jobs are written together, because all change alike."""
         excess = 0 if charge is None else self._excess(job, charge)
-        group = self._group(is_ack=True, is_corrected=excess != 0)
+        is_ready = job.state == READY and self._state.hierarchy != ""  # its claim had expired
+        group = self._group(is_ack=not is_ready, is_corrected=excess != 0)
         group.shifts.move(job.key, job.state, ACKED)
         if excess:
             group.correct(job, excess)
@@ -109,14 +110,13 @@ class Changes:
 
         Corrections and changes of a key's ready jobs do not commute: a key without work keeps no
         credit. So that a fold, which sees one job at a time, finds the same credit, such jobs are
-        written one after the other. Acks leave the ready jobs alone.
+        written one after the other. Acks leave the ready jobs alone. In a tree they may change the
+        turn of a node that was at its cap, so a correction is written after its own ack.
         """
         group = self._groups[-1]
-        if self._state.hierarchy and group.ids:  # a branch's round depends on each change before
-            group = _Group()
-            self._groups.append(group)
-        mixes = (is_corrected or group.corrections) and not (is_ack and group.has_only_acks)
-        if mixes and group.ids:
+        in_tree, is_alike = self._state.hierarchy != "", is_ack and group.has_only_acks
+        mixes = (is_corrected or group.corrections) and (in_tree or not is_alike)
+        if group.ids and (mixes or (in_tree and not is_alike)):
             group = _Group()
             self._groups.append(group)
         group.has_only_acks = group.has_only_acks and is_ack
@@ -156,10 +156,10 @@ class _Group:
             )
         yield from self.shifts.apply(state)
         yield from _add_credit(state, "refund_shares", REFUND_COLUMNS, self.refunds)
-        yield from _add_credit(state, "correct_shares", CORRECT_COLUMNS, self.corrections)
         if state.hierarchy:
-            for key, amount in self.corrections.items():
-                yield from correct_tree(state, key, amount)
+            yield from correct_tree(state, self.corrections)
+        else:
+            yield from _add_credit(state, "correct_shares", CORRECT_COLUMNS, self.corrections)
 
 
 def _add_credit(

@@ -255,10 +255,8 @@ def _fold_claim(state: QueueState, event: Event) -> Operation[None]:
         yield from _fold_turn(state, key, scheduling)
         state.round = scheduling["round"] + 1
     elif "path" in scheduling:
-        shifts = Shifts()
-        shifts.add(key, ready=-1, in_flight=1, selected=1)
-        yield from shifts.apply(state, in_tree=False)
-        yield from serve_in_tree(state, key, scheduling["path"])
+        share = yield from serve_in_tree(state, key, scheduling["path"])
+        yield from serve_shares(state, Counter({key: 1}), Counter(), [share])
     elif strategy == "drr":
         yield from _fold_turn(state, key, scheduling)
         state.round, state.last_key = scheduling["round"], key

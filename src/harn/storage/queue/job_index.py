@@ -392,8 +392,8 @@ class Shifts:
         if to == READY and was != READY:
             self._gained.append(key)
 
-    def apply(self, state: QueueState, *, in_tree: bool = True) -> Operation[None]:
-        """Write the sums; without *in_tree* the nodes of a tree are written apart."""
+    def apply(self, state: QueueState) -> Operation[None]:
+        """Write the sums."""
         rounds: dict[str, int] = {}
         if self._gained and state.rotates:
             for key in self._gained:
@@ -410,7 +410,7 @@ class Shifts:
             yield ask_many("free_shares", FREE_COLUMNS, freed)
         if moved:
             yield ask_many("shift_shares", SHIFT_COLUMNS, moved)
-        if state.hierarchy and in_tree:
+        if state.hierarchy:
             work = sorted(self._by_key.items())
             yield from shift_tree(state, [(key, sums[0], sums[2]) for key, sums in work])
 

@@ -78,10 +78,14 @@ def change_charge(state: QueueState, charge: str) -> Operation[None]:
 
 
 def change_hierarchy(state: QueueState, separator: str) -> Operation[None]:
-    """Let keys be paths of names between *separator*, or no paths if it is empty."""
+    """Let keys be paths of names between *separator*, or no paths if it is empty.
+
+    A tree has credits of its own: in the flat rotation every key begins again with the next round.
+    """
     if separator != state.hierarchy:
         state.hierarchy = separator
         yield ask("set_hierarchy", queue_id=state.queue_id, hierarchy=separator)
+        yield ask("reset_credit", queue_id=state.queue_id, round=state.round)
 
 
 def apply_cap(state: QueueState) -> Operation[None]:

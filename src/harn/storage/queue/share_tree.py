@@ -9,8 +9,7 @@ many leaves there are.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -30,6 +29,11 @@ FORGOTTEN_MS = 60_000
 COLUMNS = (
     *("queue_id", "key", "parent", "ready", "in_flight", "turn", "round", "credit", "refill"),
     *("idle_at", "inner_round"),
+)
+
+
+SERVED_COLUMNS = (
+    *("queue_id", "key", "ready", "in_flight", "turn", "round", "credit", "refill", "inner_round"),
 )
 
 
@@ -74,6 +78,7 @@ class Node(Share):
             self.round: int = -1
             self.credit: int = 0
             self.refill: int = 0
+            self.inner = 0  # as in a row that was dropped; what is below is as old
         had_ready, was_open = self.ready > 0, self.turn is not None
         self.ready: int = self.ready + ready
         self.in_flight: int = self.in_flight + in_flight
@@ -114,28 +119,59 @@ class Node(Share):
 
 def shift_tree(state: QueueState, moves: Iterable[tuple[str, int, int]]) -> Operation[None]:
     """Add to the work of leaves, (key, ready, in flight), and of all nodes above them."""
-    for key, ready, in_flight in moves:
-        if ready or in_flight:
-            nodes = yield from _read(state, key)
-            for node, base in nodes:
-                node.shift(ready, in_flight, base, state.cap, state.now)
-            yield from write_nodes(state, [node for node, _ in nodes])
+    moves = [move for move in moves if move[1] or move[2]]
+    if moves:
+        nodes = yield from _read(state, [key for key, _, _ in moves])
+        for key, ready, in_flight in moves:
+            shift_line(nodes.line(key), ready, in_flight, state.round, state.cap, state.now)
+        yield from write_nodes(state, nodes.values())
 
 
-def correct_tree(state: QueueState, key: str, amount: int) -> Operation[None]:
-    """Add *amount* millionths to the credit of a leaf and of all nodes above it."""
-    nodes = yield from _read(state, key)
-    for node, base in nodes:
-        node.correct(amount, base)
-    yield from write_nodes(state, [node for node, _ in nodes])
+def shift_line(
+    line: Iterable[Node], ready: int, in_flight: int, round: int, cap: int, now: int
+) -> None:
+    """Add to the work of the nodes from the root down to a leaf; *round* is that of the root."""
+    for node in line:
+        node.shift(ready, in_flight, round, cap, now)
+        round = node.inner
 
 
-def serve_in_tree(state: QueueState, key: str, path: Sequence[Sequence[int]]) -> Operation[None]:
-    """Serve a leaf as the *path* of its claim's record tells: round, credit, refill by level."""
-    nodes = [node for node, _ in (yield from _read(state, key))]
+def correct_tree(state: QueueState, amounts: Mapping[str, int]) -> Operation[None]:
+    """Add millionths to the credit of leaves and of all nodes above them."""
+    if amounts:
+        nodes = yield from _read(state, amounts)
+        for key, amount in amounts.items():
+            correct_line(nodes.line(key), amount, state.round)
+        yield from write_nodes(state, nodes.values())
+
+
+def correct_line(line: Iterable[Node], amount: int, round: int) -> None:
+    """Add to the credit of the nodes from the root down to a leaf; *round* is that of the root."""
+    for node in line:
+        node.correct(amount, round)
+        round = node.inner
+
+
+def serve_in_tree(state: QueueState, key: str, path: Sequence[Sequence[int]]) -> Operation[Share]:
+    """Serve a leaf as the *path* of its claim's record tells: round, credit, refill by level.
+
+    Return its share afterwards.
+    """
+    read = yield from _read(state, [key])
+    nodes = read.line(key)
     serve_path(nodes, path, state.cap)
     state.round = path[0][0]
     yield from write_nodes(state, nodes)
+    return leaf_share(nodes[-1])
+
+
+def leaf_share(leaf: Share) -> Share:
+    """Return the share of a leaf that was served.
+
+    The leaf has its credit. The turn of its share tells only whether the leaf can be served.
+    """
+    turn = None if leaf.turn is None else 0
+    return Share(leaf.key, leaf.ready, leaf.in_flight, turn, 0, 0, 0, None)
 
 
 def serve_path(nodes: Sequence[Node], path: Sequence[Sequence[int]], cap: int) -> None:
@@ -153,25 +189,22 @@ def rebuild_tree(state: QueueState) -> Operation[None]:
     yield ask("forget_nodes", queue_id=state.queue_id)
     if not state.hierarchy:
         return
-    ready: Counter[str] = Counter()
-    in_flight: Counter[str] = Counter()
-    parents: dict[str, str] = {}
     rows = yield ask("work_of_shares", queue_id=state.queue_id)
-    for key, is_ready, is_in_flight in rows:
-        for each, parent in lineage(key, state.hierarchy):
-            parents[each] = parent
-            ready[each] += is_ready
-            in_flight[each] += is_in_flight
-    nodes = []
-    for key in sorted(parents):
-        node = _new_node(key, parents[key])
-        base = state.round if node.parent == ROOT else 0
-        node.shift(ready[key], in_flight[key], base, state.cap, state.now)
-        nodes.append(node)
-    yield from write_nodes(state, nodes)
+    nodes = tree_of(rows, state.hierarchy, state.round, state.cap, state.now)
+    yield from write_nodes(state, nodes.values())
 
 
-def write_nodes(state: QueueState, nodes: Sequence[Node]) -> Operation[None]:
+def tree_of(
+    leaves: Iterable[Sequence[Any]], separator: str, round: int, cap: int, now: int
+) -> Nodes:
+    """Make the tree of *leaves*, (key, ready, in flight), every node in its first round."""
+    nodes = Nodes(separator)
+    for key, ready, in_flight in leaves:
+        shift_line(nodes.line(key), ready, in_flight, round, cap, now)
+    return nodes
+
+
+def write_nodes(state: QueueState, nodes: Iterable[Node]) -> Operation[None]:
     """Write nodes as they are."""
     rows: list[Row] = [
         (
@@ -183,6 +216,18 @@ def write_nodes(state: QueueState, nodes: Sequence[Node]) -> Operation[None]:
     yield ask_many("put_nodes", COLUMNS, rows)
 
 
+def write_served(state: QueueState, nodes: Iterable[Node]) -> Operation[None]:
+    """Write nodes that a claim has served: they exist, and are not idle."""
+    rows: list[Row] = [
+        (
+            *(state.queue_id, node.key, node.ready, node.in_flight, node.turn),
+            *(node.round, node.credit, node.refill, node.inner),
+        )
+        for node in nodes
+    ]
+    yield ask_many("serve_nodes", SERVED_COLUMNS, rows)
+
+
 def read_node(row: Sequence[Any]) -> Node:
     """Make a node of its row, without the queue's id."""
     key, parent, ready, in_flight, turn, round, credit, refill, idle_at, inner = row
@@ -190,19 +235,27 @@ def read_node(row: Sequence[Any]) -> Node:
     return Node(*share, parent=parent, idle_at=idle_at, inner=inner)
 
 
-def _read(state: QueueState, key: str) -> Operation[list[tuple[Node, int]]]:
-    """Read a leaf and the nodes above it, from the root on, each with the round of its branch."""
-    line = lineage(key, state.hierarchy)
-    keys = msgspec.json.encode([each for each, _ in line]).decode()
-    rows = yield ask("nodes_of", queue_id=state.queue_id, keys=keys)
-    found = {row[0]: read_node(row) for row in rows}
-    nodes: list[tuple[Node, int]] = []
-    base = state.round
-    for each, parent in line:
-        node = found.get(each) or _new_node(each, parent)
-        nodes.append((node, base))
-        base = node.inner
-    return nodes
+class Nodes(dict[str, Node]):
+    """Nodes by key, and new ones for those that do not exist yet."""
+
+    def __init__(self, separator: str, found: Iterable[Node] = ()) -> None:
+        super().__init__((node.key, node) for node in found)
+        self._separator = separator
+
+    def line(self, key: str) -> list[Node]:
+        """Return the nodes from the root down to a leaf, and the leaf."""
+        return [
+            self.get(each) or self.setdefault(each, _new_node(each, parent))
+            for each, parent in lineage(key, self._separator)
+        ]
+
+
+def _read(state: QueueState, leaves: Iterable[str]) -> Operation[Nodes]:
+    """Read some leaves and all nodes above them, in one statement."""
+    keys = {each: None for leaf in leaves for each, _ in lineage(leaf, state.hierarchy)}
+    wanted = msgspec.json.encode([*keys]).decode()
+    rows = yield ask("nodes_of", queue_id=state.queue_id, keys=wanted)
+    return Nodes(state.hierarchy, map(read_node, rows))
 
 
 def _new_node(key: str, parent: str) -> Node:

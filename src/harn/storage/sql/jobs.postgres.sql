@@ -440,8 +440,48 @@ SELECT * FROM unnest(:queue_id::bigint[], :key::text[], :parent::text[], :ready:
 ON CONFLICT (queue_id, key) DO UPDATE SET parent = excluded.parent, ready = excluded.ready, in_flight = excluded.in_flight, turn = excluded.turn,
     round = excluded.round, credit = excluded.credit, refill = excluded.refill, idle_at = excluded.idle_at, inner_round = excluded.inner_round;
 
+-- name: serve_nodes
+-- Update the nodes of a queue's tree that a claim has served.
+UPDATE share_nodes SET ready = v.ready, in_flight = v.in_flight, turn = v.turn, round = v.round, credit = v.credit, refill = v.refill,
+    inner_round = v.inner_round
+FROM unnest(:queue_id::bigint[], :key::text[], :ready::bigint[], :in_flight::bigint[], :turn::bigint[], :round::bigint[], :credit::bigint[],
+    :refill::bigint[], :inner_round::bigint[]) AS v(queue_id, key, ready, in_flight, turn, round, credit, refill, inner_round)
+WHERE share_nodes.queue_id = v.queue_id AND share_nodes.key = v.key COLLATE "C";
+
 -- name: nodes_of
 -- Read some nodes of a queue's tree.
 SELECT n.* FROM json_array_elements_text(:keys::json) AS v(key)
 CROSS JOIN LATERAL (SELECT key, parent, ready, in_flight, turn, round, credit, refill, idle_at, inner_round FROM share_nodes
     WHERE queue_id = :queue_id AND key = v.key COLLATE "C" LIMIT 1) AS n;
+
+-- name: first_children
+-- List the first children of some nodes that can be served, so many of each, in the order of their turns.
+SELECT n.* FROM json_array_elements_text(:parents::json) AS p(parent)
+CROSS JOIN LATERAL (SELECT key, parent, ready, in_flight, turn, round, credit, refill, idle_at, inner_round FROM share_nodes
+    WHERE queue_id = :queue_id AND parent = p.parent COLLATE "C" AND turn >= 0 ORDER BY turn, key LIMIT :limit) AS n
+ORDER BY n.turn, n.key;
+
+-- name: first_path
+-- Follow the first child that can be served from some nodes down to a leaf each.
+WITH RECURSIVE down AS (
+    SELECT n.* FROM json_array_elements_text(:parents::json) AS p(parent)
+    CROSS JOIN LATERAL (SELECT key, parent, ready, in_flight, turn, round, credit, refill, idle_at, inner_round FROM share_nodes
+        WHERE queue_id = :queue_id AND parent = p.parent COLLATE "C" AND turn >= 0 ORDER BY turn, key LIMIT 1) AS n
+    UNION ALL
+    SELECT n.* FROM down AS d
+    CROSS JOIN LATERAL (SELECT key, parent, ready, in_flight, turn, round, credit, refill, idle_at, inner_round FROM share_nodes
+        WHERE queue_id = :queue_id AND parent = d.key COLLATE "C" AND turn >= 0 ORDER BY turn, key LIMIT 1) AS n
+)
+SELECT key, parent, ready, in_flight, turn, round, credit, refill, idle_at, inner_round FROM down;
+
+-- name: open_job_in_tree
+-- Find a ready job with one of these trigger ids (a JSON list) whose leaf and all nodes above it can be served.
+SELECT j.id FROM jobs j WHERE j.queue_id = :queue_id AND j.state = 0 AND j.id > 0 AND coalesce(chr(3) || j.function, j.trigger_id) IN (SELECT json_array_elements_text(:triggers::json))
+AND EXISTS (SELECT 1 FROM share_nodes n
+    LEFT JOIN share_nodes one ON one.queue_id = n.queue_id AND one.key = n.parent
+    LEFT JOIN share_nodes two ON two.queue_id = n.queue_id AND two.key = one.parent
+    LEFT JOIN share_nodes three ON three.queue_id = n.queue_id AND three.key = two.parent
+    LEFT JOIN share_nodes four ON four.queue_id = n.queue_id AND four.key = three.parent
+    WHERE n.queue_id = j.queue_id AND n.key = j.key AND n.turn IS NOT NULL
+    AND (one.key IS NULL OR one.turn IS NOT NULL) AND (two.key IS NULL OR two.turn IS NOT NULL)
+    AND (three.key IS NULL OR three.turn IS NOT NULL) AND (four.key IS NULL OR four.turn IS NOT NULL)) LIMIT 1;

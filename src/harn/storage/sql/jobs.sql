@@ -346,6 +346,10 @@ SELECT key, ready, in_flight FROM shares WHERE queue_id = :queue_id AND (ready >
 SELECT key, parent, ready, in_flight, turn, round, credit, refill, idle_at, inner_round FROM share_nodes
 WHERE queue_id = :queue_id AND parent = :parent AND turn >= :turn AND (turn > :turn OR key > :after) ORDER BY turn, key LIMIT :limit;
 
+-- name: open_branches
+-- List some of the first nodes of a queue's tree that can be served; each has a leaf that can.
+SELECT key FROM share_nodes WHERE queue_id = :queue_id AND parent = '' AND turn IS NOT NULL LIMIT :limit;
+
 -- name: node_rows
 -- List the nodes of a queue's tree for display, by path.
 SELECT key, parent, ready, in_flight, turn, round, credit, refill, idle_at, inner_round FROM share_nodes

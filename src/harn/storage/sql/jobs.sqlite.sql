@@ -288,7 +288,58 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
 ON CONFLICT (queue_id, key) DO UPDATE SET parent = excluded.parent, ready = excluded.ready, in_flight = excluded.in_flight, turn = excluded.turn,
     round = excluded.round, credit = excluded.credit, refill = excluded.refill, idle_at = excluded.idle_at, inner_round = excluded.inner_round;
 
+-- name: serve_nodes
+-- Update the nodes of a queue's tree that a claim has served.
+UPDATE share_nodes SET ready = ?3, in_flight = ?4, turn = ?5, round = ?6, credit = ?7, refill = ?8, inner_round = ?9
+WHERE queue_id = ?1 AND key = ?2;
+
 -- name: nodes_of
 -- Read some nodes of a queue's tree.
 SELECT n.key, n.parent, n.ready, n.in_flight, n.turn, n.round, n.credit, n.refill, n.idle_at, n.inner_round
 FROM json_each(:keys) i CROSS JOIN share_nodes n ON n.queue_id = :queue_id AND n.key = i.value;
+
+-- name: first_children
+-- List the first children of some nodes that can be served, so many of each, in the order of their turns.
+SELECT n.key, n.parent, n.ready, n.in_flight, n.turn, n.round, n.credit, n.refill, n.idle_at, n.inner_round
+FROM json_each(:parents) i CROSS JOIN share_nodes n ON n.queue_id = :queue_id AND n.key IN (
+    SELECT c.key FROM share_nodes c INDEXED BY share_nodes_in_turn
+    WHERE c.queue_id = :queue_id AND c.parent = i.value AND c.turn >= 0 ORDER BY c.turn, c.key LIMIT :limit)
+ORDER BY n.turn, n.key;
+
+-- name: first_path
+-- Follow the first child that can be served from some nodes down to a leaf each.
+WITH RECURSIVE down AS (
+    SELECT n.key, n.parent, n.ready, n.in_flight, n.turn, n.round, n.credit, n.refill, n.idle_at, n.inner_round
+    FROM json_each(:parents) i CROSS JOIN share_nodes n ON n.queue_id = :queue_id AND n.key = (
+        SELECT c.key FROM share_nodes c INDEXED BY share_nodes_in_turn
+        WHERE c.queue_id = :queue_id AND c.parent = i.value AND c.turn >= 0 ORDER BY c.turn, c.key LIMIT 1)
+    UNION ALL
+    SELECT n.key, n.parent, n.ready, n.in_flight, n.turn, n.round, n.credit, n.refill, n.idle_at, n.inner_round
+    FROM down CROSS JOIN share_nodes n ON n.queue_id = :queue_id AND n.key = (
+        SELECT c.key FROM share_nodes c INDEXED BY share_nodes_in_turn
+        WHERE c.queue_id = :queue_id AND c.parent = down.key AND c.turn >= 0 ORDER BY c.turn, c.key LIMIT 1)
+)
+SELECT key, parent, ready, in_flight, turn, round, credit, refill, idle_at, inner_round FROM down;
+
+-- name: ready_of_keys
+-- List the first ready jobs of some keys and a priority the way ready_after does, each after its key.
+SELECT j.key, j.id, j.enqueued_at, j.attempts, j.max_attempts, j.cost, (SELECT CASE WHEN length(payload) <= 8192 THEN payload END FROM events
+    WHERE topic_id = (SELECT topic_id FROM topics WHERE name = :topic) AND events.id = j.id)
+FROM json_each(:keys) i CROSS JOIN jobs j ON j.queue_id = :queue_id AND j.id IN (
+    SELECT id FROM jobs INDEXED BY jobs_of_key
+    WHERE queue_id = :queue_id AND key = i.value AND priority = :priority AND state = 0
+    AND (:triggers IS NULL OR coalesce(char(3) || function, trigger_id) IN (SELECT value FROM json_each(:triggers)))
+    ORDER BY id LIMIT :depth)
+ORDER BY j.id;
+
+-- name: open_job_in_tree
+-- Find a ready job with one of these trigger ids (a JSON list) whose leaf and all nodes above it can be served.
+SELECT j.id FROM jobs j INDEXED BY jobs_ready WHERE j.queue_id = :queue_id AND j.state = 0 AND coalesce(char(3) || j.function, j.trigger_id) IN (SELECT value FROM json_each(:triggers))
+AND EXISTS (SELECT 1 FROM share_nodes n
+    LEFT JOIN share_nodes one ON one.queue_id = n.queue_id AND one.key = n.parent
+    LEFT JOIN share_nodes two ON two.queue_id = n.queue_id AND two.key = one.parent
+    LEFT JOIN share_nodes three ON three.queue_id = n.queue_id AND three.key = two.parent
+    LEFT JOIN share_nodes four ON four.queue_id = n.queue_id AND four.key = three.parent
+    WHERE n.queue_id = j.queue_id AND n.key = j.key AND n.turn IS NOT NULL
+    AND (one.key IS NULL OR one.turn IS NOT NULL) AND (two.key IS NULL OR two.turn IS NOT NULL)
+    AND (three.key IS NULL OR three.turn IS NOT NULL) AND (four.key IS NULL OR four.turn IS NOT NULL)) LIMIT 1;
