@@ -76,6 +76,17 @@ def test_charging_by_cost_can_be_tried(what_if: WhatIf) -> None:
     assert "quantum 2, charged by cost" in text
 
 
+def test_tenants_as_a_tree_can_be_tried(what_if: WhatIf) -> None:
+    code, text = what_if("--strategy", "drr", "--hierarchy", "/", "--weights", "quiet:2")
+    flat, document = what_if("--strategy", "drr", "--hierarchy", "none", "--json")
+    refused, why = what_if("--strategy", "drr", "--hierarchy", "/", "--weights", "a/b/c/d/e:2")
+
+    assert code == 0
+    assert "weights quiet:2, as a tree of names between /" in text
+    assert (flat, "hierarchy" in json.loads(document)["proposed"]["policy"]) == (0, False)
+    assert (refused, "at most 4 names between '/'" in why) == (1, True)
+
+
 def test_without_options_the_policy_in_force_is_replayed(what_if: WhatIf) -> None:
     found = json.loads(what_if("--json")[1])
 

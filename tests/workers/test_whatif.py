@@ -43,15 +43,20 @@ from harn.workers.whatif import (
     simulate_policy,
     tries_for,
 )
+from harn.workers.whatif.ledger import Ledger
 
 DRR = SchedulerPolicy(strategy="drr")
+TREE = SchedulerPolicy(strategy="drr", hierarchy="/", starvation_age_ms=0)
 POLICIES = [
     SchedulerPolicy(),
     DRR,
     SchedulerPolicy(strategy="drr", weights={"a": 3}, quantum=2, max_concurrent_per_key=2),
     SchedulerPolicy(strategy="drr", fairness_key="binding", starvation_age_ms=1),
     SchedulerPolicy(strategy="drr", charge="cost", quantum=2),
+    replace(TREE, weights={"b": 2, "b/x": 3}, max_concurrent_per_key=2),
+    replace(TREE, charge="cost", quantum=2),
 ]
+TENANTS = ("a", "b/x", "b/y")
 MINUTE = 60_000
 
 
@@ -67,8 +72,8 @@ async def store_runtime(storage_url: str) -> AsyncIterator[Runtime]:
 
 @pytest.mark.parametrize(
     ("policy", "concurrency"),
-    [*zip(POLICIES, (1, 1, 3, 1, 2), strict=True)],
-    ids=["fifo", "drr", "weights-and-cap", "starving", "cost"],
+    [*zip(POLICIES, (1, 1, 3, 1, 2, 3, 1), strict=True)],
+    ids=["fifo", "drr", "weights-and-cap", "starving", "cost", "tree", "tree-by-cost"],
 )
 async def test_the_policy_in_force_makes_all_recorded_picks_of_a_drain_again(
     store_runtime: Runtime, policy: SchedulerPolicy, concurrency: int
@@ -77,7 +82,7 @@ async def test_the_policy_in_force_makes_all_recorded_picks_of_a_drain_again(
     jobs = [
         NewJob(
             n,
-            tenant_id="abc"[n % 3],
+            tenant_id=TENANTS[n % 3],
             binding_key=f"b{n % 2}@v1",
             priority=priorities[n % 3],
             cost=n % 7,
@@ -107,7 +112,7 @@ async def test_the_policy_in_force_makes_all_recorded_picks_of_a_drain_again(
     assert history.policies == [policy]
 
 
-KEYS = st.sampled_from("abcde")
+KEYS = st.sampled_from(["a", "b", "a/x", "a/y/1", "b/x"])
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("enqueue"), st.lists(st.tuples(KEYS, st.integers(0, 2)), max_size=8)),
@@ -121,7 +126,7 @@ STEPS = st.lists(
         st.tuples(st.just("cancel"), st.integers(1, 30)),
         st.tuples(st.just("pause"), KEYS),
         st.tuples(st.just("resume"), KEYS),
-        st.tuples(st.just("policy"), st.sampled_from([0, 1, 2, 3, 4, 4, 4, 4])),
+        st.tuples(st.just("policy"), st.sampled_from([0, 1, 2, 3, 4, 4, 4, 5, 5, 6])),
         st.tuples(st.just("advance"), st.sampled_from([1, 4, 6, 16])),
     ),
     max_size=40,
@@ -135,7 +140,7 @@ STEPS = st.lists(
     cap=st.integers(0, 3),
     starvation=st.sampled_from([0, 5 * MINUTE]),
     few=st.sampled_from([0, 2, 32]),
-    first=st.sampled_from([0, 1, 4]),
+    first=st.sampled_from([0, 1, 4, 5, 6]),
 )
 async def test_whatever_happens_to_a_queue_its_picks_are_made_again(
     steps: list[Any], weights: dict[str, int], cap: int, starvation: int, few: int, first: int
@@ -149,7 +154,9 @@ async def test_whatever_happens_to_a_queue_its_picks_are_made_again(
     by_cost = SchedulerPolicy(
         strategy="drr", charge="cost", weights=weights, quantum=3, max_concurrent_per_key=cap
     )
-    policies = [fair, SchedulerPolicy(), DRR, replace(DRR, quantum=2), by_cost]
+    in_tree = replace(fair, hierarchy="/", starvation_age_ms=0)
+    policies = [fair, SchedulerPolicy(), DRR, replace(DRR, quantum=2), by_cost, in_tree]
+    policies.append(replace(in_tree, charge="cost", quantum=2))
     with mock.patch.multiple(fairshare, FEW=few):
         async with fresh_runtime() as runtime:
             await worker_queue("q", fair).enqueue("first", tenant_id="a")
@@ -241,7 +248,7 @@ def proposed(history: History, policy: SchedulerPolicy, consumers: int | None = 
     return simulate_policy(history, 0, policy, examine(history, 0).consumers, consumers)
 
 
-@pytest.mark.parametrize("policy", [SchedulerPolicy(), DRR], ids=["fifo", "drr"])
+@pytest.mark.parametrize("policy", [SchedulerPolicy(), DRR, TREE], ids=["fifo", "drr", "tree"])
 def test_the_policy_in_force_in_virtual_time_gives_the_waits_of_the_log(
     policy: SchedulerPolicy,
 ) -> None:
@@ -254,10 +261,11 @@ def test_the_policy_in_force_in_virtual_time_gives_the_waits_of_the_log(
     assert (recorded.policy, recorded.consumers, recorded.slots) == (policy, 1, 2)
 
 
-def test_what_another_policy_promises_is_what_it_then_gives() -> None:
-    promised = proposed(recorded_under(SchedulerPolicy()), DRR)
+@pytest.mark.parametrize("policy", [DRR, TREE], ids=["drr", "tree"])
+def test_what_another_policy_promises_is_what_it_then_gives(policy: SchedulerPolicy) -> None:
+    promised = proposed(recorded_under(SchedulerPolicy()), policy)
 
-    given = examine(recorded_under(DRR), 0).side
+    given = examine(recorded_under(policy), 0).side
 
     assert promised.keys == given.keys
     assert (promised.keys["quiet"].wait_ms["max"] or 0) < 10_000
@@ -283,18 +291,67 @@ def test_shares_add_up_and_a_starved_key_gets_less_than_it_is_entitled_to() -> N
     assert (keys["quiet"].served or 0) < (keys["quiet"].entitled or 0) / 2
 
 
-def test_a_window_begins_with_the_state_that_the_queue_had_then() -> None:
-    history = recorded_under(DRR)
+@pytest.mark.parametrize("policy", [DRR, TREE], ids=["drr", "tree"])
+def test_a_window_begins_with_the_state_that_the_queue_had_then(policy: SchedulerPolicy) -> None:
+    history = recorded_under(policy)
     middle = history.step_at[history.steps // 2]
 
     recorded = examine(history, middle)
-    again = simulate_policy(history, middle, DRR, recorded.consumers)
+    again = simulate_policy(history, middle, policy, recorded.consumers)
     picks, agree = check_picks(history, middle)
 
     assert 0 < picks == agree < 260
     assert sum(each.jobs for each in recorded.side.keys.values()) == picks
     assert again.keys.keys() == recorded.side.keys.keys()
     assert sum(each.jobs for each in again.keys.values()) == picks
+
+
+async def crowded(*tenants: str) -> History:
+    """Every tenant has work all the time, and a job takes a second."""
+    await worker_queue("q").enqueue_many(
+        [NewJob(n, tenant_id=t) for n in range(40) for t in tenants]
+    )
+    await drain("q", lambda job: sleep("1s"), policy=DRR)
+    return await history_of()
+
+
+def test_a_tree_divides_shares_level_by_level() -> None:
+    log: History = run_virtual(crowded, "acme/bob", "acme/eve", "acme/joe", "globex/ann")
+    weighted = replace(TREE, weights={"acme/bob": 2})
+
+    flat, tree, keys = proposed(log, DRR), proposed(log, TREE), proposed(log, weighted).keys
+
+    ann, bob, eve = ("globex/ann", "acme/bob", "acme/eve")
+    assert flat.keys[ann].wait_ms == examine(log, 0).side.keys[ann].wait_ms
+    assert (flat.keys[ann].wait_ms["max"] or 0) >= 150_000
+    assert 77_000 <= (tree.keys[ann].wait_ms["max"] or 0) <= 81_000
+    assert (keys[bob].wait_ms["p50"] or 0) < (keys[eve].wait_ms["p50"] or 0)
+    assert keys[ann].wait_ms == tree.keys[ann].wait_ms
+
+
+def test_in_a_tree_a_key_is_entitled_to_its_part_of_its_branch() -> None:
+    tenants = ("acme/bob", "acme/eve", "globex/ann")
+    weighted = replace(TREE, weights={"acme": 2, "acme/bob": 3})
+    ledger = Ledger(weighted, tenants, lambda job: 1.0)
+
+    for _ in range(120):
+        ledger.picked("acme/bob", 0)
+    ledger.idle("acme/eve")
+    for _ in range(30):
+        ledger.picked("globex/ann", 0)
+    ledger.close()
+
+    entitled = {key: each.entitled for key, each in ledger.accounts.items()}
+    assert entitled == pytest.approx({"acme/bob": 80, "acme/eve": 20, "globex/ann": 50})
+
+
+def test_a_goal_in_a_tree_may_be_reached_by_a_weight_higher_up() -> None:
+    log: History = run_virtual(crowded, "acme/bob", "zoo/1", "zoo/2", "zoo/3")
+
+    found = sought(log, "max(tenant=acme/bob) < 1m", TREE)
+
+    assert found.is_reached
+    assert found.change.flags().startswith("--weights acme:")
 
 
 async def test_jobs_that_still_wait_count_with_their_wait_so_far(
@@ -453,14 +510,7 @@ def test_a_goal_out_of_reach_gives_the_nearest_miss_within_the_tries(log: Histor
 
 
 def test_a_heavier_weight_is_found_before_more_consumers() -> None:
-    async def crowded() -> History:
-        await worker_queue("q").enqueue_many(
-            [NewJob(n, tenant_id=t) for n in range(40) for t in ("a", "b", "c", "d")]
-        )
-        await drain("q", lambda job: sleep("1s"), policy=DRR)
-        return await history_of()
-
-    log: History = run_virtual(crowded)
+    log: History = run_virtual(crowded, "a", "b", "c", "d")
     found = sought(log, "max(tenant=d) < 1m")
 
     weight = found.change.policy(DRR).weight("d")

@@ -74,10 +74,11 @@ class AgeFlag(DurationFlag):
 @queue_argument
 @click.option("--since", type=DURATION, help="Only this long back from now; else the whole log.")
 @click.option("--strategy", type=click.Choice(["fifo", "drr"]), help="How the next job is chosen.")
-@click.option("--weights", type=WeightsFlag(), help="Weights of keys, as in gold:4,silver:2.")
+@click.option("--weights", type=WeightsFlag(), help="Weights of keys, as in gold:4,acme/bob:2.")
 @click.option("--quantum", type=click.IntRange(1), help="Jobs of a key in a round, per weight.")
 @click.option("--cap", type=click.IntRange(0), help="Most claims of a key in flight; 0: no cap.")
 @click.option("--charge", type=click.Choice(["jobs", "cost"]), help="What a pick costs its key.")
+@click.option("--hierarchy", type=click.Choice(["/", "none"]), help="What separates names in keys.")
 @click.option("--starvation-age", type=AgeFlag(), help="Wait after which a job is promoted.")
 @click.option("--consumers", type=click.IntRange(1, 10_000), help="So many consumers.")
 @click.option("--goal", help='Look for a change that reaches it: "p95(tenant=quiet) < 30s".')
@@ -168,6 +169,8 @@ def proposed_policy(base: SchedulerPolicy, flags: dict[str, Any]) -> SchedulerPo
     changes = {fields.get(name, name): each for name, each in flags.items() if each is not None}
     if "starvation_age_ms" in changes:
         changes["starvation_age_ms"] = round(changes["starvation_age_ms"] * 1000)
+    if "hierarchy" in changes:
+        changes["hierarchy"] = None if flags["hierarchy"] == "none" else flags["hierarchy"]
     policy = msgspec.structs.replace(base, **changes)
     if policy.strategy == "fifo" and changes.keys() - {"strategy"}:
         given = ", ".join(f"--{name.replace('_', '-')}" for name, each in flags.items() if each)
@@ -261,6 +264,7 @@ def _about(side: Side) -> str:
         cap = policy.max_concurrent_per_key
         parts += [f"at most {cap} in flight"] if cap else []
         parts += ["charged by cost"] if policy.charges_cost else []
+        parts += [f"as a tree of names between {policy.hierarchy}"] if policy.hierarchy else []
     return ", ".join([*parts, f"{counted(side.consumers, 'consumer')} with {slots}"])
 
 

@@ -4,6 +4,7 @@ history.py       the log of a queue as columns: its jobs, and the steps of their
 read_log.py      reads the log into a history
 queue_tables.py  a queue's shares and jobs in memory, which the real scheduler asks
 key_share.py     one key's row in them; open_shares.py, the shares that have a turn
+tree_rows.py     the nodes of a queue whose keys are paths
 walk.py          follows the log step by step, and asks the scheduler for its picks again
 ledger.py        how long each key's jobs waited, and its share of the picks
 simulation.py    serves the jobs again in virtual time

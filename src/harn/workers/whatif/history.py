@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from statistics import median
 from typing import Any
 
@@ -41,6 +42,8 @@ KINDS = {
 }
 Origin = tuple[str | None, str | None, str | None]
 """A job's tenant, binding and trigger."""
+Keys = tuple[str, int, str, str]
+"""What a queue's keys are, their cap, what a pick costs, and what separates names in a path."""
 UNKNOWN = -1
 """No job, no duration, no time."""
 
@@ -65,6 +68,7 @@ class _Scheduling(msgspec.Struct):
     refill_millionths: int = 0
     promoted: bool = False
     policy: dict[str, Any] | None = None
+    path: list[tuple[int, int, int]] | None = None
 
 
 class _ClaimsRecord(msgspec.Struct):
@@ -77,6 +81,8 @@ class _ClaimsRecord(msgspec.Struct):
     job_event_ids: list[int] = []
     fairness_key: str = "tenant"
     cap: int = 0
+    charge: str = "jobs"
+    hierarchy: str = ""
     tenant_id: str | None = None
     cost: float | None = None
     charged_millionths: int = UNKNOWN
@@ -130,9 +136,13 @@ class History:
         """In millionths where the claim was charged by cost, and a round's grant with it."""
         self.claim_refill: array[int] = array("q")
         self.claim_promoted: array[int] = array("b")
+        self.claim_path: array[int] = array("q")
+        """Where a claim's path begins in `paths`; UNKNOWN if its key was no path."""
+        self.paths: array[int] = array("q")
+        """Round, credit and refill of each level, in millionths, for each claim in a tree."""
         self.consumers: list[str] = []
         self.policies: list[SchedulerPolicy] = []
-        self.keys: list[tuple[str, int]] = []
+        self.keys: list[Keys] = []
         self.tenants: list[str | None] = []
         """What pauses and resumptions were about, in their order; None is the whole queue."""
 
@@ -154,6 +164,11 @@ class History:
             return Attempt(self.duration[job], self.again_after[job], bool(self.is_released[job]))
         more = self.more.get(job, ())
         return more[number - 1] if number <= len(more) else None
+
+    def path(self, claim: int, levels: int) -> Sequence[Sequence[int]]:
+        """Return round, credit and refill of each level of a claim that was made in a tree."""
+        first, paths = self.claim_path[claim], self.paths
+        return [paths[first + 3 * level : first + 3 * level + 3] for level in range(levels)]
 
     def first_step(self, since: int) -> int:
         """Return the first step at or after a time."""
@@ -238,7 +253,8 @@ class HistoryBuilder:
                 self.history.tenants.append(record.tenant_id)
                 self._step(kind, at, UNKNOWN, len(self.history.tenants) - 1)
             elif kind == KEYS:
-                self.history.keys.append((record.fairness_key, record.cap))
+                kinds = (record.fairness_key, record.cap, record.charge, record.hierarchy)
+                self.history.keys.append(kinds)
                 self._step(kind, at, UNKNOWN, len(self.history.keys) - 1)
             else:
                 for id in record.job_event_ids or (record.job_event_id,):
@@ -257,7 +273,10 @@ class HistoryBuilder:
             history.consumers.append(name)
         self._step(CLAIM, at, job, len(history.claim_round))
         history.claim_consumer.append(consumer)
-        history.claim_round.append(scheduling.round)
+        path = scheduling.path
+        history.claim_round.append(scheduling.round if path is None else path[0][0])
+        history.claim_path.append(UNKNOWN if path is None else len(history.paths))
+        history.paths.extend(chain.from_iterable(path or ()))
         history.claim_charged.append(scheduling.charged_millionths)
         history.claim_credit.append(scheduling.credit or scheduling.credit_millionths)
         history.claim_refill.append(scheduling.refill_millionths)

@@ -1,25 +1,26 @@
 """A queue's shares and ready jobs in memory, which answer the questions of the real scheduler.
 
 `fairshare.py` asks a store for shares and jobs by the names of statements. Here the same questions
-are answered from dicts and deques. The rules for a key's turn and credit are those of the fragments
-in `storage/sql/jobs.sql`, and a test holds both to the same picks: the picks recorded by a real
-queue are made again from these tables.
+are answered from dicts and deques; those about a tree in `tree_rows.py`. The rules for a key's turn
+and credit are those of the fragments in `storage/sql/jobs.sql`, and a test holds both to the same
+picks: the picks recorded by a real queue are made again from these tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
 import msgspec
 
-from harn.storage import Rows
+from harn.storage import Ask, Rows
 from harn.storage.queue import Board, Choice, Choose
 from harn.workers import fairshare
 from harn.workers.scheduler_policy import SchedulerPolicy
 from harn.workers.whatif.key_share import KeyShare, by_priority
 from harn.workers.whatif.open_shares import OpenShares
+from harn.workers.whatif.tree_rows import TreeRows
 
 NONE = -1
 """Before the first job. The scheduler's ids are one higher than a job's number: 0 is no id."""
@@ -62,6 +63,8 @@ class QueueTables:
         self.open: OpenShares = OpenShares()
         """The shares that have a turn."""
         self.ready: int = 0
+        self.tree: TreeRows | None = None
+        """The nodes of a queue whose keys are paths."""
         self._entered = entered
         self._priority = priority
         self._key_of = key_of
@@ -84,7 +87,7 @@ class QueueTables:
         self.follow(policy)
 
     def follow(self, policy: SchedulerPolicy) -> None:
-        """Choose by *policy* from now on; keys and cap are adopted apart."""
+        """Choose by *policy* from now on; keys, cap and tree are adopted apart."""
         self.policy: SchedulerPolicy = policy
         self._choose: Choose = fairshare.chooser(policy)
         if (policy.strategy == "fifo") != self.is_fifo:
@@ -126,7 +129,9 @@ class QueueTables:
     @property
     def can_serve(self) -> bool:
         """Whether a choice would find a job."""
-        return self.ready > 0 if self.is_fifo else bool(self.open)
+        if self.is_fifo:
+            return self.ready > 0
+        return bool(self.open if self.tree is None else self.tree)
 
     def choose(self, now: int, wanted: int) -> Choice:
         """Ask the scheduler for at most *wanted* jobs; nothing is changed."""
@@ -142,14 +147,24 @@ class QueueTables:
             last_key=self.last_key,
             promoted=self.promoted,
         )
-        seen = self._queue_heads(wanted) if self.is_fifo else self._open_shares_and_jobs(wanted)
+        seen: Rows | None = None
+        if self.is_fifo:
+            seen = self._queue_heads(wanted)
+        elif self.tree is None:
+            seen = self._open_shares_and_jobs(wanted)
         operation = self._choose(board, wanted, seen)
         try:
             asked = next(operation)
             while True:
-                asked = operation.send(self._answers[asked.name](**asked.params))
+                asked = operation.send(self._answer(asked))
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
+
+    def _answer(self, asked: Ask) -> Any:
+        if asked.parts:
+            return [self._answer(each) for each in asked.parts]
+        answer = self._answers.get(asked.name) or getattr(self.tree, asked.name)
+        return answer(**asked.params)
 
     # -- changes: the rules of the fragments in jobs.sql -----------------------------------------
 
@@ -170,6 +185,7 @@ class QueueTables:
                 self.open.turn(share, share.turn_after(self.round, share.credit))
         share.idle_at = None
         self._add(share, job)
+        self._shift(share, 1, 0)
 
     def make_ready(self, job: int, *, was_in_flight: bool = False) -> None:
         """Make a job ready that was scheduled, parked or in flight: `shift_shares`."""
@@ -178,6 +194,7 @@ class QueueTables:
         self._reschedule(share, share.ready + 1)
         self._add(share, job)
         self._note_idle(share)
+        self._shift(share, 1, -int(was_in_flight))
 
     def take_away(self, job: int) -> None:
         """Remove a ready job that is not claimed: it was cancelled, purged or parked."""
@@ -185,6 +202,7 @@ class QueueTables:
         self._reschedule(share, share.ready - 1)
         self._remove(share, job)
         self._note_idle(share)
+        self._shift(share, -1, 0)
 
     def set_aside(self, job: int, change: int) -> None:
         """Count a job that begins (1) or ceases (-1) to be scheduled or parked."""
@@ -206,6 +224,7 @@ class QueueTables:
         share.in_flight -= 1
         self._reschedule(share, share.ready)
         self._note_idle(share)
+        self._shift(share, 0, -1)
 
     def refund(self, job: int, round: int) -> None:
         """Return the credit of a claim of *round* that was released: `refund_shares`."""
@@ -218,6 +237,9 @@ class QueueTables:
     def correct(self, job: int, amount: int) -> None:
         """Add *amount* millionths to the credit of a job's key: `correct_shares`."""
         share = self.share_of(job)
+        if amount and self.tree is not None:
+            self.tree.correct(share.key, amount, self.round)
+            return
         if not amount or not self._charges_cost:
             return
         if not share.refill:
@@ -227,11 +249,20 @@ class QueueTables:
             later = share.turn_after(self.round, share.credit)
             self.open.turn(share, self.round if share.credit > 0 else later)
 
+    def hold_in_tree(self, job: int, path: Sequence[Sequence[int]]) -> None:
+        """Claim a job as a record of the log tells whose key is a path: `serve_in_tree`."""
+        share = self.share_of(job)
+        self._serve(share, job)
+        if self.tree is not None:
+            self.tree.serve(share.key, path, self.cap)
+        self.round = path[0][0]
+
     def hold(self, job: int, round: int, credit: Any, promoted: bool, refill: int = 0) -> None:
         """Claim a job as a record of the log tells: what `Share.serve` does."""
         share = self.share_of(job)
         self._serve(share, job)
         if self.is_fifo:
+            self._shift(share, -1, 1)
             return
         share.round, share.credit, share.refill = round, int(credit), refill
         if share.ready <= 0:
@@ -249,6 +280,8 @@ class QueueTables:
         for pick in choice.picks:
             share = self.shares[pick.key]
             self._serve(share, pick.id - 1)
+        if self.tree is not None:
+            self.tree.put(choice.nodes)
         for served in choice.shares:
             share = self.shares[served.key]
             share.round, share.credit, share.refill = served.round, served.credit, served.refill
@@ -263,6 +296,14 @@ class QueueTables:
         share.in_flight += 1
         self._reschedule(share, share.ready - 1)
         self._remove(share, job)
+        self._shift(share, -1, 1)
+
+    def hold_aside(self, job: int) -> None:
+        """Hold a parked job whose claim had expired and is renewed."""
+        self.set_aside(job, -1)
+        share = self.share_of(job)
+        share.in_flight += 1
+        self._shift(share, 0, 1)
 
     def adopt_keys(self, unsettled: Iterable[tuple[int, bool]]) -> None:
         """Count the shares again for another dimension: *unsettled* tells each job, if in flight.
@@ -285,6 +326,23 @@ class QueueTables:
         for share in self.shares.values():
             if share.ready > 0 or share.in_flight > 0:
                 self._reschedule(share, share.ready)
+
+    def adopt_tree(self, separator: str) -> None:
+        """Let keys be paths of names between *separator*, none if it is empty: `rebuild_tree`."""
+        work = [
+            (share.key, share.ready, share.in_flight)
+            for _, share in sorted(self.shares.items())
+            if share.ready > 0 or share.in_flight > 0
+        ]
+        is_tree, self.tree = self.tree is not None, None
+        if separator:
+            self.tree = TreeRows(work, separator, self.round, self.cap, self._now())
+        if is_tree != bool(separator):
+            self._begin_again(self._charges_cost)
+
+    def _shift(self, share: KeyShare, ready: int, in_flight: int) -> None:
+        if self.tree is not None:
+            self.tree.shift(share.key, ready, in_flight, self.round, self.cap, self._now())
 
     def _is_capped(self, share: KeyShare) -> bool:
         return 0 < self.cap <= share.in_flight
@@ -321,7 +379,7 @@ class QueueTables:
         if self.watcher is not None:
             self.watcher.picked(share.key, job)
         share.in_flight += 1
-        if self.is_fifo:
+        if self.is_fifo or self.tree is not None:
             self._reschedule(share, share.ready - 1)
         self._remove(share, job)
 

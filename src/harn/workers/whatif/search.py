@@ -1,18 +1,21 @@
 """Look for the smallest change of policy or consumers that reaches a goal.
 
 Settings are tried first, because they cost nothing: the fair strategy, then the weight of the
-goal's key and a cap, each alone, then both together. After them come more consumers, alone and
-with the best settings. Of each the values are tried in large steps; between the last one that
-misses the goal and the first one that reaches it, the smallest is found by halves. How many
-simulations are made depends on the number of jobs alone, so the result is always the same.
+goal's key (in a tree, also those of the branches above it) and a cap, each alone, then both
+together. After them come more consumers, alone and with the best settings. Of each the values are
+tried in large steps; between the last one that misses the goal and the first one that reaches it,
+the smallest is found by halves. How many simulations are made depends on the number of jobs alone,
+so the result is always the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
+from harn.storage.queue import share_tree, shown_key
 from harn.workers.scheduler_policy import SchedulerPolicy
 from harn.workers.whatif.goal import Goal
 from harn.workers.whatif.report import Side
@@ -169,36 +172,51 @@ def _by_settings(
     fair: dict[str, object] = {} if base.strategy == "drr" else {"strategy": "drr"}
     if fair and (found := looking.attempt(Change(fair, consumers))).is_reached:
         return found
-    weight = 1 if goal.key is None else base.weight(goal.key)
-    weights = [] if goal.key is None else [weight * each for each in FACTORS]
     slots = base.max_concurrent_per_key or start.slots
     caps = sorted({each for each in (slots // 2, slots // 4) if each}, reverse=True)
-
-    def weighted(value: int) -> dict[str, object]:
-        return {} if goal.key is None else {"weights": {**base.weights, goal.key: value}}
 
     def capped(value: int) -> dict[str, object]:
         return {"max_concurrent_per_key": value}
 
-    by_weight = looking.smallest(
-        weight, weights, lambda value: Change({**fair, **weighted(value)}, consumers)
-    )
+    by_weight: Found | None = None
+    for path in _paths(goal.key, base):
+        weight = base.weight(path)
+        make = partial(_weighted, base, fair, path, consumers)
+        by_weight = looking.smallest(weight, [weight * each for each in FACTORS], make)
+        if by_weight is not None:
+            break
     by_cap = looking.smallest(
         slots, caps, lambda value: Change({**fair, **capped(value)}, consumers)
     )
     if by_weight is not None and by_cap is not None:
-        chosen = by_weight.change.policy(base)
-        factor = chosen.weight(goal.key or "") / weight
+        factor = by_weight.change.policy(base).weight(path) / weight
         cap = by_cap.change.policy(base).max_concurrent_per_key
         return by_weight if factor <= slots / cap else by_cap
     if by_weight is not None or by_cap is not None:
         return by_weight or by_cap
-    both = [(one, two) for one in weights[-1:] for two in caps]
-    for one, two in both:
-        found = looking.attempt(Change({**fair, **weighted(one), **capped(two)}, consumers))
-        if found.is_reached:
-            return found
+    for path in _paths(goal.key, base):
+        heaviest = _weighted(base, fair, path, consumers, base.weight(path) * FACTORS[-1])
+        for value in caps:
+            change = Change({**heaviest.settings, **capped(value)}, consumers)
+            if (found := looking.attempt(change)).is_reached:
+                return found
     return None
+
+
+def _paths(key: str | None, base: SchedulerPolicy) -> list[str]:
+    """Return the keys whose weight matters to *key*: in a tree, those of the branches it is in."""
+    if key is None:
+        return []
+    if base.hierarchy is None:
+        return [key]
+    nodes = share_tree.lineage(key, base.hierarchy)[:-1]
+    return [shown_key(node) for node, _ in reversed(nodes)]
+
+
+def _weighted(
+    base: SchedulerPolicy, fair: dict[str, object], path: str, consumers: int | None, weight: int
+) -> Change:
+    return Change({**fair, "weights": {**base.weights, path: weight}}, consumers)
 
 
 def _by_consumers(looking: _Search, start: Side) -> Found | None:

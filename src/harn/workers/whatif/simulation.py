@@ -27,6 +27,7 @@ from harn.workers.whatif.history import (
     UNKNOWN,
     Attempt,
     History,
+    Keys,
 )
 from harn.workers.whatif.ledger import Ledger
 from harn.workers.whatif.walk import (
@@ -92,6 +93,13 @@ def fleet_of(consumers: int, recorded: Sequence[RecordedConsumer]) -> list[Simul
     return [SimulatedConsumer(start, FOREVER, max(1, slots)) for _ in range(consumers)]
 
 
+def _keys_of(policy: SchedulerPolicy) -> Keys:
+    if policy.strategy == "fifo":
+        return policy.fairness_key, 0, "jobs", ""
+    cap = policy.max_concurrent_per_key
+    return policy.fairness_key, cap, policy.charge, policy.hierarchy or ""
+
+
 class Simulation:
     """Carries a walk on from where it stands, without the rest of its claims."""
 
@@ -113,8 +121,7 @@ class Simulation:
         self._usual = self._history.usual_durations()
         self._arrivals: list[int] = []
         walk.adopt(policy)
-        cap = policy.max_concurrent_per_key if policy.strategy == "drr" else 0
-        walk.adopt_keys(policy.fairness_key, cap)
+        walk.adopt_keys(_keys_of(policy))
         self._ledger: Ledger = walk.watch()
         self._plan()
 
@@ -240,6 +247,8 @@ class Simulation:
             self._at(walk.now + attempt.again_after, DUE, job)
         if walk.policy.charges_cost:
             self._correct(job, attempt)
+        elif attempt.is_released and walk.tables.tree is not None:
+            walk.tables.correct(job, job_charges.MILLION)
         elif attempt.is_released and not walk.tables.is_fifo:
             walk.tables.refund(job, round)
 

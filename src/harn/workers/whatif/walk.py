@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from harn.errors import HarnError
-from harn.storage.queue import job_charges, share_key
+from harn.storage.queue import job_charges, share_key, share_tree
 from harn.workers.scheduler_policy import SchedulerPolicy
 from harn.workers.whatif.history import (
     ACK,
@@ -35,6 +34,7 @@ from harn.workers.whatif.history import (
     UNPARK,
     WAKE,
     History,
+    Keys,
 )
 from harn.workers.whatif.ledger import Ledger
 from harn.workers.whatif.queue_tables import QueueTables
@@ -64,7 +64,7 @@ class Walk:
         self.history = history
         self.place: int = 0
         self.now: int = history.step_at[0] if history.steps else 0
-        self.dimension: str = "tenant"
+        self.kinds: Keys = ("tenant", 0, "jobs", "")
         self.policy: SchedulerPolicy = SchedulerPolicy()
         self.state: array[int] = array("b", bytes(history.jobs))
         self.claims: array[int] = array("i", bytes(4 * history.jobs))
@@ -89,7 +89,7 @@ class Walk:
         keys = self._keys
         if origin >= len(keys):
             more = self.history.origins[len(keys) :]
-            keys += [share_key(self.dimension, *each) for each in more]
+            keys += [share_key(self.kinds[0], *each) for each in more]
         return keys[origin]
 
     def charge_of(self, job: int) -> float:
@@ -151,6 +151,20 @@ class Walk:
             self.move(job, READY)
         if self.ledger is not None and not self.claims[job]:
             self.ledger.wait(self.key_of(job), self.now - history.due[job])
+        self._hold(job, claim)
+        self.state[job] = CLAIMED
+        self.claims[job] += 1
+        self.last_claim[job] = claim
+        consumer = self._consumer(history.claim_consumer[claim])
+        consumer.held += 1
+        consumer.slots = max(consumer.slots, consumer.held)
+
+    def _hold(self, job: int, claim: int) -> None:
+        history, separator = self.history, self.kinds[3]
+        if history.claim_path[claim] != UNKNOWN and separator:
+            levels = len(share_tree.lineage(self.key_of(job), separator))
+            self.tables.hold_in_tree(job, history.path(claim, levels))
+            return
         self.tables.hold(
             job,
             history.claim_round[claim],
@@ -158,12 +172,6 @@ class Walk:
             bool(history.claim_promoted[claim]),
             history.claim_refill[claim],
         )
-        self.state[job] = CLAIMED
-        self.claims[job] += 1
-        self.last_claim[job] = claim
-        consumer = self._consumer(history.claim_consumer[claim])
-        consumer.held += 1
-        consumer.slots = max(consumer.slots, consumer.held)
 
     def _consumer(self, number: int) -> RecordedConsumer:
         found = self.consumers.get(number)
@@ -199,7 +207,7 @@ class Walk:
         elif kind == RESUME:
             self.paused.discard(history.tenants[more])
         elif kind == KEYS:
-            self.adopt_keys(*history.keys[more])
+            self.adopt_keys(history.keys[more])
         elif kind == POLICY:
             self.adopt(history.policies[more])
 
@@ -221,27 +229,26 @@ class Walk:
 
     def _release(self, job: int, due: int) -> None:
         self.move(job, self.ready_state(job) if due < 0 else SCHEDULED)
-        claim = self.last_claim[job]
-        if claim == UNKNOWN or self.tables.is_fifo:
+        claim, tables = self.last_claim[job], self.tables
+        if claim == UNKNOWN or (tables.is_fifo and tables.tree is None):
             return
         if self.history.claim_charged[claim] != UNKNOWN:
             self._correct(job, 0)
-        else:
-            self.tables.refund(job, self.history.claim_round[claim])
+        elif not tables.is_fifo:
+            tables.refund(job, self.history.claim_round[claim])
 
     def _correct(self, job: int, charge: int) -> None:
         """Charge the key of *job* what its attempt cost, instead of what it was expected to."""
         claim = self.last_claim[job]
         charged = UNKNOWN if claim == UNKNOWN else self.history.claim_charged[claim]
-        if charged != UNKNOWN:
+        if charged != UNKNOWN and (charge == 0 or self.kinds[2] == "cost"):
             self.tables.correct(job, charged - charge)
 
     def _renew(self, job: int) -> None:
         if self.state[job] == READY:
             self.tables.hold_again(job)
         else:
-            self.tables.set_aside(job, -1)
-            self.tables.share_of(job).in_flight += 1
+            self.tables.hold_aside(job)
         self.state[job] = CLAIMED
 
     def move(self, job: int, to: int) -> None:
@@ -274,23 +281,25 @@ class Walk:
 
     def adopt(self, policy: SchedulerPolicy) -> None:
         """Let the queue follow *policy*; its keys are adopted apart."""
-        if policy.hierarchy is not None:
-            raise HarnError("what-if cannot replay a queue whose keys are paths (hierarchy)")
         self.policy = policy
         self.tables.follow(policy)
         if self.ledger is not None:
             self.ledger.follow(policy)
 
-    def adopt_keys(self, dimension: str, cap: int) -> None:
-        """Let the queue have the keys of a dimension, and a cap."""
-        if dimension != self.dimension:
-            self.dimension = dimension
+    def adopt_keys(self, kinds: Keys) -> None:
+        """Let the queue have other keys, as `change_shares` does."""
+        if kinds == self.kinds:
+            return
+        was, self.kinds = self.kinds, kinds
+        dimension, cap, _, separator = kinds
+        if dimension != was[0]:
             self._keys.clear()
             if self.ledger is not None:
                 self.ledger.close()
             self.tables.adopt_keys(self._unsettled())
         if cap != self.tables.cap:
             self.tables.adopt_cap(cap)
+        self.tables.adopt_tree(separator)
 
     def _unsettled(self) -> Iterator[tuple[int, bool]]:
         for job, state in enumerate(self.state):
