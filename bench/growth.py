@@ -3,7 +3,8 @@
 *Claim and ack* of one job, one by one (and one enqueued, so that the backlog stays), from a SQLite
 file that holds a backlog of 1,000 to
 1,000,000 jobs of ten tenants under fair share, and from one of 20,000 jobs with 10 to 10,000
-tenants. *Acquire* of one reservation while 10 to 100,000 count in the window. The unit is processor
+tenants, flat or as paths (`c7/u107`); of these also *a claim of 100* alone. *Acquire* of one
+reservation while 10 to 100,000 count in the window. The unit is processor
 time of the process, its writer thread included: the disk costs the same at each size and would hide
 the curve in its moods. The bare loop (`bench/peer_scripts/queue_bare_sqlite.py` does the same) has
 one index on what is ready and neither tenants nor leases; pyrate-limiter runs in its own process.
@@ -38,6 +39,8 @@ from harn import (
 SUBJECT = "growth: backlog, keys, reservations"
 
 FAIR = SchedulerPolicy(strategy="drr")
+TREE = SchedulerPolicy(strategy="drr", hierarchy="/")
+LEAVES, MANY = "claim and ack, by leaves of a tree", "claim of 100, by leaves of a tree"
 BACKLOG, KEYS, LIVE = "claim and ack, by backlog", "claim and ack, by keys", "acquire, by live"
 BACKLOGS = (1_000, 10_000, 100_000, 1_000_000)
 TENANTS = (10, 100, 1_000, 10_000)
@@ -53,19 +56,25 @@ def home() -> Path:
     return where
 
 
+def tenant(n: int, keys: int, in_tree: bool) -> str:
+    """Name one of so many keys; in a tree, one of up to a hundred customers and its user."""
+    n %= keys
+    return f"c{n % 100}/u{n}" if in_tree else f"t{n}"
+
+
 @functools.cache
-def filled(backlog: int, keys: int) -> str | None:
+def filled(backlog: int, keys: int, in_tree: bool = False) -> str | None:
     """Make a file with so many jobs; return its URL, or None if that takes too long."""
     url = f"sqlite:///{home()}/q.sqlite"
 
     async def fill() -> bool:
         until = time.perf_counter() + FILL_SECONDS
         async with Runtime(storage=url):
-            queue = worker_queue("q", FAIR)
+            queue = worker_queue("q", TREE if in_tree else FAIR)
             for start in range(0, backlog, 5000):
-                size = min(5000, backlog - start)
+                many = range(start, min(start + 5000, backlog))
                 await queue.enqueue_many(
-                    [NewJob(i, tenant_id=f"t{(start + i) % keys}") for i in range(size)]
+                    [NewJob(n, tenant_id=tenant(n, keys, in_tree)) for n in many]
                 )
                 if time.perf_counter() > until:
                     return False
@@ -74,23 +83,44 @@ def filled(backlog: int, keys: int) -> str | None:
     return url if asyncio.run(fill()) else None
 
 
-def claims(backlog: int, keys: int) -> float:
+def claims(backlog: int, keys: int, in_tree: bool = False) -> float:
     """Return the processor time of a claim and its ack, in microseconds."""
-    url = filled(backlog, keys)
+    url = filled(backlog, keys, in_tree)
     if url is None:
         raise LeftOut(f"{backlog:,} jobs could not be put in within {FILL_SECONDS} s")
 
     async def some(n: int) -> None:
-        queue = worker_queue("q", FAIR)
+        queue = worker_queue("q", TREE if in_tree else FAIR)
         for _ in range(n):
             claim = await queue.claim_next("w")
             assert claim is not None
             await claim.ack()
-            await queue.enqueue(0, tenant_id="t0")
+            await queue.enqueue(0, tenant_id=tenant(0, keys, in_tree))
 
     async def inside() -> float:
         async with Runtime(storage=url):
             return await _processor_time(some)
+
+    return asyncio.run(inside())
+
+
+def claims_of_many(keys: int, in_tree: bool) -> float:
+    """Return the processor time of a job in a claim of a hundred, in microseconds."""
+    url = filled(20_000, keys, in_tree)
+    assert url is not None
+
+    async def inside() -> float:
+        spent = 0.0
+        async with Runtime(storage=url):
+            queue = worker_queue("q", TREE if in_tree else FAIR)
+            for round in range(6):
+                began = time.process_time()
+                held = await queue.claim_many("w", 100)
+                if round:  # the first one warms up
+                    spent += time.process_time() - began
+                await asyncio.gather(*(claim.ack() for claim in held))
+                await queue.enqueue_many([NewJob(0, tenant_id=c.job.tenant_id) for c in held])
+        return spent / 500 * 1e6
 
     return asyncio.run(inside())
 
@@ -168,8 +198,16 @@ def points(
         )
 
 
+def leaves(run: Callable[[int, bool], float]) -> Iterable[Contestant]:
+    for kind in ("flat", "tree"):
+        for size in (10, 10_000):
+            yield Contestant(
+                f"{kind}, {size:,} tenants", functools.partial(run, size, kind == "tree")
+            )
+
+
 def contests() -> Iterable[Contest]:
-    """Draw the three curves."""
+    """Draw the three curves, and set trees beside flat queues."""
     yield Contest(
         BACKLOG,
         (
@@ -183,6 +221,9 @@ def contests() -> Iterable[Contest]:
         tuple(points("harn", TENANTS, lambda size: claims(20_000, size), "tenants")),
         "µs of processor time",
     )
+    by_leaves = tuple(leaves(lambda size, in_tree: claims(20_000, size, in_tree)))
+    yield Contest(LEAVES, by_leaves, "µs of processor time")
+    yield Contest(MANY, tuple(leaves(claims_of_many)), "µs of processor time a job")
     yield Contest(
         LIVE,
         (
@@ -212,6 +253,10 @@ GOALS = [
          "harn, 1,000 jobs", at_most=2.0),
     Goal("a claim among 10,000 tenants, against 10", KEYS, "harn, 10,000 tenants",
          "harn, 10 tenants", at_most=2.0),
+    Goal("a claim among 10,000 leaves of a tree, against 10", LEAVES, "tree, 10,000 tenants",
+         "tree, 10 tenants", at_most=2.0),
+    Goal("a claim of 100 among 10,000 leaves, against a flat queue", MANY, "tree, 10,000 tenants",
+         "flat, 10,000 tenants", at_most=3.0),
     Goal("an acquire among 100,000 live, against 10", LIVE, "harn, 100,000 live",
          "harn, 10 live", at_most=1.2),
 ]  # fmt: skip
