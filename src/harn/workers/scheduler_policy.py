@@ -106,11 +106,6 @@ class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """Return the weight of a key, as people write it."""
         return self.weights.get(key, self.default_weight)
 
-    def weight_of(self, stored_key: str) -> int:
-        """Return the weight of a key or a node, as it is stored; a node's own jobs weigh 1."""
-        is_own = self.hierarchy is not None and not stored_key.endswith(share_tree.NODE)
-        return 1 if is_own else self.weight(shown_key(stored_key))
-
     @property
     def charges_cost(self) -> bool:
         """Whether a pick costs what its job does, and credit is counted in millionths."""
@@ -118,7 +113,7 @@ class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def full_credit(self, stored_key: str) -> int:
         """Return what a refill grants a key, as it is stored."""
-        full = self.weight_of(stored_key) * self.quantum
+        full = stored_weight(self, stored_key) * self.quantum
         if not self.charges_cost and self.hierarchy is None:
             return full
         return min(full * job_charges.MILLION, job_charges.MOST)
@@ -157,6 +152,12 @@ class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
     def canonical(self) -> str:
         """Return text that is equal for equal policies, to compare claimers by."""
         return msgspec.json.encode(self.as_dict(), order="sorted").decode()
+
+
+def stored_weight(policy: SchedulerPolicy, key: str) -> int:
+    """Return the weight of a key or a node, as it is stored; a node's own jobs weigh 1."""
+    is_own = policy.hierarchy is not None and not key.endswith(share_tree.NODE)
+    return 1 if is_own else policy.weight(shown_key(key))
 
 
 def read_policy(shown: Mapping[str, Any]) -> SchedulerPolicy:

@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Callable, Iterable
 
 from harn.storage.queue import share_tree, shown_key
-from harn.workers.scheduler_policy import SchedulerPolicy
+from harn.workers.scheduler_policy import SchedulerPolicy, stored_weight
 
 PERCENTILES = (50, 95, 99)
 
@@ -94,9 +94,9 @@ class Ledger:
         for node, _ in share_tree.lineage(key, policy.hierarchy)[:-1]:
             branch = self._branches.get(node)
             if branch is None:
-                branch = self._branches[node] = Branch(policy.weight_of(node))
+                branch = self._branches[node] = Branch(stored_weight(policy, node))
             branches.append(branch)
-        return policy.weight_of(key), branches
+        return stored_weight(policy, key), branches
 
     def busy(self, key: str) -> None:
         """Begin to count what a key is entitled to."""
