@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import zoneinfo
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -10,6 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 from harn import InvalidOption
 from harn.clock import from_iso, iso
+from harn.triggers import cron
 from harn.triggers.cron import LATE_MS, MOST_AT_ONCE, Schedule, check_schedule, due
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
@@ -167,3 +171,29 @@ def test_only_iana_zones_are_zones(zone: Any) -> None:
 def test_a_bad_catchup_is_refused_with_a_suggestion() -> None:
     with pytest.raises(InvalidOption, match="did you mean 'latest'"):
         check_schedule("* * * * *", None, "lates")
+
+
+@pytest.fixture
+def no_zones(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine without a database of time zones, as small images are."""
+
+    def forget() -> None:
+        zoneinfo.ZoneInfo.clear_cache()
+        cron._zone.cache_clear()
+
+    known = zoneinfo.TZPATH
+    for name in {"tzdata", *(each for each in sys.modules if each.startswith("tzdata."))}:
+        monkeypatch.setitem(sys.modules, name, None)
+    zoneinfo.reset_tzpath(())
+    forget()
+    yield
+    zoneinfo.reset_tzpath(known)
+    forget()
+
+
+@pytest.mark.usefixtures("no_zones")
+def test_without_a_database_of_zones_utc_works_and_others_say_what_to_install() -> None:
+    assert instants("0 2 * * *", "UTC", "2026-01-01T00:00:00Z", 1) == ["2026-01-01T02:00"]
+
+    with pytest.raises(InvalidOption, match="install the package tzdata"):
+        check_schedule("0 2 * * *", "Europe/Berlin")

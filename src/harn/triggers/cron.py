@@ -11,10 +11,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from itertools import islice, takewhile
 from typing import Any, Literal, get_args
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim
 
@@ -169,10 +169,13 @@ def check_zone(name: Any, option: str) -> str:
     try:
         _zone(name)
     except Exception:  # unknown name, path, directory: the library raises several kinds
+        if not available_timezones():
+            accepted = '"UTC": this machine knows no other zone; install the package tzdata'
         raise InvalidOption(option, name, accepted) from None
     return name
 
 
 @functools.lru_cache(maxsize=256)
-def _zone(name: str) -> ZoneInfo:
-    return ZoneInfo(name)
+def _zone(name: str) -> tzinfo:
+    # A small image may have no database of zones; the zone of most schedules needs none.
+    return UTC if name == "UTC" else ZoneInfo(name)
