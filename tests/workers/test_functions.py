@@ -426,19 +426,23 @@ async def naps() -> None:
     await harn.sleep("1h")
 
 
-async def test_a_plain_function_that_takes_too_long_is_asked_to_stop() -> None:
-    ended = threading.Event()
+async def test_a_plain_function_that_takes_too_long_is_asked_to_stop(clock: FakeClock) -> None:
+    begun, ended = threading.Event(), threading.Event()
 
     def until_asked() -> None:
+        begun.set()
         pause = threading.Event()
         while not harn.is_cancelled():
             pause.wait(0.005)
         ended.set()
 
-    known(until_asked, timeout="10ms", retry=RetryPolicy(give_up_on=(DeadlineExceeded,)))
-    async with Runtime():
+    known(until_asked, timeout="30s", retry=RetryPolicy(give_up_on=(DeadlineExceeded,)))
+    async with Runtime(clock=clock):
         receipt = await worker_queue("q").submit(until_asked)
-        await drain("q")
+        draining = harn.spawn(drain, "q")
+        assert await asyncio.to_thread(begun.wait, 60)  # a call that never began is not asked
+        await clock.advance("31s")
+        await draining
         with pytest.raises(JobFailed, match="DeadlineExceeded"):
             await receipt.result()
         assert ended.is_set()
