@@ -1,7 +1,7 @@
 """Every parser of bytes from outside reads them or refuses them; nothing else comes out.
 
-`make fuzz SECONDS=60` and CI run each for a minute with another seed; a seed that found something
-is given back with `HARN_FUZZ_SEED`. The ordinary suite runs each for three seconds, by one seed.
+`make fuzz SECONDS=60` runs each for a minute with another seed, CI with one seed; a seed that found
+something is given back with `HARN_FUZZ_SEED`. The ordinary suite runs each for three seconds.
 Tests of one parser share its minute: the schemes of webhooks, and what reads topics.
 """
 
