@@ -21,10 +21,12 @@ from harn import Event, Runtime, StorageBusy, StorageError
 from harn.masking import mask
 from harn.storage import Operation, Rows, Store, ask, draft
 from harn.storage.engines.postgres import lane
+from harn.storage.engines.postgres.connections import connect_options
 from harn.storage.engines.postgres.pipeline import Pipeline
 from harn.storage.engines.postgres.postgres_driver import PostgresDriver
 from harn.storage.engines.store_thread import Handover
 from harn.storage.log import append
+from harn.storage.url import read_url
 from tests.postgres import Server
 from tests.storage.proxy import Cut, CuttingProxy
 
@@ -318,6 +320,27 @@ async def test_our_own_commits_are_no_news_and_those_of_others_are(
             await asyncio.sleep(0.01)
 
     assert "own" not in heard
+
+
+async def test_a_connection_that_was_cut_ends_by_itself_as_soon_as_the_url_says(
+    postgres_url: str,
+) -> None:
+    def told(url: str) -> dict[str, str]:
+        dsn = read_url(url).rest
+        with psycopg.connect(dsn, **connect_options(dsn)) as connection:
+            return connection.info.get_parameters()
+
+    async with Runtime(storage=f"{postgres_url}&keepalives_count=9") as runtime:
+        await runtime.event_log.emit("a", "k", 1)
+        with driver_of(runtime)._server.use() as connection:
+            pooled = connection.info.get_parameters()
+    other = told(f"{postgres_url}&tcp_user_timeout=7000&keepalives=0")
+
+    names = ("keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout")
+    assert [pooled[name] for name in names] == ["10", "5", "9", "15000"]
+    assert (other["tcp_user_timeout"], other["keepalives"]) == ("7000", "0")
+    assert connect_options("service=mine") == connect_options("service=mine", connect_timeout=5)
+    assert "tcp_user_timeout" not in connect_options("service=mine")
 
 
 async def test_the_schema_in_the_url_must_be_a_plain_name() -> None:

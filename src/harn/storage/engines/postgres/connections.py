@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import psycopg_pool
+from psycopg.conninfo import conninfo_to_dict
 
 from harn.clock import SystemClock
 from harn.errors import HarnError, StorageBusy, StorageCorrupt, StorageError
@@ -47,6 +48,26 @@ CONNECT: dict[str, Any] = {
     "application_name": "harn",
     "client_encoding": "utf8",
 }
+KEEPALIVE: dict[str, Any] = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+"""How soon a connection ends whose network was cut, without a word from the other side.
+
+The kernel asks after 10 idle seconds, and gives up after 15 s without an answer (milliseconds for
+the last one). Its own default is some hours, in which a caller would wait for an answer.
+"""
+
+
+def connect_options(dsn: str, **more: Any) -> dict[str, Any]:
+    """Return what every connection of ours is opened with; the user's *dsn* says more or else."""
+    given = conninfo_to_dict(dsn)
+    if "service" in given:  # a file says more, which would lose to what is given here
+        return {**CONNECT, **more}
+    unsaid = {name: value for name, value in KEEPALIVE.items() if name not in given}
+    return {**CONNECT, **unsaid, **more}
 
 
 class _ToOurLog(logging.Filter):
@@ -93,7 +114,8 @@ class Server:
         with self._lock:
             if not self.reached:
                 # Not through the pool, which would keep to itself why there is no connection.
-                with psycopg.connect(self._dsn, **{**CONNECT, "connect_timeout": 2}) as connection:
+                options = connect_options(self._dsn, connect_timeout=2)
+                with psycopg.connect(self._dsn, **options) as connection:
                     with answered_within(connection, min(self._busy_ms, FIRST_MS)):
                         connection.execute(load_queries("postgres")["backend_pid"].text)
                     with answered_within(connection, STATEMENT_MS):
@@ -108,7 +130,7 @@ class Server:
                     num_workers=1,
                     reconnect_timeout=REACH,
                     connection_class=_Connection,
-                    kwargs=CONNECT,
+                    kwargs=connect_options(self._dsn),
                     configure=self._configure,
                     open=True,
                 )
@@ -206,7 +228,7 @@ def is_made(dsn: str, schema: str) -> bool:
     """
     names = {"schema": f'"{schema}"', "versions": f'"{schema}".harn_schema'}
     try:
-        with psycopg.connect(dsn, **CONNECT) as connection:
+        with psycopg.connect(dsn, **connect_options(dsn)) as connection:
             cursor = psycopg.ClientCursor(connection)
             with answered_within(connection, FIRST_MS):
                 [(_, listed)] = cursor.execute(load_queries("postgres")["has_schema"].text, names)

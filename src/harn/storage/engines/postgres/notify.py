@@ -19,7 +19,7 @@ import psycopg
 
 from harn.clock import SystemClock
 from harn.storage.engines.postgres.arrays import encode_texts
-from harn.storage.engines.postgres.connections import Borrowed, pipeline_of
+from harn.storage.engines.postgres.connections import Borrowed, connect_options, pipeline_of
 from harn.storage.engines.postgres.pipeline import Statement
 from harn.storage.engines.store_thread import Handover
 from harn.storage.queries import load_queries
@@ -154,7 +154,7 @@ class Listener:
     def _serve(self) -> None:
         while not self._stopped.is_set():
             try:
-                with psycopg.connect(self._dsn, autocommit=True, connect_timeout=5) as connection:
+                with psycopg.connect(self._dsn, **connect_options(self._dsn)) as connection:
                     self._hear(connection)
             except (psycopg.Error, OSError) as error:
                 logger.debug("the listener's connection failed: %s", error)
