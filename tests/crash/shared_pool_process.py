@@ -61,6 +61,17 @@ async def again(name: str) -> str:
     return await work(name)
 
 
+@harn.durable(name="crash:shared_stubborn", rerun=True)
+async def stubborn(name: str) -> None:
+    """Run until the process dies, whatever cancels it."""
+    note("begin", name)
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            note("cancelled", name)
+
+
 async def submit(pool: harn.Pool, fn: Callable[..., Any], name: str, tenant: str) -> harn.PoolTask:
     """Submit until the pool has it: the store may be away, and the key makes it one task."""
     while True:

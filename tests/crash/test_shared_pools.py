@@ -14,10 +14,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harn import PoolSnapshot, Runtime, backpressure_queue, fair_round_robin, pool_create
+from harn import (
+    PoolSnapshot,
+    Runtime,
+    backpressure_queue,
+    durable,
+    fair_round_robin,
+    pool_create,
+)
 from harn.pools import leaked_slots
 from harn.storage import Store
 from harn.storage.log import compare
@@ -27,6 +35,14 @@ from tests.postgres import Server
 
 PROCESS = Path(__file__).with_name("shared_pool_process.py")
 CAP = 3
+POOL: dict[str, Any] = {
+    "name": "storm",
+    "scope": "org",
+    "scope_id": "crash",
+    "queue": fair_round_robin("tenant_id"),
+    "backpressure": backpressure_queue(4),
+    "run_here": False,
+}
 SEEDS = max(1, int(float(os.environ.get("HARN_STRESS", "1"))))
 
 
@@ -83,15 +99,7 @@ class Crowd:
 async def all_ended(url: str, ledger: Ledger, total: int = 0, cap: int = CAP) -> PoolSnapshot:
     """Wait, as a process that runs nothing, until every task of the pool has ended."""
     async with Runtime(storage=url) as runtime:
-        pool = await pool_create(
-            name="storm",
-            scope="org",
-            scope_id="crash",
-            max_concurrent=cap,
-            queue=fair_round_robin("tenant_id"),
-            backpressure=backpressure_queue(4),
-            run_here=False,
-        )
+        pool = await pool_create(max_concurrent=cap, **POOL)
 
         def is_over() -> bool:
             seen = pool.snapshot(tasks=False)
@@ -115,6 +123,35 @@ async def test_a_killed_process_frees_its_slots_and_loses_only_its_closures(
         seen = await all_ended(lasting_url, ledger, total=26)
 
     check_calls(ledger, seen, CAP)
+
+
+@durable(name="crash:shared_stubborn", rerun=True)
+async def stubborn(name: str) -> None:
+    """The processes have the body of this; here it is only submitted."""
+
+
+async def test_a_cancelled_call_does_not_run_again_after_its_process_was_killed(
+    tmp_path: Path, lasting_url: str
+) -> None:
+    ledger = Ledger(tmp_path / "ledger")
+    with Crowd(lasting_url, ledger, count=0) as crowd:
+        runner = crowd.start()
+        async with Runtime(storage=lasting_url) as runtime:
+            pool = await pool_create(max_concurrent=CAP, **POOL)
+            task = await pool.submit(stubborn, "stubborn")
+            await ledger.until(lambda: ledger.count("begin", [runner]) == 1)
+
+            assert task.cancel()
+            await ledger.until(lambda: ledger.count("cancelled", [runner]) >= 1)
+            crowd.kill(runner)
+            other = crowd.start()  # it could run the call, and has not read the request
+
+            await ledger.until(lambda: ledger.count("ready", [other]) == 1)
+            await ledger.until(task.done)
+            assert task.status == "cancelled"
+            assert ledger.names("begin") == ["stubborn"]
+            assert await runtime.service(Store).run(compare) == []
+            assert await leaked_slots(runtime) == []
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,3 @@ async def processes(lasting_url: str) -> AsyncIterator[list[Process]]:
     gates.clear()
     async with Runtime(storage=lasting_url) as first, Runtime(storage=lasting_url) as second:
         yield [Process(first), Process(second)]
-
-
-@pytest.fixture
-def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HARN_LEASE_MS", "1500")
-    monkeypatch.setenv("HARN_LEASE_RENEW_MS", "300")

@@ -11,8 +11,9 @@ import pytest
 import harn
 from harn import Pool, StorageBusy, backpressure_queue, pool_wait
 from harn.pools import leaked_slots
+from harn.pools.shared_ends import Ending, Held
 from harn.pools.shared_follow import Follower
-from harn.pools.shared_pool_slots import Ending, Held, SharedSlots
+from harn.pools.shared_pool_slots import SharedSlots
 from harn.pools.shared_work import End
 from harn.storage.queue import Settlement, SettlementResult
 from tests.pools.shared_processes import Process, gates, held, open_held, ran, until
@@ -36,8 +37,6 @@ def follower_of(pool: Pool) -> Follower:
     return follower
 
 
-@pytest.mark.stress
-@pytest.mark.usefixtures("short_leases")
 @pytest.mark.parametrize("calls", [1, 2])
 async def test_a_submit_that_waits_for_a_place_survives_its_lease(
     processes: list[Process], calls: int
@@ -51,7 +50,7 @@ async def test_a_submit_that_waits_for_a_place_survives_its_lease(
     await until(lambda: pools[1].snapshot(False).blocked_submitters == calls)
 
     lease = paused.lease
-    paused.renew_no_more()
+    await paused.expire(other)
     await until(lambda: paused.lease != lease)
     await until(lambda: pools[1].snapshot(False).blocked_submitters == calls)
     for gate in gates.values():
@@ -64,8 +63,6 @@ async def test_a_submit_that_waits_for_a_place_survives_its_lease(
     assert await other.inside(lambda: leaked_slots(other.runtime)) == []
 
 
-@pytest.mark.stress
-@pytest.mark.usefixtures("short_leases")
 async def test_a_process_whose_lease_has_ended_claims_nothing_under_it(
     processes: list[Process],
 ) -> None:
@@ -74,7 +71,7 @@ async def test_a_process_whose_lease_has_ended_claims_nothing_under_it(
     closure = await pools[0].submit(held("before"))
     await until(lambda: ran == ["before"])
     lease = paused.lease
-    paused.renew_no_more()
+    await paused.expire(other)
     await until(lambda: pools[1].snapshot(False).failed == 1)  # the other one has ended the lease
 
     task = await pools[0].submit(noted, "after")
@@ -218,20 +215,19 @@ async def slow_to_stop(name: str) -> str:
     return name
 
 
-@pytest.mark.stress
-@pytest.mark.usefixtures("short_leases")
 async def test_a_call_begins_again_here_only_after_its_lost_run_has_ended(
     processes: list[Process],
 ) -> None:
     first, second = processes
-    pool, theirs = await first.open(), await second.open(run_here=False)
+    pool = await first.open()
     gates.update({name: asyncio.Event() for name in ("a", "stopped")})
     task = await pool.submit(slow_to_stop, "a")
     await until(lambda: ran == ["a begins"])
 
-    first.renew_no_more()
-    await until(lambda: theirs.snapshot(False).queued == 1)
+    lease = first.lease
+    await first.expire(second)
     next = asyncio.ensure_future(pool.submit(noted, "b"))  # it finds that the lease has ended
+    await until(lambda: first.lease != lease)
     await until(lambda: any(held.lease == first.lease for held in slots_of(pool).here.values()))
     assert ran == ["a begins"]
     gates["stopped"].set()

@@ -46,15 +46,15 @@ async def look_at_retention() -> None:
 
 
 async def test_59_ended_tasks_are_trimmed_when_they_are_old(runtime: Runtime) -> None:
-    options = {"retention": Retention(age="1h")}
+    options = {"retention": Retention(age="10m")}
     pool = await opened(**options)
     for n in range(3):
         await (await pool.submit(same, n, idempotency_key=f"{n}"))
-    await fake_clock().advance(minutes=30)
+    await fake_clock().advance(minutes=5)
     await look_at_retention()
     kept = await as_stored(runtime, **options)
 
-    await fake_clock().advance(minutes=31)
+    await fake_clock().advance(minutes=6)
     await look_at_retention()
 
     left = await as_stored(runtime, **options)
@@ -86,12 +86,12 @@ async def test_59_ended_tasks_are_trimmed_when_they_are_many(runtime: Runtime) -
 async def test_a_task_that_has_not_ended_stays_and_holds_those_behind_it(
     runtime: Runtime,
 ) -> None:
-    options: dict[str, Any] = {"retention": Retention(age="1h"), "max_concurrent": 2}
+    options: dict[str, Any] = {"retention": Retention(age="1m"), "max_concurrent": 2}
     pool = await opened(**options)
     waiting = harn.channel("never")
     running = await pool.submit(waiting.receive)
     await (await pool.submit(same, 1))
-    await fake_clock().advance(hours=2)
+    await fake_clock().advance(minutes=2)
 
     await look_at_retention()
 

@@ -42,7 +42,7 @@ WALKS = {
     **dict.fromkeys(("clear_tickets", "dump_tickets", "clear_steps", "dump_steps"), WHOLE),
     **dict.fromkeys(("clear_state", "dump_state"), WHOLE),
     "oldest_state": "a trim of the stored values, which is rare",
-    **dict.fromkeys(("clear_pools", "dump_pools"), WHOLE),
+    **dict.fromkeys(("clear_pools", "dump_pools", "clear_cancels", "dump_cancels"), WHOLE),
     **dict.fromkeys(("forget_shares", "unsettled_origins", "count_shares"), REKEY),
     **dict.fromkeys(("held_back_keys", "apply_cap", "queue_totals", "share_rows"), SHARES),
     **dict.fromkeys(("reset_credit", "work_of_shares", "forget_nodes", "node_rows"), SHARES),
@@ -56,11 +56,13 @@ WALKS = {
     **dict.fromkeys(("list_consumers", "take_expired_consumers"), PEOPLE),
     **dict.fromkeys(("queues_that_wait", "outbox_store"), PEOPLE),
     **dict.fromkeys(("list_pools", "worker_queue_names"), PEOPLE),
-    **dict.fromkeys(("pool_totals", "pool_keys_by_name", "pool_longest"), SHARES),
+    **dict.fromkeys(("pool_totals", "pool_keys_by_name"), SHARES),
+    "pool_queued": "the tasks of a ring buffer, no more than its capacity",
     "pool_keys_by_turn": "keys whose turn it is next, no more than can be served",
     **dict.fromkeys(
         ("page_of_all", "oldest_jobs", "newest_job", "forget_jobs", "forget_steps"), WANTED
     ),
+    "forget_cancels": WANTED,
     "open_keys": "a few keys that can be served, whichever come first",
     "queue_jobs_ahead": "ready jobs only, and as many as are shown",
     **dict.fromkeys(
@@ -73,6 +75,7 @@ WALKS = {
 KEYS = {
     "queues": {"queue_id"},
     "pools": {"queue_id"},
+    "pool_cancels": {"queue_id", "job_id"},
     "jobs": {"queue_id", "id"},
     "jobs_of_key": {"queue_id", "key", "priority"},
     "jobs_ready": {"queue_id", "priority"},
@@ -142,7 +145,7 @@ ALIASES = {
     "q": "queues",
     "n": "share_nodes",
 }
-ALIASES |= {"e": "events", "p": "job_steps"}
+ALIASES |= {"e": "events", "p": "job_steps", "c": "pool_cancels"}
 _LINE = re.compile(r"(SCAN|SEARCH) (\w+)(.*)")
 _USED = re.compile(r"USING (?:COVERING )?(?:INTEGER )?(?:INDEX (\w+)|PRIMARY KEY)(?: \((.*)\))?")
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tarfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,20 @@ from harn import (
     store_set,
     waitpoint_wait,
     worker_queue,
+)
+from harn.storage import Store
+from harn.storage.log import compare
+from harn.storage.queue import end_claims_of
+from harn.storage.queue.shared_pools import (
+    CANCELLED,
+    JobDraft,
+    PoolClaim,
+    PoolSettings,
+    PoolSubmit,
+    PoolWork,
+    open_pool,
+    read_jobs,
+    work_on_pool,
 )
 
 OLD = Path(__file__).parents[1] / "fixtures" / "stores_of_0_1_0"
@@ -141,6 +156,45 @@ async def test_a_store_of_a_later_version_is_refused_and_left_as_it_was(
     assert told.returncode == 1
     assert "written by a newer harn" in told.stderr + told.stdout
     assert "Traceback" not in told.stderr
+
+
+async def test_requests_to_cancel_that_were_only_recorded_are_found(
+    lasting_url: str, tmp_path: Path
+) -> None:
+    settings = PoolSettings("org", "acme", "gpu", "oldest", 1, {}, {}, {})
+    record = b'{"priority":"normal","max_attempts":0,"trigger_id":"lease","function":"f"}'
+    job = JobDraft(record, b'{"queue":"pool"}', 1, None, None, "lease", None, 0, function="f")
+    claim = PoolClaim("lease", "lease", frozenset("f"), frozenset(), 0, lambda: "claim")
+    submit = PoolWork(lambda *_: "admit", submits=[PoolSubmit((job,))], claim=claim)
+    async with Runtime(storage=lasting_url) as runtime:
+        store = runtime.service(Store)
+        await store.run(partial(open_pool, "pool", settings))
+        await store.run(partial(work_on_pool, "pool", submit, runtime.ids.new))
+        cancel = PoolWork(lambda *_: "admit", cancels=[1])
+        done = await store.run(partial(work_on_pool, "pool", cancel, runtime.ids.new))
+        assert done is not None
+        assert done.cancelled == ["asked"]
+    _forget_requests(lasting_url, tmp_path)
+
+    async with Runtime(storage=lasting_url) as runtime:
+        store = runtime.service(Store)
+        assert await store.run(compare) == []
+        await store.run(partial(end_claims_of, "pool", "lease", runtime.ids.new))
+        [job_after] = await store.run(partial(read_jobs, "pool", [1]))
+        assert await store.run(compare) == []
+    assert job_after.state == CANCELLED
+
+
+def _forget_requests(url: str, tmp_path: Path) -> None:
+    """Leave the store as the first version of the pools' tables had it; files have no tables."""
+    older = "DROP TABLE pool_cancels; UPDATE harn_schema SET version = 1 WHERE concern = 'pools'"
+    if url.startswith("sqlite"):
+        connection = apsw.Connection(str(tmp_path / "state" / "events.sqlite"))
+        connection.execute(older)
+        connection.close()
+    elif url.startswith("postgresql"):
+        with _schema(url) as connection_to:
+            connection_to.execute(older)
 
 
 def _make_later(url: str, tmp_path: Path) -> None:

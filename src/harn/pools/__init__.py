@@ -20,9 +20,13 @@ caused.py           the tasks that a piece of work caused, to be waited for
 registry.py         pool_create, pool_get, pool_list, pool_wait, pool_simulate_restart
 host.py             which pools come from a host: the seam for applications that embed harn
 shared_pool.py      SharedPool: a tenant or org pool, shared by processes through the store
-shared_pool_slots.py its tasks as one process sees them; shared_follow.py, what others do
+shared_pool_slots.py what runs in this process, and what is told to the store
+shared_mirror.py    its tasks as one process knows them; shared_follow.py, what others do
+shared_changes.py   what the store tells of a task, and what that changes here
 shared_work.py      its operations: those that meet share a transaction
-shared_recovery.py  what is found out after an operation has failed
+shared_ends.py      how a task's end reaches the store, and how one is read from there
+shared_cancels.py   cancelling tasks, wherever they run; undoing submits
+shared_recovery.py  after a lost answer or a lost lease
 shared_steps.py     the steps of its durable calls, in the store
 shared_process.py   the lease of this process, which its slots hang on
 shared_records.py   its tasks as the store keeps them

@@ -52,7 +52,7 @@ class Follower:
             partial(shared_pools.pool_tasks, self._queue, after, PAGE), write=False
         ):
             for job in page:
-                self._slots.apply(job)
+                self._slots.changes.apply(job)
             after = page[-1].id
         counts = await self._store.run(partial(shared_pools.count_pool, self._queue), write=False)
         known = self._slots.ended.counts
@@ -90,20 +90,20 @@ class Follower:
         for job in await self._store.run(
             partial(shared_pools.read_jobs, self._queue, [id]), write=False
         ):
-            self._slots.apply(job)
+            self._slots.changes.apply(job)
 
     async def catch_up(self) -> None:
         """Bring every task that has not ended up to date, also one that was trimmed since."""
-        waiting = self._slots.waiting_ids()
+        waiting = self._slots.mirror.waiting_ids()
         for start in range(0, len(waiting), PAGE):
             ids = waiting[start : start + PAGE]
             jobs = await self._store.run(
                 partial(shared_pools.read_jobs, self._queue, ids), write=False
             )
             for job in jobs:
-                self._slots.apply(job)
+                self._slots.changes.apply(job)
             for id in set(ids) - {job.id for job in jobs}:
-                self._slots.vanished(id)
+                self._slots.changes.vanished(id)
 
     def catch_up_soon(self) -> None:
         """The same, without waiting for it."""
@@ -162,13 +162,11 @@ class Follower:
         self._jobs_read = max(self._jobs_read, changes.jobs_head)
         self._claims_read = max(self._claims_read, changes.claims_head)
         for job in changes.touched:
-            slots.apply(job)
+            slots.changes.apply(job)
         for id in changes.withdrawn:
-            slots.forget(id)
+            slots.changes.forget(id)
         for id in changes.cancels:
-            task = slots.by_id.get(id)
-            if task is not None and task in slots.here:
-                slots.cancel(task)
+            slots.cancels.asked(id)
         if changes.settings is not None:
             slots.adopt_settings(changes.settings)
         slots.changed()

@@ -230,7 +230,7 @@ class SharedPool(Pool):
         if bound is not None and task._finished_ms is None:
             slots.ended.bind(bound, task)
         if verdict.verdict == "reject":
-            slots.reject(task, 0 if verdict.totals is None else verdict.totals.queued)
+            slots.changes.reject(task, 0 if verdict.totals is None else verdict.totals.queued)
         elif task._stopping:
             slots.cancel(task)
 
@@ -289,19 +289,19 @@ class SharedPool(Pool):
     async def _known(self, id: int) -> PoolTask | None:
         """Return the task that a key is bound to, once it is queued; None if it was undone."""
         slots = self._slots
-        if id not in slots.by_id:
+        if id not in slots.mirror.by_id:
             await self._follower.read(id)
-        task = slots.by_id.get(id)
+        task = slots.mirror.by_id.get(id)
         if task is not None:
             task._own_extras().shared = True
             await self._until_admitted(task, [])
-        return task if id in slots.by_id else None
+        return task if id in slots.mirror.by_id else None
 
     async def _until_admitted(self, task: PoolTask, undo: list[PoolTask]) -> None:
         """Wait until *task* has a place; on any way out of the wait, *undo* the submits."""
         slots = self._slots
         id = task._extras.ticket
-        while slots.is_blocked(id):
+        while slots.mirror.is_blocked(id):
             waiter: asyncio.Future[None] = slots.runtime.loop.create_future()
             try:
                 if is_inside(slots):
@@ -327,7 +327,7 @@ class SharedPool(Pool):
                     slots.unwanted.add(task.id)
         for task in tasks:
             if task._extras.ticket > 0 and not task._extras.shared:
-                slots.undo(task._extras.ticket)
+                slots.cancels.undo(task._extras.ticket)
 
     async def _stand_for(self, task: PoolTask, verdict: shared_pools.Submitted) -> None:
         """Let *task*, whose key was bound already, end as the task does that the key leads to."""
@@ -337,7 +337,7 @@ class SharedPool(Pool):
             await known.wait()
             task._started_ms = known._started_ms
             task._extras = known._extras
-            self._slots.stand_for(task, known)
+            self._slots.changes.stand_for(task, known)
 
     def _compare_calls(self, known: PoolTask, came: PoolTask) -> None:
         """Count a conflict if *came* has the key of *known* and is another call."""
@@ -376,12 +376,6 @@ class SharedPool(Pool):
 
 async def open_shared(options: PoolOptions, runtime: Runtime) -> SharedPool:
     """Open a tenant or org pool in the runtime's store. Cancelling leaves nothing open."""
-    if options.backpressure.evict == "longest" and options.queue.kind == "priority":
-        raise InvalidOption(
-            "backpressure",
-            "ring_buffer(evict='longest')",
-            "a shared pool with it has no priorities: queue=fair_round_robin(), fifo() or lifo()",
-        )
     pool = SharedPool(runtime, options, new_pool_id(options, runtime))
     await pool.open()
     return pool

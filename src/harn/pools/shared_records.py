@@ -137,12 +137,13 @@ def job_of(
 
 def share_of(task: PoolTask, options: PoolOptions) -> str | None:
     """Return the share of the queue that *task* belongs to; None is one that no key can name."""
-    kind = options.queue.kind
-    if kind == "priority":
-        return f"{LARGEST - task.priority:020d}"  # the highest priority sorts first
-    if kind == "fair_round_robin" or options.backpressure.evict == "longest":
-        return None if task.partition is None else "=" + stored_text(task.partition)
-    return None
+    kind, evict = options.queue.kind, options.backpressure.evict
+    partition = None
+    if task.partition is not None and (kind == "fair_round_robin" or evict == "longest"):
+        partition = "=" + stored_text(task.partition)
+    if kind == "priority":  # the highest one sorts first
+        return f"{LARGEST - task.priority:0{shared_pools.PRIORITY_WIDTH}d}{partition or ''}"
+    return partition
 
 
 def stored_text(text: str) -> str:

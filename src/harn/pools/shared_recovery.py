@@ -1,9 +1,12 @@
-"""After an operation on a shared pool has failed: find out what landed, send the rest again.
+"""After a lost answer or a lost lease: find out what landed, send the rest again.
 
 The store may have carried the operation out although its answer was lost. Then the process holds
 claims that it does not know, and the pool has tasks that their submitter believes to be on their
 way. The first operation that succeeds again tells of such claims (`PoolClaim.known`). A submit is
 sent again after the pool was read up to date, and only if the task was not found there.
+
+What hangs on a lost lease is ended by another process, or by this one with its first operation
+under a new lease.
 """
 
 from __future__ import annotations
@@ -13,15 +16,17 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from harn.pools.shared_work import Submit
+from harn.pools.worker import Worker
 
 if TYPE_CHECKING:
     from harn.pools.shared_pool_slots import SharedSlots
+    from harn.pools.task import PoolTask
 
 
 class Recovery:
     """What one process has to find out about its part of a pool."""
 
-    __slots__ = ("_is_looking", "_is_unsure", "_items", "_sending", "_slots")
+    __slots__ = ("_is_looking", "_is_unsure", "_items", "_sending", "_slots", "left", "lost")
 
     def __init__(self, slots: SharedSlots) -> None:
         self._slots = slots
@@ -30,6 +35,10 @@ class Recovery:
         self._is_unsure = False
         """Whether the answer to an operation was lost, and with it perhaps a claim."""
         self._is_looking = False
+        self.left: list[str] = []
+        """Leases that were lost, and may still have claims in the store."""
+        self.lost: dict[PoolTask, Worker] = {}
+        """Tasks whose claim was lost and whose run has not ended yet."""
 
     def known_claims(self) -> frozenset[str] | None:
         """Return the claims that are known here, if the next operation is to tell of others."""
@@ -38,8 +47,10 @@ class Recovery:
         self._is_looking = True
         return frozenset(held.claim_id for held in self._slots.here.values())
 
-    def succeeded(self) -> None:
-        """Take in that an operation was answered."""
+    def succeeded(self, left: Sequence[str]) -> None:
+        """Take in that an operation was answered, which ended the claims of the leases *left*."""
+        if left:
+            self.left = [lease for lease in self.left if lease not in left]
         if self._is_looking:
             self._is_unsure = self._is_looking = False
 
@@ -66,3 +77,34 @@ class Recovery:
             elif item.tasks[0].id in slots.unplaced:
                 slots.work.tell(item)
         slots.look()
+
+    # After the lease of this process was lost.
+
+    def lose_all(self, lease: str) -> None:
+        """Cancel what runs here: the *lease* that its slots hang on is lost."""
+        self._slots.work.hold(True)
+        self.left.append(lease)
+        for task in list(self._slots.here):
+            self.lose(task)
+
+    def lose(self, task: PoolTask) -> None:
+        """Cancel *task*, which runs here and whose claim is lost: the store says how it ends."""
+        del self._slots.here[task]
+        worker = task._place
+        if not isinstance(worker, Worker):
+            return
+        task._place = worker.context  # for its next run, if that is here
+        if worker.begun is task:
+            self.lost[task] = worker
+            worker.aio.add_done_callback(lambda _: self.lost.pop(task, None))
+            worker.stop()
+        else:
+            worker.task = None
+
+    def rejoin(self) -> None:
+        """Take part again: there is a new lease."""
+        slots = self._slots
+        assert slots.follower is not None
+        slots.work.hold(False)
+        slots.look()
+        slots.follower.catch_up_soon()  # records that told of an end may be trimmed meanwhile

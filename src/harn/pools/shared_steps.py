@@ -13,7 +13,8 @@ from harn.storage.queue import Settlement, job_states, settle_claims
 from harn.teardown import retrieve
 
 if TYPE_CHECKING:
-    from harn.pools.shared_pool_slots import Held, SharedSlots
+    from harn.pools.shared_ends import Held
+    from harn.pools.shared_pool_slots import SharedSlots
     from harn.pools.task import PoolTask
 
 

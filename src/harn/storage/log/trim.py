@@ -36,6 +36,7 @@ JOB_COLUMN = {
     "job_dedupe": "job_id",
     "job_tickets": "job_id",
     "job_steps": "job_id",
+    "pool_cancels": "job_id",
 }
 """Where a table names the job that a row is about, by its offset."""
 REMEMBERED = {"queue_triggers"}

@@ -22,6 +22,8 @@ notes.py           records that an operation gathers
 shared_pools.py    all that a shared pool needs of its queue
 pool_work.py       a shared pool: end, cancel, admit, submit and start its tasks, in one transaction
 pool_admission.py  the submits that wait for a place in a shared pool, and when they get one
+pool_cancels.py    requests to cancel a running task, which outlive the process that runs it
+pool_eviction.py   which queued task a full pool drops
 pool_order.py      which queued task gets the next slot; pool_index.py, the pool's own changes
 pool_records.py    what a shared pool and its queue exchange
 pool_views.py      a pool read from outside: its changes, its tasks, its slots

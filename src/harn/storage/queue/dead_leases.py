@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from harn.storage.operations import Operation, ask
+from collections.abc import Sequence
+
+from harn.storage.operations import Operation, Row, ask
 from harn.storage.queue.job_index import BATCH, QueueState, open_queue
 from harn.storage.queue.job_records import READY
 from harn.storage.queue.notes import note
 from harn.storage.queue.pool_admission import admit_blocked
+from harn.storage.queue.pool_cancels import asked_to_cancel
 from harn.storage.queue.pool_index import forget_task
 from harn.storage.queue.pool_records import UNRUN, Totals, read_pool
 from harn.storage.queue.settle import NewId, Settling, end_claims, jobs_of, write_back
+
+ASKED_BY = "user"
+"""Who cancelled a task whose process died; the record of the request says more."""
 
 
 def end_claims_of(queue: str, lease: str, new_id: NewId) -> Operation[int]:
@@ -30,12 +36,29 @@ def end_claims_of(queue: str, lease: str, new_id: NewId) -> Operation[int]:
 def leave_lease(state: QueueState, lease: str, new_id: NewId) -> Operation[int]:
     """End what hangs on a *lease*, some at a time, as a part of an operation; return how many."""
     rows = yield ask("claims_of_lease", queue_id=state.queue_id, lease=lease, limit=BATCH)
+    count = len(rows)
+    if rows and state.pool is not None:
+        rows = yield from _cancel_asked(state, rows, new_id)
     if rows:
         yield from end_claims(state, rows, new_id)
-    count = len(rows)
     if state.pool is not None:
         count += yield from _leave_pool(state, lease, new_id)
     return count
+
+
+def _cancel_asked(state: QueueState, rows: Sequence[Row], new_id: NewId) -> Operation[list[Row]]:
+    """Cancel the tasks that would run again although a cancel was asked for; return other *rows*.
+
+    A task that cannot run again ends as one whose process died.
+    """
+    again = [row[0] for row in rows if not 0 < row[4] <= row[3]]
+    asked = yield from asked_to_cancel(state, again)
+    jobs = yield from jobs_of(state, asked)
+    settling = Settling(state, new_id)
+    for id in sorted(asked):
+        settling.cancel(jobs[id], ASKED_BY, "its process died")
+    yield from settling.write()
+    return [row for row in rows if row[0] not in asked]
 
 
 def _leave_pool(state: QueueState, lease: str, new_id: NewId) -> Operation[int]:

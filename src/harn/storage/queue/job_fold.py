@@ -45,6 +45,7 @@ from harn.storage.queue.parking import (
     fold_unparked,
     move_jobs,
 )
+from harn.storage.queue.pool_cancels import COLUMNS as CANCEL_COLUMNS, fold_cancel_asked
 from harn.storage.queue.pool_index import adopt_settings, forget_task
 from harn.storage.queue.pool_records import ROTATION
 from harn.storage.queue.retention import fold_trimmed, forget_jobs
@@ -113,6 +114,7 @@ class JobIndex:
             ("queue_id", "settings"),
             *("dump_pools", "clear_pools", "restore_pools"),
         ),
+        Table("pool_cancels", CANCEL_COLUMNS, "dump_cancels", "clear_cancels", "insert_cancels"),
     )
 
     def wants(self, topic: str) -> bool:
@@ -147,6 +149,7 @@ class JobIndex:
             "jobs_blocked": _fold_blocked,
             "jobs_admitted": _fold_admitted,
             "job_withdrawn": _fold_withdrawn,
+            "job_cancel_asked": fold_cancel_asked,
         }
         if not isinstance(queue, str) or event.kind not in folds:
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ import msgspec
 from harn.storage.operations import Operation, ask
 from harn.storage.queue.job_index import QueueState
 from harn.storage.queue.job_records import Choice, Pick, Share
-from harn.storage.queue.pool_records import ROTATION, PoolClaim, PoolSettings
+from harn.storage.queue.pool_records import PRIORITY_WIDTH, ROTATION, PoolClaim, PoolSettings
 from harn.topics import queue_topics
 
 MOST = 1000
@@ -59,12 +60,18 @@ class _Look:
 
 
 def _by_key(state: QueueState, look: _Look, free: int) -> Operation[list[Found]]:
+    """Return the oldest tasks of the highest priorities; a priority may have several shares."""
     rows = yield ask("pool_keys_by_name", queue_id=state.queue_id, limit=MOST)
     found: list[Found] = []
-    for key, *_ in rows:
+    for _, shares in groupby([key for key, *_ in rows], lambda key: key[:PRIORITY_WIDTH]):
         if len(found) >= free:
             break
-        found += yield from look.ask("pool_of_key", free - len(found), key=key)
+        keys, limit = list(shares), free - len(found)
+        if len(keys) == 1:
+            found += yield from look.ask("pool_of_key", limit, key=keys[0])
+        else:
+            wanted = msgspec.json.encode(keys).decode()
+            found += yield from look.ask("pool_of_keys", limit, keys=wanted)
     return found
 
 

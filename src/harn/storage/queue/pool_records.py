@@ -21,6 +21,9 @@ Order = Literal["oldest", "newest", "by_key", "rotation"]
 """Which queued task is next: the oldest, the newest, the oldest of the first key, or the oldest
 of the key whose turn it is."""
 
+PRIORITY_WIDTH = 20
+"""How many digits of a share's key are the priority of its tasks, where the order is by key."""
+
 UNRUN = "never_started"
 CUT_OFF = "interrupted"
 """Why a task is stale: its process died before or after it began."""

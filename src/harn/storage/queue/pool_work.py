@@ -40,6 +40,8 @@ from harn.storage.queue.job_records import (
 from harn.storage.queue.notes import note
 from harn.storage.queue.parking import move_jobs
 from harn.storage.queue.pool_admission import admit_blocked
+from harn.storage.queue.pool_cancels import ask_to_cancel, asked_to_cancel
+from harn.storage.queue.pool_eviction import Lines, oldest_task, queued_lines
 from harn.storage.queue.pool_index import adopt_settings, forget_task
 from harn.storage.queue.pool_order import choose_tasks
 from harn.storage.queue.pool_records import (
@@ -202,10 +204,18 @@ class _Step:
         for item in work.ends:
             if item.action == "release":  # each alone: a key's turn depends on their order
                 self._changed_turns = True
-                [results[id(item)]] = yield from settle_all(state, [item], self._new_id)
+                results[id(item)] = yield from self._release(item)
         done.ended = [results[id(item)] for item in work.ends]
         for item in work.stopped:
             done.stopped.append((yield from self._stop(item)))
+
+    def _release(self, item: Settlement) -> Operation[SettlementResult]:
+        """Queue a task again; one that is to be cancelled ends, and its process is told to look."""
+        if (yield from asked_to_cancel(self._state, [item.job_id])):
+            result = yield from self._stop(item)
+            return SettlementResult("again") if result.settled == "done" else result
+        [result] = yield from settle_all(self._state, [item], self._new_id)
+        return result
 
     def _stop(self, item: Settlement) -> Operation[SettlementResult]:
         job = yield from self._job(item.job_id)
@@ -221,7 +231,7 @@ class _Step:
         if job is None or job.state in SETTLED_STATES:
             return "ended"
         if job.state == CLAIMED:  # its slot stays taken until its closure has really ended
-            note(self._state, "job_cancel_asked", {"job_event_id": id, "asked_by": self._work.by})
+            yield from ask_to_cancel(self._state, id, self._work.by)
             return "asked"
         yield from self._settle_cancelled(job, None)
         return "cancelled"
@@ -324,34 +334,21 @@ class _Step:
 
     def _make_room(self, entries: Sequence[_NewTask]) -> Operation[None]:
         """Reject new tasks, or evict queued ones for them."""
-        for entry in entries:
-            new = entry.verdict
+        lines: Lines | None = None
+        for new in (entry.verdict for entry in entries):
+            victim = None
             if new.verdict == "reject":
                 yield from self._reject(new.id)
-            elif new.verdict in ("evict_oldest", "evict_longest"):
-                victim = yield from self._victim(new)
-                if victim is not None:
-                    yield from self._reject(victim)
-                    assert new.totals is not None
-                    self._done.evicted.append(Evicted(victim, new.id, new.totals.queued))
-
-    def _victim(self, newcomer: Submitted) -> Operation[int | None]:
-        state = self._state
-        where: dict[str, Any] = {
-            "queue_id": state.queue_id,
-            "runnable": None,
-            "looked": 0,
-            "limit": 1,
-        }
-        where["topic"] = queue_topics(state.name).jobs
-        if newcomer.verdict == "evict_longest":
-            job = yield from self._job(newcomer.id)
-            own = "" if job is None else job.key
-            rows = yield ask("pool_longest", queue_id=state.queue_id, own=own)
-            found = (yield ask("pool_of_key", key=rows[0][0], **where)) if rows else []
-        else:
-            found = yield ask("pool_oldest", **where)
-        return int(found[0][0]) if found else None
+            elif new.verdict == "evict_oldest":
+                victim = yield from oldest_task(self._state)
+            elif new.verdict == "evict_longest":
+                if lines is None:
+                    lines = yield from queued_lines(self._state, self._settings)
+                victim = lines.victim(new.id)
+            if victim is not None:
+                yield from self._reject(victim)
+                assert new.totals is not None
+                self._done.evicted.append(Evicted(victim, new.id, new.totals.queued))
 
     def _reject(self, id: int) -> Operation[None]:
         """End a queued task as rejected; it never ran, so its key binds nothing."""

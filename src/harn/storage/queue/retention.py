@@ -201,3 +201,4 @@ def _forget(queue_id: int, below: int) -> Operation[None]:
     yield ask("forget_tickets", queue_id=queue_id, below=below)
     yield ask("forget_jobs", queue_id=queue_id, below=below)
     yield ask("forget_steps", queue_id=queue_id, below=below)
+    yield ask("forget_cancels", queue_id=queue_id, below=below)

@@ -18,6 +18,7 @@ from harn.storage.queue.job_records import (
 from harn.storage.queue.job_states import StoredJob, read_jobs
 from harn.storage.queue.pool_records import (
     CUT_OFF,
+    PRIORITY_WIDTH,
     UNRUN,
     Evicted,
     Order,
@@ -50,6 +51,7 @@ __all__ = [
     "DEAD",
     "FOREVER_MS",
     "PARKED",
+    "PRIORITY_WIDTH",
     "PURGED",
     "READY",
     "UNRUN",

@@ -24,6 +24,17 @@ WHERE queue_id = :queue_id AND priority = 1 AND state = 0 AND id > 0 AND @is_run
 SELECT @pool_task(:topic) FROM jobs
 WHERE queue_id = :queue_id AND key = :key AND priority = 1 AND state = 0 AND @is_runnable(:runnable, :looked) ORDER BY id LIMIT :limit;
 
+-- name: pool_of_keys
+-- List queued tasks of some keys, the oldest first.
+SELECT t.* FROM json_array_elements_text(:keys::json) AS v(wanted)
+CROSS JOIN LATERAL (SELECT @pool_task(:topic) FROM jobs
+    WHERE queue_id = :queue_id AND key = v.wanted AND priority = 1 AND state = 0 AND @is_runnable(:runnable, :looked)
+    ORDER BY id LIMIT :limit) AS t ORDER BY t.id LIMIT :limit;
+
+-- name: pool_queued
+-- List every queued task of a pool, whose queue is bounded, with its key.
+SELECT id, key FROM jobs WHERE queue_id = :queue_id AND priority = 1 AND state = 0 AND id > 0 ORDER BY id;
+
 -- name: pool_blocked
 -- List the submits that wait for a place, in the order of their arrival.
 SELECT id FROM jobs WHERE queue_id = :queue_id AND state = -1 AND state NOT IN (0, 2, 3) ORDER BY id LIMIT :limit;
@@ -41,6 +52,16 @@ SELECT id FROM (
     SELECT * FROM (SELECT id FROM jobs WHERE queue_id = :queue_id AND state = -1 AND state NOT IN (0, 2, 3)
         AND trigger_id = :lease ORDER BY id LIMIT :limit) AS blocked
 ) AS found ORDER BY id LIMIT :limit;
+
+-- name: asked_cancels
+-- Find which of some tasks are to be cancelled.
+SELECT c.job_id FROM json_array_elements_text(:ids::json) AS v(id)
+CROSS JOIN LATERAL (SELECT job_id FROM pool_cancels WHERE queue_id = :queue_id AND job_id = v.id::bigint LIMIT 1) AS c;
+
+-- name: insert_cancels
+-- Enter requests to cancel running tasks.
+INSERT INTO pool_cancels (queue_id, job_id)
+SELECT * FROM unnest(:queue_id::bigint[], :job_id::bigint[]);
 
 -- name: restore_pools
 -- Fill the index of pools.

@@ -29,11 +29,6 @@ WHERE queue_id = :queue_id AND ready > 0 ORDER BY key LIMIT :limit;
 SELECT key, ready, in_flight, turn, round, credit, refill, oldest_at FROM shares
 WHERE queue_id = :queue_id AND turn IS NOT NULL ORDER BY turn, key LIMIT :limit;
 
--- name: pool_longest
--- Find the share with the most queued tasks; of several, a given one, then the one that has waited longest for its turn.
-SELECT key, ready FROM shares WHERE queue_id = :queue_id AND ready > 0
-ORDER BY ready DESC, key = :own DESC, turn, key LIMIT 1;
-
 -- name: forget_job
 -- Remove a task that was withdrawn.
 DELETE FROM jobs WHERE queue_id = :queue_id AND id = :id;
@@ -41,6 +36,19 @@ DELETE FROM jobs WHERE queue_id = :queue_id AND id = :id;
 -- name: unbind_job
 -- Free the dedupe key of a job.
 DELETE FROM job_dedupe WHERE queue_id = :queue_id AND job_id = :id;
+
+-- name: forget_cancels
+-- Remove the requests to cancel tasks below an id that are not there any more.
+DELETE FROM pool_cancels WHERE queue_id = :queue_id AND job_id < :below
+AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.queue_id = pool_cancels.queue_id AND j.id = pool_cancels.job_id);
+
+-- name: clear_cancels
+-- Empty the index of requests to cancel.
+DELETE FROM pool_cancels;
+
+-- name: dump_cancels
+-- Read all of the index of requests to cancel.
+SELECT queue_id, job_id FROM pool_cancels ORDER BY queue_id, job_id;
 
 -- name: clear_pools
 -- Empty the index of pools.

@@ -24,6 +24,16 @@ WHERE queue_id = :queue_id AND priority = 1 AND state = 0 AND @is_runnable(:runn
 SELECT @pool_task(:topic) FROM jobs INDEXED BY jobs_of_key
 WHERE queue_id = :queue_id AND key = :key AND priority = 1 AND state = 0 AND @is_runnable(:runnable, :looked) ORDER BY id LIMIT :limit;
 
+-- name: pool_of_keys
+-- List queued tasks of some keys, the oldest first.
+SELECT @pool_task(:topic) FROM jobs INDEXED BY jobs_of_key
+WHERE queue_id = :queue_id AND key IN (SELECT value FROM json_each(:keys)) AND priority = 1 AND state = 0
+AND @is_runnable(:runnable, :looked) ORDER BY id LIMIT :limit;
+
+-- name: pool_queued
+-- List every queued task of a pool, whose queue is bounded, with its key.
+SELECT id, key FROM jobs INDEXED BY jobs_ready WHERE queue_id = :queue_id AND priority = 1 AND state = 0 ORDER BY id;
+
 -- name: pool_blocked
 -- List the submits that wait for a place, in the order of their arrival.
 SELECT id FROM jobs INDEXED BY jobs_by_state WHERE queue_id = :queue_id AND state = -1 AND state <> 0 AND state <> 2 AND state <> 3 ORDER BY id LIMIT :limit;
@@ -41,6 +51,14 @@ SELECT id FROM (
     SELECT * FROM (SELECT id FROM jobs INDEXED BY jobs_by_state WHERE queue_id = :queue_id AND state = -1 AND state <> 0 AND state <> 2 AND state <> 3
         AND trigger_id = :lease ORDER BY id LIMIT :limit) AS blocked
 ) AS found ORDER BY id LIMIT :limit;
+
+-- name: asked_cancels
+-- Find which of some tasks are to be cancelled.
+SELECT c.job_id FROM json_each(:ids) i CROSS JOIN pool_cancels c ON c.queue_id = :queue_id AND c.job_id = i.value;
+
+-- name: insert_cancels
+-- Enter requests to cancel running tasks.
+INSERT INTO pool_cancels (queue_id, job_id) VALUES (?1, ?2);
 
 -- name: restore_pools
 -- Fill the index of pools.

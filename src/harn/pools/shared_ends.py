@@ -1,0 +1,171 @@
+"""The end of a shared pool's task: told to the store by the process that ran it, read by others.
+
+A task has ended when the store says so. The process that ran it sends the end until the store has
+taken it, or refuses it because the claim does not hold any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from harn.pools.backpressure import (
+    DROP_NEWEST,
+    DROP_OLDEST,
+    RING_LONGEST,
+    RING_OLDEST,
+    BackpressurePolicy,
+)
+from harn.pools.shared_records import ending
+from harn.pools.shared_work import End
+from harn.pools.snapshots import TaskStatus
+from harn.pools.task import PoolTask, Reloaded
+from harn.storage.queue import shared_pools
+
+if TYPE_CHECKING:
+    from harn.pools.shared_pool_slots import SharedSlots
+
+AGAIN = 0.5
+"""Seconds after which an end is sent again that the store did not answer."""
+SETTLED = (shared_pools.ACKED, shared_pools.DEAD, shared_pools.PURGED, shared_pools.CANCELLED)
+
+
+class Held:
+    """A task that runs here: its claim, and whether a stop lets it be queued again."""
+
+    __slots__ = ("claim_id", "is_ending", "lease", "queue_again")
+
+    def __init__(self, claim_id: str, lease: str) -> None:
+        self.claim_id: str = claim_id
+        self.lease: str = lease
+        self.is_ending: bool = False
+        self.queue_again: bool = False
+
+
+class Ending:
+    """The end of a task on its way to the store, and what receives the answer."""
+
+    __slots__ = ("_end", "_held", "_result", "_slots", "_status", "_task")
+
+    def __init__(
+        self,
+        slots: SharedSlots,
+        task: PoolTask,
+        held: Held,
+        end: End,
+        status: TaskStatus,
+        result: Any,
+    ) -> None:
+        self._slots = slots
+        self._task = task
+        self._held = held
+        self._end = end
+        self._status = status
+        self._result = result
+
+    def done(self) -> bool:
+        """Whether the end needs no answer: never."""
+        return False
+
+    def set_result(self, result: shared_pools.SettlementResult) -> None:
+        """Take the answer in."""
+        if not self._is_held():  # claimed again since, or lost with the lease
+            self._slots.end_is_refused(self._task)
+            return
+        del self._slots.here[self._task]
+        if result.settled == "done":
+            self._slots.end_is_known(self._task, self._end, self._status, self._result)
+        else:  # lost, or settled before: by a process that ended our claim, or by this very end
+            self._slots.end_is_refused(self._task)
+
+    def set_exception(self, error: BaseException) -> None:
+        """Send the end again, as long as the claim may hold."""
+        slots = self._slots
+        if not self._is_held() or slots.state in ("closed", "dropped"):
+            return
+        clock = slots.runtime.clock
+        clock.call_at(clock.monotonic() + AGAIN, self.send, background=True)
+
+    def send(self) -> None:
+        """Tell the store of the end, if the claim may hold."""
+        if self._is_held():
+            self._slots.work.tell(self._end, self)
+
+    def _is_held(self) -> bool:
+        return self._slots.here.get(self._task) is self._held
+
+    def cancel(self) -> None:
+        """Note that the operation was cancelled."""
+        self.set_exception(asyncio.CancelledError())
+
+
+def ending_of(
+    slots: SharedSlots,
+    task: PoolTask,
+    held: Held,
+    status: TaskStatus,
+    result: Any,
+    queue_again: bool,
+) -> Ending:
+    """Return the end of *task*, which ran here under *held*; *queue_again* if it was stopped."""
+    now = slots.now()
+    started = now if task._started_ms is None else task._started_ms
+    settlement = ending(task, held.claim_id, held.lease, status, result, started, now)
+    end = End(settlement, is_stopped=status == "cancelled" and not queue_again)
+    return Ending(slots, task, held, end, status, result)
+
+
+class StoredEnd(msgspec.Struct, frozen=True):
+    """How a task has ended, as the store has it."""
+
+    status: TaskStatus
+    result: Any = None
+    """What its closure returned, or why it failed."""
+    reason: tuple[str | None, str | None, str | None] | None = None
+    """Why it was rejected, the policy that did it, or why it is stale."""
+    started_ms: int | None = None
+
+
+def stored_end(job: shared_pools.StoredJob, policy: BackpressurePolicy) -> StoredEnd:
+    """Return how the task of *job*, which is settled, has ended."""
+    answer, started = _Answered(), None
+    if job.answer is not None:
+        answer = msgspec.json.decode(job.answer, type=_Answered)
+        started = answer.handled_at_ms - answer.handler_ms
+    if job.state == shared_pools.ACKED:
+        text = msgspec.json.decode(answer.outcome) if answer.outcome_omitted else None
+        return StoredEnd("completed", Reloaded(answer.outcome, text), started_ms=started)
+    if job.state == shared_pools.CANCELLED:
+        return StoredEnd("cancelled", started_ms=started)
+    if job.state == shared_pools.PURGED:
+        decision = drop_of(policy)
+        return StoredEnd("rejected", None, (decision.reason, decision.policy, None), started)
+    return _failed_end(job.history, started)
+
+
+def _failed_end(history: str | None, started: int | None) -> StoredEnd:
+    last = (msgspec.json.decode(history) if history else [{}])[-1]
+    how, error = last.get("status"), last.get("error")
+    if how == "expired":
+        error = f"the process that ran it died: {shared_pools.CUT_OFF}"
+        return StoredEnd("failed", error, (None, None, shared_pools.CUT_OFF), started)
+    reason = (None, None, shared_pools.UNRUN) if how == shared_pools.UNRUN else None
+    return StoredEnd("failed", error, reason, started)
+
+
+def drop_of(policy: BackpressurePolicy) -> Any:
+    """Return the decision of *policy* that drops a task, for its reason and its receipt."""
+    if policy.kind == "ring_buffer":
+        return RING_LONGEST if policy.evict == "longest" else RING_OLDEST
+    return DROP_OLDEST if policy.on_full == "drop_oldest" else DROP_NEWEST
+
+
+class _Answered(msgspec.Struct):
+    """The response to a job, as far as a task needs it."""
+
+    outcome: msgspec.Raw = msgspec.Raw(b"null")
+    outcome_omitted: bool = False
+    handled_at_ms: int = 0
+    handler_ms: int = 0
