@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
-from harn.storage.engines.file_watch import FileWatch, _inotify_init
+from harn.storage.engines.file_watch import (
+    FileWatch,
+    _inotify_init,
+    quiet_write,
+    settled_look,
+)
 from harn.testing import FakeClock
 
 pytestmark = pytest.mark.skipif(_inotify_init() < 0, reason="this system has no inotify")
@@ -46,3 +52,71 @@ async def test_a_burst_of_writes_is_one_hint_and_what_follows_it_is_another(
 
     assert hints == before + 1
     watch.switch(False)
+
+
+async def settled(clock: FakeClock) -> None:
+    """Let every hint of the writes before come."""
+    for _ in range(3):
+        for _ in range(10):
+            await asyncio.sleep(0)
+        await clock.advance(1)
+
+
+async def test_a_quiet_write_of_our_own_is_no_hint_and_one_of_another_process_is(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    file = tmp_path / "store"
+    file.write_bytes(b"")
+    hints: list[int] = []
+    watch = FileWatch(lambda: [file], lambda: clock, lambda: hints.append(1))
+    watch.switch(True)
+    file.write_bytes(b"first")
+    await settled(clock)
+    del hints[:]
+
+    with quiet_write(str(file)), file.open("ab") as opened:
+        opened.write(b"ours")
+    await settled(clock)
+    assert hints == []
+
+    file.write_bytes(b"of another process")
+    with quiet_write(str(file)), file.open("ab") as opened:
+        opened.write(b"ours")
+    await settled(clock)
+    assert hints
+    watch.switch(False)
+
+
+async def test_a_hint_waits_while_a_quiet_write_is_under_way(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    file = tmp_path / "store"
+    file.write_bytes(b"")
+    hints: list[int] = []
+    watch = FileWatch(lambda: [file], lambda: clock, lambda: hints.append(1))
+    watch.switch(True)
+    file.write_bytes(b"first")
+    await settled(clock)
+    del hints[:]
+
+    with quiet_write(str(file)):
+        with file.open("ab") as opened:
+            opened.write(b"ours")
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert hints == []
+    await settled(clock)
+
+    assert hints == []
+    watch.switch(False)
+
+
+def test_a_look_counts_when_no_later_write_can_have_its_time(tmp_path: Path) -> None:
+    file = tmp_path / "store"
+    file.write_bytes(b"some")
+    just_now = settled_look(file)
+    os.utime(file, ns=(0, 1_000_000_000))
+
+    assert just_now is None
+    assert settled_look(file) == (4, 1_000_000_000)
+    assert settled_look(tmp_path / "none") is None

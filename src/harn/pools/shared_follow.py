@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("harn.pools")
 
-WITHIN = 0.9
+WITHIN = 0.95
 """Seconds after which the store is read again, even without a hint."""
 PAGE = 500
 
@@ -126,21 +126,24 @@ class Follower:
                 await self._store.grown(self._queue, self._store.growth(self._queue), WITHIN)
 
     async def _follow(self) -> None:
+        read: object | None = None
         while True:
-            mark = self._store.growth(self._others)
-            try:
-                await self.refresh()
-            except HarnError as error:
-                logger.info("pool %r cannot be read now: %s", self._slots.names.name, error)
-            await self._store.grown(self._others, mark, WITHIN)
+            growth, mark = self._store.growth(self._others), self._store.mark()
+            # An idle pool costs a look at the store's mark; with tasks, time matters as well.
+            if mark is None or mark != read or self._slots.mirror.states:
+                try:
+                    await self.refresh()
+                    read = mark
+                except HarnError as error:
+                    logger.info("pool %r cannot be read now: %s", self._slots.names.name, error)
+            await self._store.grown(self._others, growth, WITHIN)
 
     async def refresh(self) -> None:
         """Read what has changed; start what can start. Cancelling leaves a part read."""
         await self._read_all()
         now = self._runtime.clock.monotonic()
-        if now >= self._looked + self._every or (
-            now >= self._looked + WITHIN and self._slots.holds_unknown()
-        ):
+        is_due = now >= self._looked + self._every and self._slots.mirror.states
+        if is_due or (now >= self._looked + WITHIN and self._slots.holds_unknown()):
             await self._look_at_others()
         if self._slots.is_claiming and self._slots.may_start_more():
             self._slots.look()

@@ -118,6 +118,12 @@ class Driver(Protocol):
     def watch(self, wanted: bool) -> None:
         """Begin, or stop, hinting at what other processes write."""
 
+    def mark(self) -> object | None:
+        """Return what differs after every later write of any process; None if only a read can tell.
+
+        It costs a few microseconds, so that an idle reader need not ask a thread or a server.
+        """
+
     async def check(self) -> list[str]:
         """Look for damage below the records, such as broken pages; return what was found."""
 

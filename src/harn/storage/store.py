@@ -130,6 +130,13 @@ class Store:
             if not waiting and self.awaited.get(topic) is waiting:
                 del self.awaited[topic]
 
+    def mark(self) -> object | None:
+        """Return what differs after every later write of any process; None if only a read can tell.
+
+        Take it before reading. Marks that are equal mean that nothing is new.
+        """
+        return self.driver.mark()
+
     def touch(self, topic: str) -> None:
         """Wake the callers in this process that wait for *topic* to grow."""
         self._appended(frozenset((topic,)))

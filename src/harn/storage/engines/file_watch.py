@@ -2,19 +2,23 @@
 
 No promise depends on it: without a hint, readers find the change when they poll the store. The
 descriptor is listed as idle, so that a fake clock does not wait for it.
+
+A write of this process that is no news, such as the renewal of a lease, is a `quiet_write`. It
+gives no hint if the file looks as it did after it, and looked before it as at the last hint.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
 
-from harn.clock import Clock, Timer
+from harn.clock import Clock, SystemClock, Timer
 
 IN_MODIFY = 0x2
 IN_CREATE = 0x100
@@ -28,7 +32,38 @@ LOOK_EVERY = 0.01
 A look costs a few microseconds, under 0.1 % of a core; a job is picked up within two of them.
 """
 
-Seen = list[tuple[int, int] | None]
+SETTLED_MS = 100
+"""How long after its last write a file's time tells of every later one. File systems count in ticks
+of some milliseconds, so two writes may have the same time."""
+
+Look = tuple[int, int] | None
+"""A file's size, and the time of its last write."""
+Seen = list[Look]
+
+_quiet: dict[str, tuple[Look, Look]] = {}
+"""How files looked before and after the last quiet write; it is under way if both are the same."""
+
+
+@contextlib.contextmanager
+def quiet_write(path: str) -> Iterator[None]:
+    """Write to *path* inside the block, which is no news to this process. On any thread.
+
+    No other process can write to it meanwhile.
+    """
+    before = _size_and_time(path)
+    _quiet[path] = before, before
+    try:
+        yield
+    finally:
+        _quiet[path] = before, _size_and_time(path)
+
+
+def settled_look(path: Path) -> Look:
+    """Return a look at *path* that differs after every later write; None if it may not yet."""
+    look = _size_and_time(path)
+    if look is None or SystemClock().now_ms() - look[1] // 1_000_000 < SETTLED_MS:
+        return None
+    return look
 
 
 class FileWatch:
@@ -49,6 +84,8 @@ class FileWatch:
         self._is_paused = False
         self._next_look: Timer | None = None
         self._seen: Seen = []
+        self._hinted: Seen = []
+        """How the files looked at the last hint."""
 
     def switch(self, wanted: bool) -> None:
         """Start or stop watching; a second start also watches files that are new."""
@@ -101,15 +138,32 @@ class FileWatch:
         if self._again is not None:
             self._again.cancel()
             self._again = None
-        if self._is_paused and step >= PAUSE_STEPS:
+        looks = self._look()
+        is_ours = self._were_ours(looks)
+        if self._is_paused and (step >= PAUSE_STEPS or is_ours):
             assert self._loop is not None
             self._is_paused = False
             self._loop.add_reader(self._fd, self._ready)
-        if step < len(LOOK_AGAIN):
+        if is_ours:
+            self._hinted = looks
+            return
+        is_last = step == len(LOOK_AGAIN)
+        if not is_last:
             clock = self._clock()
             at = clock.monotonic() + LOOK_AGAIN[step]
             self._again = clock.call_at(at, partial(self._hint, step + 1), background=True)
-        self._changed()
+        if is_last or not self._are_under_way():
+            self._hinted = looks
+            self._changed()
+
+    def _were_ours(self, looks: Seen) -> bool:
+        """Tell whether the only writes since the last hint were ours, and no news."""
+        noted = [_quiet.get(str(path)) for path in self._files()]
+        return noted == list(zip(self._hinted, looks, strict=False)) and None not in looks
+
+    def _are_under_way(self) -> bool:
+        noted = [_quiet.get(str(path)) for path in self._files()]
+        return all(each is not None and each[0] == each[1] for each in noted)
 
     # -- looks ---------------------------------------------------------------------------------
 
@@ -146,7 +200,7 @@ class FileWatch:
         os.close(fd)
 
 
-def _size_and_time(path: Path) -> tuple[int, int] | None:
+def _size_and_time(path: Path | str) -> Look:
     try:
         found = os.stat(path)
     except OSError:

@@ -82,6 +82,10 @@ class FileDriver:
         """Hint when the commit journal changes."""
         self._watch.switch(wanted)
 
+    def mark(self) -> object | None:
+        """Return None: only a read can tell."""
+        return None
+
     async def check(self) -> list[str]:
         """Look at the journal and at what was set aside; reading looks at each record."""
         return [text for (text,) in await self.submit(_check_files, write=False)]

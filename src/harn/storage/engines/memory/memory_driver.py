@@ -86,6 +86,10 @@ class MemoryDriver:
     def watch(self, wanted: bool) -> None:
         """Do nothing: no other process can write here."""
 
+    def mark(self) -> object | None:
+        """Return None: a read here costs no more than a mark."""
+        return None
+
     async def check(self) -> list[str]:
         """Find nothing: there are no pages to break."""
         return []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import selectors
 import socket
 import threading
 from collections.abc import Callable
@@ -168,16 +169,24 @@ class Listener:
                 load_queries("postgres")["listen"].text.format(channel=self._channel)
             )
             self._handover.hint()  # topics may have grown before LISTEN began
-            while not self._stopped.is_set():
-                for heard in connection.notifies(timeout=30, stop_after=1):
-                    if self._is_ours(heard.pid):
-                        continue
-                    if heard.payload:
-                        self._handover.grown(heard.payload)
-                        self._handover.grown(by_others(heard.payload))
-                    else:  # the outbox of a queue whose topic SQL does not know
-                        self._handover.hint()
+            with selectors.DefaultSelector() as selector:
+                selector.register(connection, selectors.EVENT_READ)
+                # psycopg's own wait wakes ten times a second; an idle process has to cost less.
+                while not self._stopped.is_set():
+                    selector.select(timeout=30)
+                    connection.pgconn.consume_input()
+                    while (heard := connection.pgconn.notifies()) is not None:
+                        self._heard(heard.be_pid, heard.extra.decode())
         finally:
             with self._lock:
                 self._socket.close()
                 self._socket = None
+
+    def _heard(self, pid: int, payload: str) -> None:
+        if self._is_ours(pid):
+            return
+        if payload:
+            self._handover.grown(payload)
+            self._handover.grown(by_others(payload))
+        else:  # the outbox of a queue whose topic SQL does not know
+            self._handover.hint()

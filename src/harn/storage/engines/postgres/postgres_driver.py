@@ -91,6 +91,10 @@ class PostgresDriver:
         """Call our SQL function on the caller's connection."""
         return await outbox_call.put(connection, self.schema, job)
 
+    def mark(self) -> object | None:
+        """Return None: only a read can tell."""
+        return None
+
     async def check(self) -> list[str]:
         """Find nothing: the server looks after its pages."""
         return []

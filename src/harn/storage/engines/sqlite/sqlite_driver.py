@@ -23,7 +23,7 @@ import apsw
 from harn.clock import Clock
 from harn.errors import StorageError
 from harn.storage.contract import Durability, Hooks
-from harn.storage.engines.file_watch import FileWatch
+from harn.storage.engines.file_watch import FileWatch, settled_look
 from harn.storage.engines.sqlite.connection_thread import BUSY_MS
 from harn.storage.engines.sqlite.reader_threads import Copier, Reader
 from harn.storage.engines.sqlite.writer_thread import Writer
@@ -60,8 +60,8 @@ class SqliteDriver:
         self._writer = Writer(path, clock, self._handover, busy_ms)
         self._reader = Reader(path, clock, self._handover, busy_ms)
         self._copier = Copier(path, clock, self._handover, busy_ms)
-        wal = Path(f"{path}-wal")
-        self._watch = FileWatch(lambda: [wal], clock, hooks.hinted)
+        self._wal = Path(f"{path}-wal")
+        self._watch = FileWatch(lambda: [self._wal], clock, hooks.hinted)
         self._closed = False
         self._forked = False
         _drivers.add(self)
@@ -88,6 +88,10 @@ class SqliteDriver:
     def watch(self, wanted: bool) -> None:
         """Hint when the WAL file changes."""
         self._watch.switch(wanted)
+
+    def mark(self) -> object | None:
+        """Return the WAL file's size and time, once these tell of every later write."""
+        return settled_look(self._wal)
 
     async def check(self) -> list[str]:
         """Let SQLite look at every page and index."""

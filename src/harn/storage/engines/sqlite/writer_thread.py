@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import apsw
 
 from harn.clock import SystemClock
+from harn.storage.engines.file_watch import quiet_write
 from harn.storage.engines.sqlite import connection_thread
 from harn.storage.engines.sqlite.connection_thread import ConnectionThread
 from harn.storage.engines.sqlite_session import Session, translated
@@ -145,7 +146,11 @@ class Writer(ConnectionThread):
                 return
             if full and self._unsynced:
                 session.connection.execute(TOUCH)
-            session.commit()
+            if any(request.touched for request in wanted):
+                session.commit()
+            else:
+                with quiet_write(self._wal):
+                    session.commit()
             self._note_unsynced(not full)
         except BaseException as error:
             self._undo()
@@ -233,7 +238,8 @@ class Writer(ConnectionThread):
                 self.session.begin()
                 self.session.now()
                 self.session.connection.execute(TOUCH)
-                self.session.commit()
+                with quiet_write(self._wal):
+                    self.session.commit()
             except apsw.Error as error:
                 self._undo()
                 self._failed(error)
