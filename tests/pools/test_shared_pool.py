@@ -562,6 +562,17 @@ async def test_log_verify_names_a_slot_that_no_process_holds(
     assert await task == "running"
 
 
+async def until_recorded(process: Process, pool: harn.Pool, step: str) -> None:
+    """Wait until the call that runs in *pool* has recorded *step*, which comes after it ran."""
+    await until(lambda: bool(pool._slots.here))  # type: ignore[attr-defined]
+    [task] = pool._slots.here  # type: ignore[attr-defined]
+    async with asyncio.timeout(30):
+        while step not in [
+            each.name for each in await process.inside(pool._slots.steps_of(task).recorded_steps)
+        ]:
+            await asyncio.sleep(0.01)
+
+
 async def test_a_run_goes_on_after_the_steps_of_a_process_that_died(
     processes: list[Process],
 ) -> None:
@@ -569,7 +580,7 @@ async def test_a_run_goes_on_after_the_steps_of_a_process_that_died(
     ours = await first.open()
     gates["a"] = asyncio.Event()
     task = await ours.submit(in_steps, "a")
-    await until(lambda: ran == ["a first"])
+    await until_recorded(first, ours, "first")
 
     ours._slots.is_claiming = False  # type: ignore[attr-defined]  # as a process that is paused
     await first.expire(second)
@@ -587,7 +598,7 @@ async def test_a_process_that_lost_its_slot_records_no_step(processes: list[Proc
     pool = await first.open()
     gates["a"] = asyncio.Event()
     await pool.submit(in_steps, "a")
-    await until(lambda: ran == ["a first"])
+    await until_recorded(first, pool, "first")
     [(task, held)] = pool._slots.here.items()  # type: ignore[attr-defined]
     steps = pool._slots.steps_of(task)
     held.claim_id = "of another process"
