@@ -3,7 +3,8 @@
 *A job's life* is enqueued a hundred at once, each by a call of its own, and drained with a hundred
 in flight, or one by one; then the same jobs are submitted as a function and their results awaited.
 A third contestant enqueues, and waits for a bare future of each job that its handler resolves: what
-asyncio's own tasks add when the results of a hundred jobs are gathered.
+asyncio's own tasks add when the results of a hundred jobs are gathered. A fourth submits the same
+function to a pool that processes share, of a hundred slots.
 *Reading* is `queue.job` and a page of `queue.jobs` in a SQLite file that holds 1,000 or 1,000,000
 settled jobs of ten tenants, against one indexed read of the job's row through the store. The files
 are filled by SQL; each has 100 jobs that are ready, scheduled and in flight.
@@ -22,7 +23,7 @@ import apsw
 from bench.growth import home
 from bench.harness import Contest, Contestant, Goal
 from bench.queue import noop, on_sqlite
-from harn import Runtime, SchedulerPolicy, drain, durable, worker_queue
+from harn import Runtime, SchedulerPolicy, drain, durable, pool_create, worker_queue
 from harn.storage import Store
 from harn.storage.operations import ask
 from harn.workers import WorkerQueue
@@ -39,6 +40,7 @@ SIZES = (1_000, 1_000_000)
 STATUSES = ("ready", "scheduled", "in_flight", "acked", "dead", "cancelled")
 PLAIN, JOB = "enqueue, drain", "submit, drain, result"
 BARE = "enqueue, drain, a bare future each"
+POOL = "submit to a tenant or org pool, result"
 
 Life = Callable[[int], Awaitable[float]]
 
@@ -87,6 +89,18 @@ async def job_life(n: int) -> float:
     working = asyncio.ensure_future(drain("q", concurrency=100, policy=FAIR))
     await asyncio.gather(*(receipt.result() for receipt in receipts))
     await working
+    return (time.perf_counter() - began) / n * 1e6
+
+
+async def pool_life(n: int) -> float:
+    pool = await pool_create(name="p", scope="org", scope_id="o", queue="fifo", max_concurrent=100)
+    began = time.perf_counter()
+    tasks = []
+    for start in range(0, n, 100):
+        tasks += await asyncio.gather(
+            *(pool.submit(function, i) for i in range(start, start + 100))
+        )
+    await asyncio.gather(*tasks)
     return (time.perf_counter() - began) / n * 1e6
 
 
@@ -197,7 +211,7 @@ def pages() -> dict[str, Read]:
 def contests() -> Iterable[Contest]:
     """Compare lives with and without results, and reads at both sizes."""
     lives: dict[str, tuple[int, dict[str, Life]]] = {
-        LIVES: (JOBS, {PLAIN: plain_life, BARE: bare_life, JOB: job_life}),
+        LIVES: (JOBS, {PLAIN: plain_life, BARE: bare_life, JOB: job_life, POOL: pool_life}),
         SINGLE: (SINGLES, {PLAIN: plain_single, JOB: job_single}),
     }
     for name, (n, ways) in lives.items():
@@ -218,6 +232,7 @@ FEW, MANY = (f"{size:,} settled" for size in SIZES)
 GOALS = [
     Goal("submit and result, against enqueue (100 at once)", LIVES, JOB, PLAIN, at_most=1.15),
     Goal("submit and result, against bare futures (100 at once)", LIVES, JOB, BARE, at_most=1.15),
+    Goal("a shared pool's call, against a job (100 at once)", LIVES, POOL, JOB, at_most=1.3),
     Goal("submit and result, against enqueue (one by one)", SINGLE, JOB, PLAIN, at_most=1.15),
     Goal("queue.job among 1,000,000, against one indexed read", ONE, f"queue.job, {MANY}",
          f"one indexed read, {MANY}", at_most=1.5),

@@ -8,8 +8,8 @@ import pytest
 
 import harn
 from harn import Pool, Runtime, pool_create
-from harn.pools import shared_follow
 from harn.storage import Store
+from harn.storage.queue import shared_pools
 from harn.testing import FakeClock
 from tests.fake_clock import fake_clock
 from tests.pools.shared_processes import until
@@ -25,8 +25,8 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reads = 0
-        self._read = shared_follow.shared_pools.pool_changes
-        monkeypatch.setattr(shared_follow.shared_pools, "pool_changes", self._count)
+        self._read = shared_pools.pool_changes
+        monkeypatch.setattr(shared_pools, "pool_changes", self._count)
 
     def _count(self, *args: Any) -> Any:
         self.reads += 1

@@ -11,7 +11,7 @@ import pytest
 from harn.storage.engines.file_watch import (
     FileWatch,
     _inotify_init,
-    quiet_write,
+    own_write,
     settled_look,
 )
 from harn.testing import FakeClock
@@ -30,7 +30,7 @@ async def test_a_burst_of_writes_is_one_hint_and_what_follows_it_is_another(
         nonlocal hints
         hints += 1
 
-    watch = FileWatch(lambda: [file], lambda: clock, changed)
+    watch = FileWatch(file, lambda: clock, changed)
     watch.switch(True)
 
     async def write() -> None:
@@ -68,19 +68,19 @@ async def test_a_quiet_write_of_our_own_is_no_hint_and_one_of_another_process_is
     file = tmp_path / "store"
     file.write_bytes(b"")
     hints: list[int] = []
-    watch = FileWatch(lambda: [file], lambda: clock, lambda: hints.append(1))
+    watch = FileWatch(file, lambda: clock, lambda: hints.append(1))
     watch.switch(True)
     file.write_bytes(b"first")
     await settled(clock)
     del hints[:]
 
-    with quiet_write(str(file)), file.open("ab") as opened:
+    with own_write(str(file)), file.open("ab") as opened:
         opened.write(b"ours")
     await settled(clock)
     assert hints == []
 
     file.write_bytes(b"of another process")
-    with quiet_write(str(file)), file.open("ab") as opened:
+    with own_write(str(file)), file.open("ab") as opened:
         opened.write(b"ours")
     await settled(clock)
     assert hints
@@ -93,13 +93,13 @@ async def test_a_hint_waits_while_a_quiet_write_is_under_way(
     file = tmp_path / "store"
     file.write_bytes(b"")
     hints: list[int] = []
-    watch = FileWatch(lambda: [file], lambda: clock, lambda: hints.append(1))
+    watch = FileWatch(file, lambda: clock, lambda: hints.append(1))
     watch.switch(True)
     file.write_bytes(b"first")
     await settled(clock)
     del hints[:]
 
-    with quiet_write(str(file)):
+    with own_write(str(file)):
         with file.open("ab") as opened:
             opened.write(b"ours")
         for _ in range(10):

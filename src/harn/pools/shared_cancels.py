@@ -63,6 +63,11 @@ class Cancels:
             self._slots.ended_there(task, "cancelled", None)
             self._slots.changed()
 
+    def undo_own(self, task: PoolTask) -> None:
+        """Undo the submit of *task*, unless the store does not have it or another caller does."""
+        if task._extras.ticket > 0 and not task._extras.shared:
+            self.undo(task._extras.ticket)
+
     def undo(self, id: int) -> None:
         """Undo the submit of a task; cancel the task if it has begun."""
         self._ask_until_answered(Withdraw(id), self._undone)

@@ -209,6 +209,8 @@ class SharedPool(Pool):
                 return
             for task, verdict in zip(tasks, verdicts, strict=True):
                 self._landed(task, verdict, bound, at_once)
+            if item.is_given_up:
+                self._undo(tasks)
 
         item = Submit(tasks, make, landed)
         return item
@@ -256,19 +258,16 @@ class SharedPool(Pool):
         slots.unplaced.update((task.id, task) for task in tasks)
         asked = slots.work.ask(item)
         try:
-            verdicts = await asyncio.shield(asked)
-        except asyncio.CancelledError:
-            if item.has_begun:
-                asked.add_done_callback(lambda asked: self._undo(tasks, asked))
-            else:
-                asked.cancel()
+            verdicts = await asked
+        except asyncio.CancelledError:  # which has cancelled *asked*, too
+            item.is_given_up = item.has_begun
             raise
         except HarnError:
             if not all(task._extras.ticket > 0 for task in tasks):
                 raise
             verdicts = []  # the answer was lost, but the tasks were read from the store
         finally:
-            if not item.has_begun or asked.done():
+            if not item.is_given_up:
                 for task in tasks:
                     slots.unplaced.pop(task.id, None)
         for verdict in verdicts[:1]:
@@ -318,16 +317,10 @@ class SharedPool(Pool):
             finally:
                 slots.self_waits.discard(waiter)
 
-    def _undo(self, tasks: list[PoolTask], asked: asyncio.Future[Any] | None = None) -> None:
+    def _undo(self, tasks: list[PoolTask]) -> None:
         """Undo submits whose caller was told that they did not happen."""
-        slots = self._slots
-        if asked is not None and (asked.cancelled() or asked.exception() is not None):
-            for task in tasks:  # it may have landed all the same
-                if slots.unplaced.pop(task.id, None) is not None:
-                    slots.unwanted.add(task.id)
         for task in tasks:
-            if task._extras.ticket > 0 and not task._extras.shared:
-                slots.cancels.undo(task._extras.ticket)
+            self._slots.cancels.undo_own(task)
 
     async def _stand_for(self, task: PoolTask, verdict: shared_pools.Submitted) -> None:
         """Let *task*, whose key was bound already, end as the task does that the key leads to."""

@@ -26,7 +26,7 @@ from harn.pools.shared_process import Member, PoolProcess
 from harn.pools.shared_records import call_of, read_record
 from harn.pools.shared_recovery import Recovery
 from harn.pools.shared_steps import SharedTaskSteps
-from harn.pools.shared_work import LOOK, End, SharedWork
+from harn.pools.shared_work import LOOK, End, SharedWork, Submit
 from harn.pools.slots import PoolState, Slots
 from harn.pools.snapshots import TaskStatus
 from harn.pools.task import PoolTask
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 class SharedSlots(Slots):
     """The tasks of a shared pool, and the workers of those that run in this process."""
+
+    linger: int = 0
+    """The next task comes with a commit, which takes longer than a few turns of the loop."""
 
     __slots__ = (
         "_drain_waiters",
@@ -158,8 +161,13 @@ class SharedSlots(Slots):
             self.begin(claimed, done.lease)
         self.changed()
 
-    def failed(self, items: list[Any]) -> None:
-        """Take in that an operation failed; *items* of it are sent again."""
+    def failed(self, items: list[Any], given_up: Sequence[Submit]) -> None:
+        """Take in that an operation failed; *items* are sent again, those *given_up* undone."""
+        for task in [task for submit in given_up for task in submit.tasks]:
+            if self.unplaced.pop(task.id, None) is not None:
+                self.unwanted.add(task.id)  # it may have landed all the same
+            else:
+                self.cancels.undo_own(task)
         self.recovery.failed(items)
 
     def adopt_settings(self, settings: shared_pools.PoolSettings) -> None:

@@ -36,7 +36,7 @@ class Submit:
     *make* makes its jobs when the operation begins: they name the lease that is held then.
     """
 
-    __slots__ = ("has_begun", "landed", "make", "tasks")
+    __slots__ = ("has_begun", "is_given_up", "landed", "make", "tasks")
 
     def __init__(
         self,
@@ -48,6 +48,8 @@ class Submit:
         self.make: Callable[[str], shared_pools.PoolSubmit] = make
         self.landed: Callable[[list[shared_pools.Submitted]], None] = landed
         self.has_begun: bool = False
+        self.is_given_up: bool = False
+        """Whether its caller was cancelled while the operation was under way: it is undone."""
 
 
 class End:
@@ -94,8 +96,11 @@ class Holder(Protocol):
     def took(self, done: shared_pools.PoolDone, left: Sequence[str]) -> None:
         """Take in what an operation has changed, which cleared the leases *left*."""
 
-    def failed(self, items: list[Any]) -> None:
-        """Take in that an operation failed; *items* of it are not waited for by any caller."""
+    def failed(self, items: list[Any], given_up: Sequence[Submit]) -> None:
+        """Take in that an operation failed; *items* of it are not waited for by any caller.
+
+        The callers of the submits *given_up* were cancelled: if they landed, they are undone.
+        """
 
 
 class SharedWork:
@@ -116,6 +121,8 @@ class SharedWork:
         self._holder = holder
         self._store = runtime.service(Store)
         self._left: Sequence[str] = ()
+        self._submits: Sequence[Submit] = ()
+        """Those of the operation under way."""
         self._batcher: Batcher[Any] = Batcher(
             runtime.loop, self._start, self._read, failed=self._failed
         )
@@ -141,6 +148,7 @@ class SharedWork:
         submits = [item for item in items if isinstance(item, Submit)]
         for submit in submits:
             submit.has_begun = True
+        self._submits = submits
         ends = [item for item in items if isinstance(item, End)]
         lease, self._left = self._holder.lease, tuple(self._holder.left)
         work = shared_pools.PoolWork(
@@ -176,7 +184,9 @@ class SharedWork:
 
     def _failed(self, entries: list[Entry[Any]], error: BaseException) -> None:
         if not self._runtime.closing:
-            self._holder.failed([entry.item for entry in entries if entry.item is not LOOK])
+            given_up = [submit for submit in self._submits if submit.is_given_up]
+            again = [entry.item for entry in entries if entry.item is not LOOK]
+            self._holder.failed(again, given_up)
 
 
 class _Answers:

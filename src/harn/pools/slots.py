@@ -47,6 +47,9 @@ PoolState = Literal["open", "closing", "closed", "dropped"]
 class Slots:
     """`max_concurrent` slots, the queue before them and the ended tasks behind them."""
 
+    linger: int = 2
+    """Turns of the loop that a worker without a task waits for one."""
+
     __slots__ = (
         "_drained",
         "_runner",

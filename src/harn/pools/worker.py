@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from harn.pools.slots import Slots
     from harn.pools.task import PoolTask
 
-LINGER = 2
-"""Turns of the loop that a worker without a task waits for one."""
 STREAK = 64
 """Closures that a worker runs at most before it lets the loop turn."""
 
@@ -208,7 +206,7 @@ class Worker:
         idle = self._slots.idle
         idle.append(self)
         try:
-            for _ in range(LINGER):
+            for _ in range(self._slots.linger):
                 yield
                 if self.task is not None:
                     return self.task

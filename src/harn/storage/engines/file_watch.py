@@ -3,8 +3,9 @@
 No promise depends on it: without a hint, readers find the change when they poll the store. The
 descriptor is listed as idle, so that a fake clock does not wait for it.
 
-A write of this process that is no news, such as the renewal of a lease, is a `quiet_write`. It
-gives no hint if the file looks as it did after it, and looked before it as at the last hint.
+What the store itself commits it tells its own readers at once, and the renewal of a lease is no
+news to any reader. Such an `own_write` gives no hint, if no other write came in between: the file
+looked before it as at the last hint, and looks now as it did after it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import contextlib
 import ctypes
 import errno
 import os
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -27,7 +29,7 @@ LOOK_AGAIN = (0.0003, 0.0004, 0.0005, 0.0008, 0.002, 0.011)
 PAUSE_STEPS = 2
 """How many of these pass before further hints are read."""
 LOOK_EVERY = 0.01
-"""Seconds between two looks at the files' sizes where there is no inotify.
+"""Seconds between two looks at the file's size where there is no inotify.
 
 A look costs a few microseconds, under 0.1 % of a core; a job is picked up within two of them.
 """
@@ -38,24 +40,38 @@ of some milliseconds, so two writes may have the same time."""
 
 Look = tuple[int, int] | None
 """A file's size, and the time of its last write."""
-Seen = list[Look]
 
-_quiet: dict[str, tuple[Look, Look]] = {}
-"""How files looked before and after the last quiet write; it is under way if both are the same."""
+CHAIN = 16
+"""Writes of our own that are known, at most, since the last one of another process."""
+
+_own: dict[tuple[str, object], deque[Look]] = {}
+"""How a file looked before and after each of our own writes that followed another, by path and
+writer. While a write is under way its chain ends with `UNDER_WAY`."""
+UNDER_WAY: Look = (-1, -1)
 
 
 @contextlib.contextmanager
-def quiet_write(path: str) -> Iterator[None]:
-    """Write to *path* inside the block, which is no news to this process. On any thread.
+def own_write(path: str, writer: object = None) -> Iterator[None]:
+    """Write to *path* inside the block; *writer* itself needs no hint of it. On any thread.
 
-    No other process can write to it meanwhile.
+    Without a writer it is no news to any reader in this process. No other process can write to
+    the file meanwhile.
     """
     before = _size_and_time(path)
-    _quiet[path] = before, before
+    chain = _own.get((path, writer))
+    if chain is None or chain[-1] != before:
+        chain = _own[path, writer] = deque((before,), CHAIN)
+    chain.append(UNDER_WAY)
     try:
         yield
     finally:
-        _quiet[path] = before, _size_and_time(path)
+        chain.pop()
+        chain.append(_size_and_time(path))
+
+
+def forget_writes(path: str, writer: object) -> None:
+    """Forget the writes of *writer*, which writes no more."""
+    _own.pop((path, writer), None)
 
 
 def settled_look(path: Path) -> Look:
@@ -67,15 +83,17 @@ def settled_look(path: Path) -> Look:
 
 
 class FileWatch:
-    """Calls *changed* on the loop soon after a write to one of *files*."""
+    """Calls *changed* on the loop soon after a write to *path*, unless *writer* made it."""
 
     def __init__(
         self,
-        files: Callable[[], list[Path]],
+        path: Path,
         clock: Callable[[], Clock],
         changed: Callable[[], None],
+        writer: object = None,
     ) -> None:
-        self._files = files
+        self._path = path
+        self._writer = writer
         self._clock = clock
         self._changed = changed
         self._fd = -1
@@ -83,12 +101,12 @@ class FileWatch:
         self._again: Timer | None = None
         self._is_paused = False
         self._next_look: Timer | None = None
-        self._seen: Seen = []
-        self._hinted: Seen = []
-        """How the files looked at the last hint."""
+        self._seen: Look = None
+        self._hinted: Look = None
+        """How the file looked at the last hint."""
 
     def switch(self, wanted: bool) -> None:
-        """Start or stop watching; a second start also watches files that are new."""
+        """Start or stop watching; a second start also watches a file that is new."""
         if wanted:
             self._begin()
         else:
@@ -96,11 +114,10 @@ class FileWatch:
 
     def _begin(self) -> None:
         if self._fd < 0 and self._next_look is None and not self._hear():
-            self._seen = self._look()
+            self._seen = _size_and_time(self._path)
             self._plan_look()
         if self._fd >= 0:
-            for path in self._files():
-                _inotify_add(self._fd, path)
+            _inotify_add(self._fd, self._path)
 
     # -- inotify -----------------------------------------------------------------------------
 
@@ -138,32 +155,36 @@ class FileWatch:
         if self._again is not None:
             self._again.cancel()
             self._again = None
-        looks = self._look()
-        is_ours = self._were_ours(looks)
+        look = _size_and_time(self._path)
+        is_ours = self._were_ours(look)
         if self._is_paused and (step >= PAUSE_STEPS or is_ours):
             assert self._loop is not None
             self._is_paused = False
             self._loop.add_reader(self._fd, self._ready)
         if is_ours:
-            self._hinted = looks
+            self._hinted = look
             return
         is_last = step == len(LOOK_AGAIN)
         if not is_last:
             clock = self._clock()
             at = clock.monotonic() + LOOK_AGAIN[step]
             self._again = clock.call_at(at, partial(self._hint, step + 1), background=True)
-        if is_last or not self._are_under_way():
-            self._hinted = looks
+        if is_last or not self._is_under_way():
+            self._hinted = look
             self._changed()
 
-    def _were_ours(self, looks: Seen) -> bool:
-        """Tell whether the only writes since the last hint were ours, and no news."""
-        noted = [_quiet.get(str(path)) for path in self._files()]
-        return noted == list(zip(self._hinted, looks, strict=False)) and None not in looks
+    def _were_ours(self, look: Look) -> bool:
+        """Tell whether the only writes since the last hint were our own."""
+        return any(
+            chain[-1] == look is not None and self._hinted in chain for chain in self._chains()
+        )
 
-    def _are_under_way(self) -> bool:
-        noted = [_quiet.get(str(path)) for path in self._files()]
-        return all(each is not None and each[0] == each[1] for each in noted)
+    def _is_under_way(self) -> bool:
+        return any(chain[-1] == UNDER_WAY for chain in self._chains())
+
+    def _chains(self) -> list[deque[Look]]:
+        path = str(self._path)
+        return [chain for who in (None, self._writer) if (chain := _own.get((path, who)))]
 
     # -- looks ---------------------------------------------------------------------------------
 
@@ -174,14 +195,11 @@ class FileWatch:
         )
 
     def _compare(self) -> None:
-        seen = self._look()
+        seen = _size_and_time(self._path)
         if seen != self._seen:
             self._seen = seen
             self._hint()
         self._plan_look()
-
-    def _look(self) -> Seen:
-        return [_size_and_time(path) for path in self._files()]
 
     def _end(self) -> None:
         if self._again is not None:

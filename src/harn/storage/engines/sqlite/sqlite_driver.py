@@ -23,7 +23,7 @@ import apsw
 from harn.clock import Clock
 from harn.errors import StorageError
 from harn.storage.contract import Durability, Hooks
-from harn.storage.engines.file_watch import FileWatch, settled_look
+from harn.storage.engines.file_watch import FileWatch, forget_writes, settled_look
 from harn.storage.engines.sqlite.connection_thread import BUSY_MS
 from harn.storage.engines.sqlite.reader_threads import Copier, Reader
 from harn.storage.engines.sqlite.writer_thread import Writer
@@ -61,7 +61,7 @@ class SqliteDriver:
         self._reader = Reader(path, clock, self._handover, busy_ms)
         self._copier = Copier(path, clock, self._handover, busy_ms)
         self._wal = Path(f"{path}-wal")
-        self._watch = FileWatch(lambda: [self._wal], clock, hooks.hinted)
+        self._watch = FileWatch(self._wal, clock, hooks.hinted, self._writer)
         self._closed = False
         self._forked = False
         _drivers.add(self)
@@ -115,6 +115,7 @@ class SqliteDriver:
         self._watch.switch(False)
         for part in (self._copier, self._reader, self._writer):
             await part.aclose()
+        forget_writes(str(self._wal), self._writer)
         self._handover.close()
 
     def _check_open(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import apsw
 
 from harn.clock import SystemClock
-from harn.storage.engines.file_watch import quiet_write
+from harn.storage.engines.file_watch import own_write
 from harn.storage.engines.sqlite import connection_thread
 from harn.storage.engines.sqlite.connection_thread import ConnectionThread
 from harn.storage.engines.sqlite_session import Session, translated
@@ -146,11 +146,9 @@ class Writer(ConnectionThread):
                 return
             if full and self._unsynced:
                 session.connection.execute(TOUCH)
-            if any(request.touched for request in wanted):
+            is_news = any(request.touched for request in wanted)
+            with own_write(self._wal, self if is_news else None):
                 session.commit()
-            else:
-                with quiet_write(self._wal):
-                    session.commit()
             self._note_unsynced(not full)
         except BaseException as error:
             self._undo()
@@ -238,7 +236,7 @@ class Writer(ConnectionThread):
                 self.session.begin()
                 self.session.now()
                 self.session.connection.execute(TOUCH)
-                with quiet_write(self._wal):
+                with own_write(self._wal):
                     self.session.commit()
             except apsw.Error as error:
                 self._undo()
