@@ -332,8 +332,9 @@ async def test_a_connection_that_was_cut_ends_by_itself_as_soon_as_the_url_says(
 
     async with Runtime(storage=f"{postgres_url}&keepalives_count=9") as runtime:
         await runtime.event_log.emit("a", "k", 1)
-        with driver_of(runtime)._server.use() as connection:
-            pooled = connection.info.get_parameters()
+        borrowed = driver_of(runtime)._server.borrow()
+        pooled = borrowed.connection.info.get_parameters()
+        borrowed.release()
     other = told(f"{postgres_url}&tcp_user_timeout=7000&keepalives=0")
 
     names = ("keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout")
