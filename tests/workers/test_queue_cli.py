@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,18 @@ def place(tmp_path: Path) -> Path:
 
 
 def harn_command(place: Path, *argv: str, check: bool = True, **environ: str) -> Any:
+    """Run a command here: most of the time of a process of its own would be its start."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(place)
+        for name, value in environ.items():
+            patch.setenv(name, value)
+        code = invoke(["orchestrator", *argv])
+    assert not check or code == 0, err.getvalue()
+    return subprocess.CompletedProcess(argv, code, out.getvalue(), err.getvalue())
+
+
+def command_of_another_process(place: Path, *argv: str, **environ: str) -> Any:
     done = subprocess.run(
         [sys.executable, "-m", "harn", "orchestrator", *argv],
         cwd=place,
@@ -70,13 +84,13 @@ def harn_command(place: Path, *argv: str, check: bool = True, **environ: str) ->
         timeout=60,
         env={**os.environ, **environ},
     )
-    assert not check or done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stderr
     return done
 
 
-def queue(place: Path, *argv: str, **environ: Any) -> Any:
+def queue(place: Path, *argv: str, run: Any = harn_command, **environ: Any) -> Any:
     base = ("queue", "--config", "consumer/harn.toml", "--state-dir", "state")
-    return json.loads(harn_command(place, *base, *argv, "--json", **environ).stdout)
+    return json.loads(run(place, *base, *argv, "--json", **environ).stdout)
 
 
 def fire(place: Path, n: Any, *argv: str) -> Any:
@@ -93,7 +107,8 @@ def test_what_a_producer_fires_a_consumer_drains(place: Path) -> None:
     fire(place, "boom")
 
     listed = queue(place, "ls")
-    report = queue(place, "drain", "triage", "--consumer-id", "worker-a")
+    drained = ("drain", "triage", "--consumer-id", "worker-a")
+    report = queue(place, *drained, run=command_of_another_process)
 
     assert receipt["status"] == "dispatched"
     assert receipt["result"]["queue"] == "triage"
@@ -164,7 +179,8 @@ def test_the_scheduler_block_tells_the_truth_from_another_process(place: Path) -
     policy = SchedulerPolicy(strategy="drr", weights={"a": 3})
     seed(place, [NewJob(n, tenant_id=t) for n in range(20) for t in "ab"], policy, 10)
 
-    listed = queue(place, "ls", HARN_SCHEDULER_STRATEGY="drr", HARN_SCHEDULER_WEIGHTS="a:3")
+    policy_here = {"HARN_SCHEDULER_STRATEGY": "drr", "HARN_SCHEDULER_WEIGHTS": "a:3"}
+    listed = queue(place, "ls", run=command_of_another_process, **policy_here)
 
     assert "warnings" not in listed
     [block] = listed["scheduler"]["per_queue"]
