@@ -255,7 +255,7 @@ def postgres_plans(db: psycopg.Connection[Any]) -> dict[str, list[Read]]:
 
 JOB = "jobs", frozenset({"queue_id", "id"})
 KEYED = dict.fromkeys(
-    ("job_of", "jobs_of", "settled_among", "ack_held", "ack_jobs", "jobs_by_id"), JOB
+    ("job_of", "jobs_of", "settled_among", "ack_held", "ack_jobs", "ack_one", "jobs_by_id"), JOB
 )
 KEYED |= dict.fromkeys(("move_jobs", "settle_jobs", "claim_jobs"), JOB)
 KEYED |= {"clear_outbox": ("outbox", frozenset({"queue", "xact", "seq"}))}

@@ -14,6 +14,7 @@ from harn.storage.queue.job_index import JobRow, QueueState, Shifts, look_by, se
 from harn.storage.queue.job_records import (
     ACKED,
     CANCELLED,
+    CLAIMED,
     DEAD,
     FAILED,
     PARKED,
@@ -85,6 +86,11 @@ class Changes:
         """Note jobs that are written already, *rows* of `ack_held`; return their ids in order."""
         self._ahead = [row[0] for row in rows]
         return self._ahead
+
+    def acked_alone(self, id: int, key: str) -> None:
+        """Note a job of *key* that is written already; its share is not."""
+        self._ahead = [id]
+        self._groups[-1].shifts.move(key, CLAIMED, ACKED)
 
     @property
     def ids(self) -> list[int]:

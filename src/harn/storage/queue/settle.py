@@ -172,6 +172,9 @@ def settle_all(
     left = {item.job_id for item in items} - acked.keys()
     if left:
         state.ahead.clear()  # what was seen there is about to change
+    if len(items) == 1 and left and (result := (yield from settling.ack_alone(items[0]))):
+        acked[items[0].job_id] = result
+        left.clear()
     jobs = yield from jobs_of(state, left)
     results = []
     for item in items:
@@ -263,6 +266,26 @@ class Settling:
         result = self.tell_acked(item)
         self._changes.ack(job, self._response, item.charge)
         return result
+
+    def ack_alone(self, item: Settlement) -> Operation[SettlementResult | None]:
+        """Ack the job of *item* in one statement, if it is a plain ack and its claim still held.
+
+        Otherwise nothing has happened, and None comes back: then the job's row tells what is wrong.
+        """
+        if item.action != "ack" or item.charge is not None:
+            return None
+        rows = yield ask(
+            "ack_one",
+            queue_id=self._state.queue_id,
+            id=item.job_id,
+            claim_id=item.claim_id,
+            at=self._state.now,
+            response=self._response + 1,
+        )
+        if not rows:
+            return None
+        self._changes.acked_alone(item.job_id, rows[0][0])
+        return self.tell_acked(item)
 
     def tell_acked(self, item: Settlement) -> SettlementResult:
         """Write the records of a job that is settled as done."""

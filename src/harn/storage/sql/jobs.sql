@@ -188,6 +188,12 @@ SELECT key, priority, state, enqueued_at, wake_at, attempts, max_attempts, epoch
     claimed_at, settled_at, tenant_id, binding_key, trigger_id, history, function
 FROM jobs WHERE queue_id = :queue_id AND id = :id;
 
+-- name: ack_one
+-- Mark a job as acked whose claim is still held; return its key.
+-- The sum keeps PostgreSQL's planner from the index of jobs in flight, of which it would read all.
+UPDATE jobs SET state = 4, wake_at = NULL, held = 0, settled_at = :at, response = :response
+WHERE queue_id = :queue_id AND id = :id AND claim_id = :claim_id AND state + 0 = 2 AND held = 1 RETURNING key;
+
 -- name: one_share
 -- Read a share's row.
 SELECT key, ready, in_flight, turn, round, credit, refill, oldest_at FROM shares WHERE queue_id = :queue_id AND key = :key;
