@@ -9,7 +9,7 @@ Each works on many jobs at a time, in the same few statements.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -131,10 +131,12 @@ def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
             return WorkDone(at_once, [], [])
     state = None
     ahead: list[Ask] = []
+    acks = _acks(work.settlements)
+    look = _first_look(work, acks)
     if not work.jobs:
-        state = yield from look_at_once(queue, _acks(work.settlements), _first_look(work))
+        state = yield from look_at_once(queue, acks, look)
     if state is None:
-        ahead = _ahead(queue, work, drafts)
+        ahead = _ahead(queue, work, drafts, acks, look)
         state = yield from open_queue(queue, create=bool(work.jobs), ahead=ahead)
         if state is not None:
             state.responded = _head(state.ahead.pop(HEAD, None))
@@ -177,7 +179,9 @@ def _is_idle(state: QueueState, work: Work, claimed: Sequence[Claimed]) -> bool:
     return not any(each.jobs for each in claimed)
 
 
-def _ahead(queue: str, work: Work, drafts: Sequence[Draft]) -> list[Ask]:
+def _ahead(
+    queue: str, work: Work, drafts: Sequence[Draft], acks: Mapping[int, str], look: Ask | None
+) -> list[Ask]:
     """Return the questions that can be asked with the queue's row, before anything is written."""
     head = ask(HEAD, topic=queue_topics(queue).responses)
     asked: list[Ask] = [head] if work.settlements else []
@@ -186,15 +190,14 @@ def _ahead(queue: str, work: Work, drafts: Sequence[Draft]) -> list[Ask]:
         if deduping:
             return asked
         return [*asked, ask_ahead(APPEND, drafts=drafts, places=True, unless_waiting=queue)]
-    if held := _acks(work.settlements):
-        asked.append(ack_held(queue, held))
-    look = _first_look(work)
+    if acks:
+        asked.append(ack_held(queue, acks))
     return asked if look is None else [*asked, look]
 
 
-def _first_look(work: Work) -> Ask | None:
-    """Return the first question of the policy, if nothing but acks comes before the claim."""
-    if len(work.claims) != 1 or len(_acks(work.settlements)) < len(work.settlements):
+def _first_look(work: Work, acks: Mapping[int, str]) -> Ask | None:
+    """Return the first question of the policy, if nothing but *acks* comes before the claim."""
+    if len(work.claims) != 1 or len(acks) < len(work.settlements):
         return None
     return work.claims[0].look
 
@@ -213,12 +216,15 @@ def _head(rows: Any) -> int:
 
 def _acks(settlements: Sequence[Settlement]) -> dict[int, str]:
     """Return the claims to be acked, by job, of jobs for which nothing else is asked."""
-    asked = Counter([item.job_id for item in settlements])
-    return {
+    acks = {
         item.job_id: item.claim_id
         for item in settlements
-        if item.action == "ack" and item.charge is None and asked[item.job_id] == 1
+        if item.action == "ack" and item.charge is None
     }
+    if len(acks) == len(settlements):  # so no job is asked for twice
+        return acks
+    asked = Counter([item.job_id for item in settlements])
+    return {id: claim_id for id, claim_id in acks.items() if asked[id] == 1}
 
 
 def _no_ids(prefix: str) -> str:

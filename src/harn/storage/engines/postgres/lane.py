@@ -18,7 +18,7 @@ import psycopg
 
 from harn.clock import Clock, SystemClock
 from harn.errors import StorageBusy
-from harn.storage.contract import APPEND, TAKE_OFFSETS, Draft, topics_of
+from harn.storage.contract import TAKE_OFFSETS, Draft, topics_of
 from harn.storage.engines.postgres.arrays import array_types
 from harn.storage.engines.postgres.connections import (
     FIRST_MS,
@@ -267,7 +267,7 @@ class Lane:
 
     def _answered(self, rows: Rows, asked: Ask) -> Rows:
         assert asked.is_last
-        self._touched.update([topic for topic, _, _ in topics_of(asked.params["drafts"])])
+        self._touched.update({item.topic for item in asked.params["drafts"]})
         return rows
 
     def _queue(self, asked: Ask) -> Callable[[Rows], Any]:
@@ -277,12 +277,14 @@ class Lane:
         if drafts is None:
             self._queue_statement(query, asked)
             return _as_they_are
+        self._touched.update({item.topic for item in drafts})
+        if asked.fill is not None:
+            self._queue_statement(query, Ask(asked.name, fill=asked.fill))
+            return _as_they_are
         topics = topics_of(drafts)
-        self._touched.update([topic for topic, _, _ in topics])
-        columns = {} if asked.fill is not None else _appending(drafts, topics)
-        params = {**columns, UNLESS: asked.params.get(UNLESS)}
-        self._queue_statement(query, Ask(asked.name, params, fill=asked.fill))
-        return functools.partial(_placed, drafts, topics) if asked.name == APPEND else _as_they_are
+        params = {**_appending(drafts, topics), UNLESS: asked.params.get(UNLESS)}
+        self._queue_statement(query, Ask(asked.name, params))
+        return functools.partial(_placed, drafts, topics)
 
     def _queue_statement(self, query: Query, asked: Ask) -> None:
         params = dict(asked.params)
