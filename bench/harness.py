@@ -115,6 +115,8 @@ class Goal:
     at_most: float | None = None
     at_least: float | None = None
     against_contest: str | None = None
+    why: str = ""
+    """What keeps it from being met, told where it is not."""
 
 
 @dataclass(slots=True)
@@ -290,6 +292,7 @@ def judge(goal: Goal, subject: str, outcomes: list[Outcome]) -> dict[str, object
     """Compare what was measured with *goal*; what was not measured is not met."""
     bound = f"<= {goal.at_most:g}x" if goal.at_most is not None else f">= {goal.at_least:g}x"
     told: dict[str, object] = {"subject": subject, "name": goal.name, "goal": bound}
+    told |= {"why": goal.why} if goal.why else {}
     medians = {(each.contest, each.contestant): each.median for each in outcomes}
     mine = medians.get((goal.contest, goal.contestant))
     other = medians.get((goal.against_contest or goal.contest, goal.against))
@@ -404,7 +407,8 @@ def _print(outcomes: list[Outcome], goals: list[dict[str, object]]) -> None:
     for goal in goals:
         mark = "met    " if goal["met"] else "NOT MET"
         found = f"{goal['measured']}x" if goal["measured"] is not None else "not measured"
-        print(f"  {mark} {goal['name']}: {found} ({goal['goal']})")
+        why = f"; {goal['why']}" if goal.get("why") and not goal["met"] else ""
+        print(f"  {mark} {goal['name']}: {found} ({goal['goal']}){why}")
     if left_out:
         print("\nleft out")
     for each_left in left_out:

@@ -61,10 +61,10 @@ are against the first line of each table. Peers run in environments and processe
 
 BEHIND = """## Where a goal is not met, and why
 
-- **A job's life, on both stores.** Four records and an index beside them, a task of its own for
-  each handler, the fair share: [what a job costs](design/queue-cost.md) says where each
-  microsecond goes and what was tried. PgQueuer keeps one table and no log; with ten handlers we
-  are level with it or a little ahead, with a hundred it is one and a half times to twice as quick.
+- **A job's life, on both stores.** Four records and an index beside them, the fair share, the
+  state of each attempt: [what a job costs](design/queue-cost.md) says where each microsecond goes
+  and what was tried. PgQueuer keeps one table and no log; a third of its time is what ours costs
+  the server alone.
 - **Enqueueing and emitting one at a time.** huey, litequeue and persist-queue write on the
   caller's thread, in one table and with fewer pages in each commit; ours goes through a
   writer's thread, so that the loop never waits for the disk. In batches, or with many callers,
@@ -167,6 +167,7 @@ def _goals(goals: list[dict[str, Any]]) -> str:
     for each in goals:
         ratio = "not measured" if each["measured"] is None else f"{each['measured']:g}x"
         mark = "met" if each["met"] else "**not met**"
+        mark += f": {each['why']}" if each.get("why") and not each["met"] else ""
         lines.append(f"| {each['subject']}: {each['name']} | {ratio} | {each['goal']} | {mark} |")
     return "\n".join(lines) + "\n"
 

@@ -25,7 +25,7 @@ SQLITE, POSTGRES = "idle pick-up, SQLite", "idle pick-up, PostgreSQL"
 SQLITE_CPU = "processor of an idle worker, SQLite"
 POSTGRES_CPU = "processor of an idle worker, PostgreSQL"
 
-PICK_UP_US = 3000.0
+SQLITE_US, POSTGRES_US = 2500.0, 3300.0
 IDLE_PERCENT = 2.0
 
 
@@ -52,18 +52,32 @@ def contests() -> Iterable[Contest]:
     """Compare waking up on both, and what waiting costs."""
     idle = Idle()
     players = queue_sqlite.contestants("idle", idle=idle.hear)
-    yield Contest(SQLITE, (budget(PICK_UP_US), *players), "µs", warm_up=False)
+    yield Contest(SQLITE, (budget(SQLITE_US), *players), "µs", warm_up=False)
     yield Contest(SQLITE_CPU, (budget(IDLE_PERCENT), *map(idle.of, players)), "%", warm_up=False)
     idle = Idle()
     players = queue_postgres.contestants("idle", idle=idle.hear)
-    yield Contest(POSTGRES, (budget(PICK_UP_US), *players), "µs", warm_up=False)
+    yield Contest(POSTGRES, (budget(POSTGRES_US), *players), "µs", warm_up=False)
     yield Contest(POSTGRES_CPU, (budget(IDLE_PERCENT), *map(idle.of, players)), "%", warm_up=False)
 
 
 GOALS = [
-    Goal("picked up within 3 ms (SQLite)", SQLITE, "harn", "the budget", at_most=1.0),
+    Goal(
+        "picked up within 2.5 ms (SQLite)",
+        SQLITE,
+        "harn",
+        "the budget",
+        at_most=1.0,
+        why="two fsynced commits, and code that is cold after a pause",
+    ),
     Goal("under 2 % of a core (SQLite)", SQLITE_CPU, "harn", "the budget", at_most=1.0),
-    Goal("picked up within 3 ms (PostgreSQL)", POSTGRES, "harn", "the budget", at_most=1.0),
+    Goal(
+        "picked up within 3.3 ms (PostgreSQL)",
+        POSTGRES,
+        "harn",
+        "the budget",
+        at_most=1.0,
+        why="three round trips, two fsynced commits, and code that is cold after a pause",
+    ),
     Goal("under 2 % of a core (PostgreSQL)", POSTGRES_CPU, "harn", "the budget", at_most=1.0),
     *(
         Goal(f"wakes before {peer} (SQLite)", SQLITE, "harn", peer, at_most=1.0)
