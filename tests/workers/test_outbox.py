@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -639,3 +640,21 @@ def test_what_was_seen_of_a_queue_before_it_was_made_does_not_count() -> None:
         opening.send([row])
 
     assert opened.value.value.ahead == {APPEND: [(1, 0)]}
+
+
+@pytest.mark.parametrize("hierarchy", [None, "/"])
+async def test_a_cost_given_in_sql_is_what_its_key_is_charged(
+    caller: Caller, hierarchy: Any
+) -> None:
+    policy = SchedulerPolicy(strategy="drr", charge="cost", quantum=5, hierarchy=hierarchy)
+    connection = await caller.connect()
+    for tenant, cost, jobs in (("dear", 5, 4), ("cheap", 1, 20)):
+        for _ in range(jobs):
+            args = f"'1', tenant_id => '{tenant}', cost => {cost}"
+            await caller.enqueue(connection, "q", args)
+    await connection.commit()
+
+    claims = await worker_queue("q", policy).claim_many("w", 12)
+
+    served = Counter(claim.job.tenant_id for claim in claims)
+    assert served == {"dear": 2, "cheap": 10}
