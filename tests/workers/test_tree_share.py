@@ -249,6 +249,19 @@ async def test_a_listing_an_explanation_and_the_metrics_show_the_tree(
     assert shown == set(tenants)
 
 
+def test_a_promotion_by_age_is_off_in_a_tree_and_refused_where_it_is_asked_for() -> None:
+    policy = SchedulerPolicy(strategy="drr", hierarchy="/")
+
+    assert policy.starvation_age_ms == 0
+    assert policy.as_dict()["strategy"]["starvation_age_ms"] is None
+    with pytest.raises(InvalidOption, match=r"starvation_age_ms=60000 .*tree are not promoted"):
+        tree(starvation_age_ms=60_000)
+    environ = {"HARN_SCHEDULER_STRATEGY": "drr", "HARN_SCHEDULER_HIERARCHY": "/"}
+    with pytest.raises(InvalidOption, match="starvation_age_ms=1000"):
+        SchedulerPolicy.from_env(environ | {"HARN_SCHEDULER_STARVATION_AGE_MS": "1000"})
+    SchedulerPolicy.from_env({"HARN_SCHEDULER_STARVATION_AGE_MS": "1000"})
+
+
 def test_the_environment_makes_tenants_paths() -> None:
     assert SchedulerPolicy.from_env({"HARN_SCHEDULER_HIERARCHY": "/"}).hierarchy == "/"
     assert SchedulerPolicy.from_env({"HARN_SCHEDULER_HIERARCHY": ""}).hierarchy is None

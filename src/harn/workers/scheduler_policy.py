@@ -15,6 +15,7 @@ from harn.storage.queue import Dimension, job_charges, share_tree, shown_key
 Strategy = Literal["fifo", "drr"]
 Charge = Literal["jobs", "cost"]
 Hierarchy = Literal["/"]
+STARVATION_AGE_MS = 300_000
 
 
 class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +27,7 @@ class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
     *starvation_age_ms* (0: off) is promoted. With *charge* `cost` a job counts as what it costs: a
     key may take `weight * quantum` of cost a round. With *hierarchy* a tenant id is a path of up to
     four names, as in `acme/bob`: shares are divided level by level, and *weights* name paths.
+    There *starvation_age_ms* is 0, because no job is promoted; a value of your own is refused.
 
     >>> policy = SchedulerPolicy(strategy="drr", weights={"acme": 3})
     >>> policy.weight("acme"), policy.weight("other")
@@ -35,7 +37,7 @@ class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
     strategy: Strategy = "fifo"
     fairness_key: Dimension = "tenant"
     quantum: int = 1
-    starvation_age_ms: int = 300_000
+    starvation_age_ms: int = STARVATION_AGE_MS
     max_concurrent_per_key: int = 0
     default_weight: int = 1
     weights: dict[str, int] = {}
@@ -67,6 +69,15 @@ class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidOption("hierarchy", self.hierarchy, accepted)
         for key in self.weights:
             self.check_path("weights", key)
+        if self.strategy == "drr":
+            self._promote_none()
+
+    def _promote_none(self) -> None:
+        """Turn the default promotion off; one that was asked for is refused."""
+        if self.starvation_age_ms not in (0, STARVATION_AGE_MS):
+            accepted = "0, or left out, with a hierarchy: jobs of a tree are not promoted"
+            raise InvalidOption("starvation_age_ms", self.starvation_age_ms, accepted)
+        msgspec.structs.force_setattr(self, "starvation_age_ms", 0)
 
     def check_path(self, option: str, key: str | None) -> None:
         """Refuse a key that is a path of too many names.
