@@ -1,6 +1,7 @@
 """Worker queues: jobs are records of the log, their state is an index beside it.
 
 claim.py           enqueue, settle and claim, in one transaction
+hold.py            the writes of a claim, once its jobs are chosen
 at_once.py         the same in one or two statements, for an engine that has them
 enter.py           how jobs enter a queue
 outbox.py          jobs that a caller's own PostgreSQL transaction enqueued
@@ -45,7 +46,6 @@ from harn.storage.queue import (
 )
 from harn.storage.queue.claim import (
     Claimed,
-    Claiming,
     Work,
     WorkDone,
     has_work,
@@ -53,6 +53,7 @@ from harn.storage.queue.claim import (
     work_on,
 )
 from harn.storage.queue.dead_leases import end_claims_of
+from harn.storage.queue.hold import Claiming
 from harn.storage.queue.job_fold import (
     JobIndex,
 )

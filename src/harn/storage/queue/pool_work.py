@@ -15,9 +15,9 @@ import msgspec
 
 from harn.storage.log import append, head
 from harn.storage.operations import Ask, Operation, ask
-from harn.storage.queue.claim import Claiming, fill_bodies, hold_choice
 from harn.storage.queue.dead_leases import leave_lease
 from harn.storage.queue.enter import deduped, enter_jobs, job_drafts
+from harn.storage.queue.hold import Claiming, fill_bodies, hold_choice
 from harn.storage.queue.job_index import (
     JobRow,
     QueueState,
