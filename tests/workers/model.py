@@ -170,6 +170,11 @@ class CostModel(Model):
         if cost is not None:
             self.credit[key] += self.charged[id] - self.charge(cost)
 
+    def wake(self, job: Waiting, now: int) -> None:
+        """End the claim of a job that is ready again; what it was charged stays."""
+        self.in_flight[job.key] -= 1
+        self.enter(job, now)
+
     def give_back(self, job: Waiting, now: int) -> None:
         """Release a job: it is ready again, and its key has paid nothing."""
         self.in_flight[job.key] -= 1

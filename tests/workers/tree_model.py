@@ -100,7 +100,13 @@ class TreeModel:
         if cost is not None and self.policy.charge == "cost":
             self.correct(key, self.charged[id] - self.price(cost))
 
-    def give_back(self, job: Waiting, now: int) -> None:
+    def has_ready(self, node: str) -> bool:
+        return self.ready[node] > 0
+
+    def wake(self, job: Waiting, now: int) -> None:
         self.waiting.append(job)
         self.move(job.key, 1, -1, now)
+
+    def give_back(self, job: Waiting, now: int) -> None:
+        self.wake(job, now)
         self.correct(job.key, self.charged[job.id])
