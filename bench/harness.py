@@ -65,6 +65,7 @@ USUAL_SECONDS = {
     "queue_sqlite": 95,
     "ratelimit": 40,
     "ratelimit_peers": 30,
+    "start": 15,
     "state": 40,
     "storage": 40,
     "storage_peers": 35,

@@ -35,6 +35,7 @@ LINES = [
         "escaping",
         "event_loop",
         "exact_json",
+        "front_door",
         "graceful",
         "ids",
         "masking",
@@ -110,8 +111,8 @@ def _room_named(name: str) -> str | None:
     part = name.split(".")[1]
     if part in LINE_OF or part in UNLISTED:
         return part
-    home = vars(harn)["_HOME"].get(part)
-    return None if home is None else home.split(".")[1]
+    rooms: dict[str, str] = vars(harn)["_ROOMS"]
+    return next((room for room, names in rooms.items() if part in names.split()), None)
 
 
 def modules() -> list[Path]:
@@ -479,3 +480,49 @@ def test_a_room_lists_all_its_modules_and_rooms_and_no_other(room: Path) -> None
 
     assert listed == {path.stem for path in room.glob("*.py")} - {"__init__"}
     assert rooms == {path.parent.name for path in room.glob("*/__init__.py")}
+
+
+# -- front doors: what Python loads at the first use, and what type checkers read
+
+DOORS = [room for room in ALL_ROOMS if "front_door(" in (room / "__init__.py").read_text()]
+
+
+def for_type_checkers(door: ast.If, package: str) -> dict[str, list[str]]:
+    """The names below `TYPE_CHECKING`, by the module that they come from."""
+    found: dict[str, list[str]] = {}
+    for node in door.body:
+        assert isinstance(node, ast.ImportFrom)
+        module = (node.module or "").removeprefix(package).lstrip(".") or "."
+        found[module] = [alias.name for alias in node.names]
+    return found
+
+
+def for_python(door: ast.If) -> dict[str, list[str]]:
+    """The names in the table of a door, by the module that they come from."""
+    [call] = [node for node in ast.walk(door) if isinstance(node, ast.Call)]
+    table: dict[str, str] = ast.literal_eval(call.args[1])
+    return {module: names.split() for module, names in table.items()}
+
+
+@pytest.mark.parametrize("room", DOORS, ids=lambda room: str(room.relative_to(SOURCE)))
+def test_a_front_door_tells_python_and_type_checkers_the_same(room: Path) -> None:
+    package = ".".join(("harn", *room.relative_to(SOURCE).parts))
+    tree = ast.parse((room / "__init__.py").read_text())
+    [door] = [node for node in tree.body if isinstance(node, ast.If)]
+
+    typed, table = for_type_checkers(door, package), for_python(door)
+
+    assert table == typed
+    exported = sorted(name for names in table.values() for name in names)
+    assert exported == sorted(importlib.import_module(package).__all__)
+
+
+@pytest.mark.parametrize("room", DOORS, ids=lambda room: str(room.relative_to(SOURCE)))
+def test_a_name_of_a_door_is_no_other_module_of_its_room(room: Path) -> None:
+    """A door can hide the module that a function is in, but no other one of the same name."""
+    tree = ast.parse((room / "__init__.py").read_text())
+    [door] = [node for node in tree.body if isinstance(node, ast.If)]
+
+    modules = {path.stem for path in room.glob("*.py")}
+    for module, names in for_python(door).items():
+        assert {*names} & modules <= ({*names} if module == "." else {module})

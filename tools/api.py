@@ -50,7 +50,7 @@ where a name ends in `_ms`.
 
 def page() -> str:
     """Return the whole page."""
-    names_of = {room: names.split() for room, names in vars(harn)["_ROOMS"].items()}
+    names_of = {f"harn.{room}": names.split() for room, names in vars(harn)["_ROOMS"].items()}
     parts = [HEAD]
     for rooms, title in ROOMS.items():
         names = [name for room in rooms.split() for name in names_of.pop(room)]

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from harn.records import fields_of
 from harn.telemetry.spans import current_ids
 
@@ -21,8 +23,7 @@ if TYPE_CHECKING:
     from harn.runtime import Runtime
 
 
-@dataclass(frozen=True, slots=True)
-class Ambient:
+class Ambient(msgspec.Struct, frozen=True):
     """The work that a task belongs to; inherited whole, replaced, never changed."""
 
     pipeline_id: str | None = None
@@ -50,8 +51,7 @@ class Ambient:
         return self.workflow_id or self.agent_session_id or self.worker_id or "user"
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(msgspec.Struct, frozen=True):
     """A job or a pool task: *name* is the name of its queue or pool."""
 
     kind: Literal["job", "pool_task"]

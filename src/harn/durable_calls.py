@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, overload
+
+import msgspec
 
 from harn.durable_types import types_of
 from harn.duration import Duration, to_seconds
@@ -22,8 +23,7 @@ from harn.retry_policy import RetryPolicy, check_policy
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
-class DurableFunction:
+class DurableFunction(msgspec.Struct, frozen=True):
     """A registered function; with *rerun* it may run again after an interruption.
 
     *retry* and *timeout*, in seconds, are for its jobs in queues.

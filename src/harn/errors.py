@@ -44,7 +44,6 @@ class. Expected outcomes (a rejected task, a timed-out acquire) are values, not 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -713,5 +712,7 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     """
     if not isinstance(name, str) or len(name) > 100:
         return ""
+    import difflib
+
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
     return f"; did you mean {near[0]!r}?" if near else ""

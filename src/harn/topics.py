@@ -9,14 +9,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from harn.errors import InvalidOption
 from harn.naming import check_name
 
 
-@dataclass(frozen=True, slots=True)
-class Topic:
+class Topic(msgspec.Struct, frozen=True):
     """A topic (or, with `<...>` in its name, a family of them) and the kinds found there."""
 
     name: str
@@ -217,8 +217,7 @@ _KEPT = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234567
 _LONGEST = 128
 
 
-@dataclass(frozen=True, slots=True)
-class QueueTopics:
+class QueueTopics(msgspec.Struct, frozen=True):
     """The three topics of a worker queue."""
 
     jobs: str

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
+
 from harn.current import current_runtime
 from harn.records import Record, fields_of
 from harn.runtime import Runtime
@@ -24,8 +26,7 @@ Kind = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenAgent(Record):
+class OpenAgent(Record, msgspec.Struct, frozen=True, kw_only=True):
     """An `agent_loop` in a turn; *iteration* counts the calls of the model, from 1.
 
     A daemon between turns, which waits for mail, is not listed.
@@ -40,8 +41,7 @@ class OpenAgent(Record):
     age_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueuedTrigger(Record):
+class QueuedTrigger(Record, msgspec.Struct, frozen=True, kw_only=True):
     """An event that waits at a gate of its trigger, or for its next attempt."""
 
     trigger_id: str
@@ -53,8 +53,7 @@ class QueuedTrigger(Record):
     age_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartialHandoff(Record):
+class PartialHandoff(Record, msgspec.Struct, frozen=True, kw_only=True):
     """Work that was taken over and has not ended.
 
     A `job` was claimed from a queue in this process: *name* is the queue's, *id* the job's, and
@@ -71,8 +70,7 @@ class PartialHandoff(Record):
     age_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InFlightLlmCall(Record):
+class InFlightLlmCall(Record, msgspec.Struct, frozen=True, kw_only=True):
     """A request that a model has not answered in full."""
 
     provider: str
@@ -83,8 +81,7 @@ class InFlightLlmCall(Record):
     age_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingPoolTask(Record):
+class PendingPoolTask(Record, msgspec.Struct, frozen=True, kw_only=True):
     """A pool task that has not ended."""
 
     id: str

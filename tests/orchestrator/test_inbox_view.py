@@ -8,7 +8,7 @@ from typing import Any
 from harn import Runtime, trigger_fire, trigger_register
 from harn.orchestrator import queues_view
 from harn.testing import FakeClock
-from harn.triggers import Triggers
+from harn.triggers import Repetitions
 
 
 async def test_the_dispatcher_block_follows_an_event_from_intake_to_its_end(
@@ -39,7 +39,7 @@ async def test_the_dispatcher_block_follows_an_event_from_intake_to_its_end(
             await asyncio.sleep(0)
         firing.cancel()
         await asyncio.wait((firing,))
-        assert runtime.service(Triggers).duplicates == 0
+        assert runtime.service(Repetitions).refused == 0
 
     assert before["inferred_in_flight"] == 0
     assert during["inferred_in_flight"] == 1

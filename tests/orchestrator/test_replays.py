@@ -16,11 +16,11 @@ from harn.cli import invoke
 from tests.orchestrator.processes import ledger, serving, until
 
 HANDLERS = """
-import asyncio, os, pathlib, sys
+import asyncio, importlib, os, pathlib, sys
 import harn
 from harn.triggers.dispatcher import Dispatcher
 
-sys.modules["harn.storage.triggers.owners"].OWNER_MS = 2_000
+importlib.import_module("harn.storage.triggers.owners").OWNER_MS = 2_000
 HERE = pathlib.Path(__file__).parent
 
 def write(line):

@@ -6,8 +6,8 @@ The shortcuts (docs/design/pools.md) must not differ from what they shorten. Eac
 
 from __future__ import annotations
 
+import importlib
 import inspect
-import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -21,7 +21,7 @@ from harn.pools.worker import Worker
 from tests.pools.shared_processes import Process, gates, ran
 
 MODULES = {"test_pool", "test_pool_machine", "test_pool_cancel_sweep"}
-closures: Any = sys.modules["harn.tasks.closures"]
+closures: Any = importlib.import_module("harn.tasks.closures")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

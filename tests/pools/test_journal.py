@@ -37,7 +37,7 @@ from harn import (
     pool_simulate_restart,
 )
 from harn.current import current_runtime
-from harn.pools import PoolRegistry
+from harn.pools import Backlogs
 from harn.pools.journal import Journal
 from harn.pools.journal_file import journal_name
 from harn.pools.journal_records import (
@@ -128,7 +128,7 @@ async def test_a_queued_durable_call_resumes_in_its_old_order(disk: Path) -> Non
 
 async def opened_by_hand(**options: Any) -> Pool:
     """The pool as a command opens it."""
-    current_runtime().service(PoolRegistry).by_hand = True
+    current_runtime().service(Backlogs).stay = True
     return await opened(**options)
 
 

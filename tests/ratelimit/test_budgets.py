@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from harn import (
@@ -34,7 +34,7 @@ async def tenant(name: str) -> AsyncIterator[None]:
     """Make the calls of the block those of tenant *name*."""
     task = current_frame().task
     before = task.ambient
-    task.ambient = replace(before, tenant_id=name)
+    task.ambient = msgspec.structs.replace(before, tenant_id=name)
     try:
         yield
     finally:

@@ -6,9 +6,9 @@ The shortcuts (docs/design/permits.md) must not differ from what they shorten. E
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
-import sys
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from harn.sync import permits
 from harn.sync.permit_queue import PermitQueue, PermitWaiter
 
 MODULES = {"test_permits", "test_mutex"}
-mutex_module: Any = sys.modules["harn.sync.mutex"]
+mutex_module: Any = importlib.import_module("harn.sync.mutex")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import enum
 import gc
+import importlib
 import sys
 import uuid
 import weakref
@@ -265,7 +266,7 @@ async def test_a_section_left_while_somebody_gets_in_line_is_not_missed(
         abandoned.__aexit__(None, None, None)
         return future(loop=loop)
 
-    monkeypatch.setattr(sys.modules["harn.sync.permit_queue"], "Future", collecting)
+    monkeypatch.setattr(importlib.import_module("harn.sync.permit_queue"), "Future", collecting)
     async with mutex("m"):
         others = runtime.service(Mutexes).sections
         assert len(others) == 1
@@ -284,7 +285,7 @@ async def test_a_permit_given_back_while_somebody_gets_in_line_is_not_missed(
         abandoned.release()
         return future(loop=loop)
 
-    monkeypatch.setattr(sys.modules["harn.sync.permit_queue"], "Future", collecting)
+    monkeypatch.setattr(importlib.import_module("harn.sync.permit_queue"), "Future", collecting)
     permit = await sync_mutex_acquire("m")
 
     assert permit is not None

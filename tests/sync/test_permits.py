@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sys
+import importlib
 from typing import Any
 
 import pytest
@@ -593,7 +593,7 @@ async def test_a_permit_released_by_a_finaliser_while_a_caller_joins_the_queue_i
         abandoned.release()
         return asyncio.Future(loop=loop)
 
-    monkeypatch.setattr(sys.modules["harn.sync.permit_queue"], "Future", collecting)
+    monkeypatch.setattr(importlib.import_module("harn.sync.permit_queue"), "Future", collecting)
     waiting = asyncio.ensure_future(acquire())
     await settle()
 

@@ -8,13 +8,15 @@ commands.py       the tree of commands, each imported when it is called
 target.py         which manifest and which store a command uses
 store_choice.py   which store: --storage, HARN_STORAGE or the state directory
 ask_service.py    run a verb in the running service, or else in this process
+service_connection.py  HTTP over the service's socket
 stoppable.py      how a signal ends a command
 command_log.py    what a command logs
 output.py         JSON or text, and never a terminal's escapes
 tables.py         tables and sentences that fit the terminal; colours.py, what colours mean
 progress.py       the line that tells what a command is doing
-orchestrator.py   `harn orchestrator`: check.py, serve.py, fire.py, queue_commands.py with
-                  queue_jobs.py and what_if.py, dlq.py, reload.py, metrics.py
+orchestrator.py   `harn orchestrator`: check.py, serve.py, fire.py, dlq.py, reload.py, metrics.py
+queue_commands.py `harn orchestrator queue`: queue_list.py, queue_drain.py, queue_jobs.py,
+                  queue_explain.py, queue_changes.py, what_if.py
 second_process.py a computation beside that of the command
 worker_command.py `harn worker`; worker_processes.py, its children
 log.py            `harn log`; ratelimit.py, `harn ratelimit`; usage_command.py, `harn usage`

@@ -6,16 +6,11 @@ not share them. So the command asks the service, says so, and shows its answer.
 
 from __future__ import annotations
 
-import http.client
-import json
-import socket
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from harn.cli.orchestrator import DEFAULT_CONFIG
 from harn.cli.output import DURATION, Decorator, say
@@ -26,16 +21,12 @@ from harn.cli.target import CommandTarget
 from harn.errors import HarnError, StorageError
 from harn.escaping import one_line
 from harn.masking import mask
-from harn.orchestrator import SOCKET, Manifest, Options, Service, Verb, connect, verb
-from harn.pools import WorkDone
+from harn.orchestrator import SOCKET, Options, Verb, connect, verb
 from harn.runtime import Runtime
 from harn.stopping import Stopping
-from harn.storage import Store
-from harn.storage.log import list_topics
 
-SILENT_FOR = 30.0
-"""Seconds without a line of progress after which the command stops waiting for the service."""
-LINES = "application/x-ndjson"
+if TYPE_CHECKING:
+    from harn.orchestrator import Manifest, Service
 
 work_option: Decorator = click.option(
     "--shutdown-timeout",
@@ -78,6 +69,10 @@ def operate(
         target.check_config()
 
     async def work(runtime: Runtime) -> dict[str, Any]:
+        from harn.orchestrator import Service
+        from harn.storage import Store
+        from harn.storage.log import list_topics
+
         # Read first: a store that cannot be reached is one line, not an error of each trigger.
         await runtime.service(Store).run(list_topics, write=False)
         service = Service(runtime, path)
@@ -120,13 +115,15 @@ def ask_service(target: CommandTarget, asked: Verb, options: Options) -> dict[st
     connection = connect(directory)
     if connection is None:
         return None
+    from harn.cli.service_connection import ServiceConnection
+
     path = directory / SOCKET
-    with stoppable_call(), closing(_Connection(connection)) as service:
-        about = _answer(service, directory, verb("service"), Options())
+    with stoppable_call(), closing(ServiceConnection(connection, directory)) as service:
+        about = service.answer(verb("service"), Options())
         _check_same(target, storage, about)
         say(one_line(f"asking the service of this directory: {path}"), err=True)
         try:
-            return {**_answer(service, directory, asked, options), "via": str(path)}
+            return {**service.answer(asked, options), "via": str(path)}
         except SystemExit as stopped:
             raise StoppedAsking(stopped.code) from None
 
@@ -155,54 +152,8 @@ def _check_same(target: CommandTarget, storage: str | None, about: dict[str, Any
         )
 
 
-class _Connection(http.client.HTTPConnection):
-    """HTTP over a socket that is open already."""
-
-    def __init__(self, opened: socket.socket) -> None:
-        super().__init__("localhost", timeout=SILENT_FOR)
-        opened.settimeout(SILENT_FOR)
-        self.sock = opened
-
-
-def _answer(service: _Connection, directory: Path, asked: Verb, options: Options) -> dict[str, Any]:
-    path, fields = asked.address(options)
-    try:
-        service.request(
-            asked.method,
-            path,
-            body=msgspec.json.encode(fields) if fields else None,
-            headers={"Accept": LINES, "Content-Type": "application/json"},
-        )
-        return _result(service.getresponse())
-    except TimeoutError:
-        raise HarnError(
-            f"the service on {directory} has not answered for {SILENT_FOR:.0f} s; "
-            "it may still do what it was asked"
-        ) from None
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise HarnError(
-            f"the service on {directory} ended before it answered ({type(error).__name__}); "
-            "events that it has accepted are dispatched when it runs again"
-        ) from None
-    finally:
-        live_line.end()
-
-
-def _result(response: http.client.HTTPResponse) -> dict[str, Any]:
-    """Read the lines of progress, then the last line with the result."""
-    record: dict[str, Any] = {}
-    for text in response:
-        record = json.loads(text)
-        if record.get("progress"):
-            live_line.show(record["progress"])
-    if "error" in record:
-        raise HarnError(str(record["error"]))
-    if "result" not in record:
-        raise http.client.IncompleteRead(b"")
-    result: dict[str, Any] = record["result"]
-    return result
-
-
 def work_text(work: dict[str, Any]) -> str:
     """Return one sentence about the pool tasks that a command caused."""
+    from harn.pools import WorkDone
+
     return str(work.get("reason") or WorkDone(work["completed"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +16,10 @@ from harn.cli.output import emit, fail_line
 from harn.cli.target import CommandTarget, common
 from harn.errors import HarnError, TriggerError, did_you_mean
 from harn.escaping import one_line
-from harn.orchestrator import Fire, Manifest
+from harn.orchestrator import Fire
+
+if TYPE_CHECKING:
+    from harn.orchestrator import Manifest
 
 SHOWN = (
     *("binding_id", "binding_version", "event_id", "status"),

@@ -1,8 +1,4 @@
-"""`harn orchestrator queue jobs|job|cancel|retry|pause|resume`.
-
-`jobs` and `job` only read. The others are carried out by the service that owns the state directory,
-if one runs, else by the command; they need no manifest.
-"""
+"""`harn orchestrator queue jobs|job`: list the jobs of a queue, or show one."""
 
 from __future__ import annotations
 
@@ -10,31 +6,19 @@ from typing import Any
 
 import click
 
-from harn.cli.ask_service import operate
 from harn.cli.colours import by_word
-from harn.cli.name_completion import queues
-from harn.cli.output import Decorator, emit, indented
+from harn.cli.output import emit, indented
+from harn.cli.queue_commands import job_argument, queue_argument
 from harn.cli.tables import table
 from harn.cli.target import CommandTarget, common
 from harn.clock import iso
 from harn.duration import roughly
 from harn.escaping import one_line, to_json
-from harn.orchestrator import (
-    CancelJob,
-    Options,
-    PauseQueue,
-    ResumeQueue,
-    RetryJob,
-    known_job,
-    known_queue,
-)
+from harn.orchestrator import known_job, known_queue
 from harn.runtime import Runtime
 
 LONGEST_VALUE = 500
 """Characters shown of a payload, an outcome or an error; --json has all of it."""
-
-queue_argument: Decorator = click.argument("name", metavar="QUEUE", shell_complete=queues)
-job_argument: Decorator = click.argument("id", metavar="ID")
 
 
 @click.command()
@@ -144,58 +128,3 @@ def _steps(steps: list[dict[str, Any]]) -> list[str]:
 def _name(step: dict[str, Any]) -> str:
     number = f" ({step['number'] + 1})" if step["number"] else ""
     return _cut(step["name"], LONGEST_VALUE - len(number)) + number
-
-
-@click.command()
-@queue_argument
-@job_argument
-@click.option("--reason", help="Kept as the job's error.")
-@common
-def cancel(target: CommandTarget, name: str, id: str, reason: str | None) -> int:
-    """Settle job ID of QUEUE as cancelled, whatever its status; its handler is cancelled."""
-    return _act(
-        target, "cancel job", CancelJob(queue=name, job=id, reason=reason), f"cancelled job {id}"
-    )
-
-
-@click.command()
-@queue_argument
-@job_argument
-@common
-def retry(target: CommandTarget, name: str, id: str) -> int:
-    """Make the dead job ID of QUEUE ready again, its attempts counted from zero."""
-    return _act(target, "retry job", RetryJob(queue=name, job=id), f"job {id} is ready again")
-
-
-tenant_option: Decorator = click.option("--tenant", help="Only this tenant of the queue.")
-
-
-@click.command()
-@queue_argument
-@tenant_option
-@click.option("--reason", help="Shown by `explain`.")
-@common
-def pause(target: CommandTarget, name: str, tenant: str | None, reason: str | None) -> int:
-    """Stop claims on QUEUE; jobs in flight continue, and new ones are accepted."""
-    options = PauseQueue(queue=name, tenant=tenant, reason=reason)
-    return _act(target, "pause queue", options, f"paused{_of(tenant)}")
-
-
-@click.command()
-@queue_argument
-@tenant_option
-@common
-def resume(target: CommandTarget, name: str, tenant: str | None) -> int:
-    """Allow claims on QUEUE again."""
-    options = ResumeQueue(queue=name, tenant=tenant)
-    return _act(target, "resume queue", options, f"resumed{_of(tenant)}")
-
-
-def _of(tenant: str | None) -> str:
-    return "" if tenant is None else f" for tenant {tenant}"
-
-
-def _act(target: CommandTarget, verb: str, options: Options, done: str) -> int:
-    document = operate(target, verb, options, may_make=False, needs_manifest=False)
-    emit(target.as_json, document, lambda: one_line(f"{document['queue']}: {done}"))
-    return 0

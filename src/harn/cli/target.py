@@ -6,7 +6,7 @@ import functools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,10 +14,12 @@ from harn.cli.orchestrator import DEFAULT_CONFIG
 from harn.cli.stoppable import run_stoppable
 from harn.cli.store_choice import insecure_flag, runtime_for, usable_store
 from harn.errors import StorageError
-from harn.orchestrator import Manifest, read_manifest
 from harn.runtime import Runtime
 from harn.stopping import Stopping
 from harn.storage import check_there
+
+if TYPE_CHECKING:
+    from harn.orchestrator import Manifest
 
 T = TypeVar("T")
 
@@ -44,12 +46,14 @@ class CommandTarget:
 
     def manifest(self) -> Manifest:
         """Read the manifest: `harn.toml` here, unless `--config` names another."""
+        from harn.orchestrator import read_manifest
+
         return read_manifest(self.config or DEFAULT_CONFIG)
 
     def check_config(self) -> None:
         """Raise if `--config` names a manifest that cannot be used, though it is not needed."""
         if self.config is not None:
-            read_manifest(self.config)
+            self.manifest()
 
     def check_state_dir(self) -> None:
         """Raise if the state directory cannot be one, in a command that needs no store."""

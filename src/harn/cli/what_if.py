@@ -12,7 +12,7 @@ import msgspec
 from harn.cli.colours import by_word
 from harn.cli.output import DURATION, DurationFlag, emit
 from harn.cli.progress import bar, live_line, shown_count
-from harn.cli.queue_jobs import queue_argument
+from harn.cli.queue_commands import queue_argument
 from harn.cli.second_process import InSecondProcess
 from harn.cli.stoppable import stoppable_call
 from harn.cli.tables import table

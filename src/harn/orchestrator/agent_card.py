@@ -8,20 +8,21 @@ protocol 1.0 and of 0.3.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from harn.errors import InvalidOption
-from harn.orchestrator.webhook_rules import Hook
-from harn.triggers import read_url
+
+if TYPE_CHECKING:
+    from harn.orchestrator.webhook_rules import Hook
 
 WELL_KNOWN = "/.well-known/agent-card.json"
 LONGEST = 500
 _TAKES = "A message becomes an event; the answer is a task in the state submitted."
 
 
-@dataclass(frozen=True, slots=True)
-class CardOptions:
+class CardOptions(msgspec.Struct, frozen=True):
     """What `[a2a.card]` publishes; *url* is where peers reach the service, without a path."""
 
     name: str = "harn"
@@ -38,6 +39,8 @@ def check_card(key: str, value: Any) -> str:
 
 
 def _check_origin(url: str, option: str) -> str:
+    from harn.triggers import read_url
+
     if read_url(url, option).target != "/":
         raise InvalidOption(option, url, "https://host[:port], without a path")
     return url

@@ -15,10 +15,11 @@ from __future__ import annotations
 import stat
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from harn.errors import InvalidOption, ManifestError, did_you_mean
 from harn.naming import check_name
@@ -35,7 +36,9 @@ from harn.orchestrator.manifest_triggers import (
 )
 from harn.orchestrator.secret_names import SecretName, check_secrets
 from harn.private_files import check_private
-from harn.triggers import Binding, check_allowed
+
+if TYPE_CHECKING:
+    from harn.triggers import Binding
 
 MOST_BYTES = 1024 * 1024
 TABLES = ("exports", "orchestrator", "serve", "a2a", "providers", "budgets", "triggers")
@@ -46,8 +49,7 @@ NO_DIRECTORY = "harn"
 """The pipeline of a manifest in the root directory, which has no name."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServeOptions:
+class ServeOptions(msgspec.Struct, frozen=True):
     """The `[serve]` table: the address, the operators' keys, the queues to consume."""
 
     bind: str = DEFAULT_BIND
@@ -56,8 +58,7 @@ class ServeOptions:
     """None: every queue that has work for a trigger of this manifest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(msgspec.Struct, frozen=True):
     """A whole manifest."""
 
     path: Path
@@ -66,7 +67,7 @@ class Manifest:
     serve: ServeOptions = ServeOptions()
     setup: str | None = None
     a2a_allow: tuple[str, ...] = ()
-    card: CardOptions = field(default_factory=CardOptions)
+    card: CardOptions = msgspec.field(default_factory=CardOptions)
     pipeline: str | None = None
     """The pipeline's name, if the manifest has one; see `pipeline_id`."""
 
@@ -244,7 +245,10 @@ def _allow(document: Mapping[str, Any], problems: Problems) -> tuple[str, ...]:
     if not _is_names(allow):
         problems.add("a2a", "allow", "a list of host names and networks")
         return ()
-    problems.attempt("a2a", "allow", lambda: check_allowed(allow))
+    if allow:
+        from harn.triggers import check_allowed
+
+        problems.attempt("a2a", "allow", lambda: check_allowed(allow))
     return tuple(allow)
 
 
@@ -254,7 +258,7 @@ def _card(document: Mapping[str, Any], problems: Problems) -> CardOptions:
     if not isinstance(table, dict):
         problems.add("a2a", "card", "a table: write [a2a.card]")
         return CardOptions()
-    names = tuple(each.name for each in fields(CardOptions))
+    names = CardOptions.__struct_fields__
     found = {}
     for key, value in table.items():
         if key not in names:

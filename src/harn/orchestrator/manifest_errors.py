@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
+
+import msgspec
 
 from harn.errors import HarnError, InvalidOption, ManifestError
 from harn.records import Record
@@ -13,8 +14,7 @@ from harn.records import Record
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Problem(Record):
+class Problem(Record, msgspec.Struct, frozen=True):
     """One mistake: its table, its key, its line if that is known, and what is wrong."""
 
     file: str

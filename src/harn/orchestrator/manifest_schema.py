@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 from harn.orchestrator.agent_card import CardOptions
+from harn.orchestrator.body_formats import BODY_FORMATS
 from harn.orchestrator.manifest import LONGEST_PIPELINE
-from harn.orchestrator.webhook_rules import BODY_FORMATS
 from harn.triggers import KINDS, PROVIDERS
 
 Schema = dict[str, Any]
@@ -47,7 +46,7 @@ _PIPELINE: Schema = {
 _CARD: Schema = {
     "type": "object",
     "description": "What the agent card of the hooks for agents publishes.",
-    "properties": {each.name: _TEXT for each in fields(CardOptions)},
+    "properties": dict.fromkeys(CardOptions.__struct_fields__, _TEXT),
     "additionalProperties": False,
 }
 _SECRETS: Schema = {"anyOf": [_SECRET, {"type": "array", "items": _SECRET}]}

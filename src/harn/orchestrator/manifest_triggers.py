@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 from harn.errors import HarnError, did_you_mean
+from harn.orchestrator.body_formats import BodyFormat
 from harn.orchestrator.exports import Exports
 from harn.orchestrator.manifest_errors import Problems
 from harn.orchestrator.secret_names import SecretName, check_secrets
 from harn.orchestrator.trigger_checks import check_export, check_parts, check_reference, no_factory
-from harn.orchestrator.webhook_rules import BodyFormat
 from harn.triggers import FROM_MANIFEST, Binding, LocalTarget, SpawnToPool, check_binding
 
 TRIGGER_KEYS = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from harn.errors import HarnError, InvalidOption, did_you_mean
-from harn.orchestrator.verb_options import Options, Tell
+from harn.orchestrator.verb_options import CancelJob, PauseQueue, ResumeQueue, RetryJob, Tell
 from harn.runtime import Runtime
 from harn.storage import Store
 from harn.storage.queue import queue_names
@@ -21,32 +21,6 @@ if TYPE_CHECKING:
 
 LONGEST_NUMBER = 19
 """Digits of the largest job id."""
-
-
-class RetryJob(Options, frozen=True, kw_only=True):
-    """Make the dead *job* of *queue* ready again."""
-
-    queue: str
-    job: int | str
-
-
-class CancelJob(RetryJob, frozen=True, kw_only=True):
-    """Settle *job* of *queue* as cancelled, for *reason*."""
-
-    reason: str | None = None
-
-
-class ResumeQueue(Options, frozen=True, kw_only=True):
-    """Allow claims on *queue*, or on one tenant's jobs in it, again."""
-
-    queue: str
-    tenant: str | None = None
-
-
-class PauseQueue(ResumeQueue, frozen=True, kw_only=True):
-    """Stop claims on *queue*, or on one tenant's jobs in it, for *reason*."""
-
-    reason: str | None = None
 
 
 async def cancel_job(service: Service, options: CancelJob, tell: Tell) -> dict[str, Any]:

@@ -11,56 +11,22 @@ from harn.checks import whole_number
 from harn.duration import to_ms
 from harn.errors import InvalidOption
 from harn.orchestrator.queue_verbs import known_job, known_queue
-from harn.orchestrator.verb_options import Options, Tell
+from harn.orchestrator.verb_options import (
+    ListJobs,
+    ListLetters,
+    OneJob,
+    OneQueue,
+    Options,
+    ReadLog,
+    Tell,
+    Usage,
+)
 from harn.orchestrator.views import resources
 
 if TYPE_CHECKING:
     from harn.orchestrator.service import Service
 
 MOST_AT_ONCE = 1000
-
-
-class OneQueue(Options, frozen=True, kw_only=True):
-    """Look at *queue*."""
-
-    queue: str
-
-
-class ListJobs(OneQueue, frozen=True, kw_only=True):
-    """List jobs of *queue* after the id *after*: of a status, of a tenant, or all."""
-
-    status: str | None = None
-    tenant_id: str | None = None
-    after: int = 0
-    limit: int = 100
-
-
-class OneJob(OneQueue, frozen=True, kw_only=True):
-    """Look at *job* of *queue*."""
-
-    job: int | str
-
-
-class ListLetters(Options, frozen=True, kw_only=True):
-    """List dead letters after the place *after*."""
-
-    after: int = 0
-    limit: int = 100
-
-
-class Usage(Options, frozen=True, kw_only=True):
-    """Add up what model calls have used *since* so long ago, grouped *by* names with commas."""
-
-    since: str = "24h"
-    by: str = "tenant"
-
-
-class ReadLog(Options, frozen=True, kw_only=True):
-    """Read records of *topic* after an offset; without one, the newest."""
-
-    topic: str
-    after: int | None = None
-    limit: int = 100
 
 
 async def list_queues(service: Service, options: Options, tell: Tell) -> dict[str, Any]:

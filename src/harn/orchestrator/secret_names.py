@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from harn.errors import InvalidOption, ManifestError
 from harn.settings import read_secret
@@ -26,8 +27,7 @@ _ACCEPTED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SecretName:
+class SecretName(msgspec.Struct, frozen=True):
     """The name of a secret, and the tenant that it belongs to."""
 
     name: str

@@ -7,38 +7,31 @@ imported or a missing secret leaves a running service unchanged.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from harn.clock import resolve
 from harn.errors import HarnError
-from harn.orchestrator.admin_verbs import ActedBy, Running, Verb
-from harn.orchestrator.exposure import check_reach
-from harn.orchestrator.intake import Intake
+from harn.orchestrator.admin_verbs import Verb
 from harn.orchestrator.manifest import Manifest
-from harn.orchestrator.manifest_changes import AT_START, changes
-from harn.orchestrator.manifest_plan import Plan, plan_serving, plan_triggers
+from harn.orchestrator.manifest_plan import Plan, plan_triggers
+from harn.orchestrator.running_verb import ActedBy, Running
 from harn.orchestrator.verb_options import Options
-from harn.pools import PoolRegistry
+from harn.pools import Backlogs
 from harn.storage import Store
 from harn.storage.log import head
 from harn.tasks import runner_for
 from harn.topics import WORKER_QUEUES
-from harn.triggers import A2aRights, JobRunner, Triggers
-from harn.workers import Consumer, DrainReport, WorkerQueue, worker_queues
+from harn.triggers import Triggers
 
 if TYPE_CHECKING:
+    from harn.orchestrator.intake import Intake
+    from harn.orchestrator.served_queues import ServedQueues
     from harn.runtime import Runtime
-
-logger: logging.Logger = logging.getLogger("harn.orchestrator")
-
-LOOK_EVERY = 1.0
-"""Seconds between two checks for new queues."""
-QUEUE_CONCURRENCY = 8
 
 
 class NotNow(HarnError):
@@ -58,16 +51,13 @@ class Service:
         self.path: Path | None = None if path is None else Path(path)
         self._keys = keys
         self.triggers: Triggers = runtime.service(Triggers)
-        self.intake: Intake = Intake(runtime)
+        self._intake: Intake | None = None
         self.plan: Plan | None = None
         self.host: str | None = None
         """The address it listens on, if any: a reload checks that it still needs no more keys."""
-        self._consumers: dict[str, tuple[Consumer, asyncio.Task[Any]]] = {}
-        self._others: list[tuple[Consumer, asyncio.Task[Any]]] = []
-        """Consumers of an earlier manifest with running jobs, and those that operators start."""
+        self._queues: ServedQueues | None = None
         self._asked: set[asyncio.Future[Any]] = set()
         """Operators' verbs that have not ended."""
-        self._looking: asyncio.Task[None] | None = None
         self._setups: set[str] = set()
         self._is_named = False
 
@@ -82,6 +72,24 @@ class Service:
         assert self.plan is not None, "the service has not started"
         return self.plan.manifest
 
+    @property
+    def intake(self) -> Intake:
+        """Its requests from outside; made at the first use, since a command takes none."""
+        if self._intake is None:
+            from harn.orchestrator.intake import Intake
+
+            self._intake = Intake(self.runtime)
+        return self._intake
+
+    @property
+    def queues(self) -> ServedQueues:
+        """The consumers of its queues; made at the first use, since a command needs none."""
+        if self._queues is None:
+            from harn.orchestrator.served_queues import ServedQueues
+
+            self._queues = ServedQueues(self.runtime, lambda: self.manifest.serve.queues)
+        return self._queues
+
     async def start(self, *, consume: bool = True) -> None:
         """Start the manifest. After a cancel it is half started: close the runtime."""
         plan = self.prepare()
@@ -89,8 +97,7 @@ class Service:
         self._enforce(plan)
         await self.triggers.recovery.recover()
         if consume:
-            self._looking = asyncio.ensure_future(self._keep_looking())
-            self.runtime.own(self._looking)
+            self.queues.begin()
 
     async def start_by_hand(self, wanted: Sequence[str] | None = None) -> None:
         """Run the setup and register triggers, for a command that dispatches and ends.
@@ -101,9 +108,10 @@ class Service:
         """
         assert self.path is not None, "without a manifest there is nothing to start"
         plan = plan_triggers(self.runtime, self.path, wanted)
-        self.triggers.by_hand = self.runtime.service(PoolRegistry).by_hand = True
+        self.triggers.by_hand = self.runtime.service(Backlogs).stay = True
         await self._set_up(plan.manifest)
-        self.runtime.service(A2aRights).replace(plan.manifest.a2a_allow, plan.tokens)
+        if plan.manifest.a2a_allow or plan.tokens:
+            self._grant_calls(plan)
         for binding in plan.bindings:
             self.triggers.register(binding)
         self.plan = plan
@@ -111,6 +119,9 @@ class Service:
     def prepare(self) -> Plan:
         """Read the manifest, import its handlers, read its secrets; change nothing."""
         assert self.path is not None, "without a manifest there is nothing to prepare"
+        from harn.orchestrator.exposure import check_reach
+        from harn.orchestrator.serving_plan import plan_serving
+
         plan = plan_serving(self.runtime, self.path)
         if self.host is not None:
             check_reach(self.host, plan.admin_keys)
@@ -122,16 +133,24 @@ class Service:
             self._is_named = True
             root = self.runtime.root
             name = manifest.pipeline or root.ambient.pipeline_id or manifest.pipeline_id
-            root.ambient = self.runtime.ambient = replace(root.ambient, pipeline_id=name)
+            root.ambient = self.runtime.ambient = msgspec.structs.replace(
+                root.ambient, pipeline_id=name
+            )
         if manifest.setup is None or manifest.setup in self._setups:
             return
         setup = manifest.resolver().resolve(manifest.setup)
         await runner_for(self.runtime, "auto").bind(setup)()
         self._setups.add(manifest.setup)
 
+    def _grant_calls(self, plan: Plan) -> None:
+        """Let handlers call the agents of *plan*, and no other ones."""
+        from harn.triggers import A2aRights
+
+        self.runtime.service(A2aRights).replace(plan.manifest.a2a_allow, plan.tokens)
+
     def _enforce(self, plan: Plan) -> None:
         # The rights first: from now on no call uses a right that was removed.
-        self.runtime.service(A2aRights).replace(plan.manifest.a2a_allow, plan.tokens)
+        self._grant_calls(plan)
         self.intake.replace(plan.hooks, plan.manifest.card)
         wanted = {binding.id for binding in plan.bindings}
         # Triggers that the setup registered are not in a plan, so they stay.
@@ -149,16 +168,14 @@ class Service:
         including keys and tokens, and what takes effect only at the next start. A mistake is raised
         and changes nothing.
         """
+        from harn.orchestrator.manifest_changes import AT_START, changes
+
         plan = self.prepare()
         await self._set_up(plan.manifest)
         different = [] if self.plan is None else changes(self.plan, plan)
         before = {shown.key for shown in self.triggers.listed()}
         self._enforce(plan)
-        for consumer, running in self._consumers.values():
-            consumer.retire()  # it has the old set of triggers; the next check starts a new one
-            self._others.append((consumer, running))
-        self._others = [each for each in self._others if not each[1].done()]
-        self._consumers = {}
+        self.queues.renew()
         after = {shown.key for shown in self.triggers.listed() if shown.state == "active"}
         return {
             "changed": sorted(after - before),
@@ -176,50 +193,6 @@ class Service:
         except HarnError:
             return False
         return True
-
-    # -- queues --------------------------------------------------------------------------------
-
-    async def _keep_looking(self) -> None:
-        """Consume every queue that may have jobs for this manifest, also new ones."""
-        while True:
-            try:
-                await self._look()
-            except HarnError as error:
-                logger.warning("the queues could not be read: %s", error)
-            woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            clock = self.runtime.clock
-            timer = clock.call_at(
-                clock.monotonic() + LOOK_EVERY, partial(resolve, woken), background=True
-            )
-            try:
-                await woken
-            finally:
-                timer.cancel()
-
-    async def _look(self) -> None:
-        assert self.plan is not None
-        local = frozenset(binding.id for binding in self.triggers.active() if binding.is_local)
-        if not local:
-            return
-        names = self.plan.manifest.serve.queues
-        if names is None:
-            names = tuple(summary.queue for summary in await worker_queues())
-        for name in names:
-            running = self._consumers.get(name)
-            if running is None or running[1].done():
-                self._consume(name, local)
-
-    def _consume(self, name: str, local: frozenset[str]) -> None:
-        consumer = Consumer(
-            WorkerQueue(self.runtime, name, None),
-            JobRunner(self.runtime),
-            concurrency=QUEUE_CONCURRENCY,
-            stop_when_empty=False,
-            triggers=local,
-        )
-        running = asyncio.ensure_future(consumer.run())
-        self.runtime.own(running)
-        self._consumers[name] = (consumer, running)
 
     # -- operators -----------------------------------------------------------------------------
 
@@ -241,18 +214,6 @@ class Service:
         running.task.add_done_callback(self._asked.discard)
         return running
 
-    async def run_consumer(self, consumer: Consumer) -> DrainReport:
-        """Run a consumer beside those of the manifest; `drain` ends it too.
-
-        Cancelling cancels its handlers and releases their jobs.
-        """
-        running = asyncio.ensure_future(consumer.run())
-        self._others.append((consumer, running))
-        try:
-            return await running
-        finally:
-            self._others = [each for each in self._others if each[1] is not running]
-
     # -- the end -------------------------------------------------------------------------------
 
     async def drain(self, within: float) -> bool:
@@ -264,14 +225,12 @@ class Service:
         self.intake.draining = True
         for binding in self.triggers.active():
             self.triggers.sources.end(binding.id)
-        if self._looking is not None:
-            self._looking.cancel()
-        self.stop_consumers()
+        self.queues.stop()
         self.triggers.dispatcher.request_stop()
         clock = self.runtime.clock
         enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         timer = clock.call_at(clock.monotonic() + within, partial(resolve, enough))
-        ends = [running for _, running in self._all_consumers()]
+        ends = self.queues.running()
         finishing = asyncio.ensure_future(self._finish(ends))
         try:
             await asyncio.wait((finishing, enough), return_when=asyncio.FIRST_COMPLETED)
@@ -280,24 +239,10 @@ class Service:
         finished = finishing.done()
         if not finished:
             finishing.cancel()
-            self.give_up_consumers()
+            self.queues.give_up()
             if ends:
                 await asyncio.wait(ends)
         return finished
-
-    def stop_consumers(self) -> bool:
-        """Claim no more, and ask the handlers of jobs to stop; false without a consumer."""
-        for consumer, _ in self._all_consumers():
-            consumer.stop()
-        return bool(self._all_consumers())
-
-    def give_up_consumers(self) -> None:
-        """Cancel the handlers of jobs; the jobs are released."""
-        for consumer, _ in self._all_consumers():
-            consumer.give_up()
-
-    def _all_consumers(self) -> list[tuple[Consumer, asyncio.Task[Any]]]:
-        return [*self._consumers.values(), *self._others]
 
     async def _finish(self, consumers: Sequence[asyncio.Task[Any]]) -> None:
         if consumers:

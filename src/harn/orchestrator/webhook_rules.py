@@ -11,7 +11,7 @@ import hmac
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -19,11 +19,10 @@ import msgspec
 from harn.errors import InvalidOption
 from harn.naming import has_controls
 from harn.orchestrator import a2a_rules as a2a
+from harn.orchestrator.body_formats import BodyFormat
 from harn.triggers import Genuine, Headers, Refused, Scheme, is_credential, verify
 
 Proof = Scheme | Literal["bearer"]
-BodyFormat = Literal["json", "form"]
-BODY_FORMATS: tuple[BodyFormat, ...] = get_args(BodyFormat)
 
 MOST_HEADERS_KEPT = 40
 STRIPE_DELIVERY = frozenset(("pending_webhooks",))

@@ -18,6 +18,7 @@ task_steps.py       the steps of a durable call, in the journal
 journal_view.py     journals read from outside
 caused.py           the tasks that a piece of work caused, to be waited for
 registry.py         pool_create, pool_get, pool_list, pool_wait, pool_simulate_restart
+backlogs.py         whether pools begin with what their journals hold
 host.py             which pools come from a host: the seam for applications that embed harn
 shared_pool.py      SharedPool: a tenant or org pool, shared by processes through the store
 shared_pool_slots.py what runs in this process, and what is told to the store
@@ -34,33 +35,71 @@ slot_check.py       whether a slot of a shared pool was leaked
 audit.py            receipts on lifecycle.pool.audit
 """
 
-from harn.pools.backpressure import (
-    Backpressure,
-    BackpressurePolicy,
-    backpressure_queue,
-    fail_fast,
-    ring_buffer,
-)
-from harn.pools.caused import Caused, WorkDone, causing, current_caused
-from harn.pools.host import PoolHost
-from harn.pools.journal_view import JournalView, look_at_journals
-from harn.pools.options import PoolOptions, Retention
-from harn.pools.pool import Pool
-from harn.pools.registry import (
-    PoolRegistry,
-    pool_create,
-    pool_get,
-    pool_id,
-    pool_list,
-    pool_simulate_restart,
-    pool_wait,
-)
-from harn.pools.slot_check import leaked_slots
-from harn.pools.snapshots import PoolSnapshot, TaskSnapshot
-from harn.pools.strategies import QueueStrategy, Strategy, fair_round_robin, fifo, lifo, priority
-from harn.pools.task import PoolTask
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harn.front_door import front_door
+
+if TYPE_CHECKING:
+    from harn.pools.backlogs import Backlogs
+    from harn.pools.backpressure import (
+        Backpressure,
+        BackpressurePolicy,
+        backpressure_queue,
+        fail_fast,
+        ring_buffer,
+    )
+    from harn.pools.caused import Caused, WorkDone, causing, current_caused
+    from harn.pools.host import PoolHost
+    from harn.pools.journal_view import JournalView, look_at_journals
+    from harn.pools.options import PoolOptions, Retention
+    from harn.pools.pool import Pool
+    from harn.pools.registry import (
+        PoolRegistry,
+        pool_create,
+        pool_get,
+        pool_id,
+        pool_list,
+        pool_simulate_restart,
+        pool_wait,
+    )
+    from harn.pools.slot_check import leaked_slots
+    from harn.pools.snapshots import PoolSnapshot, TaskSnapshot
+    from harn.pools.strategies import (
+        QueueStrategy,
+        Strategy,
+        fair_round_robin,
+        fifo,
+        lifo,
+        priority,
+    )
+    from harn.pools.task import PoolTask
+else:
+    front_door(
+        __name__,
+        {
+            "backpressure": """
+                Backpressure BackpressurePolicy backpressure_queue fail_fast ring_buffer
+            """,
+            "backlogs": "Backlogs",
+            "caused": "Caused WorkDone causing current_caused",
+            "host": "PoolHost",
+            "journal_view": "JournalView look_at_journals",
+            "options": "PoolOptions Retention",
+            "pool": "Pool",
+            "registry": """
+                PoolRegistry pool_create pool_get pool_id pool_list pool_simulate_restart pool_wait
+            """,
+            "slot_check": "leaked_slots",
+            "snapshots": "PoolSnapshot TaskSnapshot",
+            "strategies": "QueueStrategy Strategy fair_round_robin fifo lifo priority",
+            "task": "PoolTask",
+        },
+    )
 
 __all__ = [
+    "Backlogs",
     "Backpressure",
     "BackpressurePolicy",
     "Caused",

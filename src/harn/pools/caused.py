@@ -10,21 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from harn.errors import DeadlineExceeded
 from harn.plurals import counted
-from harn.pools.snapshots import TaskSnapshot
-from harn.pools.task import PoolTask
 from harn.tasks import deadline
+
+if TYPE_CHECKING:
+    from harn.pools.snapshots import TaskSnapshot
+    from harn.pools.task import PoolTask
 
 MOST_KEPT = 1000
 """Tasks that are kept before the completed ones are forgotten and only counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkDone:
+class WorkDone(msgspec.Struct, frozen=True):
     """What became of the pool tasks that a piece of work caused."""
 
     completed: int = 0

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from harn.errors import PoolScopeUnavailable
 from harn.pools.options import PoolOptions
-from harn.pools.shared_pool import open_shared
 
 if TYPE_CHECKING:
     from harn.pools.pool import Pool
@@ -60,4 +59,6 @@ async def open_hosted(options: PoolOptions, runtime: Runtime) -> Pool:
             f"{options.name!r} needs a runtime with a durable store, Runtime(storage=...), or with "
             f"a host, Runtime(pool_host=...); in one process use scope 'session' or 'pipeline'"
         )
+    from harn.pools.shared_pool import open_shared
+
     return await open_shared(options, runtime)

@@ -11,6 +11,7 @@ from harn.current import current_runtime
 from harn.duration import Duration
 from harn.errors import InvalidOption, PoolExists, PoolNotFound, did_you_mean
 from harn.naming import check_data, check_name
+from harn.pools.backlogs import Backlogs
 from harn.pools.backpressure import BackpressureOption
 from harn.pools.host import open_hosted
 from harn.pools.options import (
@@ -48,9 +49,6 @@ class PoolRegistry:
         self._by_name: dict[str, Pool] = {}
         self._by_id: dict[str, Pool] = {}
         self._opening: set[str] = set()
-        self.by_hand = False
-        """Whether this process soon ends, as a command does: what its pools' journals hold is
-        left to the next process that opens them."""
         # Services close in reverse order of their start, so the log outlives the pools.
         runtime.event_log  # noqa: B018
         runtime.service(Metrics).add(self._samples)
@@ -79,7 +77,7 @@ class PoolRegistry:
             return await open_hosted(options, self._runtime)
         pool = Pool(self._runtime, options, new_pool_id(options, self._runtime))
         if options.scope == "pipeline":
-            await Persistence(pool, by_hand=self.by_hand).open()
+            await Persistence(pool, by_hand=self._runtime.service(Backlogs).stay).open()
         return pool
 
     def get(self, name_or_id: str) -> Pool | None:
@@ -363,6 +361,8 @@ def pool_simulate_restart() -> None:
     >>> harn.run(main) is None
     True
     """
-    registry = current_runtime().forget(PoolRegistry)
+    runtime = current_runtime()
+    runtime.forget(Backlogs)
+    registry = runtime.forget(PoolRegistry)
     if registry is not None:
         registry.abandon()

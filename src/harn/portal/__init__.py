@@ -16,8 +16,24 @@ http_messages.py  request bodies with limits, answers in JSON
 http_server.py    uvicorn in the service's event loop
 """
 
-from harn.portal.admin_listening import AdminListening
-from harn.portal.app import Served, build_admin_app, build_app
-from harn.portal.http_server import Listening, bind
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harn.front_door import front_door
+
+if TYPE_CHECKING:
+    from harn.portal.admin_listening import AdminListening
+    from harn.portal.app import Served, build_admin_app, build_app
+    from harn.portal.http_server import Listening, bind
+else:
+    front_door(
+        __name__,
+        {
+            "admin_listening": "AdminListening",
+            "app": "Served build_admin_app build_app",
+            "http_server": "Listening bind",
+        },
+    )
 
 __all__ = ["AdminListening", "Listening", "Served", "bind", "build_admin_app", "build_app"]

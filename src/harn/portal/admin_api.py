@@ -42,7 +42,9 @@ TELL_EVERY = 0.5
 class Operated(Protocol):
     """The service that runs operators' verbs."""
 
-    intake: Intake
+    @property
+    def intake(self) -> Intake:
+        """Its requests from outside."""
 
     def operate(self, verb: Verb, options: Options, by: ActedBy | None = None) -> Running:
         """Start a verb that acts; it is written down in the audit."""

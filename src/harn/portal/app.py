@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from harn import __version__
 from harn.clock import Clock
 from harn.errors import InvalidOption, StorageError
-from harn.orchestrator import SOCKET, Intake, Reply, queue_samples
+from harn.orchestrator import SOCKET, Reply, queue_samples
 from harn.portal.admin_api import AdminApi, Operated
 from harn.portal.http_messages import HEADERS, closing, json_answer, read_body
 from harn.portal.live_events import LiveEvents
@@ -52,8 +52,6 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 class Served(Operated, Protocol):
     """The service, as the application uses it."""
-
-    intake: Intake
 
     @property
     def admin_keys(self) -> Sequence[bytes]:

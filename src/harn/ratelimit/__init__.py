@@ -25,16 +25,37 @@ status.py            what `harn ratelimit ls` lists; metrics.py, what Prometheus
 
 from __future__ import annotations
 
-from harn.ratelimit.buckets import Bucket, BucketGrant, RateLimitGrant
-from harn.ratelimit.budgets import Budget, llm_budget
-from harn.ratelimit.catalogue import catalogues
-from harn.ratelimit.limiter import Limiter, durable_rate_limit_acquire
-from harn.ratelimit.llm_slot import LlmSlot, llm_slot
-from harn.ratelimit.model_prices import Price, Prices, llm_price
-from harn.ratelimit.provider_limits import ProviderLimits, llm_rate_limit
-from harn.ratelimit.rate_limited_call import with_rate_limit
-from harn.ratelimit.retry_after import wait_in_headers
-from harn.ratelimit.status import BucketStatus, RuleStatus, list_status
+from typing import TYPE_CHECKING
+
+from harn.front_door import front_door
+
+if TYPE_CHECKING:
+    from harn.ratelimit.buckets import Bucket, BucketGrant, RateLimitGrant
+    from harn.ratelimit.budgets import Budget, llm_budget
+    from harn.ratelimit.catalogue import catalogues
+    from harn.ratelimit.limiter import Limiter, durable_rate_limit_acquire
+    from harn.ratelimit.llm_slot import LlmSlot, llm_slot
+    from harn.ratelimit.model_prices import Price, Prices, llm_price
+    from harn.ratelimit.provider_limits import ProviderLimits, llm_rate_limit
+    from harn.ratelimit.rate_limited_call import with_rate_limit
+    from harn.ratelimit.retry_after import wait_in_headers
+    from harn.ratelimit.status import BucketStatus, RuleStatus, list_status
+else:
+    front_door(
+        __name__,
+        {
+            "buckets": "Bucket BucketGrant RateLimitGrant",
+            "budgets": "Budget llm_budget",
+            "catalogue": "catalogues",
+            "limiter": "Limiter durable_rate_limit_acquire",
+            "llm_slot": "LlmSlot llm_slot",
+            "model_prices": "Price Prices llm_price",
+            "provider_limits": "ProviderLimits llm_rate_limit",
+            "rate_limited_call": "with_rate_limit",
+            "retry_after": "wait_in_headers",
+            "status": "BucketStatus RuleStatus list_status",
+        },
+    )
 
 __all__ = [
     "Bucket",

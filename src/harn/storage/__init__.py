@@ -31,30 +31,44 @@ has what belongs to the store as a whole; each of the seven rooms has one of its
 
 from __future__ import annotations
 
-from harn.storage import jsonl
-from harn.storage.codec import check_topic, decode, draft, encode, encode_headers
-from harn.storage.contract import Damaged, Draft, Durability, Event
-from harn.storage.engines import check_there
-from harn.storage.indexes import INDEXES, Index, Table
-from harn.storage.operations import (
-    Ask,
-    Operation,
-    Recipe,
-    Row,
-    Rows,
-    ask,
-    ask_ahead,
-    ask_many,
-    ask_together,
-)
-from harn.storage.queue import JobIndex
-from harn.storage.state import StateIndex
-from harn.storage.store import Store
-from harn.storage.triggers import TriggerIndex
-from harn.storage.url import read_only, read_url
+from typing import TYPE_CHECKING
 
-# Python runs this file before any inner room is used, so no reader of the list sees it empty.
-INDEXES[:] = [JobIndex(), TriggerIndex(), StateIndex()]
+from harn.front_door import front_door
+from harn.storage.indexes import bring_indexes
+
+if TYPE_CHECKING:
+    from harn.storage import jsonl
+    from harn.storage.codec import check_topic, decode, draft, encode, encode_headers
+    from harn.storage.contract import Damaged, Draft, Durability, Event
+    from harn.storage.engines import check_there
+    from harn.storage.indexes import Index, Table
+    from harn.storage.operations import (
+        Ask,
+        Operation,
+        Recipe,
+        Row,
+        Rows,
+        ask,
+        ask_ahead,
+        ask_many,
+        ask_together,
+    )
+    from harn.storage.store import Store
+    from harn.storage.url import read_only, read_url
+else:
+    front_door(
+        __name__,
+        {
+            ".": "jsonl",
+            "codec": "check_topic decode draft encode encode_headers",
+            "contract": "Damaged Draft Durability Event",
+            "engines": "check_there",
+            "indexes": "Index Table",
+            "operations": "Ask Operation Recipe Row Rows ask ask_ahead ask_many ask_together",
+            "store": "Store",
+            "url": "read_only read_url",
+        },
+    )
 
 __all__ = [
     "Ask",
@@ -83,3 +97,14 @@ __all__ = [
     "read_only",
     "read_url",
 ]
+
+
+def _indexes() -> list[Index]:
+    from harn.storage.queue import JobIndex
+    from harn.storage.state import StateIndex
+    from harn.storage.triggers import TriggerIndex
+
+    return [JobIndex(), TriggerIndex(), StateIndex()]
+
+
+bring_indexes(_indexes)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -63,8 +62,7 @@ def topics_of(drafts: Sequence[Draft]) -> list[tuple[str, int, int]]:
     return [(topic, count, largest) for topic, count in sorted(counts.items())]
 
 
-@dataclass(frozen=True, slots=True)
-class Damaged:
+class Damaged(msgspec.Struct, frozen=True):
     """A record that cannot be read: where it is and what is wrong with it."""
 
     topic: str
@@ -74,8 +72,7 @@ class Damaged:
     """Its byte position, for engines that keep files."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hooks:
+class Hooks(msgspec.Struct, frozen=True):
     """What an engine tells its store, always on the event loop's thread."""
 
     appended: Callable[[frozenset[str]], None]

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 _USE = re.compile(r"@(\w+)\(((?:[^()]|\([^()]*\))*)\)")
 _COMMA = re.compile(r",\s*(?![^(]*\))")  # not one inside the parentheses of an argument
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
 
-@dataclass(frozen=True, slots=True)
-class Fragment:
+class Fragment(msgspec.Struct, frozen=True):
     """A piece of SQL with the names of its parameters, in the order of a use's arguments."""
 
     parameters: tuple[str, ...]

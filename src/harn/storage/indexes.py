@@ -7,15 +7,16 @@ compare, `rebuild` can put the result in place on any engine, and a trim knows w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Protocol
+
+import msgspec
 
 from harn.storage.contract import Event
 from harn.storage.operations import Operation
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(msgspec.Struct, frozen=True):
     """A table of an index, by the names of the queries that handle it whole.
 
     *dump* selects *columns* in a fixed order of rows, *clear* empties it, *restore* inserts one
@@ -54,4 +55,21 @@ class Index(Protocol):
 
 
 INDEXES: list[Index] = []
-"""Every index there is; `harn/storage/__init__.py` fills it, above the rooms that bring one."""
+"""Every index there is, after the first call of `all_indexes`."""
+_bringers: list[Callable[[], list[Index]]] = []
+
+
+def bring_indexes(bring: Callable[[], list[Index]]) -> None:
+    """Let `all_indexes` call *bring* when the indexes are first needed.
+
+    `harn/storage/__init__.py` calls this, above the rooms that have an index. Python runs that file
+    before any inner room is used.
+    """
+    _bringers.append(bring)
+
+
+def all_indexes() -> list[Index]:
+    """Return every index there is. Their rooms are loaded now, since most commands need none."""
+    if not INDEXES:
+        INDEXES[:] = [index for bring in _bringers for index in bring()]
+    return INDEXES

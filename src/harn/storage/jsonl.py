@@ -26,8 +26,9 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from harn.operating_system import sync_data, sync_file
 from harn.private_files import open_private, sync_dir
@@ -124,8 +125,7 @@ def _joined_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 # -- damage ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
+class Damage(msgspec.Struct, frozen=True):
     """Bytes that cannot be trusted: where in the file they begin, and why."""
 
     offset: int

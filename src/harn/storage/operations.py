@@ -16,8 +16,9 @@ one of them is the store's own time and is bound by the engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+import msgspec
 
 T = TypeVar("T")
 
@@ -25,12 +26,11 @@ Row = tuple[Any, ...]
 Rows = list[Row]
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True):
     """One named statement: with *params* once, or with each of *rows* under *columns*."""
 
     name: str
-    params: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = msgspec.field(default_factory=dict)
     columns: tuple[str, ...] = ()
     rows: Sequence[Row] | None = None
     parts: Sequence[Ask] = ()

@@ -14,9 +14,10 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from harn.errors import StorageVersion
 from harn.storage.fragments import Fragment, expand
@@ -36,8 +37,7 @@ POSTGRES_NOW = "coalesce(%(now)s::bigint, (extract(epoch FROM clock_timestamp())
 """The server's time, unless the time of a fake clock is bound."""
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(msgspec.Struct, frozen=True):
     """A statement in the form that its engine executes."""
 
     text: str
@@ -55,8 +55,7 @@ class Query:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """One version of one concern's tables."""
 
     concern: str
@@ -122,7 +121,7 @@ def missing_steps(applied: Mapping[str, int], dialect: Dialect, where: str) -> l
 
 
 def _sql_files() -> dict[str, str]:
-    folder = files("harn.storage") / "sql"
+    folder = Path(__file__).parent / "sql"
     return {
         item.name: item.read_text("utf-8")
         for item in folder.iterdir()

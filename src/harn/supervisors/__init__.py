@@ -12,16 +12,33 @@ lease.py             a child that runs in one process at a time
 records.py           the records that a supervisor shows
 """
 
-from harn.supervisors.records import (
-    ChildContext,
-    ChildState,
-    SupervisorEvent,
-    SupervisorMetrics,
-    SupervisorState,
-)
-from harn.supervisors.registry import Supervisors, supervisor_start
-from harn.supervisors.spec import Child, Lease, Restart
-from harn.supervisors.supervisor import Supervisor
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harn.front_door import front_door
+
+if TYPE_CHECKING:
+    from harn.supervisors.records import (
+        ChildContext,
+        ChildState,
+        SupervisorEvent,
+        SupervisorMetrics,
+        SupervisorState,
+    )
+    from harn.supervisors.registry import Supervisors, supervisor_start
+    from harn.supervisors.spec import Child, Lease, Restart
+    from harn.supervisors.supervisor import Supervisor
+else:
+    front_door(
+        __name__,
+        {
+            "records": "ChildContext ChildState SupervisorEvent SupervisorMetrics SupervisorState",
+            "registry": "Supervisors supervisor_start",
+            "spec": "Child Lease Restart",
+            "supervisor": "Supervisor",
+        },
+    )
 
 __all__ = [
     "Child",

@@ -14,45 +14,72 @@
 First come, first served, safe to cancel at any moment, and usable from worker threads.
 """
 
-from harn.sync.atomic import Atomic, atomic
-from harn.sync.channel import Channel, channel
-from harn.sync.mailbox import Mailbox, MailboxMetrics, mailbox_lookup, mailbox_open, mailbox_send
-from harn.sync.metrics import SyncMetrics, sync_metrics
-from harn.sync.mutex import Mutex, mutex
-from harn.sync.permits import (
-    Permit,
-    sync_gate_acquire,
-    sync_mutex_acquire,
-    sync_release,
-    sync_rwlock_acquire,
-    sync_semaphore_acquire,
-)
-from harn.sync.select import Selected, channel_select
-from harn.sync.shared import (
-    SharedCell,
-    SharedMap,
-    SharedMetrics,
-    SharedSnapshot,
-    shared_cell,
-    shared_map,
-)
-from harn.sync.wait_queue import (
-    CLOSED,
-    GONE,
-    GRANTED,
-    TIMED_OUT,
-    WAITING,
-    Waiter,
-    WaitQueue,
-    guard,
-    park,
-)
-from harn.sync.waitpoint import (
-    Waitpoint,
-    waitpoint_cancel,
-    waitpoint_complete,
-    waitpoint_wait,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harn.front_door import front_door
+
+if TYPE_CHECKING:
+    from harn.sync.atomic import Atomic, atomic
+    from harn.sync.channel import Channel, channel
+    from harn.sync.mailbox import (
+        Mailbox,
+        MailboxMetrics,
+        mailbox_lookup,
+        mailbox_open,
+        mailbox_send,
+    )
+    from harn.sync.metrics import SyncMetrics, sync_metrics
+    from harn.sync.mutex import Mutex, mutex
+    from harn.sync.permits import (
+        Permit,
+        sync_gate_acquire,
+        sync_mutex_acquire,
+        sync_release,
+        sync_rwlock_acquire,
+        sync_semaphore_acquire,
+    )
+    from harn.sync.select import Selected, channel_select
+    from harn.sync.shared import (
+        SharedCell,
+        SharedMap,
+        SharedMetrics,
+        SharedSnapshot,
+        shared_cell,
+        shared_map,
+    )
+    from harn.sync.wait_queue import (
+        CLOSED,
+        GONE,
+        GRANTED,
+        TIMED_OUT,
+        WAITING,
+        Waiter,
+        WaitQueue,
+        guard,
+        park,
+    )
+    from harn.sync.waitpoint import Waitpoint, waitpoint_cancel, waitpoint_complete, waitpoint_wait
+else:
+    front_door(
+        __name__,
+        {
+            "atomic": "Atomic atomic",
+            "channel": "Channel channel",
+            "mailbox": "Mailbox MailboxMetrics mailbox_lookup mailbox_open mailbox_send",
+            "metrics": "SyncMetrics sync_metrics",
+            "mutex": "Mutex mutex",
+            "permits": """
+                Permit sync_gate_acquire sync_mutex_acquire sync_release sync_rwlock_acquire
+                sync_semaphore_acquire
+            """,
+            "select": "Selected channel_select",
+            "shared": "SharedCell SharedMap SharedMetrics SharedSnapshot shared_cell shared_map",
+            "wait_queue": "CLOSED GONE GRANTED TIMED_OUT WAITING Waiter WaitQueue guard park",
+            "waitpoint": "Waitpoint waitpoint_cancel waitpoint_complete waitpoint_wait",
+        },
+    )
 
 __all__ = [
     "CLOSED",

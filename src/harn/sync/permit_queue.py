@@ -240,13 +240,23 @@ class PermitQueue:
     def serve(self, now: float) -> None:
         """Grant the first waiters what they want, while there are enough permits."""
         waiters = self.waiters
-        while (waiter := waiters.first()) is not None and waiter.want <= self.free:
+        while waiters:
+            waiter = waiters[0]
+            if waiter.state or waiter.future.done():
+                waiters.popleft()  # it gave up, and leaves the queue when it resumes
+                continue
+            if waiter.want > self.free:
+                return
             waiters.popleft()
             self.queued -= 1
             self._grant(waiter)
             self.wait_seconds += now - waiter.since
             waiter.since = now
-            waiter.wake(GRANTED)
+            waiter.state = GRANTED
+            try:
+                waiter.future.set_result(None)
+            except RuntimeError:
+                pass  # the loop is closed, so no task waits
             if not self.free:
                 return
 

@@ -16,27 +16,56 @@ wait_agent.py  wait_agent
 results.py     Ok and Err
 """
 
-from harn.tasks.background import run_in_thread
-from harn.tasks.callables import check_callable, is_async_callable
-from harn.tasks.cancel import cancel_graceful, is_cancelled
-from harn.tasks.cleanup import Owned, defer, disown, drop, owned
-from harn.tasks.closures import closure_of
-from harn.tasks.done_callbacks import DoneCallbacks
-from harn.tasks.handle import AwaitingTasks, Nursery, TaskHandle, launch, run_in_frame, take_over
-from harn.tasks.isolation import Isolation, Runner, bind, check_isolation, runner_for
-from harn.tasks.parallel import (
-    Settled,
-    parallel,
-    parallel_each,
-    parallel_race,
-    parallel_settle,
-)
-from harn.tasks.results import Err, Ok, is_err, is_ok, unwrap, unwrap_err
-from harn.tasks.scope import Scope, scope, spawn
-from harn.tasks.stream import ParallelStream, parallel_each_stream
-from harn.tasks.threads import from_thread, works_for
-from harn.tasks.timing import Deadline, deadline, retry, sleep
-from harn.tasks.wait_agent import wait_agent
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harn.front_door import front_door
+
+if TYPE_CHECKING:
+    from harn.tasks.background import run_in_thread
+    from harn.tasks.callables import check_callable, is_async_callable
+    from harn.tasks.cancel import cancel_graceful, is_cancelled
+    from harn.tasks.cleanup import Owned, defer, disown, drop, owned
+    from harn.tasks.closures import closure_of
+    from harn.tasks.done_callbacks import DoneCallbacks
+    from harn.tasks.handle import (
+        AwaitingTasks,
+        Nursery,
+        TaskHandle,
+        launch,
+        run_in_frame,
+        take_over,
+    )
+    from harn.tasks.isolation import Isolation, Runner, bind, check_isolation, runner_for
+    from harn.tasks.parallel import Settled, parallel, parallel_each, parallel_race, parallel_settle
+    from harn.tasks.results import Err, Ok, is_err, is_ok, unwrap, unwrap_err
+    from harn.tasks.scope import Scope, scope, spawn
+    from harn.tasks.stream import ParallelStream, parallel_each_stream
+    from harn.tasks.threads import from_thread, works_for
+    from harn.tasks.timing import Deadline, deadline, retry, sleep
+    from harn.tasks.wait_agent import wait_agent
+else:
+    front_door(
+        __name__,
+        {
+            "background": "run_in_thread",
+            "callables": "check_callable is_async_callable",
+            "cancel": "cancel_graceful is_cancelled",
+            "cleanup": "Owned defer disown drop owned",
+            "closures": "closure_of",
+            "done_callbacks": "DoneCallbacks",
+            "handle": "AwaitingTasks Nursery TaskHandle launch run_in_frame take_over",
+            "isolation": "Isolation Runner bind check_isolation runner_for",
+            "parallel": "Settled parallel parallel_each parallel_race parallel_settle",
+            "results": "Err Ok is_err is_ok unwrap unwrap_err",
+            "scope": "Scope scope spawn",
+            "stream": "ParallelStream parallel_each_stream",
+            "threads": "from_thread works_for",
+            "timing": "Deadline deadline retry sleep",
+            "wait_agent": "wait_agent",
+        },
+    )
 
 __all__ = [
     "AwaitingTasks",

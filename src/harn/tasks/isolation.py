@@ -17,7 +17,6 @@ from typing import Any, Literal, Protocol, get_args
 from harn.errors import InvalidOption, did_you_mean
 from harn.runtime import Runtime
 from harn.tasks.callables import check_callable, is_async_callable
-from harn.tasks.processes import Processes
 from harn.tasks.threads import Threads
 
 Isolation = Literal["auto", "task", "thread", "process"]
@@ -70,6 +69,8 @@ def runner_for(runtime: Runtime, isolation: Isolation, max_workers: int | None =
     if isolation == "task":
         return OnLoop()
     if isolation == "process":
+        from harn.tasks.processes import Processes, SharedProcesses
+
         if max_workers is not None:
             return Processes(runtime, max_workers)
         return runtime.service(SharedProcesses).processes
@@ -125,17 +126,6 @@ class SharedThreads:
     async def aclose(self) -> None:
         """End the threads with the runtime."""
         await self.threads.aclose()
-
-
-class SharedProcesses:
-    """The worker processes of a runtime: as many as there are processors."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self.processes: Processes = Processes(runtime, os.cpu_count() or 1)
-
-    async def aclose(self) -> None:
-        """End the processes with the runtime."""
-        await self.processes.aclose()
 
 
 def check_isolation(value: Isolation) -> Isolation:

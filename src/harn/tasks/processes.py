@@ -90,6 +90,17 @@ class Processes:
             self._idle.pop().kill()
 
 
+class SharedProcesses:
+    """The worker processes of a runtime: as many as there are processors."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.processes: Processes = Processes(runtime, os.cpu_count() or 1)
+
+    async def aclose(self) -> None:
+        """End the processes with the runtime."""
+        await self.processes.aclose()
+
+
 class ProcessCall:
     """One call on its way through a process."""
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
@@ -20,8 +22,7 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("harn.telemetry")
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(msgspec.Struct, frozen=True):
     """A metric family: its name as scraped, its kind, its meaning and its labels."""
 
     name: str
@@ -207,8 +208,7 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True):
     """One value of a family."""
 
     family: str

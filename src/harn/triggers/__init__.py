@@ -27,52 +27,91 @@ sources.py         what makes events without a caller: schedules and topics
 job_runner.py      runs the job of a worker queue that holds an event
 signatures.py      whether a webhook's signature is valid
 secrets.py         values and headers that are never shown
-
-The functions below are the public verbs: they use the current runtime.
+repetitions.py     how many repeated events were refused; not_found.py, an error
+verbs.py           the public verbs: they use the current runtime
 """
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import TYPE_CHECKING
 
-from harn.current import current_runtime
-from harn.triggers.a2a import A2aRights, A2aTarget
-from harn.triggers.allowed_hosts import check_allowed, read_url
-from harn.triggers.binding import (
-    KINDS,
-    PROVIDERS,
-    Binding,
-    Kind,
-    TriggerBinding,
-    check_binding,
-    check_id,
-    check_kind,
-    check_priority,
-    check_provider,
-)
-from harn.triggers.circuit import circuit_state
-from harn.triggers.cron import check_catchup, check_expression, check_schedule, check_zone
-from harn.triggers.dead_letters import DeadLetters, Letters
-from harn.triggers.dispatch_state import Dispatch, DispatchHandle
-from harn.triggers.event import TriggerEvent, check_tenant, event_from
-from harn.triggers.job_runner import JobRunner
-from harn.triggers.matching import check_match, is_wanted
-from harn.triggers.registry import Accepted, EmitReceipt, NotFound, Triggers
-from harn.triggers.replay_mapping import compare_mapping
-from harn.triggers.retry import BY_HAND, FROM_MANIFEST
-from harn.triggers.secrets import Secrets, is_credential
-from harn.triggers.signatures import (
-    SCHEMES,
-    Genuine,
-    Headers,
-    Refused,
-    Scheme,
-    sign,
-    signing_key,
-    verify,
-)
-from harn.triggers.targets import Call, Handler, LocalTarget, SpawnToPool, Target, check_handler
-from harn.triggers.trigger_options import EventFields, FlowOptions, MatchOptions, Provider
+from harn.front_door import front_door
+
+if TYPE_CHECKING:
+    from harn.triggers.a2a import A2aRights, A2aTarget
+    from harn.triggers.allowed_hosts import check_allowed, read_url
+    from harn.triggers.binding import (
+        KINDS,
+        PROVIDERS,
+        Binding,
+        TriggerBinding,
+        check_binding,
+        check_id,
+        check_kind,
+        check_priority,
+        check_provider,
+    )
+    from harn.triggers.circuit import circuit_state
+    from harn.triggers.cron import check_catchup, check_expression, check_schedule, check_zone
+    from harn.triggers.dead_letters import DeadLetters, Letters
+    from harn.triggers.dispatch_state import Dispatch, DispatchHandle
+    from harn.triggers.event import TriggerEvent, check_tenant, event_from
+    from harn.triggers.job_runner import JobRunner
+    from harn.triggers.matching import check_match, is_wanted
+    from harn.triggers.not_found import NotFound
+    from harn.triggers.registry import Accepted, EmitReceipt, Triggers
+    from harn.triggers.repetitions import Repetitions
+    from harn.triggers.replay_mapping import compare_mapping
+    from harn.triggers.retry import FROM_MANIFEST
+    from harn.triggers.secrets import Secrets, is_credential
+    from harn.triggers.signatures import (
+        SCHEMES,
+        Genuine,
+        Headers,
+        Refused,
+        Scheme,
+        sign,
+        signing_key,
+        verify,
+    )
+    from harn.triggers.targets import Call, LocalTarget, SpawnToPool, Target, check_handler
+    from harn.triggers.trigger_options import FlowOptions, MatchOptions
+    from harn.triggers.verbs import (
+        channel_emit,
+        trigger_fire,
+        trigger_list,
+        trigger_register,
+        trigger_unregister,
+    )
+else:
+    front_door(
+        __name__,
+        {
+            "a2a": "A2aRights A2aTarget",
+            "allowed_hosts": "check_allowed read_url",
+            "binding": """
+                KINDS PROVIDERS Binding TriggerBinding check_binding check_id check_kind
+                check_priority check_provider
+            """,
+            "circuit": "circuit_state",
+            "cron": "check_catchup check_expression check_schedule check_zone",
+            "dead_letters": "DeadLetters Letters",
+            "dispatch_state": "Dispatch DispatchHandle",
+            "event": "TriggerEvent check_tenant event_from",
+            "job_runner": "JobRunner",
+            "matching": "check_match is_wanted",
+            "not_found": "NotFound",
+            "registry": "Accepted EmitReceipt Triggers",
+            "repetitions": "Repetitions",
+            "replay_mapping": "compare_mapping",
+            "retry": "FROM_MANIFEST",
+            "secrets": "Secrets is_credential",
+            "signatures": "SCHEMES Genuine Headers Refused Scheme sign signing_key verify",
+            "targets": "Call LocalTarget SpawnToPool Target check_handler",
+            "trigger_options": "FlowOptions MatchOptions",
+            "verbs": "channel_emit trigger_fire trigger_list trigger_register trigger_unregister",
+        },
+    )
 
 __all__ = [
     "FROM_MANIFEST",
@@ -97,6 +136,7 @@ __all__ = [
     "MatchOptions",
     "NotFound",
     "Refused",
+    "Repetitions",
     "Scheme",
     "Secrets",
     "SpawnToPool",
@@ -132,107 +172,3 @@ __all__ = [
     "trigger_unregister",
     "verify",
 ]
-
-
-async def trigger_register(
-    *,
-    id: str,
-    kind: Kind,
-    provider: Provider,
-    match: MatchOptions | None,
-    handler: Handler,
-    **flow: Unpack[FlowOptions],
-) -> TriggerBinding:
-    """Register a trigger: events that *match* go to *handler*, through the gates of *flow*.
-
-    *kind* is `channel.emit`, `cron`, `webhook`, `a2a-push` or `stream`. *handler* is a callable
-    that takes the event, a `SpawnToPool`, `"worker://queue"`, `"channel://name"` or
-    `"a2a://host/path"`. *flow* may
-    contain `concurrency`, `throttle`, `rate_limit`, `debounce`, `batch`, `singleton`, `priority`,
-    `retry` and `dedupe_key`. Registering an id again makes a new version; dispatches under way
-    finish on the old one. Cancelling registers nothing.
-
-    >>> import harn
-    >>> async def main() -> list[str]:
-    ...     seen: list[str] = []
-    ...     await harn.trigger_register(
-    ...         id="greeter", kind="channel.emit", provider="channel",
-    ...         match={"events": ["channel:hello"]},
-    ...         handler=lambda event: seen.append(event.get("provider_payload.payload")))
-    ...     await harn.channel_emit("hello", "world")
-    ...     return seen
-    >>> harn.run(main)
-    ['world']
-    """
-    binding = check_binding(
-        id=id,
-        kind=kind,
-        provider=provider,
-        match=match,
-        handler=handler,
-        options=flow,
-        default_retry=BY_HAND,
-    )
-    return current_runtime().service(Triggers).register(binding)
-
-
-def trigger_unregister(id: str) -> bool:
-    """Remove the trigger *id*; false if there is none. Dispatches under way finish.
-
-    >>> import harn
-    >>> async def main() -> bool:
-    ...     return harn.trigger_unregister("no such")
-    >>> harn.run(main)
-    False
-    """
-    return current_runtime().service(Triggers).unregister(id)
-
-
-def trigger_list() -> list[TriggerBinding]:
-    """Return every trigger of this runtime by id, including old versions that still drain.
-
-    >>> import harn
-    >>> async def main() -> int:
-    ...     return len(harn.trigger_list())
-    >>> harn.run(main)
-    0
-    """
-    return current_runtime().service(Triggers).listed()
-
-
-async def trigger_fire(
-    id: str, payload: Any = None, **fields: Unpack[EventFields]
-) -> DispatchHandle:
-    """Fire the trigger *id* by hand and wait for the end of the dispatch, including its retries.
-
-    The event has *payload* at `provider_payload["payload"]`; *fields* sets other fields of the
-    event, such as `tenant_id`. Cancelling stops waiting; the dispatch still runs.
-
-    >>> import harn
-    >>> async def main() -> str:
-    ...     await harn.trigger_register(
-    ...         id="double", kind="channel.emit", provider="channel", match={},
-    ...         handler=lambda event: 2 * event.get("provider_payload.payload"))
-    ...     handle = await harn.trigger_fire("double", 21)
-    ...     return f"{handle.status}: {handle.result}"
-    >>> harn.run(main)
-    'dispatched: 42'
-    """
-    return await current_runtime().service(Triggers).fire(id, payload, **fields)
-
-
-async def channel_emit(name: str, payload: Any, *, id: str | None = None) -> EmitReceipt:
-    """Emit *payload* on the channel *name*: every trigger that matches `channel:<name>` gets it.
-
-    The event is durable on return. Handlers have ended by then, unless they wait at a gate, for
-    a retry, or take longer than a second; their handles then say `waiting` and can be awaited
-    with `wait()`. A second emit with the same *id* within a week dispatches nothing. Cancelling
-    before the event is written means that nothing happened; afterwards its dispatches run.
-
-    >>> import harn
-    >>> async def main() -> list[bool]:
-    ...     return [(await harn.channel_emit("news", n, id="once")).duplicate for n in range(2)]
-    >>> harn.run(main)
-    [False, True]
-    """
-    return await current_runtime().service(Triggers).emit(name, payload, id=id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -67,8 +67,7 @@ class TriggerBinding(Record):
     target_uri: str
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
+class Binding(msgspec.Struct, frozen=True):
     """One version of a trigger, checked."""
 
     id: str
@@ -115,7 +114,7 @@ class Binding:
 
     def at_version(self, version: int) -> Binding:
         """Return this definition as version *version*."""
-        return replace(self, version=version)
+        return msgspec.structs.replace(self, version=version)
 
     def shown(self, state: State) -> TriggerBinding:
         """Return what `trigger_list` shows."""

@@ -7,8 +7,9 @@ dispatch, the probe, may call it: a success closes the circuit, a failure opens 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Literal
+
+import msgspec
 
 THRESHOLD = 5
 OPEN_MS = 60_000
@@ -16,8 +17,7 @@ OPEN_MS = 60_000
 State = Literal["closed", "open", "half_open"]
 
 
-@dataclass(frozen=True, slots=True)
-class Circuit:
+class Circuit(msgspec.Struct, frozen=True):
     """The state of a destination: failures in a row, and until when it is not called."""
 
     failures: int = 0
@@ -56,12 +56,12 @@ def admit(circuit: Circuit, now_ms: int) -> tuple[bool, Circuit]:
         return True, circuit
     if state == "open" or now_ms < circuit.probing_until_ms:
         return False, circuit
-    return True, replace(circuit, probing_until_ms=now_ms + OPEN_MS)
+    return True, msgspec.structs.replace(circuit, probing_until_ms=now_ms + OPEN_MS)
 
 
 def after_failure(circuit: Circuit, now_ms: int) -> Circuit:
     """Count a retryable failure; the fifth in a row, or a failed probe, opens the circuit."""
     failures = min(circuit.failures + 1, THRESHOLD)
     if failures < THRESHOLD:
-        return replace(circuit, failures=failures)
+        return msgspec.structs.replace(circuit, failures=failures)
     return Circuit(failures=failures, open_until_ms=now_ms + OPEN_MS)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from itertools import islice, takewhile
 from typing import Any, Literal, get_args
 from zoneinfo import ZoneInfo, available_timezones
 
+import msgspec
 from cronsim import CronSim
 
 from harn.errors import InvalidOption, did_you_mean
@@ -31,8 +31,7 @@ MOST_AT_ONCE = 1000
 _NO_ZONES = ("posix", "right", "localtime", "Factory")
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(msgspec.Struct, frozen=True):
     """When a trigger is due: an expression in a zone, and what happens to missed instants."""
 
     expression: str
@@ -67,8 +66,7 @@ class Schedule:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(msgspec.Struct, frozen=True):
     """What to fire now, oldest first, and from where to continue."""
 
     fire: tuple[int, ...]

@@ -20,8 +20,8 @@ from harn.storage.triggers import change_letter, dead_letter, dead_letters, pend
 from harn.tasks import sleep
 from harn.triggers.dispatch_state import Dispatch, DispatchHandle
 from harn.triggers.event import TriggerEvent, event_at, event_from
-from harn.triggers.registry import NotFound, Triggers
-from harn.workers import WorkerQueue
+from harn.triggers.not_found import NotFound
+from harn.triggers.registry import Triggers
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -108,6 +108,8 @@ class DeadLetters:
         return handle
 
     async def _retry_job(self, letter: dict[str, Any]) -> DispatchHandle:
+        from harn.workers import WorkerQueue
+
         queue, job_id = letter["queue"], letter["job_event_id"]
         if not await WorkerQueue(self._runtime, queue, None).retry(job_id):
             raise TriggerError(f"job {job_id} of queue {queue!r} is not dead any more")

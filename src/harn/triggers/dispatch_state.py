@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
+
 from harn.clock import resolve
 from harn.context import Task
 from harn.errors import HarnError
@@ -55,8 +57,7 @@ class DispatchHandle(SparseRecord):
         return self if self._dispatch is None else await self._dispatch.wait()
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """How a dispatch ended."""
 
     status: Status

@@ -11,9 +11,10 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from harn import topics
 from harn.clock import from_iso, resolve, sleep_until
@@ -72,7 +73,7 @@ class Dispatcher:
     def start(self, dispatch: Dispatch) -> None:
         """Start *dispatch* as a task of the runtime."""
         binding, event, root = dispatch.binding, dispatch.event, self.runtime.root
-        ambient = replace(
+        ambient = msgspec.structs.replace(
             root.ambient,
             trigger_id=binding.id,
             trigger_event_id=event.id,

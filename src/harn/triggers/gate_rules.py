@@ -9,20 +9,22 @@ hold for all processes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
+
+import msgspec
 
 from harn.checks import is_whole, whole_number
 from harn.duration import to_ms, to_text
 from harn.errors import InvalidOption, did_you_mean
+from harn.records import fields_of
 from harn.triggers.event import TriggerEvent, as_gate_key, check_path, find
 
 SkipReason = Literal["batch_merged", "debounced", "rate_limited", "singleton_active"]
 MOST = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """At most *max* in any *period_ms*: `rate_limit` skips the others, `throttle` delays them."""
 
     max: int
@@ -30,16 +32,14 @@ class Window:
     key: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Debounce:
+class Debounce(msgspec.Struct, frozen=True):
     """Only the newest event passes, when *period_ms* have passed without another event."""
 
     period_ms: int
     key: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """Events are collected until there are *size*, or until *timeout_ms* after the first."""
 
     size: int
@@ -47,23 +47,20 @@ class Batch:
     key: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Singleton:
+class Singleton(msgspec.Struct, frozen=True):
     """While one event is dispatched, the others are skipped."""
 
     key: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Concurrency:
+class Concurrency(msgspec.Struct, frozen=True):
     """At most *max* run at once; the others wait for a slot."""
 
     max: int
     key: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(msgspec.Struct, frozen=True):
     """The order of waiters for a slot: by the position in *order* of the value at *key*.
 
     A value that is not in *order* comes last.
@@ -78,8 +75,7 @@ class Order:
         return self.order.index(value) if value in self.order else len(self.order)
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(msgspec.Struct, frozen=True):
     """Every gate of a binding; None where it has none."""
 
     batch: Batch | None = None
@@ -92,7 +88,7 @@ class Flow:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the gates that are set, JSON-ready."""
-        return {item.name: _shown(gate) for item in fields(self) if (gate := self._of(item.name))}
+        return {name: _shown(gate) for name in self.__struct_fields__ if (gate := self._of(name))}
 
     def _of(self, name: str) -> Any:
         return getattr(self, name)
@@ -105,8 +101,7 @@ GATES = ("batch", "debounce", "rate_limit", "throttle", "singleton", "concurrenc
 # -- decisions -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True):
     """Not yet: ask again at *until_ms*."""
 
     until_ms: int
@@ -267,10 +262,9 @@ def _period(value: Any, option: str) -> int:
 
 def _shown(gate: Any) -> dict[str, Any]:
     shown: dict[str, Any] = {}
-    for item in fields(gate):
-        value = getattr(gate, item.name)
-        if item.name.endswith("_ms"):
-            shown[item.name.removesuffix("_ms")] = to_text(value / 1000)
+    for name, value in fields_of(gate).items():
+        if name.endswith("_ms"):
+            shown[name.removesuffix("_ms")] = to_text(value / 1000)
         elif value is not None:
-            shown[item.name] = list(value) if isinstance(value, tuple) else value
+            shown[name] = list(value) if isinstance(value, tuple) else value
     return shown

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from harn.clock import resolve, sleep_until
 from harn.storage import Store
 from harn.storage.triggers import Change, Mark, at_gate
@@ -53,8 +55,7 @@ class Passage:
     """What to release: the record's kind, the gate and the tickets."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entrant:
+class Entrant(msgspec.Struct, frozen=True):
     """An event at the gates of its binding."""
 
     binding_id: str

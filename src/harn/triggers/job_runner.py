@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from harn.clock import resolve
 from harn.current import current_frame
@@ -72,7 +73,7 @@ class JobRunner:
         """
         binding, event = self._read(job)
         # The members of a batch are envelopes, and a job has none: it is dispatched alone.
-        flow = replace(binding.flow, batch=None)
+        flow = msgspec.structs.replace(binding.flow, batch=None)
         enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entrant = Entrant(
             binding.id, event, 0, flow, _nothing, lambda gate, ms: self._note(gate, ms, enough)
@@ -201,7 +202,7 @@ class _Failed(TriggerError):
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.text)
-        self.failure = replace(failure, text=f"TriggerError: {failure.text}")
+        self.failure = msgspec.structs.replace(failure, text=f"TriggerError: {failure.text}")
 
 
 def _nothing() -> None:

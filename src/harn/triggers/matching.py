@@ -8,8 +8,9 @@ not found there starts at the event's root (`provider_payload.payload.repo`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
+
+import msgspec
 
 from harn.errors import InvalidOption, did_you_mean
 from harn.naming import check_name
@@ -30,12 +31,11 @@ MATCH_KEYS = (
 MOST_EVENTS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(msgspec.Struct, frozen=True):
     """Which events a binding matches; the last five fields are for the kinds that need them."""
 
     events: tuple[str, ...] = ()
-    filter: Mapping[str, Any] = field(default_factory=dict)
+    filter: Mapping[str, Any] = msgspec.field(default_factory=dict)
     path: str | None = None
     topic: str | None = None
     schedule: str | None = None

@@ -18,7 +18,7 @@ import msgspec
 from harn import topics
 from harn.clock import SystemClock, resolve
 from harn.current import current_frame
-from harn.errors import InvalidOption, TriggerError, did_you_mean
+from harn.errors import InvalidOption, did_you_mean
 from harn.ids import digest
 from harn.naming import check_data, has_controls, joined
 from harn.records import Record, fields_of
@@ -31,7 +31,9 @@ from harn.triggers.dispatch_state import Dispatch, DispatchHandle
 from harn.triggers.dispatcher import Dispatcher, traced
 from harn.triggers.event import TriggerEvent, as_gate_key, check_field, check_tenant, event_at, find
 from harn.triggers.matching import check_channel, route
+from harn.triggers.not_found import NotFound
 from harn.triggers.recovery import Recovery
+from harn.triggers.repetitions import Repetitions
 from harn.triggers.secrets import without_credentials
 from harn.triggers.sources import Sources
 
@@ -71,8 +73,7 @@ class EmitReceipt(Record):
         return {**fields_of(self), "dispatched": [each.as_dict() for each in self.dispatched]}
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(msgspec.Struct, frozen=True):
     """The result of `Triggers.accept`."""
 
     event: TriggerEvent
@@ -80,10 +81,6 @@ class Accepted:
     known_as: str | None = None
     conflict: bool = False
     late: bool = False
-
-
-class NotFound(TriggerError):
-    """No trigger, event or dead letter has this name now."""
 
 
 class Triggers:
@@ -98,7 +95,7 @@ class Triggers:
         """Whether events come only from callers, as in a command that ends soon: no schedule or
         topic is followed, and no events of other processes are taken over."""
         self.taken_in: int = 0
-        self.duplicates: int = 0
+        self._repetitions = runtime.service(Repetitions)
         self._active: dict[str, Binding] = {}
         self._draining: dict[str, Binding] = {}
         self._versions: dict[str, int] = {}
@@ -258,7 +255,7 @@ class Triggers:
         taken: TakenIn = await self._store.run(partial(take_in, new))
         self.taken_in += 1
         if taken.known_as is not None or taken.late:
-            self.duplicates += 1
+            self._repetitions.refused += 1
             return Accepted(event, (), taken.known_as, taken.conflict, taken.late)
         dispatches = []
         for binding, envelope in zip(bindings, taken.envelopes, strict=True):
@@ -351,7 +348,7 @@ class Triggers:
         return [
             *(Sample("harn_trigger_dispatches_total", n, (name,)) for name, n in counts.items()),
             Sample("harn_trigger_in_flight", len(self.dispatcher.running)),
-            Sample("harn_trigger_duplicates_total", self.duplicates),
+            Sample("harn_trigger_duplicates_total", self._repetitions.refused),
         ]
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
+
+import msgspec
 
 from harn.checks import whole_number
 from harn.duration import to_seconds, to_text
@@ -21,8 +22,7 @@ LONGEST = 36_000.0
 """The longest delay, in seconds, of `linear` and `exponential`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(msgspec.Struct, frozen=True):
     """At most *max* attempts, each after the delay that *backoff* defines.
 
     `linear` waits *delay* before each further attempt; `exponential` doubles it each time.

@@ -13,15 +13,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from harn.errors import InvalidOption, TriggerError, did_you_mean
 from harn.naming import check_name, joined
-from harn.pools import PoolTask, pool_get
 from harn.tasks import check_callable, runner_for
 from harn.topics import check_queue_name
 from harn.triggers.event import MISSING, TriggerEvent, as_key, as_priority, check_path, find
 from harn.triggers.matching import check_channel
 
 if TYPE_CHECKING:
+    from harn.pools import PoolTask
     from harn.runtime import Runtime
     from harn.workers import Priority
 
@@ -35,8 +37,7 @@ _RECEIPT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """One delivery of an event to a trigger; a repetition has the same `delivery`."""
 
     runtime: Runtime
@@ -148,6 +149,8 @@ class SpawnToPool:
 
     async def deliver(self, call: Call) -> Any:
         """Submit the closure for this event; the receipt is the pool's task."""
+        from harn.pools import pool_get
+
         pool = pool_get(self.pool)
         if pool is None:
             raise NotRetryable(f"pool {self.pool!r} does not exist; create it before its triggers")

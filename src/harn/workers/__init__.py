@@ -20,24 +20,54 @@ consumer_lease.py    the lease of a living consumer, and the end of dead ones' c
 consumers.py         consumers: the consumers of all processes
 claim_renewal.py     renews the claims of running jobs on the heartbeat's thread
 failures.py          the record of a failed attempt, and its log line
-records.py           jobs, receipts, summaries
+records.py           jobs as they enter a queue, and as handlers get them
+receipt.py           EnqueueReceipt: a way to the result of a job
+reports.py           QueueSummary, DrainReport: how much a queue holds, what a drain did
 job_state.py         JobState: a job as an application sees it
 job_reads.py         reading the states of jobs, together
 job_results.py       waiting for jobs to be settled, in any process
 retries.py           a dead job is made ready again
 """
 
-from harn.workers.consumer import Consumer, default_consumer_id, drain
-from harn.workers.consumers import ConsumerState, consumers, consumers_for
-from harn.workers.failures import Failure
-from harn.workers.held_claim import Claim
-from harn.workers.job_state import JobState, JobStep
-from harn.workers.lanes import rank
-from harn.workers.queue import WorkerQueue, summarise, worker_queue, worker_queues
-from harn.workers.queue_worker import Worker
-from harn.workers.records import DrainReport, EnqueueReceipt, Job, NewJob, Priority, QueueSummary
-from harn.workers.scheduler_policy import SchedulerPolicy
-from harn.workers.wishes import Bury, GiveBack, RetryLater
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harn.front_door import front_door
+
+if TYPE_CHECKING:
+    from harn.workers.consumer import Consumer, default_consumer_id, drain
+    from harn.workers.consumers import ConsumerState, consumers, consumers_for
+    from harn.workers.failures import Failure
+    from harn.workers.held_claim import Claim
+    from harn.workers.job_state import JobState, JobStep
+    from harn.workers.lanes import rank
+    from harn.workers.queue import WorkerQueue, worker_queue, worker_queues
+    from harn.workers.queue_worker import Worker
+    from harn.workers.receipt import EnqueueReceipt
+    from harn.workers.records import Job, NewJob, Priority
+    from harn.workers.reports import DrainReport, QueueSummary, count_in_full, summarise
+    from harn.workers.scheduler_policy import SchedulerPolicy
+    from harn.workers.wishes import Bury, GiveBack, RetryLater
+else:
+    front_door(
+        __name__,
+        {
+            "consumer": "Consumer default_consumer_id drain",
+            "consumers": "ConsumerState consumers consumers_for",
+            "failures": "Failure",
+            "held_claim": "Claim",
+            "job_state": "JobState JobStep",
+            "lanes": "rank",
+            "queue": "WorkerQueue worker_queue worker_queues",
+            "queue_worker": "Worker",
+            "receipt": "EnqueueReceipt",
+            "records": "Job NewJob Priority",
+            "reports": "DrainReport QueueSummary count_in_full summarise",
+            "scheduler_policy": "SchedulerPolicy",
+            "wishes": "Bury GiveBack RetryLater",
+        },
+    )
 
 __all__ = [
     "Bury",
@@ -60,6 +90,7 @@ __all__ = [
     "WorkerQueue",
     "consumers",
     "consumers_for",
+    "count_in_full",
     "default_consumer_id",
     "drain",
     "rank",

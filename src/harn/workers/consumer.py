@@ -13,9 +13,10 @@ import contextvars
 import os
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from harn.clock import resolve
 from harn.context import Ambient, Task, Work, WorkTask
@@ -45,7 +46,8 @@ from harn.workers.failures import Failure, log_failure
 from harn.workers.functions import FunctionRunner, UnknownFunctions
 from harn.workers.held_claim import Claim
 from harn.workers.queue import MOST_AT_ONCE, WorkerQueue
-from harn.workers.records import DrainReport, Job, check_consumer, check_ttl
+from harn.workers.records import Job, check_consumer, check_ttl
+from harn.workers.reports import DrainReport
 from harn.workers.running_job import RunningJob
 from harn.workers.scheduler_policy import SchedulerPolicy
 from harn.workers.shared_slots import SharedSlots
@@ -358,7 +360,7 @@ class Consumer:
         known = self._ambients.get(origin)
         if known is None:
             ours = self._task.ambient
-            known = replace(
+            known = msgspec.structs.replace(
                 ours,
                 tenant_id=job.tenant_id or ours.tenant_id,
                 trigger_id=job.trigger_id or ours.trigger_id,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from harn.errors import InvalidOption
 from harn.storage.queue import JobDraft
-from harn.workers.records import EnqueueReceipt
+from harn.workers.receipt import EnqueueReceipt
 
 if TYPE_CHECKING:
     from harn.workers.queue import WorkerQueue

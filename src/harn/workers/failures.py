@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from harn.telemetry.logs import FAILED_WORK
 from harn.telemetry.tracebacks import traceback_text
@@ -17,8 +18,7 @@ logger: logging.Logger = logging.getLogger("harn.workers")
 MAX_ERROR = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True):
     """Why an attempt failed, as it is recorded and logged.
 
     An exception with an attribute `failure` of this type is recorded as that failure.

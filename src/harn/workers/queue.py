@@ -29,11 +29,9 @@ from harn.storage.queue import (
     Claiming,
     QueueCounts,
     Settlement,
-    count_queue,
     job_control,
     job_states,
     queue_names,
-    wake_queue,
 )
 from harn.teardown import retrieve
 from harn.topics import QueueTopics, check_queue_name, queue_topics
@@ -45,17 +43,17 @@ from harn.workers.job_reads import JobReads
 from harn.workers.job_results import cancel
 from harn.workers.job_state import JobState, Status, job_state
 from harn.workers.queue_operations import OperationsByQueue, QueueOperations
+from harn.workers.receipt import EnqueueReceipt
 from harn.workers.records import (
-    EnqueueReceipt,
     NewJob,
     Priority,
-    QueueSummary,
     check_consumer,
     check_name,
     check_ttl,
     draft_job,
     read_job,
 )
+from harn.workers.reports import QueueSummary, count_in_full, end_expired, summarise
 from harn.workers.retries import retry_and_close_letter
 from harn.workers.scheduler_policy import SchedulerPolicy
 
@@ -369,7 +367,7 @@ class WorkerQueue:
             page = await self.store.run(look, write=False)
             if not page.is_due:
                 return [job_state(self.name, job) for job in page.jobs]
-            await self._end_expired()
+            await end_expired(self.runtime, self.name)
 
     async def cancel(self, job_id: int, reason: str | None = None) -> bool:
         """Settle a job as cancelled, whatever its status; False if it is settled or not there.
@@ -424,11 +422,6 @@ class WorkerQueue:
         while await self.store.run(lambda: job_control.carry_on_queue(self.name)):
             pass
 
-    async def _end_expired(self) -> None:
-        """End the claims that have expired, until none is left."""
-        while await self.store.run(lambda: wake_queue(self.name, self.runtime.ids.new)):
-            pass
-
     async def summary(self) -> QueueSummary:
         """Count the queue, after ending expired claims. Cancelling leaves nothing behind."""
         counts = await self.counts()
@@ -436,11 +429,7 @@ class WorkerQueue:
 
     async def counts(self) -> QueueCounts | None:
         """Count the queue in full, or return None if it was never used."""
-        counts = await self.store.run(lambda: count_queue(self.name), write=False)
-        if counts is not None and counts.is_due:
-            await self._end_expired()
-            counts = await self.store.run(lambda: count_queue(self.name), write=False)
-        return counts
+        return await count_in_full(self.runtime, self.name)
 
     async def purge(self, reason: str | None = None, *, by: str | None = None) -> int:
         """Purge every job that is ready or scheduled now; return how many.
@@ -466,25 +455,6 @@ class WorkerQueue:
 
     def __repr__(self) -> str:
         return f"<WorkerQueue {self.name!r} {self.policy.strategy}>"
-
-
-def summarise(counts: QueueCounts) -> QueueSummary:
-    """Return the summary of *counts*."""
-    age = None if counts.oldest_at is None else max(0, counts.now - counts.oldest_at)
-    return QueueSummary(
-        counts.queue,
-        counts.ready,
-        counts.scheduled,
-        counts.in_flight,
-        counts.acked,
-        counts.purged,
-        counts.dead,
-        counts.responses,
-        age,
-        counts.cancelled,
-        counts.pauses.queue is not None,
-        tuple(sorted(counts.pauses.held)),
-    )
 
 
 def worker_queue(name: str, policy: SchedulerPolicy | None = None) -> WorkerQueue:

@@ -1,31 +1,21 @@
-"""The records that users of a worker queue see: jobs, receipts, summaries, reports."""
+"""The records that users of a worker queue see: jobs as they enter, and as handlers get them."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
 from harn.checks import is_number, whole_number
-from harn.current import current_runtime
-from harn.durable_calls import durable_function_named
-from harn.durable_types import types_of
-from harn.duration import Duration, to_ms, to_seconds, to_text
-from harn.errors import DeadlineExceeded, InvalidOption, JobError, did_you_mean
+from harn.duration import Duration, to_ms
+from harn.errors import InvalidOption, did_you_mean
 from harn.naming import has_controls
-from harn.pydantic_types import reasons
-from harn.records import Record, SparseRecord, fields_of
-from harn.storage import Durability, encode, encode_headers
+from harn.records import SparseRecord
+from harn.storage import encode, encode_headers
 from harn.storage.queue import PRIORITIES, JobDraft, job_charges
-from harn.tasks import deadline
-from harn.telemetry.html import html_fields
 from harn.telemetry.spans import trace_headers, tracing
-from harn.workers.job_reads import JobReads
-from harn.workers.job_results import JobResults, cancel
-from harn.workers.job_state import JobState, unknown
 
-T = TypeVar("T")
 Priority = Literal["high", "normal", "low"]
 
 MAX_NAME = 256
@@ -75,163 +65,6 @@ class NewJob(msgspec.Struct, frozen=True):
     binding_version: int | None = None
     replay_of_event_id: str | None = None
     function: str | None = None
-
-
-class EnqueueReceipt(msgspec.Struct, Generic[T], frozen=True):
-    """Proof that a job is in its queue, and how safely; its result can be awaited.
-
-    The three methods use the current runtime's store, so that a receipt works in any process that
-    opens the same one. A job that was enqueued in the caller's own transaction has a *ticket* and
-    no *job_id*: it has none before the commit.
-
-    >>> import harn
-    >>> async def main() -> tuple[int, str]:
-    ...     receipt = await harn.worker_queue("triage").enqueue({"pr": 1984})
-    ...     return receipt.job_id, receipt.durability
-    >>> harn.run(main)
-    (1, 'memory')
-    """
-
-    queue: str
-    job_id: int | Any
-    """None with a ticket; typed `Any`, so that callers without one need no check for None."""
-    response_topic: str
-    durability: Durability
-    duplicate: bool
-    ticket: str | None = None
-    function: str | None = None
-    """The submitted function whose annotation says that the result is a pydantic model."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return every field, JSON-ready; the job's id also as the log names it.
-
-        >>> EnqueueReceipt("q", 7, "worker.q.responses", "full", False).as_dict()["job_event_id"]
-        7
-        """
-        fields = {
-            "queue": self.queue,
-            "job_id": self.job_id,
-            "job_event_id": self.job_id,
-            "response_topic": self.response_topic,
-            "durability": self.durability,
-            "duplicate": self.duplicate,
-        }
-        return fields if self.ticket is None else {**fields, "ticket": self.ticket}
-
-    async def result(self, timeout: Duration | None = None) -> T:
-        """Wait until the job is settled, and return its outcome.
-
-        A dead job is `JobFailed`, a cancelled or purged one `JobCancelled`, a job whose record was
-        trimmed `JobError`. After *timeout* it is `DeadlineExceeded`, and the job is not affected.
-        With a ticket it first waits for the transaction to commit. Cancelling leaves nothing
-        behind.
-
-        >>> import harn
-        >>> async def main() -> int:
-        ...     receipt = await harn.worker_queue("triage").enqueue(20)
-        ...     await harn.drain("triage", lambda job: job.payload + 1)
-        ...     return await receipt.result()
-        >>> harn.run(main)
-        21
-        """
-        awaiting = current_runtime().service(JobResults).outcome(self.queue, self._key)
-        if timeout is None:
-            return self._typed(await awaiting)
-        try:
-            async with deadline(timeout):
-                return self._typed(await awaiting)
-        except DeadlineExceeded as error:
-            raise DeadlineExceeded(
-                f"job {self._key} of queue {self.queue!r} was not settled within "
-                f"{to_text(to_seconds(timeout))}"
-            ) from error
-
-    def _typed(self, outcome: Any) -> T:
-        """Return *outcome* as the model that the submitted function returned."""
-        function = None if self.function is None else durable_function_named(self.function)
-        if function is None:
-            return outcome  # type: ignore[no-any-return]
-        try:
-            return types_of(function.fn).read_result(outcome)  # type: ignore[no-any-return]
-        except ValueError as error:
-            raise JobError(
-                f"the result of job {self._key} does not fit what {function.name} returns "
-                f"({reasons(error)}); (await receipt.state()).outcome has it as JSON"
-            ) from error
-
-    async def state(self) -> JobState:
-        """Return what is known of the job now. Cancelling leaves nothing behind."""
-        job = await current_runtime().service(JobReads).state(self.queue, self._key)
-        if job is None:
-            raise unknown(self.queue, self._key)
-        return job
-
-    async def cancel(self, reason: str | None = None) -> bool:
-        """Settle the job as cancelled, whatever its status; False if it was settled already.
-
-        A handler that works on it is cancelled. Cancelling this call may leave the job cancelled.
-        """
-        return await cancel(current_runtime(), self.queue, self._key, reason)
-
-    @property
-    def _key(self) -> int | str:
-        key = self.job_id if self.ticket is None else self.ticket
-        assert key is not None
-        return key
-
-
-class QueueSummary(Record, msgspec.Struct, frozen=True):
-    """How much a queue holds. `ready` can be claimed now, `scheduled` later.
-
-    >>> QueueSummary("q").as_dict()["ready"]
-    0
-    """
-
-    queue: str
-    ready: int = 0
-    scheduled: int = 0
-    in_flight: int = 0
-    acked: int = 0
-    purged: int = 0
-    dead: int = 0
-    responses: int = 0
-    oldest_unclaimed_age_ms: int | None = None
-    cancelled: int = 0
-    paused: bool = False
-    paused_keys: tuple[str, ...] = ()
-
-    def _repr_html_(self) -> str:
-        return html_fields(f"queue {self.queue}", self.as_dict())
-
-
-class DrainReport(Record, msgspec.Struct, frozen=True):
-    """What one drain did; *responses* holds the newest ten thousand at most.
-
-    >>> import harn
-    >>> async def main() -> tuple[int, int]:
-    ...     await harn.worker_queue("triage").enqueue(1)
-    ...     report = await harn.drain("triage", lambda job: job.payload)
-    ...     return report.drained, report.acked
-    >>> harn.run(main)
-    (1, 1)
-    """
-
-    queue: str
-    consumer_id: str
-    claim_ttl_ms: int
-    drained: int
-    acked: int
-    deferred: int
-    responses: list[dict[str, Any]]
-    summary: QueueSummary
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return every field, JSON-ready.
-
-        >>> DrainReport("q", "me", 300_000, 0, 0, 0, [], QueueSummary("q")).as_dict()["drained"]
-        0
-        """
-        return {**fields_of(self), "summary": self.summary.as_dict()}
 
 
 class _Record(msgspec.Struct, omit_defaults=True):

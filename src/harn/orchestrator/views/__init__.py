@@ -15,12 +15,31 @@ manifest_view.py    a manifest's triggers, circuits and dead letters
 overview.py         everything in one document, for `harn top`
 """
 
-from harn.orchestrator.views.job_explanation import explain
-from harn.orchestrator.views.manifest_view import inspection
-from harn.orchestrator.views.overview import overview, shares_of
-from harn.orchestrator.views.queue_metrics import queue_samples
-from harn.orchestrator.views.queue_views import queues_view
-from harn.orchestrator.views.without_secrets import masked
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harn.front_door import front_door
+
+if TYPE_CHECKING:
+    from harn.orchestrator.views.job_explanation import explain
+    from harn.orchestrator.views.manifest_view import inspection
+    from harn.orchestrator.views.overview import overview, shares_of
+    from harn.orchestrator.views.queue_metrics import queue_samples
+    from harn.orchestrator.views.queue_views import queues_view
+    from harn.orchestrator.views.without_secrets import masked
+else:
+    front_door(
+        __name__,
+        {
+            "job_explanation": "explain",
+            "manifest_view": "inspection",
+            "overview": "overview shares_of",
+            "queue_metrics": "queue_samples",
+            "queue_views": "queues_view",
+            "without_secrets": "masked",
+        },
+    )
 
 __all__ = [
     "explain",

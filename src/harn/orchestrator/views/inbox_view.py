@@ -8,7 +8,7 @@ from harn.clock import iso
 from harn.runtime import Runtime
 from harn.storage import Store
 from harn.storage.triggers import inbox
-from harn.triggers import Triggers
+from harn.triggers import Repetitions
 
 
 async def inbox_view(runtime: Runtime) -> dict[str, Any]:
@@ -17,7 +17,7 @@ async def inbox_view(runtime: Runtime) -> dict[str, Any]:
     Refused repetitions are not written to the store, so only those of this process are counted.
     """
     found = await runtime.service(Store).run(inbox, write=False)
-    duplicates = runtime.service(Triggers).duplicates
+    duplicates = runtime.service(Repetitions).refused
     states: dict[str, list[dict[str, Any]]] = {"in_flight": [], "retry": [], "stranded": []}
     for each, alive in found.oldest:
         state = "retry" if each.due_ms > found.now_ms else "in_flight" if alive else "stranded"

@@ -22,7 +22,7 @@ from harn.storage.queue import (
     share_tree,
     shown_key,
 )
-from harn.workers import SchedulerPolicy, WorkerQueue, summarise
+from harn.workers import SchedulerPolicy, count_in_full, summarise
 
 MOST_KEYS = 1000
 """The most keys of one queue that are listed."""
@@ -55,7 +55,7 @@ async def read_counts(
     store = runtime.service(Store)
     found = []
     for name in await store.run(queue_names, write=False):
-        counts = await WorkerQueue(runtime, name, None).counts()
+        counts = await count_in_full(runtime, name)
         if counts is not None:
             found.append((counts, await _read_shares(store, counts, most_keys)))
     return found

@@ -17,10 +17,25 @@ An engine imports what stands beside the folders, never another engine.
 
 from __future__ import annotations
 
-from harn.storage.engines.memory import MemoryDriver
-from harn.storage.engines.open_engine import check_there, open_driver
-from harn.storage.engines.sqlite_session import ODD_ROW, Session, migrate
-from harn.storage.engines.sqlite_version import sqlite_version, wal_is_safe
+from typing import TYPE_CHECKING
+
+from harn.front_door import front_door
+
+if TYPE_CHECKING:
+    from harn.storage.engines.memory import MemoryDriver
+    from harn.storage.engines.open_engine import check_there, open_driver
+    from harn.storage.engines.sqlite_session import ODD_ROW, Session, migrate
+    from harn.storage.engines.sqlite_version import sqlite_version, wal_is_safe
+else:
+    front_door(
+        __name__,
+        {
+            "memory": "MemoryDriver",
+            "open_engine": "check_there open_driver",
+            "sqlite_session": "ODD_ROW Session migrate",
+            "sqlite_version": "sqlite_version wal_is_safe",
+        },
+    )
 
 __all__ = [
     "ODD_ROW",

@@ -11,33 +11,57 @@ job_retention.py    a process trims the settled jobs of the queues and pools tha
 
 from __future__ import annotations
 
-from harn.storage.leases.consumer_leases import (
-    ConsumerLease,
-    ConsumerRow,
-    ExpiredConsumer,
-    Looked,
-    drop_consumer,
-    end_consumer,
-    keep_consumer,
-    list_consumers,
-    take_expired_consumers,
-)
-from harn.storage.leases.dead_consumers import DeadConsumers
-from harn.storage.leases.heartbeat import Beat, Heartbeat
-from harn.storage.leases.job_retention import JobRetention
-from harn.storage.leases.lease_renewal import LeaseRenewal, lost_at
-from harn.storage.leases.lease_store import LeaseStore
-from harn.storage.leases.named_leases import (
-    LeaseHeld,
-    LeaseView,
-    TakenLease,
-    lease_place,
-    list_leases,
-    look_at_lease,
-    release_lease,
-    renew_lease,
-    take_lease,
-)
+from typing import TYPE_CHECKING
+
+from harn.front_door import front_door
+
+if TYPE_CHECKING:
+    from harn.storage.leases.consumer_leases import (
+        ConsumerLease,
+        ConsumerRow,
+        ExpiredConsumer,
+        Looked,
+        drop_consumer,
+        end_consumer,
+        keep_consumer,
+        list_consumers,
+        take_expired_consumers,
+    )
+    from harn.storage.leases.dead_consumers import DeadConsumers
+    from harn.storage.leases.heartbeat import Beat, Heartbeat
+    from harn.storage.leases.job_retention import JobRetention
+    from harn.storage.leases.lease_renewal import LeaseRenewal, lost_at
+    from harn.storage.leases.lease_store import LeaseStore
+    from harn.storage.leases.named_leases import (
+        LeaseHeld,
+        LeaseView,
+        TakenLease,
+        lease_place,
+        list_leases,
+        look_at_lease,
+        release_lease,
+        renew_lease,
+        take_lease,
+    )
+else:
+    front_door(
+        __name__,
+        {
+            "consumer_leases": """
+                ConsumerLease ConsumerRow ExpiredConsumer Looked drop_consumer end_consumer
+                keep_consumer list_consumers take_expired_consumers
+            """,
+            "dead_consumers": "DeadConsumers",
+            "heartbeat": "Beat Heartbeat",
+            "job_retention": "JobRetention",
+            "lease_renewal": "LeaseRenewal lost_at",
+            "lease_store": "LeaseStore",
+            "named_leases": """
+                LeaseHeld LeaseView TakenLease lease_place list_leases look_at_lease release_lease
+                renew_lease take_lease
+            """,
+        },
+    )
 
 __all__ = [
     "Beat",

@@ -8,19 +8,34 @@ rebuild.py         verify the indexes against the log, or fold them again
 
 from __future__ import annotations
 
-from harn.storage.log.events import (
-    PAGE,
-    append,
-    head,
-    list_topics,
-    raise_head,
-    read,
-    record_at,
-    records,
-)
-from harn.storage.log.export import Importer, export
-from harn.storage.log.rebuild import Difference, compare, rebuild
-from harn.storage.log.trim import first_since_oldest, first_where, oldest_kept, trim
+from typing import TYPE_CHECKING
+
+from harn.front_door import front_door
+
+if TYPE_CHECKING:
+    from harn.storage.log.events import (
+        PAGE,
+        append,
+        head,
+        list_topics,
+        raise_head,
+        read,
+        record_at,
+        records,
+    )
+    from harn.storage.log.export import Importer, export
+    from harn.storage.log.rebuild import Difference, compare, rebuild
+    from harn.storage.log.trim import first_since_oldest, first_where, oldest_kept, trim
+else:
+    front_door(
+        __name__,
+        {
+            "events": "PAGE append head list_topics raise_head read record_at records",
+            "export": "Importer export",
+            "rebuild": "Difference compare rebuild",
+            "trim": "first_since_oldest first_where oldest_kept trim",
+        },
+    )
 
 __all__ = [
     "PAGE",

@@ -18,7 +18,7 @@ from harn.clock import SystemClock
 from harn.errors import StorageCorrupt
 from harn.storage.contract import Event
 from harn.storage.engines import ODD_ROW, Session, migrate
-from harn.storage.indexes import INDEXES, Index, Table
+from harn.storage.indexes import Index, Table, all_indexes
 from harn.storage.log.events import PAGE, event_of, records
 from harn.storage.log.trim import Trimmed, oldest_kept, trimmed_queues
 from harn.storage.operations import Operation, Row, Rows, ask, ask_many
@@ -50,7 +50,7 @@ def compare(
     Rows of settled jobs whose records were trimmed are no difference.
     """
     found: list[Difference] = []
-    for index in INDEXES if indexes is None else indexes:
+    for index in all_indexes() if indexes is None else indexes:
         scratch, unread = yield from _folded(index, progress, (yield from _queues(index)))
         found += [Difference("events", "unreadable", row) for row in unread[:MOST_SHOWN]]
         trimmed = Trimmed({})
@@ -71,7 +71,7 @@ def rebuild(
     A queue whose claims were trimmed keeps its dimension and cap, which the log may no longer have.
     """
     counts: dict[str, int] = {}
-    for index in INDEXES if indexes is None else indexes:
+    for index in all_indexes() if indexes is None else indexes:
         known = yield from _queues(index)
         scratch, unread = yield from _folded(index, progress, [each for each in known if each.keys])
         for topic, id, reason in unread:

@@ -17,12 +17,13 @@ trimmed and only for what came before its oldest record.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from harn.errors import StorageCorrupt
 from harn.storage.codec import decode
-from harn.storage.indexes import INDEXES, Index
+from harn.storage.indexes import Index, all_indexes
 from harn.storage.log.events import PAGE, PAGE_BYTES
 from harn.storage.operations import Operation, Row, ask
 from harn.topics import queue_topics
@@ -69,7 +70,8 @@ def trim(
     What the indexes kept of them goes too. A settled job whose dedupe key still counts, for
     *dedupe_ms*, stays. Returns how many went, *at_most* so many; call again until it is 0.
     """
-    concerned = [each for each in (INDEXES if indexes is None else indexes) if each.wants(topic)]
+    known = all_indexes() if indexes is None else indexes
+    concerned = [each for each in known if each.wants(topic)]
     rows = yield ask("topic_head", topic=topic)
     first = yield ask("first_offset", topic=topic)
     if not rows or not first:
@@ -136,8 +138,7 @@ def _decoded(payload: Any) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-@dataclass(frozen=True, slots=True)
-class Trimmed:
+class Trimmed(msgspec.Struct, frozen=True):
     """Queues that have been trimmed: the oldest job record each of them still has."""
 
     oldest: Mapping[int, int]

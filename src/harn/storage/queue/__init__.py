@@ -35,56 +35,78 @@ dead_jobs.py       the dead letter of a job that has no attempt left
 
 from __future__ import annotations
 
-from harn.storage.queue import (
-    job_charges,
-    job_control,
-    job_states,
-    job_views,
-    retention,
-    share_tree,
-    shared_pools,
-)
-from harn.storage.queue.claim import (
-    Claimed,
-    Work,
-    WorkDone,
-    has_work,
-    settle_claims,
-    work_on,
-)
-from harn.storage.queue.dead_leases import end_claims_of
-from harn.storage.queue.hold import Claiming
-from harn.storage.queue.job_fold import (
-    JobIndex,
-)
-from harn.storage.queue.job_records import (
-    PRIORITIES,
-    STATES,
-    Board,
-    Choice,
-    Choose,
-    ClaimedJob,
-    Dimension,
-    JobDraft,
-    Pick,
-    Settlement,
-    SettlementResult,
-    Share,
-    function_need,
-    share_key,
-    shown_key,
-)
-from harn.storage.queue.job_views import (
-    JobView,
-    QueueCounts,
-    ShareCounts,
-    count_queue,
-    in_flight_by_lease,
-    list_shares,
-    queue_names,
-    waiting_functions,
-    wake_queue,
-)
+from typing import TYPE_CHECKING
+
+from harn.front_door import front_door
+
+if TYPE_CHECKING:
+    from harn.storage.queue import (
+        job_charges,
+        job_control,
+        job_states,
+        job_views,
+        retention,
+        share_tree,
+        shared_pools,
+    )
+    from harn.storage.queue.claim import (
+        Claimed,
+        Work,
+        WorkDone,
+        has_work,
+        settle_claims,
+        work_on,
+    )
+    from harn.storage.queue.dead_leases import end_claims_of
+    from harn.storage.queue.hold import Claiming
+    from harn.storage.queue.job_fold import JobIndex
+    from harn.storage.queue.job_records import (
+        PRIORITIES,
+        STATES,
+        Board,
+        Choice,
+        Choose,
+        ClaimedJob,
+        Dimension,
+        JobDraft,
+        Pick,
+        Settlement,
+        SettlementResult,
+        Share,
+        function_need,
+        share_key,
+        shown_key,
+    )
+    from harn.storage.queue.job_views import (
+        JobView,
+        QueueCounts,
+        ShareCounts,
+        count_queue,
+        in_flight_by_lease,
+        list_shares,
+        queue_names,
+        waiting_functions,
+        wake_queue,
+    )
+else:
+    front_door(
+        __name__,
+        {
+            ".": "job_charges job_control job_states job_views retention share_tree shared_pools",
+            "claim": "Claimed Work WorkDone has_work settle_claims work_on",
+            "dead_leases": "end_claims_of",
+            "hold": "Claiming",
+            "job_fold": "JobIndex",
+            "job_records": """
+                PRIORITIES STATES Board Choice Choose ClaimedJob Dimension JobDraft Pick Settlement
+                SettlementResult Share function_need share_key shown_key
+            """,
+            "job_views": """
+                JobView QueueCounts ShareCounts count_queue in_flight_by_lease list_shares
+                queue_names waiting_functions wake_queue
+            """,
+        },
+    )
 
 __all__ = [
     "PRIORITIES",

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from harn.errors import StorageCorrupt
 from harn.storage.codec import decode
 from harn.storage.contract import Draft, Event
-from harn.storage.indexes import INDEXES
+from harn.storage.indexes import all_indexes
 from harn.storage.log import append, record_at
 from harn.storage.operations import Operation, ask
 from harn.storage.queue.at_once import write_at_once
@@ -80,7 +80,7 @@ def _append(drafts: Sequence[Draft]) -> Operation[list[tuple[int, int]] | None]:
     if not any(item.topic == TRIGGER_DLQ for item in drafts):
         return (yield from append(drafts, places=False))
     placed = yield from append(drafts)
-    listing = [index for index in INDEXES if index.wants(TRIGGER_DLQ)]
+    listing = [index for index in all_indexes() if index.wants(TRIGGER_DLQ)]
     for item, (id, at) in zip(drafts, placed, strict=True):
         if item.topic == TRIGGER_DLQ:
             event = Event(id, item.topic, item.kind, msgspec.json.decode(item.payload), {}, at)

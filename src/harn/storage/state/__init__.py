@@ -6,17 +6,30 @@ state_fold.py   the rows, from the log
 
 from __future__ import annotations
 
-from harn.storage.state.state_fold import StateIndex
-from harn.storage.state.values import (
-    Change,
-    Changed,
-    Found,
-    Place,
-    Result,
-    change_values,
-    list_keys,
-    read_value,
-)
+from typing import TYPE_CHECKING
+
+from harn.front_door import front_door
+
+if TYPE_CHECKING:
+    from harn.storage.state.state_fold import StateIndex
+    from harn.storage.state.values import (
+        Change,
+        Changed,
+        Found,
+        Place,
+        Result,
+        change_values,
+        list_keys,
+        read_value,
+    )
+else:
+    front_door(
+        __name__,
+        {
+            "state_fold": "StateIndex",
+            "values": "Change Changed Found Place Result change_values list_keys read_value",
+        },
+    )
 
 __all__ = [
     "Change",

@@ -11,34 +11,52 @@ trigger_fold.py    the triggers' tables, from the log
 
 from __future__ import annotations
 
-from harn.storage.triggers.gate_marks import (
-    Change,
-    CircuitRow,
-    Mark,
-    at_circuit,
-    at_gate,
-    circuits,
-    has_no_failures,
-)
-from harn.storage.triggers.inbox import (
-    Orphan,
-    Pending,
-    inbox,
-    note_retry,
-    pending,
-    settle_envelope,
-    take_over,
-)
-from harn.storage.triggers.new_events import DedupeClaim, Delivery, NewEvent, TakenIn, take_in
-from harn.storage.triggers.owners import keep_alive, leave
-from harn.storage.triggers.schedules import cron_last, give_up
-from harn.storage.triggers.stored_letters import (
-    DeadLetter,
-    change_letter,
-    dead_letter,
-    dead_letters,
-)
-from harn.storage.triggers.trigger_fold import TriggerIndex
+from typing import TYPE_CHECKING
+
+from harn.front_door import front_door
+
+if TYPE_CHECKING:
+    from harn.storage.triggers.gate_marks import (
+        Change,
+        CircuitRow,
+        Mark,
+        at_circuit,
+        at_gate,
+        circuits,
+        has_no_failures,
+    )
+    from harn.storage.triggers.inbox import (
+        Orphan,
+        Pending,
+        inbox,
+        note_retry,
+        pending,
+        settle_envelope,
+        take_over,
+    )
+    from harn.storage.triggers.new_events import DedupeClaim, Delivery, NewEvent, TakenIn, take_in
+    from harn.storage.triggers.owners import keep_alive, leave
+    from harn.storage.triggers.schedules import cron_last, give_up
+    from harn.storage.triggers.stored_letters import (
+        DeadLetter,
+        change_letter,
+        dead_letter,
+        dead_letters,
+    )
+    from harn.storage.triggers.trigger_fold import TriggerIndex
+else:
+    front_door(
+        __name__,
+        {
+            "gate_marks": "Change CircuitRow Mark at_circuit at_gate circuits has_no_failures",
+            "inbox": "Orphan Pending inbox note_retry pending settle_envelope take_over",
+            "new_events": "DedupeClaim Delivery NewEvent TakenIn take_in",
+            "owners": "keep_alive leave",
+            "schedules": "cron_last give_up",
+            "stored_letters": "DeadLetter change_letter dead_letter dead_letters",
+            "trigger_fold": "TriggerIndex",
+        },
+    )
 
 __all__ = [
     "Change",

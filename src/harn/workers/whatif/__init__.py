@@ -14,20 +14,40 @@ search.py        the smallest change that reaches a goal
 plot.py          the waits as an SVG; shown_waits.py, how a wait is written
 """
 
-from harn.workers.whatif.goal import Goal, read_goal
-from harn.workers.whatif.history import History
-from harn.workers.whatif.plot import plot
-from harn.workers.whatif.read_log import read_history
-from harn.workers.whatif.report import (
-    KeyReport,
-    Recorded,
-    Side,
-    check_picks,
-    examine,
-    simulate_policy,
-)
-from harn.workers.whatif.search import Change, Found, search, tries_for
-from harn.workers.whatif.shown_waits import shown_wait
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harn.front_door import front_door
+
+if TYPE_CHECKING:
+    from harn.workers.whatif.goal import Goal, read_goal
+    from harn.workers.whatif.history import History
+    from harn.workers.whatif.plot import plot
+    from harn.workers.whatif.read_log import read_history
+    from harn.workers.whatif.report import (
+        KeyReport,
+        Recorded,
+        Side,
+        check_picks,
+        examine,
+        simulate_policy,
+    )
+    from harn.workers.whatif.search import Change, Found, search, tries_for
+    from harn.workers.whatif.shown_waits import shown_wait
+else:
+    front_door(
+        __name__,
+        {
+            "goal": "Goal read_goal",
+            "history": "History",
+            "plot": "plot",
+            "read_log": "read_history",
+            "report": "KeyReport Recorded Side check_picks examine simulate_policy",
+            "search": "Change Found search tries_for",
+            "shown_waits": "shown_wait",
+        },
+    )
 
 __all__ = [
     "Change",

@@ -25,7 +25,7 @@ from harn.storage.engines.file.file_log import FileLog
 from harn.storage.engines.file_watch import FileWatch
 from harn.storage.engines.sqlite_session import Session, migrate, translated
 from harn.storage.engines.store_thread import Handover, Request, StoreThread
-from harn.storage.indexes import INDEXES
+from harn.storage.indexes import all_indexes
 from harn.storage.operations import Ask, Operation, Recipe, Rows, ask, drive
 from harn.storage.url import Place
 
@@ -221,7 +221,7 @@ class _Worker(StoreThread):
         wanted = {
             topic: self._folded.get(topic, 0)
             for topic in names
-            if any(index.wants(topic) for index in INDEXES)
+            if any(index.wants(topic) for index in all_indexes())
         }
         if not wanted:
             return
@@ -230,7 +230,7 @@ class _Worker(StoreThread):
             event = Event(
                 line.id, topic, line.kind, decode(line.payload), decode(line.headers), line.at
             )
-            for index in INDEXES:
+            for index in all_indexes():
                 if index.wants(topic):
                     session.drive(index.fold(event))
             self._folded[topic] = line.id

@@ -1,0 +1,124 @@
+"""What enqueueing returns: proof that a job is in its queue, and a way to its result."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from harn.current import current_runtime
+from harn.durable_calls import durable_function_named
+from harn.durable_types import types_of
+from harn.duration import Duration, to_seconds, to_text
+from harn.errors import DeadlineExceeded, JobError
+from harn.pydantic_types import reasons
+from harn.storage import Durability
+from harn.tasks import deadline
+from harn.workers.job_reads import JobReads
+from harn.workers.job_results import JobResults, cancel
+from harn.workers.job_state import JobState, unknown
+
+T = TypeVar("T")
+
+
+class EnqueueReceipt(msgspec.Struct, Generic[T], frozen=True):
+    """Proof that a job is in its queue, and how safely; its result can be awaited.
+
+    The three methods use the current runtime's store, so that a receipt works in any process that
+    opens the same one. A job that was enqueued in the caller's own transaction has a *ticket* and
+    no *job_id*: it has none before the commit.
+
+    >>> import harn
+    >>> async def main() -> tuple[int, str]:
+    ...     receipt = await harn.worker_queue("triage").enqueue({"pr": 1984})
+    ...     return receipt.job_id, receipt.durability
+    >>> harn.run(main)
+    (1, 'memory')
+    """
+
+    queue: str
+    job_id: int | Any
+    """None with a ticket; typed `Any`, so that callers without one need no check for None."""
+    response_topic: str
+    durability: Durability
+    duplicate: bool
+    ticket: str | None = None
+    function: str | None = None
+    """The submitted function whose annotation says that the result is a pydantic model."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every field, JSON-ready; the job's id also as the log names it.
+
+        >>> EnqueueReceipt("q", 7, "worker.q.responses", "full", False).as_dict()["job_event_id"]
+        7
+        """
+        fields = {
+            "queue": self.queue,
+            "job_id": self.job_id,
+            "job_event_id": self.job_id,
+            "response_topic": self.response_topic,
+            "durability": self.durability,
+            "duplicate": self.duplicate,
+        }
+        return fields if self.ticket is None else {**fields, "ticket": self.ticket}
+
+    async def result(self, timeout: Duration | None = None) -> T:
+        """Wait until the job is settled, and return its outcome.
+
+        A dead job is `JobFailed`, a cancelled or purged one `JobCancelled`, a job whose record was
+        trimmed `JobError`. After *timeout* it is `DeadlineExceeded`, and the job is not affected.
+        With a ticket it first waits for the transaction to commit. Cancelling leaves nothing
+        behind.
+
+        >>> import harn
+        >>> async def main() -> int:
+        ...     receipt = await harn.worker_queue("triage").enqueue(20)
+        ...     await harn.drain("triage", lambda job: job.payload + 1)
+        ...     return await receipt.result()
+        >>> harn.run(main)
+        21
+        """
+        awaiting = current_runtime().service(JobResults).outcome(self.queue, self._key)
+        if timeout is None:
+            return self._typed(await awaiting)
+        try:
+            async with deadline(timeout):
+                return self._typed(await awaiting)
+        except DeadlineExceeded as error:
+            raise DeadlineExceeded(
+                f"job {self._key} of queue {self.queue!r} was not settled within "
+                f"{to_text(to_seconds(timeout))}"
+            ) from error
+
+    def _typed(self, outcome: Any) -> T:
+        """Return *outcome* as the model that the submitted function returned."""
+        function = None if self.function is None else durable_function_named(self.function)
+        if function is None:
+            return outcome  # type: ignore[no-any-return]
+        try:
+            return types_of(function.fn).read_result(outcome)  # type: ignore[no-any-return]
+        except ValueError as error:
+            raise JobError(
+                f"the result of job {self._key} does not fit what {function.name} returns "
+                f"({reasons(error)}); (await receipt.state()).outcome has it as JSON"
+            ) from error
+
+    async def state(self) -> JobState:
+        """Return what is known of the job now. Cancelling leaves nothing behind."""
+        job = await current_runtime().service(JobReads).state(self.queue, self._key)
+        if job is None:
+            raise unknown(self.queue, self._key)
+        return job
+
+    async def cancel(self, reason: str | None = None) -> bool:
+        """Settle the job as cancelled, whatever its status; False if it was settled already.
+
+        A handler that works on it is cancelled. Cancelling this call may leave the job cancelled.
+        """
+        return await cancel(current_runtime(), self.queue, self._key, reason)
+
+    @property
+    def _key(self) -> int | str:
+        key = self.job_id if self.ticket is None else self.ticket
+        assert key is not None
+        return key

@@ -1,0 +1,91 @@
+"""What a command loads: a light one starts at once because it loads little."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MANIFEST = """
+[exports]
+handlers = "handlers.py"
+
+[[triggers]]
+id = "ping"
+kind = "webhook"
+provider = "webhook"
+handler = "handlers::on_ping"
+"""
+RUN = """
+import json, sys
+from harn.cli import invoke
+code = invoke(sys.argv[1:])
+print("\\n" + json.dumps([code, sorted(sys.modules)]))
+"""
+
+LIBRARIES = {
+    *("http.client", "email", "multiprocessing", "unittest", "sqlite3", "pydoc", "difflib"),
+    *("importlib.metadata", "importlib.resources", "jsonschema", "psycopg", "psycopg_pool"),
+    *("opentelemetry", "prometheus_client", "starlette", "uvicorn", "jinja2", "httpx2", "pydantic"),
+}
+"""Libraries that no command below needs."""
+ROOMS = {"harn.llm", "harn.portal", "harn.supervisors", "harn.state", "harn.testing"}
+"""Rooms that no command below needs."""
+READS_QUEUES = {
+    *("harn.orchestrator.service", "harn.orchestrator.manifest", "harn.triggers.registry"),
+    *("harn.pools", "harn.ratelimit", "harn.sync", "harn.workers.consumer", "harn.workers.crew"),
+    *("harn.workers.whatif", "harn.cli.ask_service", "harn.storage.engines.file"),
+}
+DISPATCHES = {
+    *("harn.pools.pool", "harn.pools.registry", "harn.sync", "harn.ratelimit"),
+    *("harn.workers.consumer", "harn.workers.queue", "harn.storage.queue.claim"),
+    *("harn.orchestrator.read_verbs", "harn.orchestrator.queue_verbs"),
+    *("harn.orchestrator.served_queues", "harn.orchestrator.intake"),
+    *("harn.orchestrator.webhook_rules", "harn.triggers.a2a", "harn.triggers.dead_letters"),
+    *("harn.cli.service_connection", "harn.tasks.processes", "harn.storage.engines.file"),
+}
+HELP = {"apsw", "msgspec", "harn.runtime", "harn.storage", "harn.orchestrator"}
+
+COMMANDS: list[tuple[str, set[str]]] = [
+    ("--help", HELP),
+    ("orchestrator --help", HELP),
+    ("orchestrator queue ls", READS_QUEUES),
+    ("orchestrator fire ping", DISPATCHES),
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("place")
+    (folder / "harn.toml").write_text(MANIFEST)
+    (folder / "handlers.py").write_text("def on_ping(event): return 1\n")
+    return folder
+
+
+def loaded_by(command: str, place: Path) -> list[str]:
+    """The modules that a process has loaded when *command* has ended."""
+    where = [] if "--help" in command else ["--state-dir", str(place / "state")]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *command.split(), *where],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    code, modules = json.loads(done.stdout.splitlines()[-1])
+    assert code == 0, done.stderr
+    return list(modules)
+
+
+@pytest.mark.parametrize(("command", "heavy"), COMMANDS, ids=[name for name, _ in COMMANDS])
+def test_a_command_does_not_load_what_it_does_not_need(
+    command: str, heavy: set[str], place: Path
+) -> None:
+    unwanted = LIBRARIES | ROOMS | heavy
+
+    loaded = loaded_by(command, place)
+
+    assert [each for each in loaded if each in unwanted] == []
