@@ -73,8 +73,9 @@ BEHIND = """## Where a goal is not met, and why
   PostgreSQL they are three round trips. The wake-up itself takes a tenth to a third of a
   millisecond.
 - **A semaphore with a line.** It counts what each task holds, so that a deadlock can be named;
-  anyio's does not.
+  anyio's does not ([permits](design/permits.md)).
 - **Spawn in a scope.** A task in the tree with its frame, handle and owner, against a bare one.
+  [What each part costs](design/tasks.md#what-a-spawned-task-costs).
 """
 
 

@@ -9,7 +9,8 @@ which have no select, by two tasks that pass on to a third stream or queue, harn
 `channel_select`, which takes nothing from the others.
 
 harn's channel may also be used from threads, as aiologic's queue; asyncio's and anyio's may not.
-harn counts metrics and watches for deadlocks; no peer does. Each runs in a process of its
+harn counts metrics and watches for deadlocks; no peer does. What that costs a semaphore is in
+docs/design/permits.md. Each runs in a process of its
 own, with a warm-up in it that is not timed.
 """
 
