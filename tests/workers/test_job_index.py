@@ -77,11 +77,21 @@ IN_A_TREE: list[tuple[str, Any]] = [
 ]
 
 
+ALL_TRIMMED: list[tuple[str, Any]] = [
+    *(("purge", None), ("claim", (3, 1)), ("advance", 6), ("purge", None)),
+    *(("advance", 1500), ("trim", ""), ("trim", ".claims")),
+]
+"""Nothing is left in the log that says what the queue charges."""
+
+
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=STEPS)
 @example(steps=UNCAPPED_CLAIMER)
 @example(steps=BY_COST)
 @example(steps=IN_A_TREE)
+@example(steps=ALL_TRIMMED)
+@example(steps=[*ALL_TRIMMED, ("enqueue", [("a", 1, None)])])
+@example(steps=[(step, (4, 1) if step == "claim" else detail) for step, detail in ALL_TRIMMED])
 async def test_a_rebuilt_index_is_the_index(storage_url: str, steps: list[Any]) -> None:
     async with fresh_runtime(storage=storage_url) as runtime:
         await work_and_compare(runtime, steps)

@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import apsw
 
@@ -68,7 +69,7 @@ def rebuild(
 ) -> Operation[dict[str, int]]:
     """Replace the indexes by the result of folding the log; return the number of rows by table.
 
-    A queue whose claims were trimmed keeps its dimension and cap, which the log may no longer have.
+    A queue whose claims were trimmed keeps what it shares by, which the log may no longer have.
     """
     counts: dict[str, int] = {}
     for index in all_indexes() if indexes is None else indexes:
@@ -90,10 +91,18 @@ def rebuild(
 
 @dataclass(frozen=True, slots=True)
 class _Queue:
-    """A queue of the index; with its dimension, cap and pool if their records may be trimmed."""
+    """A queue of the index; with what it shares by if the records of that may be trimmed."""
 
     name: str
-    keys: tuple[str, int, str | None] | None
+    keys: _Keys | None
+
+
+class _Keys(NamedTuple):
+    dimension: str
+    cap: int
+    charge: str
+    hierarchy: str
+    pool: str | None
 
 
 def _queues(index: Index) -> Operation[list[_Queue]]:
@@ -104,9 +113,13 @@ def _queues(index: Index) -> Operation[list[_Queue]]:
     yield ask("freeze")
     found: list[_Queue] = []
     pools = {name: settings for _, name, settings in (yield ask("list_pools"))}
-    for _, name, dimension, cap, *_ in sorted((yield ask(table.dump))):
+    for row in sorted((yield ask(table.dump))):
+        told = dict(zip(table.columns, row, strict=True))
+        name = told["name"]
         is_trimmed = (yield from oldest_kept(queue_topics(name).claims)) > 1
-        keys = (dimension, cap, pools.get(name))
+        keys = _Keys(
+            told["dimension"], told["cap"], told["charge"], told["hierarchy"], pools.get(name)
+        )
         found.append(_Queue(name, keys if is_trimmed else None))
     return found
 
@@ -128,7 +141,7 @@ def _folded(
     for queue in queues:
         scratch.execute(ask("add_queue", queue=queue.name))
         if queue.keys is not None:
-            scratch.drive(_remember_keys(queue.name, *queue.keys))
+            scratch.drive(_remember_keys(queue.name, queue.keys))
     count, unread = 0, list[Row]()
     while (event := (yield from merge.next())) is not None:
         if (reason := _fold(scratch, index, event)) is not None:
@@ -153,12 +166,14 @@ def _fold(scratch: Session, index: Index, event: Event) -> str | None:
         scratch.connection.execute("RELEASE one")
 
 
-def _remember_keys(queue: str, dimension: str, cap: int, pool: str | None) -> Operation[None]:
+def _remember_keys(queue: str, keys: _Keys) -> Operation[None]:
     [(queue_id, *_)] = yield ask("open_queue", queue=queue)
-    yield ask("set_dimension", queue_id=queue_id, dimension=dimension)
-    yield ask("set_cap", queue_id=queue_id, cap=cap)
-    if pool is not None:
-        yield ask("set_pool", queue_id=queue_id, settings=pool)
+    yield ask("set_dimension", queue_id=queue_id, dimension=keys.dimension)
+    yield ask("set_cap", queue_id=queue_id, cap=keys.cap)
+    yield ask("set_charge", queue_id=queue_id, charge=keys.charge)
+    yield ask("set_hierarchy", queue_id=queue_id, hierarchy=keys.hierarchy)
+    if keys.pool is not None:
+        yield ask("set_pool", queue_id=queue_id, settings=keys.pool)
 
 
 class _Merge:
