@@ -170,7 +170,7 @@ async def test_G1_nothing_is_lost_on_postgresql(tmp_path: Path, postgres_url: st
 async def test_G1_hundreds_of_kills(tmp_path: Path, at_least: Callable[[int], int]) -> None:
     stage = Stage(tmp_path, f"sqlite:///{tmp_path}/q.sqlite", seed=1)
 
-    await run_with_kills(stage, jobs=at_least(2000), kills=at_least(30), batch=20)
+    await run_with_kills(stage, jobs=at_least(2000), kills=at_least(100), batch=20)
     found = await finish(stage.url)
 
     check(stage, found)
@@ -198,7 +198,7 @@ async def test_G1_hundreds_of_kills_and_server_restarts_on_postgresql(
 
     crashing = asyncio.ensure_future(crash_the_server())
     try:
-        await run_with_kills(stage, jobs=at_least(2000), kills=at_least(30), batch=20)
+        await run_with_kills(stage, jobs=at_least(2000), kills=at_least(100), batch=20)
         stop.set()
         await crashing
         found = await finish(stage.url)
