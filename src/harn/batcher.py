@@ -176,6 +176,8 @@ class Batcher(Generic[T]):
         if self.is_held or len(self._under_way) >= self._at_once:
             return
         batch, keys = self._take()
+        if not batch and self.waiting:
+            return  # all that wait have keys of operations under way, whose ends wake it
         self._under_way.append(keys)
         landing = Landing(self._loop, lambda landing: self._land(batch, keys, landing))
         try:

@@ -139,6 +139,33 @@ async def test_an_operation_that_cannot_begin_fails_its_callers_only() -> None:
     assert attempts == [1, 1]
 
 
+async def test_entries_whose_keys_are_busy_wait_without_a_look_in_each_turn() -> None:
+    looks = 0
+
+    def key_of(n: int) -> int:
+        nonlocal looks
+        looks += 1
+        return n % 10
+
+    store = Store()
+    line = batcher(store, at_once=2, key_of=key_of)
+    answers = [line.ask(1)]
+    await asyncio.sleep(0)
+    answers += [line.ask(11), line.ask(21)]
+    await asyncio.sleep(0)
+    looks = 0
+
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+    assert looks == 0
+    store.land()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    store.land(1)
+    assert await asyncio.gather(*answers) == [10, 110, 210]
+
+
 async def test_several_operations_at_once_never_hold_one_key_twice() -> None:
     store = Store()
     line = batcher(store, at_once=2, key_of=lambda n: n % 10)
