@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 
 from harn import ManifestError, Runtime, trigger_list
 from harn.orchestrator import Service
+from harn.orchestrator.exports import load
 from harn.testing import FakeClock
 from tests.orchestrator.processes import post, serving, until
 
@@ -305,3 +307,18 @@ def dead(place: Path) -> bool:
 
 def send(url: str, place: Path, payload: Any) -> int:
     return post(url, payload, "/out", (place / "signing").read_text()).status_code
+
+
+def test_a_file_changed_within_a_second_and_of_the_same_length_is_run_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = tmp_path / "handlers.py"
+    second = 1_800_000_000 * 10**9
+
+    def version(text: str, ns: int) -> Any:
+        file.write_text(f"VERSION = {text!r}\n")
+        os.utime(file, ns=(ns, ns))
+        return vars(load(tmp_path, "handlers.py"))["VERSION"]
+
+    assert [version("v1", second), version("v2", second + 1)] == ["v1", "v2"]

@@ -7,12 +7,13 @@ at its top level. Only names in the manifest are looked up, never names from a j
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import importlib.util
 import re
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from harn.errors import ManifestError, did_you_mean
@@ -119,7 +120,8 @@ def load(directory: Path, source: str) -> ModuleType:
     known = sys.modules.get(name)
     if known is not None and vars(known).get(_STAMP) == stamp:
         return known
-    spec = importlib.util.spec_from_file_location(name, path)
+    loader = _FromSource(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     if spec is None or spec.loader is None:
         raise ManifestError(f"{source} is not a Python file")
     module = importlib.util.module_from_spec(spec)
@@ -134,6 +136,19 @@ def load(directory: Path, source: str) -> ModuleType:
         raise
     setattr(module, _STAMP, stamp)
     return module
+
+
+class _FromSource(importlib.machinery.SourceFileLoader):
+    """Runs a file as it is now, and keeps no compiled copy.
+
+    Python takes such a copy for current if the file has the same length and was changed within the
+    same second.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compile the file."""
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
 
 
 def _check_module(name: str) -> None:
