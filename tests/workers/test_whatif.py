@@ -326,7 +326,8 @@ def test_a_tree_divides_shares_level_by_level() -> None:
     assert (flat.keys[ann].wait_ms["max"] or 0) >= 150_000
     assert 77_000 <= (tree.keys[ann].wait_ms["max"] or 0) <= 81_000
     assert (keys[bob].wait_ms["p50"] or 0) < (keys[eve].wait_ms["p50"] or 0)
-    assert keys[ann].wait_ms == tree.keys[ann].wait_ms
+    # A pick of another leaf of acme may begin a millisecond sooner or later.
+    assert keys[ann].wait_ms == pytest.approx(tree.keys[ann].wait_ms, abs=10)
 
 
 def test_in_a_tree_a_key_is_entitled_to_its_part_of_its_branch() -> None:
