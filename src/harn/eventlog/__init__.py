@@ -10,7 +10,7 @@ written with the next commit, and a buffer that is full drops and counts.
     page_reader.py     reads pages, and steps over records that cannot be read
     subscription.py    follows a topic
     audit_records.py   what `record` takes, and how it becomes a draft
-    verbs.py           the public verbs: they use the current runtime
+    event_log_verbs.py the public verbs: they use the current runtime
 """
 
 from __future__ import annotations
@@ -22,8 +22,12 @@ from harn.front_door import front_door
 if TYPE_CHECKING:
     from harn.eventlog.audit_records import Receipt
     from harn.eventlog.event_log import EventLog
+    from harn.eventlog.event_log_verbs import (
+        event_log_emit,
+        event_log_read,
+        event_log_subscribe,
+    )
     from harn.eventlog.subscription import Subscription
-    from harn.eventlog.verbs import event_log_emit, event_log_read, event_log_subscribe
 else:
     front_door(
         __name__,
@@ -31,7 +35,7 @@ else:
             "audit_records": "Receipt",
             "event_log": "EventLog",
             "subscription": "Subscription",
-            "verbs": "event_log_emit event_log_read event_log_subscribe",
+            "event_log_verbs": "event_log_emit event_log_read event_log_subscribe",
         },
     )
 

@@ -28,7 +28,7 @@ job_runner.py      runs the job of a worker queue that holds an event
 signatures.py      whether a webhook's signature is valid
 secrets.py         values and headers that are never shown
 repetitions.py     how many repeated events were refused; not_found.py, an error
-verbs.py           the public verbs: they use the current runtime
+trigger_verbs.py   the public verbs: they use the current runtime
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     )
     from harn.triggers.targets import Call, LocalTarget, SpawnToPool, Target, check_handler
     from harn.triggers.trigger_options import FlowOptions, MatchOptions
-    from harn.triggers.verbs import (
+    from harn.triggers.trigger_verbs import (
         channel_emit,
         trigger_fire,
         trigger_list,
@@ -109,7 +109,9 @@ else:
             "signatures": "SCHEMES Genuine Headers Refused Scheme sign signing_key verify",
             "targets": "Call LocalTarget SpawnToPool Target check_handler",
             "trigger_options": "FlowOptions MatchOptions",
-            "verbs": "channel_emit trigger_fire trigger_list trigger_register trigger_unregister",
+            "trigger_verbs": """
+                channel_emit trigger_fire trigger_list trigger_register trigger_unregister
+            """,
         },
     )
 
