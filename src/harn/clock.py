@@ -155,13 +155,16 @@ class SystemClock:
         return timer
 
 
-async def sleep_until(clock: Clock, when: float) -> None:
-    """Wait until *clock*'s monotonic time is *when*. Cancelling cancels the timer."""
+async def sleep_until(clock: Clock, when: float, *, background: bool = False) -> None:
+    """Wait until *clock*'s monotonic time is *when*. Cancelling cancels the timer.
+
+    A fake clock does not wait for what sleeps in the *background*.
+    """
     if when <= clock.monotonic():
         await asyncio.sleep(0)
         return
     woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    timer = clock.call_at(when, partial(resolve, woken))
+    timer = clock.call_at(when, partial(resolve, woken), background=background)
     try:
         await woken
     finally:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from harn.clock import resolve
+from harn.clock import sleep_until
 from harn.errors import HarnError
 from harn.triggers import JobRunner, Triggers
 from harn.workers import Consumer, DrainReport, WorkerQueue, worker_queues
@@ -85,15 +84,8 @@ class ServedQueues:
                 await self._look()
             except HarnError as error:
                 logger.warning("the queues could not be read: %s", error)
-            woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             clock = self._runtime.clock
-            timer = clock.call_at(
-                clock.monotonic() + LOOK_EVERY, partial(resolve, woken), background=True
-            )
-            try:
-                await woken
-            finally:
-                timer.cancel()
+            await sleep_until(clock, clock.monotonic() + LOOK_EVERY, background=True)
 
     async def _look(self) -> None:
         active = self._runtime.service(Triggers).active()

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from harn.clock import resolve
+from harn.clock import sleep_until
 from harn.errors import HarnError
 from harn.settings import host_name
 from harn.storage import Operation
@@ -195,20 +195,12 @@ class PoolProcess:
                 try:
                     await self._take()
                 except HarnError:
-                    await self._pause()
+                    clock = self._runtime.clock
+                    await sleep_until(clock, clock.monotonic() + AGAIN, background=True)
         finally:
             self._taking = None
         for member in list(self._members.values()):
             member.joined()
-
-    async def _pause(self) -> None:
-        clock = self._runtime.clock
-        woken: asyncio.Future[None] = self._runtime.loop.create_future()
-        timer = clock.call_at(clock.monotonic() + AGAIN, partial(resolve, woken), background=True)
-        try:
-            await woken
-        finally:
-            timer.cancel()
 
     async def aclose(self) -> None:
         """End the lease, if pools were left open."""

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from harn import topics
-from harn.clock import resolve
+from harn.clock import sleep_until
 from harn.errors import HarnError
 from harn.storage import Store
 from harn.storage.leases import Heartbeat
@@ -98,14 +98,7 @@ class Recovery:
             except Exception as error:
                 logger.warning("events of other processes could not be taken over: %s", error)
                 pause = AGAIN_AFTER
-            woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            timer = clock.call_at(
-                clock.monotonic() + pause, partial(resolve, woken), background=True
-            )
-            try:
-                await woken
-            finally:
-                timer.cancel()
+            await sleep_until(clock, clock.monotonic() + pause, background=True)
 
     async def recover(self) -> int:
         """Take over the unfinished events of processes that are gone; return how many."""
