@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from harn.duration import to_ms
 from harn.errors import InvalidOption
@@ -246,7 +246,7 @@ class Settings:
 class SchedulerSettings:
     """How worker queues share their jobs: read when a queue is made, not when the runtime opens."""
 
-    strategy: str = _variable(
+    strategy: Literal["fifo", "drr"] = _variable(
         "HARN_SCHEDULER_STRATEGY",
         "fifo",
         _word(
@@ -255,7 +255,7 @@ class SchedulerSettings:
         ),
         "How a worker queue chooses the next job: `fifo`, or `drr` for a fair share.",
     )
-    fairness_key: str = _variable(
+    fairness_key: Literal["tenant", "binding", "trigger-id", "tenant-and-binding"] = _variable(
         "HARN_SCHEDULER_FAIRNESS_KEY",
         "tenant",
         _word(
@@ -298,13 +298,13 @@ class SchedulerSettings:
         read_weights,
         "Weights of keys, as in `tenant-a:3,tenant-b:1`.",
     )
-    charge: str = _variable(
+    charge: Literal["jobs", "cost"] = _variable(
         "HARN_SCHEDULER_CHARGE",
         "jobs",
         _one_of("jobs", "cost"),
         "What a fair share is counted in: `jobs`, or the `cost` of each.",
     )
-    hierarchy: str | None = _variable(
+    hierarchy: Literal["/"] | None = _variable(
         "HARN_SCHEDULER_HIERARCHY",
         None,
         _separator,

@@ -102,15 +102,15 @@ class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """
         settings = SchedulerSettings.load(environ)
         return cls(
-            strategy=settings.strategy,  # type: ignore[arg-type]
-            fairness_key=settings.fairness_key,  # type: ignore[arg-type]
+            strategy=settings.strategy,
+            fairness_key=settings.fairness_key,
             quantum=settings.quantum,
             starvation_age_ms=settings.starvation_age_ms,
             max_concurrent_per_key=settings.max_concurrent_per_key,
             default_weight=settings.default_weight,
             weights=dict(settings.weights),
-            charge=settings.charge,  # type: ignore[arg-type]
-            hierarchy=settings.hierarchy,  # type: ignore[arg-type]
+            charge=settings.charge,
+            hierarchy=settings.hierarchy,
         )
 
     def weight(self, key: str) -> int:
