@@ -1,3 +1,14 @@
+-- fragment: path_is_open(job)
+-- Whether the leaf of a job and every node above it can be served; a path has four names at most.
+EXISTS (SELECT 1 FROM share_nodes n
+    LEFT JOIN share_nodes one ON one.queue_id = n.queue_id AND one.key = n.parent
+    LEFT JOIN share_nodes two ON two.queue_id = n.queue_id AND two.key = one.parent
+    LEFT JOIN share_nodes three ON three.queue_id = n.queue_id AND three.key = two.parent
+    LEFT JOIN share_nodes four ON four.queue_id = n.queue_id AND four.key = three.parent
+    WHERE n.queue_id = {job}.queue_id AND n.key = {job}.key AND n.turn IS NOT NULL
+    AND (one.key IS NULL OR one.turn IS NOT NULL) AND (two.key IS NULL OR two.turn IS NOT NULL)
+    AND (three.key IS NULL OR three.turn IS NOT NULL) AND (four.key IS NULL OR four.turn IS NOT NULL))
+
 -- fragment: debt(now)
 -- Return the debt of a key, less than 0, or 0. A key that has held no job for a minute has none.
 CASE WHEN shares.credit < 0 AND (shares.idle_at IS NULL OR shares.idle_at > {now} - 60000) THEN shares.credit ELSE 0 END

@@ -335,11 +335,4 @@ ORDER BY j.id;
 -- name: open_job_in_tree
 -- Find a ready job with one of these trigger ids (a JSON list) whose leaf and all nodes above it can be served.
 SELECT j.id FROM jobs j INDEXED BY jobs_ready WHERE j.queue_id = :queue_id AND j.state = 0 AND coalesce(char(3) || j.function, j.trigger_id) IN (SELECT value FROM json_each(:triggers))
-AND EXISTS (SELECT 1 FROM share_nodes n
-    LEFT JOIN share_nodes one ON one.queue_id = n.queue_id AND one.key = n.parent
-    LEFT JOIN share_nodes two ON two.queue_id = n.queue_id AND two.key = one.parent
-    LEFT JOIN share_nodes three ON three.queue_id = n.queue_id AND three.key = two.parent
-    LEFT JOIN share_nodes four ON four.queue_id = n.queue_id AND four.key = three.parent
-    WHERE n.queue_id = j.queue_id AND n.key = j.key AND n.turn IS NOT NULL
-    AND (one.key IS NULL OR one.turn IS NOT NULL) AND (two.key IS NULL OR two.turn IS NOT NULL)
-    AND (three.key IS NULL OR three.turn IS NOT NULL) AND (four.key IS NULL OR four.turn IS NOT NULL)) LIMIT 1;
+AND @path_is_open(j) LIMIT 1;
