@@ -62,10 +62,9 @@ async def settled(clock: FakeClock) -> None:
         await clock.advance(1)
 
 
-async def test_a_quiet_write_of_our_own_is_no_hint_and_one_of_another_process_is(
-    tmp_path: Path, clock: FakeClock
-) -> None:
-    file = tmp_path / "store"
+async def watched(place: Path, clock: FakeClock) -> tuple[Path, FileWatch, list[int]]:
+    """Return a file that was written to, its watch, and the hints since, of which there is none."""
+    file = place / "store"
     file.write_bytes(b"")
     hints: list[int] = []
     watch = FileWatch(file, lambda: clock, lambda: hints.append(1))
@@ -73,6 +72,13 @@ async def test_a_quiet_write_of_our_own_is_no_hint_and_one_of_another_process_is
     file.write_bytes(b"first")
     await settled(clock)
     del hints[:]
+    return file, watch, hints
+
+
+async def test_a_quiet_write_of_our_own_is_no_hint_and_one_of_another_process_is(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    file, watch, hints = await watched(tmp_path, clock)
 
     with own_write(str(file)), file.open("ab") as opened:
         opened.write(b"ours")
@@ -90,14 +96,7 @@ async def test_a_quiet_write_of_our_own_is_no_hint_and_one_of_another_process_is
 async def test_a_hint_waits_while_a_quiet_write_is_under_way(
     tmp_path: Path, clock: FakeClock
 ) -> None:
-    file = tmp_path / "store"
-    file.write_bytes(b"")
-    hints: list[int] = []
-    watch = FileWatch(file, lambda: clock, lambda: hints.append(1))
-    watch.switch(True)
-    file.write_bytes(b"first")
-    await settled(clock)
-    del hints[:]
+    file, watch, hints = await watched(tmp_path, clock)
 
     with own_write(str(file)):
         with file.open("ab") as opened:
