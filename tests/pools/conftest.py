@@ -52,3 +52,18 @@ async def processes(lasting_url: str) -> AsyncIterator[list[Process]]:
     gates.clear()
     async with Runtime(storage=lasting_url) as first, Runtime(storage=lasting_url) as second:
         yield [Process(first), Process(second)]
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The spans that this process exports."""
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    return exporter

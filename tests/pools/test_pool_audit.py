@@ -124,20 +124,6 @@ async def test_a_receipt_does_not_keep_its_task_alive(runtime: Runtime) -> None:
     assert len(await event_log_read(TOPIC)) == 4
 
 
-@pytest.fixture
-def spans(monkeypatch: pytest.MonkeyPatch) -> Any:
-    from opentelemetry import trace
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
-    return exporter
-
-
 async def test_the_dequeue_span_links_back_to_the_submit_span(runtime: Runtime, spans: Any) -> None:
     pool = await pool_create(name="review")
     first = await pool.submit(functools.partial(asyncio.sleep, 0))

@@ -23,7 +23,7 @@ from harn.pools.shared_changes import TaskChanges
 from harn.pools.shared_ends import Held, ending_of
 from harn.pools.shared_mirror import Mirror, Waiting
 from harn.pools.shared_process import Member, PoolProcess
-from harn.pools.shared_records import call_of, read_record
+from harn.pools.shared_records import call_of, continue_trace, read_record
 from harn.pools.shared_recovery import Recovery
 from harn.pools.shared_steps import SharedTaskSteps
 from harn.pools.shared_work import LOOK, End, SharedWork, Submit
@@ -33,6 +33,7 @@ from harn.pools.task import PoolTask
 from harn.pools.worker import Worker
 from harn.runtime import Runtime
 from harn.storage.queue import retention, shared_pools
+from harn.telemetry.spans import tracing
 
 if TYPE_CHECKING:
     from harn.pools.shared_follow import Follower
@@ -250,12 +251,14 @@ class SharedSlots(Slots):
         """Prepare the call of *task*; false if its function is not known here any more."""
         if task._body is not None:
             return True
-        call = call_of(read_record(claimed.body))
+        record = read_record(claimed.body)
+        call = call_of(record)
         if call is None:
             return False
         task._body = call.closure()
         task._own_extras().call = call
         task._place = self.worker_context.copy()
+        continue_trace(task, record)
         return True
 
     def start(self, task: PoolTask, now: int) -> None:
@@ -263,7 +266,7 @@ class SharedSlots(Slots):
         task._started_ms = now
         self.note(task._extras.ticket, "running")
         self.audit(Dequeued(task._submitted, now, self.running - 1))
-        if task._extras.span is not None:
+        if tracing():
             self._trace_start(task)
         if task._place is None:
             task._place = contextvars.copy_context()

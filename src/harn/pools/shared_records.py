@@ -20,6 +20,7 @@ from harn.pools.journal_records import shown
 from harn.pools.options import PoolOptions
 from harn.pools.task import PoolTask, describe
 from harn.storage.queue import shared_pools
+from harn.telemetry.spans import TRACEPARENT, come_from, continue_from, traceparent_of, tracing
 
 if TYPE_CHECKING:
     from harn.pools.slots import Slots
@@ -71,6 +72,8 @@ class TaskRecord(msgspec.Struct, omit_defaults=True):
     """The first task of the `submit_many` that it belongs to, if that has several."""
     fingerprint: int | None = None
     """With an idempotency key: what tells this call from another one under the same key."""
+    traceparent: str | None = None
+    """The span of the submit of a durable call, for the process that runs it."""
 
 
 _read_record = msgspec.json.Decoder(TaskRecord).decode
@@ -121,6 +124,7 @@ def job_of(
         msgspec.UNSET if call is None else msgspec.Raw(call.arguments),
         together,
         extras.fingerprint,
+        None if call is None or extras.span is None else traceparent_of(extras.span),
     )
     return shared_pools.JobDraft(
         _encode(record),
@@ -185,6 +189,16 @@ def call_of(record: TaskRecord) -> DurableCall | None:
     if function is None or not isinstance(record.args, msgspec.Raw):
         return None
     return DurableCall(function, bytes(record.args))
+
+
+def continue_trace(task: PoolTask, record: TaskRecord) -> None:
+    """Let *task*, submitted by another process, run in the trace of its submit."""
+    if record.traceparent is None or not tracing():
+        return
+    span = come_from({TRACEPARENT: record.traceparent})
+    if span is not None:
+        task._own_extras().span = span
+        task._place.run(continue_from, span)
 
 
 def ending(

@@ -302,7 +302,9 @@ class Slots:
         return {"harn.pool.id": id, "harn.pool.name": name, "harn.pool.task": task.id}
 
     def _trace_start(self, task: PoolTask) -> None:
-        name, links = f"pool.dequeue {self.names.name}", (task._extras.span,)
+        # The submit has no span if its process had no tracer provider.
+        links = () if task._extras.span is None else (task._extras.span,)
+        name = f"pool.dequeue {self.names.name}"
         Context().run(instant_span, name, self.attributes(task), links)
 
     def _log_failure(self, task: PoolTask, error: Any) -> None:

@@ -73,11 +73,25 @@ def trace_headers() -> dict[str, str]:
         return {}
     from opentelemetry import trace
 
-    context = trace.get_current_span().get_span_context()
+    written = traceparent_of(trace.get_current_span().get_span_context())
+    return {} if written is None else {TRACEPARENT: written}
+
+
+def traceparent_of(context: SpanContext) -> str | None:
+    """Return the W3C header that names a span; None if its context is invalid."""
+    from opentelemetry import trace
+
     if not context.is_valid:
-        return {}
+        return None
     ids = f"{trace.format_trace_id(context.trace_id)}-{trace.format_span_id(context.span_id)}"
-    return {TRACEPARENT: f"00-{ids}-{context.trace_flags:02x}"}
+    return f"00-{ids}-{context.trace_flags:02x}"
+
+
+def continue_from(origin: SpanContext) -> None:
+    """Make *origin*, a span of another process, the current span of this contextvars context."""
+    from opentelemetry import context, trace
+
+    context.attach(trace.set_span_in_context(trace.NonRecordingSpan(origin)))
 
 
 @contextlib.contextmanager
