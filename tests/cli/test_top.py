@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +159,7 @@ def test_pools_that_processes_share_are_shown(
 
     assert pool == {
         "pool": "gpu",
+        "pool_id": harn.pool_id("tenant", "acme", "gpu"),
         "scope": "tenant",
         "scope_id": "acme",
         "max_concurrent": 4,
@@ -163,9 +168,55 @@ def test_pools_that_processes_share_are_shown(
         "blocked": 0,
         "completed": 1,
         "failed": 1,
+        "processes": [],
     }
     assert invoke(["top", "--once", "--state-dir", str(tmp_path)]) == 0
     assert "pools shared through the store" in capsys.readouterr().out
+
+
+def test_a_pool_of_two_processes_is_one_row_with_what_each_of_them_runs(
+    lasting_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looked = ["top", "--once", "--storage", lasting_url]
+    with (
+        ended(holder(lasting_url, tasks=2, running=2)) as first,
+        ended(holder(lasting_url, tasks=2, running=1)) as second,
+    ):
+        assert invoke([*looked, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert invoke(looked) == 0
+        shown = capsys.readouterr().out
+
+    [pool] = found["shared_pools"]
+    counts = [pool[name] for name in ("max_concurrent", "running", "queued")]
+    assert counts == [3, 3, 1]
+    held = {each["pid"]: (each["running"], each["alive"]) for each in pool["processes"]}
+    assert held == {first.pid: (2, True), second.pid: (1, True)}
+    assert found["queues"] == []
+    rows = [line.split() for line in shown.splitlines()]
+    assert ["gpu", "tenant", "acme", "3", "3", "1", "0", "0", "0"] in rows
+    by_process = {row[4]: row[5] for row in rows if row[:2] == ["gpu", "acme"]}
+    assert by_process == {str(first.pid): "2", str(second.pid): "1"}
+    assert pool["pool_id"] not in shown
+
+
+def holder(url: str, tasks: int, running: int) -> subprocess.Popen[str]:
+    """Start a process with the pool; return when the pool has its *tasks* and so many run."""
+    program = Path(__file__).with_name("pool_holder.py")
+    argv = [sys.executable, str(program), url, str(tasks), str(running)]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@contextlib.contextmanager
+def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_a_damaged_journal_is_shown_with_what_is_wrong(

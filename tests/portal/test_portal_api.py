@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -123,6 +124,30 @@ async def test_every_other_list_is_there_and_empty_at_first() -> None:
             assert (await site.document(name))[name] == [], name
         assert (await site.document("dead-letters"))["dead_letters"] == []
         assert (await site.document("queues")) == {"queues": []}
+
+
+async def test_a_shared_pool_is_listed_once_with_its_processes(tmp_path: Path) -> None:
+    async with portal(f"sqlite:///{tmp_path / 'pools.sqlite'}") as site:
+        pool = await harn.pool_create(name="gpu", scope="tenant", scope_id="acme")
+        gate = asyncio.Event()
+        task = await pool.submit(gate.wait)
+        [seen] = (await site.document("pools"))["pools"]
+        [consumer] = (found := await site.document("consumers"))["consumers"]
+        pages = [(await site.client.get(f"/portal/{page}")).text for page in PLACES]
+        gate.set()
+        await task
+
+    assert (seen["kind"], seen["pool"], seen["running"]) == ("shared", "gpu", 1)
+    [process] = seen["processes"]
+    assert (process["process"], process["running"]) == (consumer["consumer_id"], 1)
+    assert found["pools"] == {pool.id: "gpu"}
+    for page in pages:
+        assert consumer["consumer_id"] in page
+        assert pool.id not in page
+
+
+PLACES = ("", "pools", "consumers")
+"""The pages that tell of a shared pool's processes."""
 
 
 async def test_usage_is_added_up_by_the_names_that_are_asked_for() -> None:

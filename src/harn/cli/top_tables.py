@@ -71,7 +71,7 @@ def _short(value: Any) -> Any:
 
 def _sections(found: dict[str, Any]) -> Iterator[Section]:
     for make in (
-        *(_queues, _consumers, _shares, _pools, _shared_pools, _receipts),
+        *(_queues, _consumers, _shares, _pools, _shared_pools, _processes, _receipts),
         *(_limits, _leases, _supervisors, _failures),
     ):
         yield Section(*make(found))
@@ -100,8 +100,26 @@ def _shared_pools(found: dict[str, Any]) -> Found:
         *("pool", "scope", "of", "slots", "running", "queued"),
         *("blocked", "completed", "failed"),
     )
-    rows = [tuple(each.values()) for each in found["shared_pools"]]
+    names = (
+        *("pool", "scope", "scope_id", "max_concurrent", "running", "queued"),
+        *("blocked", "completed", "failed"),
+    )
+    rows = [tuple(each[name] for name in names) for each in found["shared_pools"]]
     return "pools shared through the store", headings, rows
+
+
+def _processes(found: dict[str, Any]) -> Found:
+    headings = ("pool", "of", "process", "host", "pid", "running", "note")
+    rows = [
+        (
+            *(pool["pool"], pool["scope_id"]),
+            *(each[name] for name in ("process", "host", "pid", "running")),
+            "" if each["alive"] else "not alive",
+        )
+        for pool in found["shared_pools"]
+        for each in pool["processes"]
+    ]
+    return "processes of shared pools", headings, rows
 
 
 def _receipts(found: dict[str, Any]) -> Found:
@@ -134,6 +152,7 @@ def _paused(queue: dict[str, Any]) -> str:
 
 
 def _consumers(found: dict[str, Any]) -> Found:
+    pools = {each["pool_id"] for each in found["shared_pools"]}  # whose processes have a table
     rows = [
         (
             each["consumer_id"],
@@ -143,7 +162,7 @@ def _consumers(found: dict[str, Any]) -> Found:
             ", ".join(each["queues"]),
         )
         for each in found["consumers"]
-        if each["alive"]
+        if each["alive"] and not pools.issuperset(each["queues"])
     ]
     headings = ("consumer", "host", "pid", "in flight", "queues")
     return "consumers that are alive", headings, rows

@@ -30,7 +30,7 @@ async def leaked_slots(runtime: Runtime) -> list[str]:
 
 
 async def _look(runtime: Runtime) -> list[str]:
-    pools = await runtime.service(Store).run(shared_pools.list_pool_slots, write=False)
+    pools = await runtime.service(Store).run(shared_pools.list_pools, write=False)
     leases = runtime.service(LeaseStore)
     listed: set[str | None] = set()
     if pools and leases.is_there:
@@ -45,6 +45,7 @@ async def _look(runtime: Runtime) -> list[str]:
             for slot in pool.held
             if slot.lease not in listed
         ]
-        if pool.counted != len(pool.held):
-            found.append(f"{named}: {pool.counted} slots are taken, {len(pool.held)} tasks run")
+        taken = pool.counts.totals.running
+        if taken != len(pool.held):
+            found.append(f"{named}: {taken} slots are taken, {len(pool.held)} tasks run")
     return found

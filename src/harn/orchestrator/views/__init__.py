@@ -13,6 +13,7 @@ without_secrets.py documents without secrets
 inbox_view.py       the triggers' events under way
 manifest_view.py    a manifest's triggers, circuits and dead letters
 overview.py         everything in one document, for `harn top`
+shared_pools_view.py the pools that processes share, and which process holds their slots
 """
 
 from __future__ import annotations

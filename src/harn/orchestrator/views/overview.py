@@ -16,12 +16,12 @@ from harn import topics
 from harn.clock import iso
 from harn.masking import mask
 from harn.orchestrator.views.queue_views import queues_view
+from harn.orchestrator.views.shared_pools_view import shared_pools_view
 from harn.pools import look_at_journals
 from harn.ratelimit import BucketStatus, list_status
 from harn.runtime import Runtime
 from harn.storage import Event, Store
 from harn.storage.leases import LeaseStore, list_leases
-from harn.storage.queue import shared_pools
 from harn.storage.triggers import dead_letters
 from harn.topics import queue_topics
 from harn.workers import SchedulerPolicy, consumers
@@ -83,25 +83,6 @@ async def overview(runtime: Runtime, state_dir: Path) -> dict[str, Any]:
         "failures": sorted(failures, key=lambda each: each["at"], reverse=True)[:MOST_FAILURES],
         "warnings": queues.get("warnings", []),
     }
-
-
-async def shared_pools_view(runtime: Runtime) -> list[dict[str, Any]]:
-    """Return the pools of scope `tenant` and `org` that the store has."""
-    listed = await runtime.service(Store).run(shared_pools.list_pool_counts, write=False)
-    return [
-        {
-            "pool": settings.name,
-            "scope": settings.scope,
-            "scope_id": settings.scope_id,
-            "max_concurrent": settings.max_concurrent,
-            "running": counts.totals.running,
-            "queued": counts.totals.queued,
-            "blocked": counts.totals.blocked,
-            "completed": counts.completed,
-            "failed": counts.failed,
-        }
-        for settings, counts in listed
-    ]
 
 
 def shares_of(block: dict[str, Any], since: dict[str, int] | None = None) -> list[dict[str, Any]]:

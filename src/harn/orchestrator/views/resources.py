@@ -21,10 +21,10 @@ from harn.orchestrator.views.overview import (
     limits_view,
     newest,
     pool_activity,
-    shared_pools_view,
     supervised,
 )
 from harn.orchestrator.views.queue_views import queue_block
+from harn.orchestrator.views.shared_pools_view import shared_pools_view
 from harn.orchestrator.views.waiting_jobs import waiting_of
 from harn.orchestrator.views.without_secrets import masked
 from harn.pools import PoolRegistry, look_at_journals
@@ -103,15 +103,18 @@ def _job(runtime: Runtime, job: JobState) -> dict[str, Any]:
 
 async def pools_list(runtime: Runtime) -> dict[str, Any]:
     """Return the pools of this process, those in journals, and those shared through the store."""
+    shared = [{"kind": "shared", **each} for each in await shared_pools_view(runtime)]
+    whole = {each["pool_id"] for each in shared}
     here = []
     for pool in runtime.service(PoolRegistry):
+        if pool.id in whole:
+            continue
         shown = pool.snapshot().as_dict()
         del shown["tasks"]  # a pool may keep many thousands
         here.append({"kind": "process", "pool": shown["name"], **shown})
     journals = await asyncio.to_thread(look_at_journals, runtime.state_dir / "pools")
     known = {each["name"] for each in here}
     kept = [{"kind": "journal", **each.as_dict()} for each in journals if each.pool not in known]
-    shared = [{"kind": "shared", **each} for each in await shared_pools_view(runtime)]
     receipts = pool_activity(await newest(runtime, topics.POOL_AUDIT))
     return {"pools": masked(runtime, [*here, *shared, *kept]), "receipts": receipts}
 
@@ -201,8 +204,14 @@ async def usage_document(runtime: Runtime, since: str, by: str) -> dict[str, Any
 
 
 async def consumers_list(runtime: Runtime) -> dict[str, Any]:
-    """Return the consumers of all processes; those that ended within a day are not alive."""
-    return {"consumers": [each.as_dict() for each in await consumers()]}
+    """Return the consumers of all processes; those that ended within a day are not alive.
+
+    A process that has shared pools open is one; `pools` has the names of pools by their ids.
+    """
+    return {
+        "consumers": [each.as_dict() for each in await consumers()],
+        "pools": {each["pool_id"]: each["pool"] for each in await shared_pools_view(runtime)},
+    }
 
 
 async def supervisors_list(runtime: Runtime) -> dict[str, Any]:

@@ -129,37 +129,28 @@ def count_pool(queue: str) -> Operation[PoolCounts]:
     return PoolCounts(Totals(*map(int, totals)), acked, dead, purged, cancelled)
 
 
-def list_pool_counts() -> Operation[list[tuple[PoolSettings, PoolCounts]]]:
-    """Return every pool of the store with its counts."""
-    pools = []
-    for _, name, settings in (yield ask("list_pools")):
-        pools.append((read_pool(settings), (yield from count_pool(name))))
-    return pools
-
-
 class HeldSlot(msgspec.Struct, frozen=True):
     """A slot of a pool: the running task and the lease that it hangs on."""
 
-    pool: str
     task: int
     lease: str | None
 
 
-class PoolSlots(msgspec.Struct, frozen=True):
-    """A pool, the slots that its running tasks hold, and what its shares count as running."""
+class ListedPool(msgspec.Struct, frozen=True):
+    """A pool of the store: its queue, its settings, its counts and its slots."""
 
     queue: str
     settings: PoolSettings
+    counts: PoolCounts
     held: list[HeldSlot]
-    counted: int
 
 
-def list_pool_slots() -> Operation[list[PoolSlots]]:
-    """Return every pool of the store with its slots."""
+def list_pools() -> Operation[list[ListedPool]]:
+    """Return every pool of the store with its counts and its slots."""
     pools = []
     for queue_id, name, settings in (yield ask("list_pools")):
+        counts = yield from count_pool(name)
         rows = yield ask("pool_running", queue_id=queue_id)
-        [totals] = yield ask("pool_totals", queue_id=queue_id)
-        held = [HeldSlot(name, int(id), lease) for id, lease, _ in rows]
-        pools.append(PoolSlots(name, read_pool(settings), held, int(totals[1])))
+        held = [HeldSlot(int(id), lease) for id, lease, _ in rows]
+        pools.append(ListedPool(name, read_pool(settings), counts, held))
     return pools
