@@ -308,8 +308,9 @@ async def one_stop(case: Case, k: int, race: bool, state: Path, told: list[BaseE
             assert told[before:] == [task.told]
         elif isinstance(outcome, Err):
             raise outcome.error
-        held = [each for each in harn.sync_metrics() if each.current_held]
-        assert not held
+        for _ in range(10):  # until the other side of the case has ended, too
+            await asyncio.sleep(0)
+        assert not [each for each in harn.sync_metrics() if each.current_held]
         assert not any(len(pool.snapshot().tasks) > 3 for pool in harn.pool_list())
     assert task not in asked
     return bool(requested)

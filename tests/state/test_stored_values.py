@@ -99,7 +99,10 @@ async def test_a_plain_value_is_replaced_if_it_is_equal(runtime: Runtime) -> Non
 
 
 async def test_writes_that_meet_see_each_other(runtime: Runtime) -> None:
-    before = await parallel_each(range(50), lambda number: store_set("k", number))
+    async def write(number: int) -> object:
+        return await store_set("k", number)
+
+    before = await parallel_each(range(50), write)
 
     assert before == [None, *range(49)]
     assert (await store_snapshot("k")).version == 50

@@ -64,6 +64,8 @@ class TriggerEvent(SparseRecord, msgspec.Struct, frozen=True, kw_only=True, omit
 
     def __post_init__(self) -> None:
         if not self.occurred_at_date:
+            if not isinstance(self.occurred_at, str):
+                raise InvalidOption("occurred_at", self.occurred_at, "a time in ISO-8601, as text")
             msgspec.structs.force_setattr(self, "occurred_at_date", self.occurred_at[:10])
 
     def get(self, path: str, default: Any = None) -> Any:
