@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable
 
 
@@ -18,25 +19,29 @@ class LoopWakeup:
     def __init__(self, loop: asyncio.AbstractEventLoop, woken: Callable[[], None]) -> None:
         self._loop = loop
         self._woken = woken
+        self._lock = threading.Lock()
+        """Held to write to the descriptor or close it: its number may be another file's next."""
         self.fd: int | None = self._watched_fd()
 
     def wake(self) -> None:
         """Wake the loop; several calls before it runs may be one for it."""
-        if self.fd is not None:
-            os.eventfd_write(self.fd, 1)
-            return
+        with self._lock:
+            if self.fd is not None:
+                os.eventfd_write(self.fd, 1)
+                return
         try:
             self._loop.call_soon_threadsafe(self._woken)
         except RuntimeError:  # the loop is closed: no caller waits
             pass
 
     def close(self) -> None:
-        """Release the descriptor, once no thread is left that wakes the loop."""
-        fd, self.fd = self.fd, None
-        if fd is not None:
-            if not self._loop.is_closed():
-                self._loop.remove_reader(fd)
-            os.close(fd)
+        """Release the descriptor; a thread that has delivered its last answer may still wake."""
+        with self._lock:
+            fd, self.fd = self.fd, None
+            if fd is not None:
+                if not self._loop.is_closed():
+                    self._loop.remove_reader(fd)
+                os.close(fd)
 
     def _watched_fd(self) -> int | None:
         if not hasattr(os, "eventfd"):

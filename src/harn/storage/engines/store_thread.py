@@ -75,12 +75,14 @@ class Handover:
 
     def deliver(self, requests: Sequence[Request]) -> None:
         """Bring answered requests back; called in a thread."""
+        # Before the answer: once the loop has the last one, it lets go of what wakes it.
+        wakeup = self._wakeup
         self._answered.append(requests)
-        if self._wakeup is not None:
-            self._wakeup.wake()
+        if wakeup is not None:
+            wakeup.wake()
 
     def close(self) -> None:
-        """Close what wakes the loop, once no thread is left to deliver anything."""
+        """Close what wakes the loop, once every request is answered."""
         wakeup, self._wakeup = self._wakeup, None
         if wakeup is not None:
             if wakeup.fd is not None:
