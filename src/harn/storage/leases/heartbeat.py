@@ -158,6 +158,8 @@ class Beat:
             try:
                 due = await self._step()
             except Exception:
+                if not threading.main_thread().is_alive():
+                    return  # the program ends: Python 3.12 then starts no thread for a connection
                 logger.exception("%s could not be renewed", self._name)
                 due = self._clock.monotonic() + AFTER_AN_ERROR
             if not self._is_woken:

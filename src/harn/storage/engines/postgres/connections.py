@@ -207,7 +207,8 @@ def answered_within(connection: Connection[Any], ms: int) -> Iterator[None]:
 
     timer = threading.Timer(ms / 1000, cut)
     timer.daemon = True
-    timer.start()
+    with contextlib.suppress(RuntimeError):  # Python 3.12 starts no thread while it is ending
+        timer.start()
     try:
         yield
     except Exception as error:

@@ -105,7 +105,10 @@ class PostgresDriver:
             return
         self._closed = True
         ended = self._handover.request(nothing, "full")
-        threading.Thread(target=self._shut, args=(ended,), name="harn-pg-closer").start()
+        try:
+            threading.Thread(target=self._shut, args=(ended,), name="harn-pg-closer").start()
+        except RuntimeError:  # the interpreter is ending: Python 3.12 then starts no thread
+            self._shut(ended)
         await ended.future
         self._handover.close()
 
@@ -130,8 +133,15 @@ class PostgresDriver:
             name=f"harn-pg-{number}",
             daemon=True,
         )
-        self._lanes.append(lane)
-        lane.start()
+        try:
+            lane.start()
+        except RuntimeError:  # the interpreter is ending: Python 3.12 then starts no thread
+            if not self._lanes:
+                raise StorageError(
+                    "this program is ending, and its store was not open yet"
+                ) from None
+        else:
+            self._lanes.append(lane)
 
     def _serve(self, producer: str) -> None:
         work = Lane(self._server, self._notifier, self._clock, producer, self._busy_ms)
