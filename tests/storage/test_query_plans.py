@@ -54,7 +54,8 @@ WALKS = {
     **dict.fromkeys(("queue_names", "add_queue", "foreign_triggers", "list_leases"), PEOPLE),
     **dict.fromkeys(("expired_consumers", "next_consumer_expiry", "forget_consumers"), PEOPLE),
     **dict.fromkeys(("list_consumers", "take_expired_consumers"), PEOPLE),
-    **dict.fromkeys(("queues_that_wait", "outbox_store"), PEOPLE),
+    "queues_that_wait": "one job of each queue, and one of any",
+    "outbox_store": PEOPLE,
     **dict.fromkeys(("list_pools", "worker_queue_names"), PEOPLE),
     **dict.fromkeys(("pool_totals", "pool_keys_by_name"), SHARES),
     "pool_queued": "the tasks of a ring buffer, no more than its capacity",
@@ -64,6 +65,7 @@ WALKS = {
     ),
     "forget_cancels": WANTED,
     "open_keys": "a few keys that can be served, whichever come first",
+    "queues_in_sight": "one key of each queue that can be served, whichever comes first",
     "queue_jobs_ahead": "ready jobs only, and as many as are shown",
     **dict.fromkeys(
         ("open_job_of", "open_job_in_tree"),

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from harn import Job, Runtime, SchedulerPolicy, worker_queue
+from harn.storage import Store
 from harn.storage.engines.file.commit_journal import Journal
 from harn.storage.engines.postgres.lane import Lane
 from harn.storage.engines.sqlite_session import Session
-from harn.storage.queue import has_work
+from harn.storage.queue.look import has_work, look_at
 from harn.workers import Consumer
 from harn.workers.queue_operations import QueueOperations
 
@@ -145,12 +146,13 @@ async def test_consumers_with_nothing_to_do_look_and_commit_nothing(
 ) -> None:
     hold, looks = asyncio.Event(), Counter[str]()
 
-    def counted(queue: str, *needs: Any) -> Any:
-        looks[queue] += 1
-        return has_work(queue, *needs)
+    def counted(queues: tuple[str, ...]) -> Any:
+        looks.update(queues)
+        return look_at(queues)
 
-    monkeypatch.setattr("harn.workers.consumer.has_work", counted)
-    monkeypatch.setattr("harn.workers.consumer.POLL", 0.01)
+    monkeypatch.setattr("harn.storage.queue.look.look_at", counted)
+    monkeypatch.setattr("harn.workers.idle_looks.POLL", 0.01)
+    monkeypatch.setattr(Store, "mark", lambda self: None)
     claims = CallCount(monkeypatch, QueueOperations, "claim")
     consumers = [
         await nothing_left(hold),

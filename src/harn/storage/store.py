@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -46,6 +47,7 @@ class Store:
         self._hints = 0
         self.awaited: dict[str, list[asyncio.Future[None]]] = {}
         """The topics that callers wait for to grow, with their futures; always the same dict."""
+        self._on_hint: dict[Callable[[], object], None] = {}
         self._watched = 0
         self._outbox_id: str | None = None
         """What tells this store from a copy of its schema elsewhere."""
@@ -113,22 +115,44 @@ class Store:
         """
         if self.growth(topic) != since:
             return
-        woken = asyncio.get_running_loop().create_future()
+        clock = self._runtime.clock
+        with self.awaiting(topic) as woken:
+            wake = partial(resolve, woken)
+            timer = clock.call_at(clock.monotonic() + within, wake, background=True)
+            self._on_hint[wake] = None
+            try:
+                with parked(woken):
+                    await woken
+            finally:
+                timer.cancel()
+                del self._on_hint[wake]
+
+    @contextmanager
+    def awaiting(self, topic: str) -> Iterator[asyncio.Future[None]]:
+        """Lend a future that is resolved when *topic* has grown, as far as this is known by name.
+
+        That another process wrote to some topic is told by `on_hint`.
+        """
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = self.awaited.setdefault(topic, [])
         waiting.append(woken)
         self._watch(+1)
-        clock = self._runtime.clock
-        timer = clock.call_at(clock.monotonic() + within, partial(resolve, woken), background=True)
         try:
-            with parked(woken):
-                await woken
+            yield woken
         finally:
-            timer.cancel()
             self._watch(-1)
             if woken in waiting:
                 waiting.remove(woken)
             if not waiting and self.awaited.get(topic) is waiting:
                 del self.awaited[topic]
+
+    def on_hint(self, call: Callable[[], object]) -> None:
+        """Make *call* each time another process may have written, until `off_hint`."""
+        self._on_hint[call] = None
+
+    def off_hint(self, call: Callable[[], object]) -> None:
+        """Make *call* no more."""
+        self._on_hint.pop(call, None)
 
     def mark(self) -> object | None:
         """Return what differs after every later write of any process; None if only a read can tell.
@@ -187,11 +211,8 @@ class Store:
 
     def _hinted(self) -> None:
         self._hints += 1
-        waiting = dict(self.awaited)
-        self.awaited.clear()
-        for futures in waiting.values():
-            for woken in futures:
-                resolve(woken)
+        for call in list(self._on_hint):
+            call()
 
 
 def _outbox_id() -> Operation[str]:

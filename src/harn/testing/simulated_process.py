@@ -209,6 +209,10 @@ class SimulatedConnection:
         else:
             process.later(process.random.uniform(FASTEST, SLOWEST), partial(_tell, answer, result))
 
+    def mark(self) -> object | None:
+        """Return None: only a read can tell."""
+        return None
+
     def try_now(self, recipe: Recipe[T]) -> T | None:
         """Do nothing: every operation travels."""
         return None

@@ -9,6 +9,7 @@ fairshare.py         deficit round robin, decided; tree_share.py, the same in a 
 lanes.py             one key's share and its next jobs, as both read them
 whatif/              a queue's log, replayed by another policy in virtual time
 consumer.py          drain: claim, work, renew, settle
+idle_looks.py        one look at the store for all idle consumers of a process
 functions.py         durable functions as jobs: submit writes them, a consumer runs them
 attempt.py           what happens to a job after a failed attempt, decided
 wishes.py            RetryLater, GiveBack, Bury: what a handler may raise

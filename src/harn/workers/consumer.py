@@ -28,7 +28,7 @@ from harn.graceful import parked, raise_if_asked, request_stop
 from harn.retry_policy import RetryPolicy, check_policy
 from harn.runtime import Runtime
 from harn.settings import host_name
-from harn.storage.queue import Claimed, Claiming, Settlement, SettlementResult, has_work
+from harn.storage.queue import Claimed, Claiming, Settlement, SettlementResult, look
 from harn.tasks import (
     Scope,
     check_callable,
@@ -45,6 +45,7 @@ from harn.workers.crew import Crew
 from harn.workers.failures import Failure, log_failure
 from harn.workers.functions import FunctionRunner, UnknownFunctions
 from harn.workers.held_claim import Claim
+from harn.workers.idle_looks import IdleLooks
 from harn.workers.queue import MOST_AT_ONCE, WorkerQueue
 from harn.workers.records import Job, check_consumer, check_ttl
 from harn.workers.reports import DrainReport
@@ -52,8 +53,6 @@ from harn.workers.running_job import RunningJob
 from harn.workers.scheduler_policy import SchedulerPolicy
 from harn.workers.shared_slots import SharedSlots
 
-POLL = 0.5
-"""Seconds after which an idle consumer looks again, even without a notification."""
 KEPT_RESPONSES = 10_000
 RETRY_AFTER = 0.5
 """Seconds before a consumer whose store cannot be reached asks again."""
@@ -116,7 +115,8 @@ class Consumer:
         self._giving_up = False
         self._error: BaseException | None = None
         self._mark = (0, 0)
-        self._due_in = POLL
+        self._due_in: float | None = None
+        """Seconds until there may be a job if nothing else happens; None for never."""
         self._attention: asyncio.Future[None] | None = None
 
     async def run(self) -> DrainReport:
@@ -255,9 +255,9 @@ class Consumer:
             return
         claimed = asked.result()
         self._is_empty = not claimed.jobs
-        self._due_in = POLL
+        self._due_in = None
         if claimed.next_due is not None:
-            self._due_in = min(POLL, max(0.001, (claimed.next_due - claimed.now) / 1000))
+            self._due_in = max(0.001, (claimed.next_due - claimed.now) / 1000)
         if self._lease_asked == self._living.lease:
             for one in claimed.jobs:
                 claim = self.queue.open(one, self.consumer_id, self.ttl_ms)
@@ -291,26 +291,27 @@ class Consumer:
             watching.cancel()
 
     async def _watch(self) -> None:
-        """Wait until the queue grows or a job is due, then look for work without writing."""
+        """Wait until there may be work, then look for it without writing."""
         store, topic = self.queue.store, self.queue.topics.jobs
+        looks = self._runtime.service(IdleLooks)
         while self._is_empty:
-            await store.grown(topic, self._mark, self._due_in)
+            found = await looks.wait(self.queue.name, topic, self._mark, self._due_in)
             before, self._mark = self._mark, store.growth(topic)
             has_grown = self._mark[0] != before[0]
-            if has_grown and self._needs is None:
-                self._is_empty = False  # jobs were put in: no need to look first
+            if (has_grown or found) and self._needs is None:
+                self._is_empty = False  # jobs were put in, or seen: no need to look first
                 break
-            look = partial(has_work, self.queue.name, self._needs)
+            question = partial(look.has_work, self.queue.name, self._needs)
             try:
-                found, now, due = await store.run(look, write=False)
+                found, now, due = await store.run(question, write=False)
                 if has_grown and not found and self._unknown is not None:
                     await self._unknown.look()
             except HarnError:
                 self._due_in = RETRY_AFTER
                 continue
-            self._due_in = POLL
+            self._due_in = None
             if due is not None and due > now:
-                self._due_in = min(POLL, (due - now) / 1000)
+                self._due_in = (due - now) / 1000
             if found:
                 self._is_empty = False
         self.wake()

@@ -1,6 +1,7 @@
 """Worker queues: jobs are records of the log, their state is an index beside it.
 
 claim.py           enqueue, settle and claim, in one transaction
+look.py            whether there is anything to claim, without writing
 hold.py            the writes of a claim, once its jobs are chosen
 at_once.py         the same in one or two statements, for an engine that has them
 enter.py           how jobs enter a queue
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
         job_control,
         job_states,
         job_views,
+        look,
         retention,
         share_tree,
         shared_pools,
@@ -53,7 +55,6 @@ if TYPE_CHECKING:
         Claimed,
         Work,
         WorkDone,
-        has_work,
         settle_claims,
         work_on,
     )
@@ -92,8 +93,10 @@ else:
     front_door(
         __name__,
         {
-            ".": "job_charges job_control job_states job_views retention share_tree shared_pools",
-            "claim": "Claimed Work WorkDone has_work settle_claims work_on",
+            ".": """
+                job_charges job_control job_states job_views look retention share_tree shared_pools
+            """,
+            "claim": "Claimed Work WorkDone settle_claims work_on",
             "dead_leases": "end_claims_of",
             "hold": "Claiming",
             "job_fold": "JobIndex",
@@ -132,13 +135,13 @@ __all__ = [
     "count_queue",
     "end_claims_of",
     "function_need",
-    "has_work",
     "in_flight_by_lease",
     "job_charges",
     "job_control",
     "job_states",
     "job_views",
     "list_shares",
+    "look",
     "queue_names",
     "retention",
     "settle_claims",

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from harn.storage.contract import APPEND, Draft
-from harn.storage.operations import Ask, Operation, ask, ask_ahead, ask_together
+from harn.storage.operations import Ask, Operation, ask, ask_ahead
 from harn.storage.queue.at_once import look_at_once
 from harn.storage.queue.enter import enter_at_once, enter_jobs, job_drafts
 from harn.storage.queue.hold import Claiming, fill_bodies, hold_choice
@@ -32,10 +32,10 @@ from harn.storage.queue.job_records import (
     Settlement,
     SettlementResult,
 )
+from harn.storage.queue.look import needed_triggers
 from harn.storage.queue.notes import note
 from harn.storage.queue.outbox import outbox_waits, take_in
 from harn.storage.queue.parking import carry_on
-from harn.storage.queue.pauses import read_pauses
 from harn.storage.queue.settle import (
     UNKNOWN,
     NewId,
@@ -45,8 +45,6 @@ from harn.storage.queue.settle import (
 )
 from harn.storage.queue.share_keys import change_shares
 from harn.topics import queue_topics
-
-_encode = msgspec.json.encode
 
 HEAD = "topic_head"
 
@@ -209,31 +207,6 @@ def enqueue_jobs(
 # -- claim ---------------------------------------------------------------------------------------
 
 
-def has_work(
-    queue: str, triggers: frozenset[str] | None = None
-) -> Operation[tuple[bool, int, int | None]]:
-    """Return, without writing, whether a claim may find a job, the time, and the queue's alarm.
-
-    With *triggers* only jobs of these trigger ids count.
-    """
-    found: Any = yield ask_together([ask("queue_row", queue=queue), outbox_waits(queue)])
-    rows, waiting = found
-    if not rows:
-        return bool(waiting), 0, None
-    queue_id, now, alarm, paused = rows[0][0], rows[0][1], rows[0][8], rows[0][12]
-    if paused is not None and read_pauses(paused).queue is not None:
-        return False, now, None
-    if waiting or (alarm is not None and alarm <= now):
-        return True, now, alarm
-    in_tree = rows[0][-1] != ""  # where a branch at its cap holds up leaves that are below theirs
-    opened = ask("open_branches" if in_tree else "open_keys", queue_id=queue_id, limit=1)
-    found = bool((yield opened))
-    if found and (ours := (yield from _foreign(queue_id, triggers))) is not None:
-        ready = "open_job_in_tree" if in_tree else "open_job_of"
-        found = bool((yield ask(ready, queue_id=queue_id, triggers=ours)))
-    return found, now, alarm
-
-
 def claim_jobs(queue: str, claiming: Claiming, new_id: NewId) -> Operation[Claimed]:
     """Hold the jobs that the claimer's policy chooses, until their claims expire."""
     return (yield from work_on(queue, Work(claims=[claiming]), new_id)).claimed[0]
@@ -259,7 +232,7 @@ def _claim(state: QueueState, claiming: Claiming, new_id: NewId) -> Operation[Cl
         round=state.round,
         last_key=state.last_key,
         promoted=bool(state.promoted),
-        triggers=(yield from _foreign(state.queue_id, claiming.triggers)),
+        triggers=(yield from needed_triggers(state.queue_id, claiming.triggers)),
     )
     seen = state.ahead.get(claiming.look.name) if board.triggers is None else None
     choice = yield from claiming.choose(board, len(claiming.claim_ids), seen)
@@ -297,16 +270,6 @@ def _has_keys_of(state: QueueState, claiming: Claiming) -> bool:
         return True
     keys = (claiming.dimension, claiming.cap, claiming.charge, claiming.hierarchy)
     return (state.dimension, state.cap, state.charge, state.hierarchy) == keys
-
-
-def _foreign(queue_id: int, triggers: frozenset[str] | None) -> Operation[str | None]:
-    """Return the claimer's trigger ids as JSON if the queue has seen any other one."""
-    if triggers is None:
-        return None
-    rows = yield ask("foreign_triggers", queue_id=queue_id)
-    if all(trigger in triggers for (trigger,) in rows):
-        return None
-    return _encode(sorted(triggers)).decode()
 
 
 def settle_claims(

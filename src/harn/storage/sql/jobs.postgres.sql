@@ -11,6 +11,18 @@ SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm,
     expired, retried, charge, hierarchy
 FROM queues WHERE name = :queue;
 
+-- name: queues_in_sight
+-- List those of some queues in which a key can be served or something will be due, and the time. Each part has a limit, so that it
+-- is read by its index, queue by queue.
+SELECT q.name, q.alarm, q.paused, coalesce(flat.is_open, tree.is_open, false), :now
+FROM jsonb_array_elements_text(:names::jsonb) AS i(name)
+CROSS JOIN LATERAL (SELECT * FROM queues WHERE queues.name = i.name COLLATE "C" LIMIT 1) AS q
+LEFT JOIN LATERAL (SELECT true AS is_open FROM shares s
+    WHERE s.queue_id = q.queue_id AND s.turn IS NOT NULL AND q.hierarchy = '' LIMIT 1) AS flat ON true
+LEFT JOIN LATERAL (SELECT true AS is_open FROM share_nodes n
+    WHERE n.queue_id = q.queue_id AND n.parent = '' AND n.turn IS NOT NULL AND q.hierarchy <> '' LIMIT 1) AS tree ON true
+WHERE q.alarm IS NOT NULL OR flat.is_open OR tree.is_open;
+
 -- name: insert_jobs
 -- Write new jobs.
 -- types: int8 int8 text int2 int2 int8 int8 int8 text text text text int8

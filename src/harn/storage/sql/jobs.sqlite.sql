@@ -11,6 +11,15 @@ SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm,
     expired, retried, charge, hierarchy
 FROM queues WHERE name = :queue;
 
+-- name: queues_in_sight
+-- List those of some queues in which a key can be served or something will be due, and the time.
+SELECT name, alarm, paused, is_open, :now FROM (
+    SELECT q.name, q.alarm, q.paused, CASE WHEN q.hierarchy = ''
+        THEN EXISTS (SELECT 1 FROM shares s WHERE s.queue_id = q.queue_id AND s.turn IS NOT NULL)
+        ELSE EXISTS (SELECT 1 FROM share_nodes n WHERE n.queue_id = q.queue_id AND n.parent = '' AND n.turn IS NOT NULL)
+        END AS is_open FROM json_each(:names) i CROSS JOIN queues q ON q.name = i.value)
+WHERE is_open OR alarm IS NOT NULL;
+
 -- name: insert_jobs
 -- Write new jobs.
 INSERT INTO jobs (queue_id, id, key, priority, state, enqueued_at, wake_at, max_attempts, tenant_id, binding_key, trigger_id, function, cost)

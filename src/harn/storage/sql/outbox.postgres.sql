@@ -12,8 +12,9 @@ SELECT 1 FROM outbox WHERE queue = :queue LIMIT 1;
 SELECT 1 FROM outbox WHERE ticket = :ticket AND queue = :queue LIMIT 1;
 
 -- name: queues_that_wait
--- List the queues for which jobs wait.
-SELECT DISTINCT queue FROM outbox_commits;
+-- List those of some queues for which jobs of committed transactions wait.
+SELECT i.name FROM jsonb_array_elements_text(:names::jsonb) AS i(name)
+WHERE EXISTS (SELECT 1 FROM outbox) AND EXISTS (SELECT 1 FROM outbox o WHERE o.queue = i.name COLLATE "C");
 
 -- name: outbox_store
 -- Tell which store this is.
