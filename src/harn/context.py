@@ -94,6 +94,20 @@ class Task:
         ambient: Ambient | None = None,
         cancel_from: Task | None = None,
     ) -> None:
+        if ambient is None:
+            ambient = runtime.ambient if parent is None else parent.ambient
+        self._begin(runtime, id, name, parent, group_id, ambient, cancel_from)
+
+    def _begin(
+        self,
+        runtime: Runtime,
+        id: str,
+        name: str,
+        parent: Task | None,
+        group_id: str | None,
+        ambient: Ambient,
+        cancel_from: Task | None,
+    ) -> None:
         self.runtime: Runtime = runtime
         self.id: str = id
         self.name: str = name
@@ -117,12 +131,8 @@ class Task:
         """The `TaskCancelled` that a graceful stop raised in this task."""
         self.waiting: Any = None
         """What this task is blocked on, where a primitive knows it; see `sync/deadlock.py`."""
-        if parent is None:
-            self.ambient: Ambient = ambient or runtime.ambient
-            self.values: Mapping[str, Any] = {}
-        else:
-            self.ambient = ambient or parent.ambient
-            self.values = parent.values
+        self.ambient: Ambient = ambient
+        self.values: Mapping[str, Any] = {} if parent is None else parent.values
 
     @property
     def root(self) -> Task:
@@ -147,6 +157,15 @@ class Task:
             task = task.cancel_from
         return False
 
+    def child(self, name: str) -> Task:
+        """Return a new task below this one, with what it inherits, for `spawn`."""
+        # Measured: two calls of Python take half of the time of one `__init__`, which C calls.
+        task = _new(Task)
+        task._begin(
+            self.runtime, self.child_id("spawn"), name, self, self.group_id, self.ambient, self
+        )
+        return task
+
     def child_id(self, kind: str) -> str:
         """Return `<id>:<kind>:<n>`, counting from 1 for each *kind*."""
         if self.counters is None:
@@ -156,6 +175,9 @@ class Task:
 
     def __repr__(self) -> str:
         return f"<Task {self.id} {self.name!r}>"
+
+
+_new = Task.__new__
 
 
 class WorkTask(Task):

@@ -22,14 +22,18 @@ _implicit: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Runtime] = (
     weakref.WeakKeyDictionary()
 )
 
+_frame_here = current_frame_var.get  # saves an attribute lookup for each call
+
 
 def current_frame() -> Frame:
     """Return the innermost frame of the code now running, which must be on the runtime's loop.
 
     A thread without an event loop may ask too.
     """
-    frame = calling_frame()
-    frame.task.runtime.check_here()
+    frame = _frame_here(None)
+    if frame is None or not frame.task.runtime.runs_here():
+        frame = calling_frame()
+        frame.task.runtime.check_here()
     return frame
 
 

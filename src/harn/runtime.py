@@ -78,6 +78,7 @@ SEAMS = {
     "own": "holds an asyncio task until the runtime is left",
     "pool_host": "the host of tenant and org pools",
     "root": "the root task",
+    "runs_here": "whether the caller is in a task on the runtime's loop",
     "service": "the one service of a kind",
     "storage_url": "the store, with its password",
     "tasks": "every task that is alive",
@@ -223,6 +224,18 @@ class Runtime:
         """Tell whether the caller runs on the loop's own thread."""
         return get_ident() == self._thread_id
 
+    def runs_here(self) -> bool:
+        """Tell whether the caller is in a task on this runtime's loop, the usual case.
+
+        To ask asyncio for the running loop instead is a system call in Python 3.11.
+        """
+        loop = self._loop
+        return (
+            get_ident() == self._thread_id
+            and loop is not None
+            and task_running_on(loop) is not None
+        )
+
     @property
     def _where(self) -> str:
         """The state directory that its store lives in, or the masked URL of its store."""
@@ -232,13 +245,8 @@ class Runtime:
 
     def check_here(self) -> None:
         """Raise `HarnError` if the caller is on another event loop, or in a forked process."""
-        loop = self._loop
-        if (
-            get_ident() == self._thread_id
-            and loop is not None
-            and task_running_on(loop) is not None
-        ):
-            return  # the usual case; to ask for the running loop is a system call in 3.11
+        if self.runs_here():
+            return
         if self._is_inherited:
             raise HarnError(
                 f"this Runtime ({self._where}) was opened by the parent of this process, before it "

@@ -116,6 +116,45 @@ async def test_awaiting_a_cancelled_task_says_so_without_cancelling_the_awaiter(
     handle.cancel()  # harmless
 
 
+async def test_a_task_that_returns_has_ended_in_the_same_turn_of_the_loop(
+    runtime: Runtime,
+) -> None:
+    async def seven() -> int:
+        return 7
+
+    handle = spawn(seven)
+
+    await asyncio.sleep(0)
+
+    assert (handle.status, handle.result()) == ("completed", 7)
+
+
+async def test_a_task_that_cancels_itself_and_returns_has_been_cancelled(runtime: Runtime) -> None:
+    async def cancels_itself() -> int:
+        handles[0].cancel()
+        return 7
+
+    handles = [spawn(cancels_itself)]
+
+    await turns()
+
+    assert handles[0].status == "cancelled"
+
+
+@pytest.mark.parametrize("started", [False, True])
+async def test_a_scope_ends_when_asyncio_cancels_its_task_directly(
+    runtime: Runtime, started: bool
+) -> None:
+    async with harn.scope() as block:
+        handle = block.spawn(forever)
+        if started:
+            await asyncio.sleep(0)
+        assert handle.task.aio is not None
+        handle.task.aio.cancel()
+
+    assert handle.status == "cancelled"
+
+
 async def test_cancelling_the_one_who_waits_leaves_the_task_alone(runtime: Runtime) -> None:
     handle = spawn(give, 3)
 

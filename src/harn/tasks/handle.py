@@ -312,23 +312,37 @@ class TaskHandle(Generic[T]):
         self._task.runtime.tasks.add(self._task)
         aio.add_done_callback(self._ended)
 
+    def _returned(self, value: T) -> None:
+        """Note in the task's last step that it returned *value*, without a callback of the loop.
+
+        Measured: the callback takes a fifth of the time that starting and joining a no-op takes.
+        """
+        aio = self._aio
+        if aio is None or aio.cancelling():
+            return  # only asyncio knows how it ends; `_ended` is called
+        aio.remove_done_callback(self._ended)
+        self._value = value
+        self._end("completed", None)
+
     def _ended(self, aio: asyncio.Task[T]) -> None:
+        if aio.cancelled():
+            self._end("cancelled", None)
+        elif (error := aio.exception()) is None:
+            self._value = aio.result()
+            self._end("completed", None)
+        elif is_stop(self._task, error):
+            self._end("cancelled", None)
+        else:
+            self._error = error
+            self._end("failed", error)
+
+    def _end(self, status: Status, error: BaseException | None) -> None:
         task = self._task
         task.runtime.tasks.discard(task)
         task.aio = self._aio = None
         if asked:
             asked.discard(task)
-        error = None
-        if aio.cancelled():
-            self._status = "cancelled"
-        elif (error := aio.exception()) is not None and is_stop(task, error):
-            error, self._status = None, "cancelled"
-        elif error is not None:
-            self._error = error
-            self._status = "failed"
-        else:
-            self._value = aio.result()
-            self._status = "completed"
+        self._status = status
         awaited = False
         if self._waiters is not None:
             for waiter in self._waiters:
@@ -376,31 +390,39 @@ def launch(
     *,
     nursery: Nursery | None = None,
     frame: Frame | None = None,
+    ends_inside: bool = False,
 ) -> TaskHandle[T]:
     """Start *call* as *task*, owned by *nursery*, or by the runtime if there is none.
 
     *call* is an async function (`isolation.runner_for` makes one of a plain function). Rooms above
-    use this to choose the names and groups of their tasks; users have `spawn`.
+    use this to choose the names and groups of their tasks; users have `spawn`. With *ends_inside*
+    the nursery hears of a task that returns while it still is the current one, which is cheaper:
+    for a nursery that starts nothing then, because it would inherit the context of the task.
     """
     runtime = task.runtime
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        raise HarnError(
-            "a task starts on the event loop; on a worker thread: from_thread(spawn, fn)"
-        ) from None
+    loop = runtime.loop if runtime.runs_here() else _running_loop()
     handle: TaskHandle[T] = TaskHandle(task, nursery)
     if nursery is not None:
         nursery.adopt(handle)
     elif runtime.closing:
         raise HarnError("this Runtime has been closed and accepts no more tasks")
-    running = run_in_frame(frame or Frame(task, nursery), call, args)
+    told = handle if ends_inside else None
+    running = run_in_frame(frame or Frame(task, nursery), call, args, told)
     # Not `loop.create_task`: an eager task factory would run it before it has an owner.
     aio = asyncio.Task(running, loop=loop, name=task.id)
     handle._run_by(aio)
     if nursery is None:
         runtime.own(aio)
     return handle
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise HarnError(
+            "a task starts on the event loop; on a worker thread: from_thread(spawn, fn)"
+        ) from None
 
 
 def take_over(task: Task, aio: asyncio.Task[T], nursery: Nursery) -> TaskHandle[T]:
@@ -412,18 +434,30 @@ def take_over(task: Task, aio: asyncio.Task[T], nursery: Nursery) -> TaskHandle[
     return handle
 
 
-async def run_in_frame(frame: Frame, call: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
-    """Await *call* with *frame* as the current one, and unwind it at the end."""
+async def run_in_frame(
+    frame: Frame,
+    call: Callable[..., Awaitable[T]],
+    args: tuple[Any, ...],
+    handle: TaskHandle[T] | None = None,
+) -> T:
+    """Await *call* with *frame* as the current one, and unwind it at the end.
+
+    A *handle* is told when the task returns.
+    """
     current_frame_var.set(frame)
     try:
         value = await call(*args)
     except BaseException as error:
+        handle = None  # the traceback must not keep it: the error is logged when it is collected
         if frame.cleanups and (chosen := await unwind(frame, error)) is not error:
             assert chosen is not None
             raise chosen from error
         raise
     if frame.cleanups and (chosen := await unwind(frame)) is not None:
+        handle = None
         raise chosen
+    if handle is not None:
+        handle._returned(value)
     return value
 
 

@@ -91,15 +91,7 @@ def _start(
     if name is not None and (not isinstance(name, str) or not name):
         raise InvalidOption("name", name, "a non-empty string, or None")
     call = bind(parent.runtime, fn, isolation)
-    task = Task(
-        parent.runtime,
-        parent.child_id("spawn"),
-        name or "spawn",
-        parent,
-        group_id=parent.group_id,
-        cancel_from=parent,
-    )
-    return launch(task, call, args, nursery=nursery)
+    return launch(parent.child(name or "spawn"), call, args, nursery=nursery, ends_inside=True)
 
 
 class Scope:
@@ -267,13 +259,13 @@ class Scope:
         """Become the owner of *handle* before it starts."""
         if self._state not in ("open", "joining"):
             raise HarnError("this scope has ended and accepts no more tasks")
-        self._children[handle.task] = handle
+        self._children[handle._task] = handle
         if self._cancelling:
             handle.task.runtime.loop.call_soon(handle.cancel)
 
     def child_ended(self, handle: TaskHandle[Any], error: BaseException | None) -> None:
         """Forget *handle*, which has ended; an *error* that no waiter received ends the scope."""
-        self._children.pop(handle.task, None)
+        self._children.pop(handle._task, None)
         if error is not None and handle.is_watched and self._state == "open":
             self._watched.append(handle)
         elif error is not None:
