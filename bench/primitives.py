@@ -213,6 +213,20 @@ GOALS = [
     ),
     Goal("an uncontended permit", "uncontended", "harn permit", "asyncio Lock", at_most=3),
     Goal("an uncontended mutex", "uncontended", "harn mutex by place", "asyncio Lock", at_most=3),
-    Goal("a contended mutex", "contended, 10 tasks", "harn mutex", "asyncio Lock", at_most=1),
-    Goal("a contended permit", "contended, 10 tasks", "harn permit", "asyncio Lock", at_most=1),
+    Goal(
+        "a contended mutex",
+        "contended, 10 tasks",
+        "harn mutex",
+        "asyncio Lock",
+        at_most=1,
+        why="a graceful stop and the deadlock detector must find the waiter; see permits.md",
+    ),
+    Goal(
+        "a contended permit",
+        "contended, 10 tasks",
+        "harn permit",
+        "asyncio Lock",
+        at_most=1,
+        why="the times waited and held, the owner's cleanup, the look-up by name; see permits.md",
+    ),
 ]

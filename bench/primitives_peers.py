@@ -27,6 +27,7 @@ SUBJECT = "primitives, against peers"
 CHANNELS = {"1:1": "channel, 1:1", "4:4": "channel, 4:4"}
 LOCKS = {"lock, 1": "a lock without contention", "lock, 10": "a lock ten tasks want"}
 SEMAPHORE = "a semaphore of four ten tasks want"
+SEMAPHORE_WHY = "what each task holds, times, the owner and the look-up by name; see permits.md"
 SELECT = "select from two channels"
 
 
@@ -90,7 +91,14 @@ GOALS = [
         for peer in ("anyio", "aiologic")
     ),
     *(
-        Goal(f"ahead of {peer} ({SEMAPHORE})", SEMAPHORE, "harn", peer, at_most=1.0)
+        Goal(
+            f"ahead of {peer} ({SEMAPHORE})",
+            SEMAPHORE,
+            "harn",
+            peer,
+            at_most=1.0,
+            why=SEMAPHORE_WHY,
+        )
         for peer in ("anyio", "aiologic")
     ),
     *(

@@ -193,7 +193,14 @@ def contests() -> Iterable[Contest]:
 
 
 GOALS = (
-    Goal("spawn in a scope against TaskGroup", SPAWN, "harn.scope", "asyncio.TaskGroup", 1.3),
+    Goal(
+        "spawn in a scope against TaskGroup",
+        SPAWN,
+        "harn.scope",
+        "asyncio.TaskGroup",
+        1.3,
+        why="an id, a place in the tree, a frame and a handle for each task; see tasks.md",
+    ),
     Goal(
         "parallel_each against gather and a semaphore",
         CAPPED,

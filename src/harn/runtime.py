@@ -278,7 +278,8 @@ class Runtime:
 
         One that has an `aclose` is closed with the runtime, last made first.
         """
-        self.check_here()
+        if not self.runs_here():
+            self.check_here()
         found: T | None = self._services.get(kind)
         if found is None:
             if self._closing:

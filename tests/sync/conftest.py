@@ -18,6 +18,7 @@ from harn.current import current_frame
 from harn.event_loop import task_running_on
 from harn.sync import permits
 from harn.sync.permit_queue import PermitQueue, PermitWaiter
+from harn.sync.wait_queue import GRANTED
 
 MODULES = {"test_permits", "test_mutex"}
 mutex_module: Any = importlib.import_module("harn.sync.mutex")
@@ -42,7 +43,11 @@ def permit_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 async def acquire(key: str, timeout: Any = None, *, required: bool = False) -> Permit | None:
     """Acquire a mutex as a semaphore of one is acquired."""
-    return await permits._acquire("mutex", key, 1, 1, timeout, required)
+    permit = permits._request("mutex", key, 1, 1, timeout, required)
+    if permit.state == GRANTED or await permit._wait():
+        return permit._owned()
+    permit._raise_if(required)
+    return None
 
 
 def pass_on(self: PermitQueue, now: float) -> None:
@@ -66,10 +71,9 @@ async def enter(self: Any) -> None:
     waiter = PermitWaiter()
     waiter.on = section
     waiter.holder = task_running_on(mutexes.loop)
-    if section.enter(waiter, may_wait=False):
+    if section.enter(waiter):
         return
     if self._timeout is not None:
         await self._wait_at_most(self._timeout, waiter, task)
     else:
-        section.join(waiter)
         await waiter.wait_in_queue(task)

@@ -48,7 +48,7 @@ class Permit(PermitWaiter):
 
     # The attributes are set where it is made: the call of an `__init__` would cost more.
     _frame: Frame
-    _timeout = 0.0
+    _timeout: float | None = None
 
     @property
     def kind(self) -> str:
@@ -98,6 +98,24 @@ class Permit(PermitWaiter):
             queue.release(self, now)
         return True
 
+    def _wait(self) -> Coroutine[Any, Any, bool]:
+        """Wait in the queue as long as the request allows; true when it was granted."""
+        return self.wait_in_queue(self._frame.task, self._timeout)
+
+    def _owned(self) -> Self:
+        """Let the scope or task that acquired it release it when that ends."""
+        frame = self._frame
+        if frame.cleanups is None:
+            frame.cleanups = {}
+        frame.cleanups[self] = self
+        return self
+
+    def _raise_if(self, required: bool) -> None:
+        """Raise `AcquireTimeout` if it is *required*: its time is up."""
+        if required:
+            assert self._timeout is not None
+            raise self.on.timed_out(self._timeout)
+
     def disowned(self) -> None:
         """Record no holder: the task that acquired it may end before the release."""
         if get_ident() == self.on.thread:
@@ -136,18 +154,15 @@ class Permit(PermitWaiter):
         return f"<Permit {self.kind} {self.key!r} {state}>"
 
 
-def _acquire(
+def _request(
     kind: Kind, key: str, capacity: int, want: int, timeout: Duration | None, required: bool
-) -> Coroutine[Any, Any, Permit | None]:
-    """Acquire *want* permits of the queue under *key*, waiting at most *timeout*."""
+) -> Permit:
+    """Return *want* permits of the queue under *key*: granted if they are free, else to wait for.
+
+    The callers wait themselves: a coroutine between them and the wait would cost more than this.
+    """
     frame = _frame_here(None) or current_frame()
     queue = frame.task.runtime.service(Permits).open(kind, key, capacity)
-    return _acquire_from(queue, want, frame, timeout, required)
-
-
-async def _acquire_from(
-    queue: PermitQueue, want: int, frame: Frame, timeout: Duration | None, required: bool
-) -> Permit | None:
     if not isinstance(required, bool):
         raise InvalidOption("required", required, "True or False")
     if asked:
@@ -155,24 +170,15 @@ async def _acquire_from(
     permit = Permit()
     permit.on = queue
     permit.want = want
-    permit.timed = timeout is not None
     permit._frame = frame
     permit.holder = task_running_on(queue.loop)
     if frame.task.thread is not None:
         permit.holder = works_for(permit.holder)
-    permit.since = queue.monotonic()
+    monotonic = queue.monotonic  # calling it through the slot costs twice as much
+    permit.since = monotonic()
     if timeout is not None:
         permit._timeout = to_seconds(timeout, "timeout")
-    if not queue.enter(permit, timeout is None or permit._timeout > 0):
-        if timeout is None:
-            await permit.wait_in_queue(frame.task)
-        elif not await permit.wait_at_most(permit._timeout, frame.task):
-            if required:
-                raise queue.timed_out(permit._timeout)
-            return None
-    if frame.cleanups is None:
-        frame.cleanups = {}
-    frame.cleanups[permit] = permit
+    queue.enter(permit)
     return permit
 
 
@@ -186,9 +192,10 @@ class Permits:
 
     def open(self, kind: str, key: str, capacity: int) -> PermitQueue:
         """Return the queue under *key*, made with *capacity* if it is new."""
-        if not isinstance(key, str) or not key:
-            raise InvalidOption("key", key, "a non-empty string")
-        found = self.named[kind].get(key) or self._make(kind, key, capacity)
+        try:
+            found = self.named[kind][key]
+        except (KeyError, TypeError):
+            found = self._make(kind, key, capacity)
         if found.capacity != capacity:
             option = "limit" if kind == "gate" else "capacity"
             raise InvalidOption(
@@ -197,6 +204,8 @@ class Permits:
         return found
 
     def _make(self, kind: str, key: str, capacity: int) -> PermitQueue:
+        if not isinstance(key, str) or not key:
+            raise InvalidOption("key", key, "a non-empty string") from None
         queues = self.named[kind]
         with guard:  # another thread may be in `sync_metrics`
             made = queues[key] = PermitQueue(kind, key, capacity, self._runtime)
@@ -245,21 +254,27 @@ async def sync_mutex_acquire(
     runtime = task.runtime
     try:
         queue = runtime._services[Permits].mutexes[key]  # saves two calls
-        if get_ident() != runtime._thread_id or task_running_on(queue.loop) is None:
-            runtime.check_here()
     except (KeyError, TypeError):
         queue = runtime.service(Permits).open("mutex", key, 1)
+    holder = task_running_on(queue.loop)
+    if holder is None or get_ident() != runtime._thread_id:
+        runtime.check_here()
     if timeout is not None or queue.released_by_threads:
-        return await _acquire_from(queue, 1, frame, timeout, required)
+        permit = _request("mutex", key, 1, 1, timeout, required)
+        if permit.state == GRANTED or await permit._wait():
+            return permit._owned()
+        permit._raise_if(required)
+        return None
     permit = Permit()
     permit.on = queue
     permit._frame = frame
-    permit.holder = holder = task_running_on(queue.loop)
     if task.thread is not None:
-        permit.holder = holder = works_for(holder)
-    permit.since = queue.monotonic()
+        holder = works_for(holder)
+    permit.holder = holder
+    monotonic = queue.monotonic  # calling it through the slot costs twice as much
+    permit.since = monotonic()
     if queue.free:
-        # Does what `PermitQueue.enter` does for the only permit. Measured: through `_acquire`, an
+        # Does what `PermitQueue.enter` does for the only permit. Measured: through `_request`, an
         # uncontended acquire and release takes twice as long.
         queue.free = 0
         queue.out = 1
@@ -267,7 +282,6 @@ async def sync_mutex_acquire(
         queue.holder = holder
         permit.state = GRANTED
     else:
-        queue.join(permit)
         await permit.wait_in_queue(task)
     if frame.cleanups is None:
         frame.cleanups = {}
@@ -307,7 +321,11 @@ async def sync_rwlock_acquire(
         near = did_you_mean(mode, get_args(Mode))
         raise InvalidOption("mode", mode, f'"read" or "write"{near}')
     want = MOST_READERS if mode == "write" else 1
-    return await _acquire("rwlock", key, MOST_READERS, want, timeout, required)
+    permit = _request("rwlock", key, MOST_READERS, want, timeout, required)
+    if permit.state == GRANTED or await permit._wait():
+        return permit._owned()
+    permit._raise_if(required)
+    return None
 
 
 @overload
@@ -357,7 +375,11 @@ async def sync_semaphore_acquire(
     whole_number("capacity", capacity, least=1)
     if whole_number("permits", permits, least=1) > capacity:
         raise InvalidOption("permits", permits, f"at most the capacity, {capacity}")
-    return await _acquire("semaphore", key, capacity, permits, timeout, required)
+    permit = _request("semaphore", key, capacity, permits, timeout, required)
+    if permit.state == GRANTED or await permit._wait():
+        return permit._owned()
+    permit._raise_if(required)
+    return None
 
 
 @overload
@@ -388,7 +410,11 @@ async def sync_gate_acquire(
     'admitted'
     """
     whole_number("limit", limit, least=1)
-    return await _acquire("gate", key, limit, 1, timeout, required)
+    permit = _request("gate", key, limit, 1, timeout, required)
+    if permit.state == GRANTED or await permit._wait():
+        return permit._owned()
+    permit._raise_if(required)
+    return None
 
 
 def sync_release(permit: Permit) -> bool:
