@@ -157,8 +157,9 @@ class Slots:
         task._place = None
         ended = self.ended
         ended.counts[status] += 1
-        ended.tasks.append(task)
-        if len(ended.tasks) > ended.most or now > ended.next_due:
+        tasks = ended.tasks
+        tasks.append(task)
+        if len(tasks) > ended.most or now > ended.next_due:
             ended.forget_old(now)
         if self.journal is not None:
             self.journal.ended(task)

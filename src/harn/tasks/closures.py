@@ -10,27 +10,33 @@ from typing import Any
 
 from harn.tasks.callables import check_callable
 
+_ANY_NUMBER = inspect.CO_VARARGS
+
 
 def closure_of(fn: Callable[..., Any], args: Sequence[Any] = ()) -> Callable[[], Any]:
     """Return a function that calls *fn* with *args*; raise `TypeError` now if they do not fit.
 
     A built-in function whose signature is unknown is not checked.
     """
-    if not callable(fn):
-        check_callable(fn)
     if not _fits_at_a_glance(fn, len(args)):
-        _check_fit(fn, args)
+        _check_fit(check_callable(fn), args)
     return functools.partial(fn, *args) if args else fn
 
 
 def _fits_at_a_glance(fn: Callable[..., Any], count: int) -> bool:
     """Tell whether *count* arguments fit; false also if only `inspect` can tell."""
-    if isinstance(fn, functools.partial) and not fn.keywords:
+    # Every submit comes here, nearly always with a function and as many arguments as it has.
+    if type(fn) is not FunctionType:
+        if not isinstance(fn, functools.partial) or fn.keywords:
+            return False
         count, fn = count + len(fn.args), fn.func
-    if type(fn) is not FunctionType or fn.__code__.co_kwonlyargcount or hasattr(fn, "__wrapped__"):
-        return False
-    most = fn.__code__.co_argcount
-    return most - len(fn.__defaults__ or ()) <= count <= most
+        if type(fn) is not FunctionType:
+            return False
+    code = fn.__code__
+    if code.co_kwonlyargcount or (code.co_flags & _ANY_NUMBER and hasattr(fn, "__wrapped__")):
+        return False  # what a wrapper of any arguments takes is told by what it wraps
+    most = code.co_argcount
+    return count == most or most - len(fn.__defaults__ or ()) <= count < most
 
 
 def _check_fit(fn: Callable[..., Any], args: Sequence[Any]) -> None:
