@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+import msgspec
+
 T = TypeVar("T")
 
 MOST = 2000
@@ -39,14 +41,11 @@ class Answer(Protocol):
         """Note that the operation was cancelled."""
 
 
-class Entry(Generic[T]):
+class Entry(msgspec.Struct, Generic[T], eq=False):
     """One request; *answer* is None if the caller does not wait."""
 
-    __slots__ = ("answer", "item")
-
-    def __init__(self, item: T, answer: Answer | None) -> None:
-        self.item: T = item
-        self.answer: Answer | None = answer
+    item: T
+    answer: Answer | None
 
     @property
     def is_given_up(self) -> bool:
@@ -198,10 +197,12 @@ class Batcher(Generic[T]):
         keys: set[Hashable] = set()
         passed: list[Entry[T]] = []
         busy: set[Hashable] = set().union(*self._under_way) if self._key_of else set()
+        waiting, weigh = self.waiting, self._weigh
         count = size = 0
-        while self.waiting and count < self._most and size < self._most_bytes:
-            entry = self.waiting.popleft()
-            if entry.is_given_up:
+        while waiting and count < self._most and size < self._most_bytes:
+            entry = waiting.popleft()
+            answer = entry.answer
+            if answer is not None and answer.done():  # `is_given_up`, without the call
                 continue
             if self._key_of is not None:
                 key = self._key_of(entry.item)
@@ -209,11 +210,11 @@ class Batcher(Generic[T]):
                     passed.append(entry)
                     continue
                 keys.add(key)
-            number, length = (1, 0) if self._weigh is None else self._weigh(entry.item)
+            number, length = (1, 0) if weigh is None else weigh(entry.item)
             count += number
             size += length
             batch.append(entry)
-        self.waiting.extendleft(reversed(passed))
+        waiting.extendleft(reversed(passed))
         return batch, keys
 
     def _land(self, batch: list[Entry[T]], keys: set[Hashable], landing: Landing) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from harn.batcher import Batcher, Entry, Landing
@@ -44,14 +44,12 @@ class BatchedWriter:
             key_of=_topic_of,
             failed=self._retry_later,
         )
+        self.emit: Callable[[Draft], asyncio.Future[tuple[int, int]]] = self._batcher.ask_now
+        """Append a draft with the next commit; the future gets its id and time."""
         self._recorded: Counter[str] = Counter()
         """How many records of each topic were recorded and are not in the store yet."""
         self._heads: set[asyncio.Future[int]] = set()
         self._has_warned = False
-
-    def emit(self, item: Draft) -> asyncio.Future[tuple[int, int]]:
-        """Append *item* with the next commit; the future gets its id and time."""
-        return self._batcher.ask_now(item)
 
     async def append(self, drafts: list[Draft]) -> list[tuple[int, int]]:
         """Append *drafts* in a commit of their own; return (id, time) of each."""
@@ -140,16 +138,16 @@ class BatchedWriter:
 
     def _read_places(
         self, batch: list[Entry[Draft | AuditRecord]], places: list[tuple[int, int]]
-    ) -> list[tuple[int, int] | None]:
+    ) -> Sequence[tuple[int, int] | None]:
         self._has_warned = False
-        found = iter(places)
-        results: list[tuple[int, int] | None] = []
-        for entry in batch:
-            is_written = not isinstance(entry.item, tuple)
-            if entry.answer is None and is_written:
+        written = [entry for entry in batch if type(entry.item) is Draft]
+        for entry in written:
+            if entry.answer is None:
                 self._count_off(_topic_of(entry.item))
-            results.append(next(found) if is_written else None)
-        return results
+        if len(written) == len(batch):
+            return places
+        found = iter(places)
+        return [next(found) if type(entry.item) is Draft else None for entry in batch]
 
     def _retry_later(self, entries: list[Entry[Draft | AuditRecord]], error: BaseException) -> None:
         """Keep what was only recorded, and try it again a little later."""
@@ -173,4 +171,4 @@ def _topic_of(item: Draft | AuditRecord) -> str:
 
 
 def _weigh(item: Draft | AuditRecord) -> tuple[int, int]:
-    return 1, len(item.payload) if isinstance(item, Draft) else 0
+    return 1, len(item.payload) if type(item) is Draft else 0

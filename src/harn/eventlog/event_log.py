@@ -61,8 +61,11 @@ class EventLog:
 
         Cancelling before its commit began means it was not written; afterwards it may be.
         """
-        self._runtime.check_here()
-        self._runtime.warn_if_nothing_is_kept("event_log_emit")
+        runtime = self._runtime
+        if not runtime.runs_here():
+            runtime.check_here()
+        if runtime._keeps_nothing:
+            runtime.warn_if_nothing_is_kept("event_log_emit")
         item = draft(topic, kind, payload, headers)
         id, at = await self._writer.emit(item)
         # Decoded, so that it equals what a reader gets.

@@ -50,6 +50,13 @@ def is_plain(value: Any, *, finite: bool = False) -> bool:
     >>> is_plain({"a": [1, "b", None]}), is_plain({"a": {1}}), is_plain([float("inf")])
     (True, False, False)
     """
+    if (
+        finite
+        and type(value) is dict
+        and _TEXT.issuperset(map(type, value))
+        and _SCALARS.issuperset(map(type, value.values()))
+    ):
+        return True  # a flat object: most payloads are one, and it takes a third of the time
     left = [value]
     while left:
         item = left.pop()
