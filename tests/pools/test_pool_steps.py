@@ -59,7 +59,7 @@ async def opened() -> Pool:
 
 def steps_of(path: Path) -> list[StepLine]:
     ledger, _ = fold([path.read_bytes()])
-    return [line for task in ledger.tasks.values() for line in task.steps]
+    return [line for task in ledger.tasks.values() for line in task.steps or ()]
 
 
 async def test_a_call_that_runs_again_continues_after_its_last_step(disk: Path) -> None:
@@ -104,11 +104,11 @@ async def test_what_a_journal_does_not_keep_has_no_steps(disk: Path) -> None:
 
 def test_a_compacted_journal_keeps_the_steps_of_tasks_that_have_not_ended() -> None:
     line = StepLine(1, 7, "do", 0, "do 00", 1, 2, msgspec.Raw(b'{"a":[1]}'))
-    task = TaskRecord(1, 7, "task", 0, call="f")
-    task.steps.append(line)
+    task = TaskRecord(1, 7, "task", 0, call="f", steps=[line])
 
     [again] = [decode(encode(task).split(b',"crc"')[0] + b"}")]
 
     assert isinstance(again, TaskRecord)
+    assert again.steps is not None
     assert bytes(again.steps[0].result) == b'{"a":[1]}'
-    assert TaskRecord(1, 8, "other", 0).steps == []
+    assert TaskRecord(1, 8, "other", 0).steps is None

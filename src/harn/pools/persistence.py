@@ -251,7 +251,7 @@ class Persistence:
             "queued",
             submitted.priority,
             submitted.key,
-            extras.labels or {},
+            extras.labels or None,
             submitted.idempotency_key,
             extras.binding[0] if isinstance(extras.binding, tuple) else None,
             function and function.name,
