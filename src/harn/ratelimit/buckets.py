@@ -60,6 +60,8 @@ def check_key(key: object, option: str = "key") -> str:
 
 def check_units(option: str, value: object, *, least: int = 0) -> int:
     """Return *value* if it is a number of units that every store can hold."""
+    if type(value) is int and least <= value <= MOST_UNITS:
+        return value  # every acquire asks twice
     return whole_number(option, value, least=least, most=MOST_UNITS)
 
 

@@ -61,10 +61,12 @@ class Limiter:
     def at(self, state_path: str | os.PathLike[str] | None, file: str = FILE) -> StoreLimiter:
         """Return the limiter of the store that *state_path* names; without one, of *file*."""
         clock = self._runtime.clock
+        try:
+            return self._by_name[state_path, file, clock]
+        except (KeyError, TypeError):
+            pass  # not known yet, or no path
         if state_path is not None and not isinstance(state_path, str | os.PathLike):
             raise InvalidOption("state_path", state_path, "a path, or a postgresql:// URL")
-        if (known := self._by_name.get((state_path, file, clock))) is not None:
-            return known
         found = self._at_url(self._url(state_path, file, clock.is_fake), clock)
         if len(self._by_name) < MOST_NAMES:
             self._by_name[state_path, file, clock] = found

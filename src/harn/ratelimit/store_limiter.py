@@ -90,7 +90,7 @@ class StoreLimiter:
         self.use: BucketUse = BucketUse(store, clock.monotonic())
         self._is_shared = is_shared
         self._callers = WaitingCallers()
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         self._batcher: Batcher[Item] = Batcher(
             loop, self._start, self._read, most=BATCH, weigh=weight, failed=self._failed
         )
@@ -120,14 +120,14 @@ class StoreLimiter:
             raise_if_asked()
         deadline = None if timeout is None else self.clock.monotonic() + timeout
         place = len(self._batcher.waiting)
-        if await self._is_alone(len(wants)):
+        if self._may_run_here(len(wants)) and await self._is_alone():
             done = self._carry_out_here(asking=(Asking(wants, None, False),))
             if done is not None:
                 [verdict] = done.verdicts
                 if timeout == 0 or isinstance(verdict, Granted):
                     return verdict  # type: ignore[return-value]
         caller = Caller(wants, deadline, timeout != 0)
-        caller.wait_as("acquire", self, asyncio.get_running_loop())
+        caller.wait_as("acquire", self, self._loop)
         # `_is_alone` waited for a turn of the loop. Callers that came meanwhile are served later.
         self._batcher.waiting.insert(place, Entry(caller, None))
         if self._batcher.is_idle and not self._batcher.was_shared:
@@ -148,7 +148,7 @@ class StoreLimiter:
         Cancelling does not stop them.
         """
         self._check_open()
-        if await self._is_alone(len(corrections)):
+        if self._may_run_here(len(corrections)) and await self._is_alone():
             done = self._carry_out_here(corrections=corrections)
             if done is not None:
                 return done.corrected
@@ -198,14 +198,15 @@ class StoreLimiter:
 
     # -- alone: at once, on this thread
 
-    async def _is_alone(self, buckets: int) -> bool:
+    def _may_run_here(self, buckets: int) -> bool:
+        """Tell whether an operation on so many buckets is quick, and no other caller waits."""
+        return self._is_quiet() and self.store.runs_here and buckets <= FEW
+
+    async def _is_alone(self) -> bool:
         """Wait for one turn of the loop; tell whether no other caller came in it, or waits.
 
         Callers that came in that turn are served after this one. Cancelling leaves nothing behind.
         """
-        is_quick = self.store.runs_here and buckets <= FEW
-        if not is_quick or not self._is_quiet():
-            return False
         self._batcher.is_held = True
         try:
             await asyncio.sleep(0)
@@ -318,7 +319,8 @@ class StoreLimiter:
             caller.wake(GRANTED if isinstance(verdict, Granted) else TIMED_OUT)
         elif isinstance(verdict, Granted):
             self._release(caller, verdict)
-        self._callers.remove(caller)
+        if caller.ticket is not None:
+            self._callers.remove(caller)
 
     def _plan(self, caller: Caller, verdict: Waits, now: float) -> None:
         poll = POLL * max(1.0, self._callers.lines / 100) if self._is_shared else None
