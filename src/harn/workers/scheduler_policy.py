@@ -124,7 +124,10 @@ class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def full_credit(self, stored_key: str) -> int:
         """Return what a refill grants a key, as it is stored."""
-        full = stored_weight(self, stored_key) * self.quantum
+        if not self.weights and self.hierarchy is None:
+            full = self.default_weight * self.quantum  # every claim asks for each of its keys
+        else:
+            full = stored_weight(self, stored_key) * self.quantum
         if not self.charges_cost and self.hierarchy is None:
             return full
         return min(full * job_charges.MILLION, job_charges.MOST)
