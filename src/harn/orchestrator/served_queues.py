@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from harn.clock import sleep_until
 from harn.errors import HarnError
+from harn.storage import Store
+from harn.storage.queue import queue_names
 from harn.triggers import JobRunner, Triggers
-from harn.workers import Consumer, DrainReport, WorkerQueue, worker_queues
+from harn.workers import Consumer, DrainReport, WorkerQueue
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -94,7 +96,7 @@ class ServedQueues:
             return
         names = self._wanted()
         if names is None:
-            names = tuple(summary.queue for summary in await worker_queues())
+            names = tuple(await self._runtime.service(Store).run(queue_names, write=False))
         for name in names:
             running = self._consumers.get(name)
             if running is None or running[1].done():
