@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from harn.storage.engines import file_watch
 from harn.storage.engines.file_watch import (
     FileWatch,
     _inotify_init,
@@ -73,6 +74,36 @@ async def watched(place: Path, clock: FakeClock) -> tuple[Path, FileWatch, list[
     await settled(clock)
     del hints[:]
     return file, watch, hints
+
+
+async def test_a_file_is_looked_at_around_our_own_writes_only_while_it_is_watched(
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "store"
+    file.write_bytes(b"")
+    looks: list[Path | str] = []
+    look = file_watch._size_and_time
+
+    def counted_look(path: Path | str) -> tuple[int, int] | None:
+        looks.append(path)
+        return look(path)
+
+    monkeypatch.setattr(file_watch, "_size_and_time", counted_look)
+
+    def looks_of_a_write() -> int:
+        del looks[:]
+        with own_write(str(file)):
+            pass
+        return len(looks)
+
+    first, second = (FileWatch(file, lambda: clock, lambda: None) for _ in range(2))
+    counted = [looks_of_a_write()]
+    for watch, wanted in ((first, True), (second, True), (first, False), (second, False)):
+        watch.switch(wanted)
+        watch.switch(wanted)
+        counted.append(looks_of_a_write())
+
+    assert counted == [0, 2, 2, 2, 0]
 
 
 async def test_a_quiet_write_of_our_own_is_no_hint_and_one_of_another_process_is(
