@@ -150,3 +150,23 @@ def test_a_look_counts_when_no_later_write_can_have_its_time(tmp_path: Path) -> 
     assert just_now is None
     assert settled_look(file) == (4, 1_000_000_000)
     assert settled_look(tmp_path / "none") is None
+
+
+async def test_a_quiet_write_of_our_own_wakes_the_loop_once(
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken: list[int] = []
+    ready = FileWatch._ready
+    monkeypatch.setattr(FileWatch, "_ready", lambda watch: (woken.append(1), ready(watch)))
+    file, watch, hints = await watched(tmp_path, clock)
+    del woken[:]
+
+    with own_write(str(file)), file.open("ab", buffering=0) as opened:
+        opened.write(b"a page")
+        for _ in range(3):
+            await asyncio.sleep(0)  # the watch hears of the first page
+        opened.write(b"another page")
+    await settled(clock)
+
+    assert (len(woken), hints) == (1, [])
+    watch.switch(False)

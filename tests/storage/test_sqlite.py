@@ -22,6 +22,7 @@ from harn.storage.engines.sqlite import connection_thread, sqlite_driver, writer
 from harn.storage.engines.sqlite.sqlite_driver import SqliteDriver
 from harn.storage.engines.sqlite.writer_thread import RESERVE, RESERVE_AFTER
 from harn.storage.engines.sqlite_version import sqlite_version, wal_is_safe
+from harn.storage.leases import LeaseRenewal
 from harn.storage.log import append
 from harn.testing import FakeClock
 from tests.storage.faults import Disk, FaultyVfs, Weather
@@ -333,6 +334,37 @@ async def test_47_an_idle_store_syncs_what_the_weaker_class_wrote(
             await asyncio.sleep(0.005)
 
         assert weather.calls["xSync"] > before
+
+
+async def test_a_lease_that_is_renewed_needs_no_sync(path: Path, weather: Weather) -> None:
+    clock = FakeClock()
+    async with Runtime(storage=f"sqlite:///{path}", clock=clock, seed=0) as runtime:
+        store = runtime.service(Store)
+        renewed: list[object] = []
+
+        def renew() -> Operation[bool]:
+            yield from append([draft("a", "k", 1)])
+            renewed.append(1)
+            return True
+
+        await store.run(renew)
+        before = weather.calls["xSync"]
+        LeaseRenewal(
+            runtime,
+            "x",
+            store,
+            renew,
+            every=3,
+            ttl=10,
+            since=clock.monotonic(),
+            lost=renewed.append,
+        )
+        await clock.advance(10)
+
+        assert len(renewed) == 4
+        assert isinstance(store.driver, SqliteDriver)
+        assert not store.driver._writer._unsynced
+        assert weather.calls["xSync"] == before
 
 
 def nothing() -> Operation[None]:

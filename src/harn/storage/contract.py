@@ -22,7 +22,8 @@ from harn.storage.operations import Recipe
 T = TypeVar("T")
 
 Durability = Literal["full", "normal", "memory"]
-"""`full` survives a power cut, `normal` a killed process, `memory` neither."""
+"""`full` survives a power cut, `normal` a killed process and, after a second, a power cut; `memory`
+has to survive neither."""
 
 TAKE_OFFSETS = "take_offsets"
 """The statement that moves a topic's newest offset: an engine notes that the topic grows."""

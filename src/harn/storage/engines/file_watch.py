@@ -122,6 +122,8 @@ class FileWatch:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._again: Timer | None = None
         self._is_paused = False
+        self._has_met_more = False
+        """Whether there were more writes in the pause: they are a hint of their own."""
         self._next_look: Timer | None = None
         self._seen: Look = None
         self._hinted: Look = None
@@ -161,16 +163,22 @@ class FileWatch:
         return True
 
     def _ready(self) -> None:
-        try:
-            while len(os.read(self._fd, 65536)) > 60_000:
-                pass
-        except BlockingIOError:
+        if not self._read_events():
             return
         # One commit writes many pages, and our own do too: read no more of them for a moment.
         assert self._loop is not None
         self._loop.remove_reader(self._fd)
         self._is_paused = True
         self._hint()
+
+    def _read_events(self) -> bool:
+        """Read what inotify has told; false if that was nothing."""
+        try:
+            while len(os.read(self._fd, 65536)) > 60_000:
+                pass
+        except BlockingIOError:
+            return False
+        return True
 
     def _hint(self, step: int = 0) -> None:
         """Call *changed*, now and in the following steps.
@@ -180,12 +188,16 @@ class FileWatch:
         if self._again is not None:
             self._again.cancel()
             self._again = None
+        if self._is_paused:
+            self._has_met_more |= self._read_events()  # before the look, which tells of them
         look = _size_and_time(self._path)
         is_ours = self._were_ours(look)
         if self._is_paused and (step >= PAUSE_STEPS or is_ours):
-            assert self._loop is not None
-            self._is_paused = False
-            self._loop.add_reader(self._fd, self._ready)
+            if self._has_met_more and not is_ours:
+                step = 0
+            else:
+                self._resume()
+            self._has_met_more = False
         if is_ours:
             self._hinted = look
             return
@@ -197,6 +209,11 @@ class FileWatch:
         if is_last or not self._is_under_way():
             self._hinted = look
             self._changed()
+
+    def _resume(self) -> None:
+        assert self._loop is not None
+        self._is_paused = False
+        self._loop.add_reader(self._fd, self._ready)
 
     def _were_ours(self, look: Look) -> bool:
         """Tell whether the only writes since the last hint were our own."""

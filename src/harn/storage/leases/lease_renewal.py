@@ -78,7 +78,8 @@ class LeaseRenewal:
         if now < self._asked + self._every:
             return min(self._asked + self._every, too_late)
         try:
-            is_held = await self._beat.run(self._renew, by=too_late, durability="normal")
+            # A renewal that a power cut undoes has lost its owner, too: no sync has to follow.
+            is_held = await self._beat.run(self._renew, by=too_late, durability="memory")
         except Exception as error:
             trace = None if isinstance(error, HarnError) else error
             logger.warning("%s could not be renewed: %s", self._name, error, exc_info=trace)

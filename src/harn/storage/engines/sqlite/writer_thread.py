@@ -149,7 +149,8 @@ class Writer(ConnectionThread):
             is_news = any(request.touched for request in wanted)
             with own_write(self._wal, self if is_news else None):
                 session.commit()
-            self._note_unsynced(not full)
+            if full or any(request.durability == "normal" for request in wanted):
+                self._note_unsynced(not full)
         except BaseException as error:
             self._undo()
             ours = self._failed(error)
