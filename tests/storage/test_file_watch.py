@@ -157,7 +157,12 @@ async def test_a_quiet_write_of_our_own_wakes_the_loop_once(
 ) -> None:
     woken: list[int] = []
     ready = FileWatch._ready
-    monkeypatch.setattr(FileWatch, "_ready", lambda watch: (woken.append(1), ready(watch)))
+
+    def counted(watch: FileWatch) -> None:
+        woken.append(1)
+        ready(watch)
+
+    monkeypatch.setattr(FileWatch, "_ready", counted)
     file, watch, hints = await watched(tmp_path, clock)
     del woken[:]
 

@@ -25,6 +25,8 @@ logger: logging.Logger = logging.getLogger("harn.pools")
 
 WITHIN = 0.95
 """Seconds after which the store is read again, even without a hint."""
+IDLE = 5.0
+"""The same while the pool has no unfinished task and the store tells of each change by itself."""
 PAGE = 500
 
 
@@ -34,7 +36,9 @@ class Follower:
     def __init__(self, slots: SharedSlots, opened: shared_pools.PoolOpened) -> None:
         self._slots = slots
         self._queue = slots.queue_name
-        self._others = by_others(queue_topics(self._queue).jobs)
+        topics = queue_topics(self._queue)
+        self._topics = (topics.jobs, topics.claims)
+        self._others = by_others(topics.jobs)
         """Grows with hints of other processes only: what this one writes is known already."""
         self._runtime = slots.runtime
         self._store = slots.runtime.service(Store)
@@ -44,6 +48,8 @@ class Follower:
         self._every = slots.runtime.settings.lease_renew_ms / 1000
         self._looked = 0.0
         """When the functions of other processes were read."""
+        self._rests = False
+        """Whether the next look is far away, unless the store tells of a change."""
 
     async def load(self) -> None:
         """Read every task that the store keeps, and the counts. Cancelling leaves a part read."""
@@ -79,6 +85,9 @@ class Follower:
 
     def wrote(self, done: shared_pools.PoolDone) -> None:
         """Skip the records of an operation of this process, if no other wrote in between."""
+        if self._rests:
+            self._rests = False
+            self.wake()
         jobs, claims = done.wrote
         if jobs and jobs.start == self._jobs_read + 1:
             self._jobs_read = jobs[-1]
@@ -128,7 +137,7 @@ class Follower:
     async def _follow(self) -> None:
         read: object | None = None
         while True:
-            growth, mark = self._store.growth(self._others), self._store.mark()
+            growth, mark = self._store.growth(self._others), self._store.mark(self._topics)
             # An idle pool costs a look at the store's mark; with tasks, time matters as well.
             if mark is None or mark != read or self._slots.mirror.states:
                 try:
@@ -136,7 +145,9 @@ class Follower:
                     read = mark
                 except HarnError as error:
                     logger.info("pool %r cannot be read now: %s", self._slots.names.name, error)
-            await self._store.grown(self._others, growth, WITHIN)
+            is_idle = mark is not None and mark == read and not self._slots.mirror.states
+            self._rests = is_idle and self._store.tells_marks
+            await self._store.grown(self._others, growth, IDLE if self._rests else WITHIN)
 
     async def refresh(self) -> None:
         """Read what has changed; start what can start. Cancelling leaves a part read."""

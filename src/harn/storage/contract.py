@@ -90,6 +90,8 @@ class Driver(Protocol):
     """How many writing transactions can be under way together."""
     runs_here: bool
     """Whether `try_now` can do anything."""
+    tells_marks: bool
+    """Whether those that wait for a topic to grow are woken when it gets another mark."""
 
     def submit(
         self,
@@ -116,9 +118,10 @@ class Driver(Protocol):
     def watch(self, wanted: bool) -> None:
         """Begin, or stop, hinting at what other processes write."""
 
-    def mark(self) -> object | None:
-        """Return what differs after every later write of any process; None if only a read can tell.
+    def mark(self, topics: Sequence[str] = ()) -> object | None:
+        """Return what differs after every later write of any process to *topics*, or to anything.
 
+        None means that only a read can tell. Take it before reading.
         It costs a few microseconds, so that an idle reader need not ask a thread or a server.
         """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -154,12 +154,18 @@ class Store:
         """Make *call* no more."""
         self._on_hint.pop(call, None)
 
-    def mark(self) -> object | None:
-        """Return what differs after every later write of any process; None if only a read can tell.
+    def mark(self, topics: Sequence[str] = ()) -> object | None:
+        """Return what differs after every later write of any process to *topics*, or to anything.
 
-        Take it before reading. Marks that are equal mean that nothing is new.
+        None means that only a read can tell. Take it before reading: marks that are equal mean
+        that nothing is new.
         """
-        return self.driver.mark()
+        return self.driver.mark(topics)
+
+    @property
+    def tells_marks(self) -> bool:
+        """Whether those that wait for a topic to grow are woken when it gets another mark."""
+        return self.driver.tells_marks
 
     def touch(self, topic: str) -> None:
         """Wake the callers in this process that wait for *topic* to grow."""

@@ -71,6 +71,10 @@ CREATE SCHEMA "{schema}";
 -- Receive notifications; the channel, whose name was checked, is inserted as text.
 LISTEN "{channel}";
 
+-- name: look_at_topics
+-- Read the newest offsets of some topics, on a connection of the listener's; the schema is inserted as text.
+SELECT name, head FROM "{schema}".topics WHERE name = ANY(:topics::text[]);
+
 -- name: make_versions
 -- Create the table of schema versions.
 CREATE TABLE IF NOT EXISTS harn_schema (concern text PRIMARY KEY, version integer NOT NULL);

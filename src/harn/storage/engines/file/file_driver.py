@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,6 +42,7 @@ class FileDriver:
 
     at_once = 1
     runs_here = False
+    tells_marks = False
 
     def __init__(self, place: Place, clock: Callable[[], Clock], hooks: Hooks) -> None:
         self.path: Path = place.path
@@ -82,7 +83,7 @@ class FileDriver:
         """Hint when the commit journal changes."""
         self._watch.switch(wanted)
 
-    def mark(self) -> object | None:
+    def mark(self, topics: Sequence[str] = ()) -> object | None:
         """Return None: only a read can tell."""
         return None
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import apsw
@@ -27,6 +27,7 @@ class MemoryDriver:
     durability: Durability = "memory"
     at_once = 1
     runs_here = True
+    tells_marks = False
 
     def __init__(self, clock: Callable[[], Clock], hooks: Hooks) -> None:
         self._hooks = hooks
@@ -86,7 +87,7 @@ class MemoryDriver:
     def watch(self, wanted: bool) -> None:
         """Do nothing: no other process can write here."""
 
-    def mark(self) -> object | None:
+    def mark(self, topics: Sequence[str] = ()) -> object | None:
         """Return None: a read here costs no more than a mark."""
         return None
 

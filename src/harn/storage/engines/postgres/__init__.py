@@ -7,6 +7,7 @@ pipeline.py        bursts of statements, close to the protocol
 arrays.py          columns of values as PostgreSQL arrays
 outbox_call.py     enqueueing on a connection of the caller's own
 notify.py          LISTEN and NOTIFY as a hint that another process wrote
+topic_looks.py     the topics that the listener looks at besides, for idle readers
 """
 
 from __future__ import annotations

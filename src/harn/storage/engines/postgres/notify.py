@@ -13,7 +13,7 @@ import queue
 import selectors
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -21,7 +21,8 @@ import psycopg
 from harn.clock import SystemClock
 from harn.storage.engines.postgres.arrays import encode_texts
 from harn.storage.engines.postgres.connections import Borrowed, connect_options, pipeline_of
-from harn.storage.engines.postgres.pipeline import Statement
+from harn.storage.engines.postgres.pipeline import Pipeline, Statement
+from harn.storage.engines.postgres.topic_looks import TopicLooks
 from harn.storage.engines.store_thread import Handover
 from harn.storage.queries import load_queries
 from harn.topics import by_others
@@ -30,6 +31,8 @@ logger: logging.Logger = logging.getLogger("harn.storage")
 
 GAP = 0.01
 """Least seconds between two notifications of one process."""
+LONGEST = 30.0
+"""Seconds that the listener waits at most."""
 PAUSE = 0.5
 """Seconds before the listener connects again after an error."""
 
@@ -121,6 +124,10 @@ class Listener:
     ) -> None:
         self._dsn = dsn
         self._channel = channel_of(schema)
+        self._look_text = load_queries("postgres")["look_at_topics"].text.format(schema=schema)
+        self._looks = TopicLooks()
+        self._bell: tuple[socket.socket, socket.socket] | None = None
+        """Wakes the thread: what is sent into the first is received from the second."""
         self._handover = handover
         self._is_ours = is_ours
         self._thread: threading.Thread | None = None
@@ -131,7 +138,19 @@ class Listener:
     def switch(self, wanted: bool) -> None:
         """Start to listen if that is *wanted*; the listener then runs until `stop`."""
         if wanted and self._thread is None:
+            self._bell = socket.socketpair()
             self._thread = _started(self._serve, "harn-pg-listener")
+
+    def mark(self, topics: Sequence[str]) -> object | None:
+        """Return what differs after every later write to *topics*; None if that is not known.
+
+        A new mark also wakes those that wait for the topics to grow, and so does the loss of the
+        connection.
+        """
+        found, is_new = self._looks.mark(topics)
+        if is_new and self._bell is not None:
+            self._bell[0].send(b"!")
+        return found
 
     def stop(self) -> None:
         """End the thread and its connection."""
@@ -145,6 +164,8 @@ class Listener:
                     pass
         if self._thread is not None:
             self._thread.join()
+        for end in self._bell or ():
+            end.close()
 
     def _serve(self) -> None:
         while not self._stopped.is_set():
@@ -165,20 +186,45 @@ class Listener:
             self._handover.hint()  # topics may have grown before LISTEN began
             with selectors.DefaultSelector() as selector:
                 selector.register(connection, selectors.EVENT_READ)
+                assert self._bell is not None
+                selector.register(self._bell[1], selectors.EVENT_READ, "bell")
+                statements = Pipeline(connection, is_own=False)
                 # psycopg's own wait wakes ten times a second; an idle process has to cost less.
                 while not self._stopped.is_set():
-                    selector.select(timeout=30)
+                    self._wait(selector)
+                    self._look(statements)
                     connection.pgconn.consume_input()
                     while (heard := connection.pgconn.notifies()) is not None:
                         self._heard(heard.be_pid, heard.extra.decode())
         finally:
+            self._looks.stop()
+            self._handover.hint()  # from now on each reader has to look by itself
             with self._lock:
                 self._socket.close()
                 self._socket = None
 
+    def _wait(self, selector: selectors.BaseSelector) -> None:
+        """Wait for a notification, for a new topic to look at, or until a look is due."""
+        until = self._looks.wait()
+        for key, _ in selector.select(timeout=LONGEST if until is None else until):
+            if key.data == "bell":
+                assert self._bell is not None
+                self._bell[1].recv(1024)
+
+    def _look(self, statements: Pipeline) -> None:
+        """Look at the topics whose readers count on it, if it is time."""
+        if self._looks.wait() or not (topics := self._looks.due()):
+            return
+        [result] = statements.run([(self._look_text, {"topics": encode_texts(topics)})])
+        heads: dict[str, int] = dict(statements.rows(result))
+        for topic in self._looks.saw(topics, heads):
+            self._looks.heard()
+            self._handover.grown(by_others(topic))
+
     def _heard(self, pid: int, payload: str) -> None:
         if self._is_ours(pid):
             return
+        self._looks.heard()
         if payload:
             self._handover.grown(payload)
             self._handover.grown(by_others(payload))

@@ -13,7 +13,7 @@ import queue
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from harn.clock import Clock
@@ -40,6 +40,7 @@ class PostgresDriver:
     durability: Durability = "full"
     at_once = 3
     runs_here = False
+    tells_marks = True
 
     def __init__(self, place: Place, clock: Callable[[], Clock], hooks: Hooks) -> None:
         self.where: str = mask(place.rest)
@@ -91,9 +92,14 @@ class PostgresDriver:
         """Call our SQL function on the caller's connection."""
         return await outbox_call.put(connection, self.schema, job)
 
-    def mark(self) -> object | None:
-        """Return None: only a read can tell."""
-        return None
+    def mark(self, topics: Sequence[str] = ()) -> object | None:
+        """Return what the listener has seen of *topics*; None while it does not look at them.
+
+        It looks by real time, so with a fake clock only a read can tell.
+        """
+        if not topics or self._clock().is_fake:
+            return None
+        return self._listener.mark(topics)
 
     async def check(self) -> list[str]:
         """Find nothing: the server looks after its pages."""

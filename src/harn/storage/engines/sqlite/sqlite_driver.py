@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,6 +38,7 @@ class SqliteDriver:
     """One SQLite file, shared with every process that opens it."""
 
     at_once = 1
+    tells_marks = False
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class SqliteDriver:
         """Hint when the WAL file changes."""
         self._watch.switch(wanted)
 
-    def mark(self) -> object | None:
+    def mark(self, topics: Sequence[str] = ()) -> object | None:
         """Return the WAL file's size and time, once these tell of every later write."""
         return settled_look(self._wal)
 
