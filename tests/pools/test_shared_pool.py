@@ -28,6 +28,7 @@ from harn import (
 from harn.cli import invoke
 from harn.durable_work import StepRecord
 from harn.pools import leaked_slots, shared_follow
+from harn.pools.shared_mirror import Mirror
 from harn.storage.leases import LeaseStore, drop_consumer
 from tests.pools.shared_processes import Process, gates, held, open_held, ran, until
 
@@ -302,6 +303,49 @@ async def test_calls_that_a_lowered_cap_has_no_room_for_enter_an_empty_pool(
     assert ran == ["running", "a", "b", "c"]
 
 
+async def test_a_read_that_was_overtaken_by_an_answer_undoes_nothing(
+    processes: list[Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pools: list[Any] = [await each.open(backpressure=backpressure_queue(1)) for each in processes]
+    await pools[0].submit(held("running"))
+    follower = pools[0]._follower
+    await follower.stop()  # it reads when this test says so
+    await pools[1].submit(held("queued"))
+    blocked = asyncio.create_task(pools[0].submit(held("blocked")))
+    await until(lambda: pools[0].snapshot(False).blocked_submitters == 1)
+    run, is_read, may_answer = follower._store.run, asyncio.Event(), asyncio.Event()
+
+    async def answer_late(recipe: Any, **options: Any) -> Any:
+        answer = await run(recipe, **options)
+        is_read.set()
+        await may_answer.wait()
+        return answer
+
+    monkeypatch.setattr(follower._store, "run", answer_late)
+    reading = asyncio.create_task(follower.refresh())
+    await is_read.wait()
+    blocked.cancel()
+    await until(lambda: pools[0].snapshot(False).blocked_submitters == 0)
+    may_answer.set()
+    await reading
+
+    assert pools[0].snapshot(False).blocked_submitters == 0
+    assert [each.status for each in pools[0].snapshot().tasks] == ["running", "queued"]
+    gates["running"].set()
+    gates["queued"].set()
+
+
+def test_two_reads_that_overlap_each_gather_what_has_changed() -> None:
+    mirror = Mirror()
+
+    with mirror.watched() as longer:
+        with mirror.watched() as shorter:
+            pass
+        mirror.note(1, None)
+
+    assert (longer, shorter) == ({1}, set())
+
+
 async def test_a_blocked_submitter_that_is_cancelled_leaves_no_trace(
     processes: list[Process],
 ) -> None:
@@ -316,7 +360,7 @@ async def test_a_blocked_submitter_that_is_cancelled_leaves_no_trace(
         await blocked
 
     await until(lambda: [each.snapshot(False).blocked_submitters for each in pools] == [0, 0])
-    assert [each.snapshot().total for each in pools] == [2, 2]
+    await until(lambda: [each.snapshot().total for each in pools] == [2, 2])
     gates["running"].set()
     gates["queued"].set()
     await until(lambda: pools[1].snapshot(False).completed == 2)

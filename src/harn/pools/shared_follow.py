@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -96,23 +96,35 @@ class Follower:
 
     async def read(self, id: int) -> None:
         """Bring one task up to date. Cancelling leaves nothing behind."""
-        for job in await self._store.run(
-            partial(shared_pools.read_jobs, self._queue, [id]), write=False
-        ):
-            self._slots.changes.apply(job)
+        await self._read_some([id])
 
     async def catch_up(self) -> None:
         """Bring every task that has not ended up to date, also one that was trimmed since."""
         waiting = self._slots.mirror.waiting_ids()
         for start in range(0, len(waiting), PAGE):
             ids = waiting[start : start + PAGE]
-            jobs = await self._store.run(
-                partial(shared_pools.read_jobs, self._queue, ids), write=False
-            )
-            for job in jobs:
-                self._slots.changes.apply(job)
-            for id in set(ids) - {job.id for job in jobs}:
+            for id in set(ids) - await self._read_some(ids):
                 self._slots.changes.vanished(id)
+
+    async def _read_some(self, ids: list[int]) -> set[int]:
+        """Bring tasks up to date; return those that the store has, or that are known better."""
+        recipe = partial(shared_pools.read_jobs, self._queue, ids)
+        with self._slots.mirror.watched() as changed:
+            jobs = await self._store.run(recipe, write=False)
+        await self._apply(jobs, changed)
+        return {job.id for job in jobs} | changed
+
+    async def _apply(self, jobs: Sequence[shared_pools.StoredJob], changed: set[int]) -> None:
+        """Take in what was read. What was *changed* meanwhile is read again.
+
+        An answer that came during the read may tell of a later moment than the read does, or of an
+        earlier one.
+        """
+        for job in jobs:
+            if job.id not in changed:
+                self._slots.changes.apply(job)
+        if again := [job.id for job in jobs if job.id in changed]:
+            await self._read_some(again)
 
     def catch_up_soon(self) -> None:
         """The same, without waiting for it."""
@@ -172,11 +184,11 @@ class Follower:
             self._claims_read,
             slots.process.lease,
         )
-        changes = await self._store.run(look, write=False)
+        with slots.mirror.watched() as changed:
+            changes = await self._store.run(look, write=False)
+        await self._apply(changes.touched, changed)
         self._jobs_read = max(self._jobs_read, changes.jobs_head)
         self._claims_read = max(self._claims_read, changes.claims_head)
-        for job in changes.touched:
-            slots.changes.apply(job)
         for id in changes.withdrawn:
             slots.changes.forget(id)
         for id in changes.cancels:

@@ -7,7 +7,8 @@ operations and by what `shared_follow.py` reads, so it is at most a second old.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ FEW = 1000
 class Mirror:
     """Every task that this process knows, by its id in the store."""
 
-    __slots__ = ("asked", "blocked", "by_id", "counts", "states")
+    __slots__ = ("_watches", "asked", "blocked", "by_id", "counts", "states")
 
     def __init__(self) -> None:
         self.by_id: dict[int, PoolTask] = {}
@@ -32,6 +33,7 @@ class Mirror:
         self.blocked: BlockedHere = BlockedHere()
         self.asked: set[int] = set()
         """Tasks that are to be cancelled as soon as they hold a slot for this process."""
+        self._watches: list[set[int]] = []
 
     def place(self, task: PoolTask, id: int, state: Waiting) -> None:
         """Note that the store knows *task* by *id*."""
@@ -41,6 +43,8 @@ class Mirror:
 
     def note(self, id: int, state: Waiting | None) -> None:
         """Note what a task does; None when it has ended."""
+        for watch in self._watches:
+            watch.add(id)
         before = self.states.pop(id, None)
         if before is not None:
             self.counts[before] -= 1
@@ -52,6 +56,17 @@ class Mirror:
         if before == "blocked" or state != "blocked":
             self.blocked.wake(id)
         self.blocked.count = self.counts["blocked"]
+
+    @contextmanager
+    def watched(self) -> Iterator[set[int]]:
+        """Gather the tasks of which something was noted inside the block."""
+        changed: set[int] = set()
+        self._watches.append(changed)
+        try:
+            yield changed
+        finally:
+            # By identity: the set of another read may be equal.
+            self._watches = [watch for watch in self._watches if watch is not changed]
 
     def is_blocked(self, id: int) -> bool:
         """Tell whether a submit waits for a place."""
