@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harn import ClaimLost, Job, Runtime, SchedulerPolicy, worker_queue
+from harn import ClaimLost, Job, Runtime, SchedulerPolicy, StorageBusy, worker_queue
 from harn.storage import Store
 from harn.storage.queue.look import Look, has_work, look_at
 from harn.workers import Consumer
@@ -155,6 +155,29 @@ async def test_a_claim_of_another_process_is_waited_for_until_it_expires(
 
     with pytest.raises(ClaimLost):
         await claim.ack()
+
+
+async def test_a_store_that_cannot_be_read_is_looked_at_no_more_often(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(queues: tuple[str, ...]) -> Any:
+        listening.looks.append(queues)
+        raise StorageBusy("the store does not answer")
+
+    async with Idle("q") as idle:
+        looks = idle.consumers[0]._runtime.service(IdleLooks)
+        monkeypatch.setattr("harn.storage.queue.look.look_at", fail)
+        monkeypatch.setattr(Store, "mark", lambda store: None)
+        looks._due_at = looks._clock.monotonic()  # a job is due, and no look can find it
+        listening.looks.clear()
+        while len(listening.looks) < 3:
+            await asyncio.sleep(0.01)
+
+        assert looks._due_at is None, "each look would be followed by the next one at once"
+        monkeypatch.setattr("harn.storage.queue.look.look_at", look_at)
+        listening.is_deaf = True
+        await worker_queue("q").enqueue(1)
+        assert await idle.handled.get() == "q"
 
 
 async def test_nothing_is_read_while_nothing_is_written(listening: Listening) -> None:

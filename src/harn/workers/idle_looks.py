@@ -37,7 +37,9 @@ class IdleLooks:
         self._looking: asyncio.Future[look.Look] | None = None
         self._is_asked_again = False
         self._mark: object | None = None
-        """The store's mark when the look began whose answer was last."""
+        """The store's mark when the last look began, if it was for all that wait now."""
+        self._joined = 0
+        """How many have begun to wait, ever."""
         self._due_at: float | None = None
         """When one of the queues may have a job that had none then."""
 
@@ -54,7 +56,6 @@ class IdleLooks:
         with self._store.awaiting(topic) as woken:
             timer = None
             if within is not None:
-                self._mark = None  # time matters from now on, not only what is written
                 then, wake = self._clock.monotonic() + within, partial(resolve, woken)
                 timer = self._clock.call_at(then, wake, background=True)
             self._join(queue, woken)
@@ -72,6 +73,8 @@ class IdleLooks:
             self._store.on_hint(self._look)
             self._plan()
         self._waiting.setdefault(queue, {})[woken] = False
+        self._joined += 1
+        self._mark = None  # what was written before, or will be due, no look has seen for it
 
     def _leave(self, queue: str, woken: asyncio.Future[None]) -> bool:
         others = self._waiting[queue]
@@ -111,21 +114,24 @@ class IdleLooks:
         try:
             self._looking = self._store.submit(partial(look.look_at, queues), write=False)
         except HarnError:  # the store is closed: its consumers are about to hear of it
+            self._due_at = None
             self._plan()
             return
-        self._looking.add_done_callback(partial(self._looked, mark))
+        self._looking.add_done_callback(partial(self._looked, mark, self._joined))
 
-    def _looked(self, mark: object | None, looking: asyncio.Future[look.Look]) -> None:
-        self._looking = None
+    def _looked(self, mark: object | None, joined: int, looking: asyncio.Future[look.Look]) -> None:
+        self._looking = self._mark = self._due_at = None
         if not looking.cancelled() and looking.exception() is None:
             found = looking.result()
-            self._mark, self._due_at = mark, None
+            if joined == self._joined:
+                self._mark = mark
             if found.due_in is not None:
                 self._due_at = self._clock.monotonic() + found.due_in
-            for queue in found.ready & self._waiting.keys():
-                for woken in (waiting := self._waiting[queue]):
-                    waiting[woken] = True
-                    resolve(woken)
+            for queue, waiting in self._waiting.items():
+                if queue in found.ready:
+                    for woken in waiting:
+                        waiting[woken] = True
+                        resolve(woken)
         if not self._waiting:
             return
         if self._is_asked_again:
