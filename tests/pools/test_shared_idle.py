@@ -160,3 +160,27 @@ async def test_a_store_that_cannot_tell_is_read_every_second(
         await fake_clock().advance(seconds=4)
 
         assert counted.reads >= 4
+
+
+async def test_a_fault_of_ours_in_a_read_is_logged_and_the_pool_goes_on(
+    lasting_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    read, faults = shared_pools.pool_changes, [ZeroDivisionError("a fault of ours")]
+
+    def faulty(*args: Any) -> Any:
+        if faults:
+            raise faults.pop()
+        return read(*args)
+
+    async with Runtime(storage=lasting_url) as one, Runtime(storage=lasting_url) as two:
+        ours, theirs = [await Process(each).open() for each in (one, two)]
+        monkeypatch.setattr(shared_pools, "pool_changes", faulty)
+        gate = asyncio.Event()
+
+        task = await theirs.submit(gate.wait)
+
+        await until(lambda: not faults and ours.size() == 1)
+        gate.set()
+        await task
+        await until(lambda: ours.size() == 0)
+    assert "could not be followed" in caplog.text

@@ -157,6 +157,8 @@ class Follower:
                     read = mark
                 except HarnError as error:
                     logger.info("pool %r cannot be read now: %s", self._slots.names.name, error)
+                except Exception:  # a fault of ours; without this task the pool would stand still
+                    logger.exception("pool %r could not be followed", self._slots.names.name)
             is_idle = mark is not None and mark == read and not self._slots.mirror.states
             self._rests = is_idle and self._store.tells_marks
             await self._store.grown(self._others, growth, IDLE if self._rests else WITHIN)

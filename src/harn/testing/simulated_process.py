@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -174,6 +174,7 @@ class SimulatedConnection:
     durability: Durability = "memory"
     at_once = 1
     runs_here = False
+    tells_marks = False
 
     def __init__(self, process: SimulatedProcess) -> None:
         self._process = process
@@ -209,7 +210,7 @@ class SimulatedConnection:
         else:
             process.later(process.random.uniform(FASTEST, SLOWEST), partial(_tell, answer, result))
 
-    def mark(self) -> object | None:
+    def mark(self, topics: Sequence[str] = ()) -> object | None:
         """Return None: only a read can tell."""
         return None
 

@@ -113,7 +113,8 @@ class LivingConsumer:
             return self._due
         by = now + PATIENCE
         try:
-            is_alive = await self._beat.run(self._keeping(), by=by, durability="normal")
+            # A renewal that a power cut undoes has lost its consumer, too: no sync has to follow.
+            is_alive = await self._beat.run(self._keeping(), by=by, durability="memory")
             if is_alive:
                 await self._claims.lose_cancelled(by)
                 await self._end_late_claims()
