@@ -445,7 +445,7 @@ def _save(
 
 def machine() -> dict[str, object]:
     """Say where this was measured, and with which versions."""
-    names = ("harn", "apsw", "msgspec", "psycopg")
+    names = ("harn-runtime", "apsw", "msgspec", "psycopg")
     found = {name: _version(name) for name in names}
     return {
         "python": platform.python_version(),
