@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -500,3 +501,26 @@ async def test_offsets_that_were_skipped_are_never_given_away(lasting_url: str) 
     async with Runtime(storage=lasting_url) as runtime:
         assert (await runtime.event_log.emit("a", "k", 2)).id == 7
         assert (await runtime.event_log.emit("new", "k", 2)).id == 6
+
+
+async def test_a_store_is_used_and_closed_where_no_thread_can_be_started_any_more(
+    lasting_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Python 3.12 has it when the program ends inside the block of a runtime."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    async with Runtime(storage=lasting_url) as runtime:
+        store = runtime.service(Store)
+        await store.run(lambda: append([draft("t", "one", {})]))
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+
+        several = [store.run(lambda: append([draft("t", "more", {})])) for _ in range(3)]
+
+        assert len(await asyncio.gather(*several)) == 3
+    monkeypatch.undo()
+    async with Runtime(storage=lasting_url) as runtime:
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(StorageError, match="this program is ending"):
+            await runtime.service(Store).run(lambda: append([draft("t", "late", {})]))

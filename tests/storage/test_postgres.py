@@ -459,26 +459,3 @@ async def test_E6_an_append_that_waits_for_a_topic_holds_no_later_one(postgres_u
         await other.commit()
 
         assert await waiting == [(2, ANY), (2, ANY)]
-
-
-async def test_a_store_is_used_and_closed_where_no_thread_can_be_started_any_more(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As Python 3.12 has it when the program ends inside the block of a runtime."""
-
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't create new thread at interpreter shutdown")
-
-    async with Runtime(storage=postgres_url) as runtime:
-        store = runtime.service(Store)
-        await store.run(lambda: append([draft("t", "one", {})]))
-        monkeypatch.setattr(threading.Thread, "start", refuse)
-
-        several = [store.run(lambda: append([draft("t", "more", {})])) for _ in range(3)]
-
-        assert len(await asyncio.gather(*several)) == 3
-    monkeypatch.undo()
-    async with Runtime(storage=postgres_url) as runtime:
-        monkeypatch.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(StorageError, match="this program is ending"):
-            await runtime.service(Store).run(lambda: append([draft("t", "late", {})]))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from harn.clock import Activity, Clock
+from harn.errors import StorageError
 from harn.storage.contract import Durability, Hooks
 from harn.storage.engines.loop_wakeup import LoopWakeup
 from harn.storage.operations import Recipe, nothing
@@ -129,6 +130,19 @@ class Handover:
             self._hooks.appended(frozenset(touched))
 
 
+def start_thread(name: str, serve: Callable[..., None], *args: object) -> threading.Thread:
+    """Start a thread for a store; `StorageError` if the program ends and Python starts no more.
+
+    Python 3.12 is like that, from the moment in which the main thread has ended.
+    """
+    thread = threading.Thread(target=serve, args=args, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        raise StorageError("this program is ending, its store is not opened") from None
+    return thread
+
+
 class StoreThread:
     """A thread with an inbox; what has gathered there is carried out together.
 
@@ -163,8 +177,7 @@ class StoreThread:
     def put(self, request: Request) -> None:
         """Hand *request* over, starting the thread on first use."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
-            self._thread.start()
+            self._thread = start_thread(self._name, self._serve)
         self._inbox.put(request)
 
     async def aclose(self) -> None:

@@ -19,11 +19,12 @@ from typing import Any
 import psycopg
 
 from harn.clock import SystemClock
+from harn.errors import StorageError
 from harn.storage.engines.postgres.arrays import encode_texts
 from harn.storage.engines.postgres.connections import Borrowed, connect_options, pipeline_of
 from harn.storage.engines.postgres.pipeline import Pipeline, Statement
 from harn.storage.engines.postgres.topic_looks import TopicLooks
-from harn.storage.engines.store_thread import Handover
+from harn.storage.engines.store_thread import Handover, start_thread
 from harn.storage.queries import load_queries
 from harn.topics import by_others
 
@@ -233,13 +234,8 @@ class Listener:
 
 
 def _started(serve: Callable[[], None], name: str) -> threading.Thread | None:
-    """Start a thread; None while the interpreter ends, for Python 3.12 then starts no more.
-
-    Readers that hear of nothing find what is new when they poll.
-    """
-    thread = threading.Thread(target=serve, name=name, daemon=True)
+    """Start a thread; None if the program ends: readers then find what is new when they poll."""
     try:
-        thread.start()
-    except RuntimeError:
+        return start_thread(name, serve)
+    except StorageError:
         return None
-    return thread

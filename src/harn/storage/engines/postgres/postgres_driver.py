@@ -24,7 +24,7 @@ from harn.storage.engines.postgres import outbox_call
 from harn.storage.engines.postgres.connections import Server
 from harn.storage.engines.postgres.lane import Lane
 from harn.storage.engines.postgres.notify import Listener, Notifier
-from harn.storage.engines.store_thread import Handover, Request
+from harn.storage.engines.store_thread import Handover, Request, start_thread
 from harn.storage.operations import Recipe, nothing
 from harn.storage.url import Place
 
@@ -112,8 +112,8 @@ class PostgresDriver:
         self._closed = True
         ended = self._handover.request(nothing, "full")
         try:
-            threading.Thread(target=self._shut, args=(ended,), name="harn-pg-closer").start()
-        except RuntimeError:  # the interpreter is ending: Python 3.12 then starts no thread
+            start_thread("harn-pg-closer", self._shut, ended)
+        except StorageError:  # the program ends, and its loop has nothing else to do
             self._shut(ended)
         await ended.future
         self._handover.close()
@@ -133,20 +133,12 @@ class PostgresDriver:
 
     def _add_lane(self) -> None:
         number = len(self._lanes)
-        lane = threading.Thread(
-            target=self._serve,
-            args=(f"{uuid.uuid4().hex}-{number}",),
-            name=f"harn-pg-{number}",
-            daemon=True,
-        )
         try:
-            lane.start()
-        except RuntimeError:  # the interpreter is ending: Python 3.12 then starts no thread
+            lane = start_thread(f"harn-pg-{number}", self._serve, f"{uuid.uuid4().hex}-{number}")
+        except StorageError:
             if not self._lanes:
-                raise StorageError(
-                    "this program is ending, and its store was not open yet"
-                ) from None
-        else:
+                raise
+        else:  # without it, those that are there take its work
             self._lanes.append(lane)
 
     def _serve(self, producer: str) -> None:
