@@ -127,12 +127,12 @@ async def test_an_agent_that_is_a_tool_continues_too() -> None:
 async def test_loops_of_one_job_keep_their_own_replies() -> None:
     attempts: list[int] = []
 
+    async def ask(task: str) -> str:  # not a lambda: threads would begin the loops in any order
+        return (await agent_loop(task)).text
+
     async def handle(job: Job) -> Any:
         attempts.append(job.attempts)
-        texts = [
-            each.text
-            for each in await parallel_each(["one", "two", "three"], lambda task: agent_loop(task))
-        ]
+        texts = await parallel_each(["one", "two", "three"], ask)
         if len(attempts) == 1:
             raise Killed
         return texts
