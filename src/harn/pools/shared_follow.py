@@ -1,7 +1,8 @@
 """Following a shared pool: the mirror is kept up to date with what other processes do.
 
 A process knows its own operations by their answers. Everything else is read from the pool's topics
-when the store hints that another process has written, and once a second in any case.
+when the store hints that another process has written, and once a second in any case. For a pool
+without an unfinished task PostgreSQL's listener does that look (`tells_marks`).
 """
 
 from __future__ import annotations
