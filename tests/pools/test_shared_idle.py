@@ -86,6 +86,11 @@ class Followed:
     async def rests(self) -> None:
         await until(lambda: self.follower._rests)
 
+    async def counted(self, monkeypatch: pytest.MonkeyPatch) -> Counted:
+        """Count the reads from now on, while the process rests."""
+        await self.rests()
+        return Counted(monkeypatch)
+
 
 @pytest.fixture
 async def followed(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Followed]:
@@ -101,8 +106,7 @@ async def followed(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncI
 async def test_an_idle_process_learns_what_is_new_without_a_notification(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await followed.rests()
-    counted = Counted(monkeypatch)
+    counted = await followed.counted(monkeypatch)
 
     gate = asyncio.Event()
     task = await followed.theirs.submit(gate.wait)
@@ -118,8 +122,7 @@ async def test_an_idle_process_learns_what_is_new_without_a_notification(
 async def test_a_process_that_submits_looks_by_itself_again(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await followed.rests()
-    counted = Counted(monkeypatch)
+    counted = await followed.counted(monkeypatch)
 
     gate = asyncio.Event()
     task = await followed.ours.submit(gate.wait)

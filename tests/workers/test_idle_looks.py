@@ -180,11 +180,11 @@ async def test_a_store_that_cannot_be_read_is_looked_at_no_more_often(
         assert await idle.handled.get() == "q"
 
 
+@pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
 async def test_nothing_is_read_while_nothing_is_written(listening: Listening) -> None:
+    """Only SQLite can tell without a read that nothing was written."""
     async with Idle("one", "two"):
         store = worker_queue("one").store
-        if store.place.engine != "sqlite":
-            pytest.skip("only SQLite can tell without a read that nothing was written")
 
         async def ticks(count: int) -> None:
             after = listening.marks + count
