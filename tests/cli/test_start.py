@@ -27,6 +27,7 @@ print("\\n" + json.dumps([code, sorted(sys.modules)]))
 """
 
 LIBRARIES = {
+    *("ctypes", "html"),
     *("http.client", "email", "multiprocessing", "unittest", "sqlite3", "pydoc", "difflib"),
     *("importlib.metadata", "importlib.resources", "jsonschema", "psycopg", "psycopg_pool"),
     *("opentelemetry", "prometheus_client", "starlette", "uvicorn", "jinja2", "httpx2", "pydantic"),
@@ -37,7 +38,7 @@ ROOMS = {"harn.llm", "harn.portal", "harn.supervisors", "harn.state", "harn.test
 READS_QUEUES = {
     *("harn.orchestrator.service", "harn.orchestrator.manifest", "harn.triggers.registry"),
     *("harn.pools", "harn.ratelimit", "harn.sync", "harn.workers.consumer", "harn.workers.crew"),
-    *("harn.workers.whatif", "harn.cli.ask_service", "harn.storage.engines.file"),
+    *("harn.workers.whatif", "harn.cli.ask_service", "harn.storage.engines.file", "shutil"),
 }
 DISPATCHES = {
     *("harn.pools.pool", "harn.pools.registry", "harn.sync", "harn.ratelimit"),
@@ -89,3 +90,16 @@ def test_a_command_does_not_load_what_it_does_not_need(
     loaded = loaded_by(command, place)
 
     assert [each for each in loaded if each in unwanted] == []
+
+
+def test_a_command_spends_no_time_on_garbage() -> None:
+    told = (
+        "import atexit, gc, sys\n"
+        "atexit.register(lambda: print(gc.get_freeze_count(), len(gc.get_objects()),"
+        " sum(each['collections'] for each in gc.get_stats()), file=sys.stderr))\n"
+        "from harn.cli import main\n"
+        "main(['orchestrator', '--help'])"
+    )
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True)
+    frozen, left, collections = (int(each) for each in done.stderr.split())
+    assert done.returncode == 0 and frozen > 5_000 and left < 500 and collections < 20, done.stderr

@@ -6,14 +6,13 @@ name. Both count the seconds. The line is erased before anything else is printed
 
 from __future__ import annotations
 
-import shutil
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from harn.cli.tables import cut
+from harn.cli.tables import cut, width_of
 from harn.clock import SystemClock
 from harn.escaping import one_line
 from harn.settings import has_dumb_terminal
@@ -92,9 +91,9 @@ class LiveLine:
                     self._draw(f"{self._text or what} ({_now() - self._began:.0f}s)")
 
     def _draw(self, text: str) -> None:
-        if not on_terminal():
+        width = width_of(sys.stderr)
+        if width is None or not on_terminal():
             return
-        width = shutil.get_terminal_size().columns
         # The cursor goes back: what another process prints replaces the line.
         sys.stderr.write(f"\r{cut(text, width - 1)}\x1b[K\r")
         sys.stderr.flush()

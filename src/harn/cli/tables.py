@@ -8,7 +8,6 @@ with their headings.
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 import unicodedata
 from collections.abc import Sequence
@@ -27,7 +26,11 @@ _COLUMN = re.compile(r"(?<=\S) {2,}(?=\S)")
 def width_of(stream: TextIO | None = None) -> int | None:
     """Return the columns of the terminal that *stream* (stdout unless given) is; None in a pipe."""
     stream = stream or sys.stdout
-    return shutil.get_terminal_size().columns if stream.isatty() else None
+    if not stream.isatty():
+        return None
+    from shutil import get_terminal_size  # its formats of archives take a while to import
+
+    return get_terminal_size().columns
 
 
 def cells(text: str) -> int:

@@ -7,7 +7,6 @@ long value is cut.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 
 LONGEST = 200
 """Characters of one value that are shown."""
@@ -55,6 +54,8 @@ def shown(value: object) -> str:
     except Exception:  # a value whose __str__ raises must not spoil the whole table
         text = f"a {type(value).__name__} that cannot be shown"
     text = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    from html import escape  # only notebooks need its table of entities
+
     return escape(
         "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text), quote=True
     )

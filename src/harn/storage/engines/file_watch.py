@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import errno
 import os
 import threading
@@ -22,8 +21,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harn.clock import Clock, SystemClock, Timer
+
+if TYPE_CHECKING:
+    import ctypes
 
 IN_MODIFY = 0x2
 IN_CREATE = 0x100
@@ -276,10 +279,14 @@ def _inotify_init() -> int:
 
 
 def _inotify_add(fd: int, path: Path) -> bool:
+    import ctypes
+
     found = _libc().inotify_add_watch(fd, os.fsencode(path), IN_MODIFY | IN_CREATE)
     return bool(found >= 0 or ctypes.get_errno() != errno.ENOENT)
 
 
 @cache
 def _libc() -> ctypes.CDLL:
+    import ctypes  # a command that waits for nothing starts without it
+
     return ctypes.CDLL(None, use_errno=True)
