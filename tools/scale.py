@@ -2,7 +2,7 @@
 
     python -m tools.scale                              # all curves, on SQLite and PostgreSQL
     python -m tools.scale processes --engines postgres
-    python -m tools.scale settled --most 10000000      # needs 18 GB, and minutes
+    python -m tools.scale settled --most 10000000      # needs 11 GB, and minutes
 
 *processes*: consumers that share one queue, or have a queue each. *queues*: one process that drains
 many queues, and then waits for work of all of them. *keys*: tenants with waiting jobs. *settled*:

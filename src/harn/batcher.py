@@ -139,7 +139,8 @@ class Batcher(Generic[T]):
         means that it did not happen.
         """
         answer: asyncio.Future[Any] = self._loop.create_future()
-        self.add(item, answer)
+        self.waiting.append(Entry(item, answer))
+        self.wake()
         return answer
 
     def add(self, item: T, answer: Answer | None = None) -> None:

@@ -245,7 +245,8 @@ class Runtime:
 
     def check_here(self) -> None:
         """Raise `HarnError` if the caller is on another event loop, or in a forked process."""
-        if self.runs_here():
+        loop = self._loop  # what follows is `runs_here`, without the call
+        if get_ident() == self._thread_id and loop and task_running_on(loop) is not None:
             return
         if self._is_inherited:
             raise HarnError(

@@ -96,24 +96,38 @@ def drive(
     *together* carries several statements out at once, and *whole* does what others do in steps,
     where an engine has a way to do that; None from either means that single steps are better.
     """
-
-    def answer(wanted: Ask) -> Any:
-        if wanted.parts:
-            found: Any = None if together is None else together(wanted.parts)
-            return [answer(each) for each in wanted.parts] if found is None else found
-        if wanted.steps is None:
-            return execute(wanted)
-        found = None if whole is None else whole(wanted)
-        return drive(wanted.steps(), execute, together, whole) if found is None else found
-
     try:
         wanted = next(operation)
         while True:
-            wanted = operation.send(answer(wanted))
+            if wanted.steps is None and not wanted.parts:  # nearly all of them, so without a call
+                wanted = operation.send(execute(wanted))
+            else:
+                wanted = operation.send(_answer(wanted, execute, together, whole))
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
     finally:
         operation.close()
+
+
+def _answer(
+    wanted: Ask,
+    execute: Execute,
+    together: Callable[[Sequence[Ask]], list[Rows] | None] | None,
+    whole: Callable[[Ask], Rows | None] | None,
+) -> Any:
+    """Answer one question, or several that were asked together, at once or in steps."""
+    found: Any
+    if wanted.parts:
+        found = None if together is None else together(wanted.parts)
+        if found is None:
+            found = [_answer(each, execute, together, whole) for each in wanted.parts]
+        return found
+    if wanted.steps is None:
+        return execute(wanted)
+    found = None if whole is None else whole(wanted)
+    if found is None and wanted.steps is not _not_ahead:
+        found = drive(wanted.steps(), execute, together, whole)
+    return found
 
 
 def changed_nothing(result: object) -> bool:

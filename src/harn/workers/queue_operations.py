@@ -150,7 +150,7 @@ def _weigh(item: Any) -> tuple[int, int]:
         return 1, 0 if item.step is None else len(item.step.result)
     if callable(item):
         return 1, 0
-    return len(item), sum(len(job.payload) for job in item)
+    return len(item), sum([len(job.payload) for job in item])
 
 
 def _answer_nothing(entry: Entry[Any]) -> None:

@@ -80,8 +80,12 @@ class Session:
     def execute(self, asked: Ask) -> Rows:
         """Carry one statement out."""
         query = self._queries[asked.name]
-        if asked.rows is not None:
-            self._execute_many(query, asked.rows)
+        rows = asked.rows
+        if rows is not None:
+            if len(rows) == 1:
+                self.connection.execute(query.text, rows[0])
+            else:
+                self._execute_many(query, rows)
             return []
         params: Any = asked.params
         if asked.name == TAKE_OFFSETS:
@@ -111,7 +115,9 @@ class Session:
         if clock.is_fake:
             topic_id, head, _ = self._take(topic, count, largest, 0)
             return topic_id, head, clock.now_ms()
-        ms = self.now() if self._ticked else clock.now_ms()
+        ms = clock.now_ms()
+        if self._ticked and ms < self._floor:
+            ms = self._floor
         if (known := self._topics.get(topic)) is not None:
             # The topic is still there unless another process wrote or this one rolled back. The
             # statement itself compares, so a stale memory changes nothing and is read again.

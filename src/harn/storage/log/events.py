@@ -36,8 +36,14 @@ def append(drafts: Sequence[Draft], *, places: bool = True) -> Operation[list[tu
 
 
 def _in_steps(drafts: Sequence[Draft]) -> Operation[Rows]:
-    if len(drafts) == 1:
-        return (yield from _append_one(drafts[0]))
+    if len(drafts) == 1:  # a topic of its own, so no more than it must
+        [item] = drafts
+        answer = yield ask(TAKE_OFFSETS, topic=item.topic, count=1, largest=len(item.payload))
+        topic_id, id, now = answer[0]
+        at = now if item.at_ms is None else item.at_ms
+        row = (topic_id, id, item.kind, item.payload, item.headers, at)
+        yield ask_many("insert_events", COLUMNS, (row,))
+        return [(id, at)]
     topics = topics_of(drafts)
     asked = [
         ask(TAKE_OFFSETS, topic=topic, count=count, largest=largest)
@@ -54,15 +60,6 @@ def _in_steps(drafts: Sequence[Draft]) -> Operation[Rows]:
         rows.append((topic_id, next(offsets), item.kind, item.payload, item.headers, at))
     yield ask_many("insert_events", COLUMNS, rows)
     return [(row[1], row[5]) for row in rows]
-
-
-def _append_one(item: Draft) -> Operation[Rows]:
-    rows = yield ask(TAKE_OFFSETS, topic=item.topic, count=1, largest=len(item.payload))
-    topic_id, id, now = rows[0]
-    at = now if item.at_ms is None else item.at_ms
-    row = topic_id, id, item.kind, item.payload, item.headers, at
-    yield ask_many("insert_events", COLUMNS, (row,))
-    return [(id, at)]
 
 
 def read(topic: str, after: int, limit: int = PAGE) -> Operation[tuple[list[Event], list[Damaged]]]:

@@ -87,14 +87,14 @@ class WorkDone(msgspec.Struct, frozen=True):
 
 def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
     """Enqueue, settle and claim in one transaction, which reads the queue's row once."""
-    drafts = job_drafts(queue, work.jobs)
+    drafts = job_drafts(queue, work.jobs) if work.jobs else []
     if work.jobs and not work.settlements and not work.claims:
         at_once = yield from enter_at_once(queue, work.dimension, work.jobs, drafts)
         if at_once is not None:
             return WorkDone(at_once, [], [])
     state = None
     ahead: list[Ask] = []
-    acks = _acks(work.settlements)
+    acks = _acks(work.settlements) if work.settlements else {}
     look = _first_look(work, acks)
     if not work.jobs:
         state = yield from look_at_once(queue, acks, look)
@@ -123,7 +123,8 @@ def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
         settled = yield from settle_all(state, work.settlements, new_id)
     died = state.tally.dead
     for claiming in work.claims:
-        yield from write_holding(state)
+        if state.holding is not None:
+            yield from write_holding(state)
         claimed.append((yield from _claim(state, claiming, new_id)))
         state.ahead.clear()
     idle = _is_idle(state, work, claimed)
@@ -213,10 +214,13 @@ def claim_jobs(queue: str, claiming: Claiming, new_id: NewId) -> Operation[Claim
 
 
 def _claim(state: QueueState, claiming: Claiming, new_id: NewId) -> Operation[Claimed]:
-    if state.is_due or not _has_keys_of(state, claiming):
+    is_due, has_keys = state.is_due, _has_keys_of(state, claiming)
+    if is_due or not has_keys:
         state.ahead.clear()  # what was seen there is about to change
-    yield from end_due(state, new_id)
-    yield from _adopt_keys(state, claiming)
+    if is_due:
+        yield from end_due(state, new_id)
+    if not has_keys:
+        yield from _adopt_keys(state, claiming)
     if state.paused is not None:
         yield from carry_on(state)
         state.ahead.clear()  # jobs that were seen there may be parked now
@@ -247,8 +251,6 @@ def _claim(state: QueueState, claiming: Claiming, new_id: NewId) -> Operation[Cl
 
 def _adopt_keys(state: QueueState, claiming: Claiming) -> Operation[None]:
     """Let the queue have the keys and the cap of its latest claimer."""
-    if _has_keys_of(state, claiming):
-        return
     record: dict[str, Any] = {
         "fairness_key": claiming.dimension,
         "cap": claiming.cap,

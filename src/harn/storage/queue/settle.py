@@ -111,20 +111,22 @@ def write_back(state: QueueState) -> Operation[tuple[int, int] | None]:
     Return the newest offset of the queue's claims before and after; None if they do not grow.
     """
     drafts, state.drafts = state.drafts, []
-    if drafts and state.is_changed and not any(item.topic == TRIGGER_DLQ for item in drafts):
+    topics = [item.topic for item in drafts]
+    if drafts and state.is_changed and TRIGGER_DLQ not in topics:
         placed = yield from write_at_once(state, drafts)
     else:
         yield from write_holding(state)
         yield from save_queue(state)
         placed = (yield from _append(drafts)) if drafts else None
     claims = queue_topics(state.name).claims
-    of_claims = [place for place, item in enumerate(drafts) if item.topic == claims]
-    if not of_claims:
+    count = topics.count(claims)
+    if not count:
         return None
     if placed:
-        return placed[of_claims[0]][0] - 1, placed[of_claims[-1]][0]
+        first = placed[topics.index(claims)][0]  # the offsets of a topic follow each other
+        return first - 1, first - 1 + count
     before, state.claimed = state.claimed, None
-    return UNKNOWN if before is None else (before, before + len(of_claims))
+    return UNKNOWN if before is None else (before, before + count)
 
 
 def end_due(state: QueueState, new_id: NewId) -> Operation[None]:
@@ -452,11 +454,12 @@ class Settling:
         """Write every change that was gathered."""
         if self._steps:
             yield from add_steps(self._state, self._steps)
-        if not self._changes.ids:
+        ids = self._changes.ids
+        if not ids:
             return
         self._state.is_changed = True
         yield from self._changes.apply()
-        if any(id % DROP_EVERY == 0 for id in self._changes.ids):
+        if any(id % DROP_EVERY == 0 for id in ids):
             yield from drop_idle(self._state)
 
 

@@ -70,11 +70,8 @@ class Writer(ConnectionThread):
 
         Asked for, not told by a hook: that would wait for the interpreter's lock in each commit.
         """
-        return self._written() - self._moved
-
-    def _written(self) -> int:
         assert self.session is not None
-        return self.session.connection.status(apsw.SQLITE_DBSTATUS_CACHE_WRITE)[0]
+        return self.session.connection.status(apsw.SQLITE_DBSTATUS_CACHE_WRITE)[0] - self._moved
 
     def patience(self) -> float | None:
         """Sync commits of the weaker class before a second has passed."""
@@ -135,21 +132,26 @@ class Writer(ConnectionThread):
         try:
             session = self._ready()
             self._checkpoint(session)
-            full = self._is_due() or any(request.durability == "full" for request in wanted)
+            classes = {request.durability for request in wanted}
+            full = "full" in classes or self._is_due()
             self._choose_class(session, full)
             session.begin()
-            self._reserve()
+            self._commits += 1
+            if not self._commits % RESERVE_AFTER:
+                self._reserve()
+            is_news = has_changed = False
             for request in wanted:
                 self._carry_out_one(session, request, alone=len(wanted) == 1)
-            if all(changed_nothing(request.result) for request in wanted):
+                is_news = is_news or bool(request.touched)
+                has_changed = has_changed or not changed_nothing(request.result)
+            if not has_changed:
                 session.rollback()
                 return
             if full and self._unsynced:
                 session.connection.execute(TOUCH)
-            is_news = any(request.touched for request in wanted)
             with own_write(self._wal, self if is_news else None):
                 session.commit()
-            if full or any(request.durability == "normal" for request in wanted):
+            if full or "normal" in classes:
                 self._note_unsynced(not full)
         except BaseException as error:
             self._undo()
@@ -163,7 +165,7 @@ class Writer(ConnectionThread):
         if self._wal_pages >= CHECKPOINT_PAGES:
             try:
                 session.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-                self._moved = self._written()
+                self._moved += self._wal_pages
             except apsw.Error:
                 pass  # the WAL is as good as before, and the next transaction tries again
 
@@ -182,8 +184,7 @@ class Writer(ConnectionThread):
         as long. SQLite takes zeros for no frame, so they mean nothing to it; no other process
         can write or cut the file while this one holds the lock.
         """
-        self._commits += 1
-        if self._commits % RESERVE_AFTER or connection_thread.VFS is not None:
+        if connection_thread.VFS is not None:
             return
         try:
             size = os.stat(self._wal).st_size
