@@ -14,6 +14,7 @@ from harn.pools import leaked_slots
 from harn.pools.shared_ends import Ending, Held
 from harn.pools.shared_follow import Follower
 from harn.pools.shared_pool_slots import SharedSlots
+from harn.pools.shared_process import PoolProcess
 from harn.pools.shared_work import End
 from harn.storage.queue import Settlement, SettlementResult
 from tests.pools.shared_processes import Process, gates, held, open_held, ran, until
@@ -270,3 +271,21 @@ async def test_a_late_answer_on_an_earlier_claim_leaves_the_new_one(
     assert task in slots.here
     gates["a"].set()
     assert await task == "a"
+
+
+async def test_a_claimed_closure_that_has_not_begun_does_not_begin_after_its_lease(
+    processes: list[Process],
+) -> None:
+    process = processes[0]
+    pool = await process.open(max_concurrent=8)
+
+    async def loses_the_lease() -> None:
+        ran.append("first")
+        process.runtime.service(PoolProcess)._lose("a test")
+
+    calls = [loses_the_lease, *(open_held(f"{n}") for n in range(4))]
+    tasks = await pool.submit_many(calls)
+
+    ended = await pool_wait(tasks)
+    assert [task.status for task in ended] == ["failed"] * 5
+    assert ran == ["first"]

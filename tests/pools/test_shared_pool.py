@@ -123,6 +123,25 @@ async def test_a_failure_comes_back_as_text(processes: list[Process]) -> None:
     assert (await task.wait()).stale_reason is None
 
 
+async def test_closures_that_never_wait_share_workers_and_those_that_wait_all_begin(
+    processes: list[Process],
+) -> None:
+    pool = await processes[0].open(max_concurrent=40)
+    on: set[asyncio.Task[Any] | None] = set()
+    together = asyncio.Barrier(20)
+
+    async def at_once() -> None:
+        on.add(asyncio.current_task())
+
+    async def waits() -> None:
+        await together.wait()
+
+    await pool_wait(await pool.submit_many([at_once] * 20))
+    assert len(on) <= 2
+    ended = await pool_wait(await pool.submit_many([at_once, waits] * 20))
+    assert [task.status for task in ended] == ["completed"] * 40
+
+
 async def test_a_process_that_does_not_run_here_still_runs_its_closures(
     processes: list[Process],
 ) -> None:

@@ -13,8 +13,10 @@ logger: logging.Logger = logging.getLogger("harn.eventlog")
 Payload = Any | Callable[[], Any]
 """A payload, or a function that makes it later."""
 
-AuditRecord = tuple[str, str, Payload, Mapping[str, Any] | None, int]
-"""Topic, kind, payload, headers, and when it happened in wall milliseconds."""
+AuditRecord = tuple[str, str, Payload, Mapping[str, Any] | bytes | None, int]
+"""Topic, kind, payload, headers, and when it happened in wall milliseconds.
+
+Headers that are bytes are encoded already."""
 
 
 class Receipt(Protocol):
@@ -29,7 +31,7 @@ class Receipt(Protocol):
 
     @property
     def headers(self) -> Mapping[str, Any]:
-        """Its headers."""
+        """Its headers, the same for all receipts of its kind."""
 
     @property
     def at(self) -> int:
@@ -42,9 +44,11 @@ class Receipt(Protocol):
 def to_draft(record: AuditRecord) -> Draft | None:
     """Make a draft of *record*; None, with a line in the log, if its payload cannot be written."""
     topic, kind, payload, headers, at = record
+    told = headers if isinstance(headers, bytes) else None
     try:
-        found = draft(topic, kind, payload() if callable(payload) else payload, headers)
+        made = payload() if callable(payload) else payload
+        found = draft(topic, kind, made, None if isinstance(headers, bytes) else headers)
     except Exception as error:
         logger.warning("an audit record for %s was dropped: %s", topic, error)
         return None
-    return Draft(found.topic, found.kind, found.payload, found.headers, at)
+    return Draft(found.topic, found.kind, found.payload, told or found.headers, at)

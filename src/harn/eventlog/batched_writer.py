@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from harn.batcher import Batcher, Entry, Landing
 from harn.eventlog.audit_records import AuditRecord, Payload, Receipt, to_draft
-from harn.storage import Draft, Store
+from harn.storage import Draft, Store, encode_headers
 from harn.storage.log import append, head
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class BatchedWriter:
         topic: str,
         kind: str,
         payload: Payload,
-        headers: Mapping[str, Any] | None,
+        headers: Mapping[str, Any] | bytes | None,
         at_ms: int | None,
     ) -> None:
         """Let a record wait for the next commit; on any thread."""
@@ -76,8 +76,16 @@ class BatchedWriter:
             self._runtime.loop.call_soon_threadsafe(self._batcher.wake)
 
     def recorder(self, topic: str) -> Callable[[Receipt], None]:
-        """Return a `record` for receipts of *topic*."""
-        return lambda noted: self.record(topic, noted.kind, noted, noted.headers, noted.at)
+        """Return a `record` for receipts of *topic*; the headers of a kind are encoded once."""
+        headers: dict[str, bytes] = {}
+
+        def note(noted: Receipt) -> None:
+            kind = noted.kind
+            if kind not in headers:
+                headers[kind] = encode_headers(noted.headers)
+            self.record(topic, kind, noted, headers[kind], noted.at)
+
+        return note
 
     async def make_readable(self, topic: str) -> None:
         """Wait until what this process has recorded for *topic* is in the store."""

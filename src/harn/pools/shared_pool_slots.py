@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,7 @@ class SharedSlots(Slots):
         "queue_name",
         "recovery",
         "sending",
+        "unbegun",
         "unplaced",
         "unwanted",
         "work",
@@ -85,6 +87,8 @@ class SharedSlots(Slots):
         )
         self.here: dict[PoolTask, Held] = {}
         """The tasks that hold a slot for this process."""
+        self.unbegun: deque[PoolTask] = deque()
+        """Those of them that no worker has taken yet."""
         self.own: set[PoolTask] = set()
         """Tasks submitted here that have not ended."""
         self.unplaced: dict[str, PoolTask] = {}
@@ -160,6 +164,7 @@ class SharedSlots(Slots):
                 self.note(id, "queued")
         for claimed in done.claimed:
             self.begin(claimed, done.lease)
+        self.call_workers()
         self.changed()
 
     def failed(self, items: list[Any], given_up: Sequence[Submit]) -> None:
@@ -229,9 +234,13 @@ class SharedSlots(Slots):
         worker = self.recovery.lost.get(task) if self.recovery.lost else None
         if worker is not None:  # an earlier run, whose claim was lost, has not ended yet
             held.is_ending = True
-            worker.aio.add_done_callback(lambda _: self._begin_held(task, held, claimed))
+            worker.aio.add_done_callback(lambda _: self._begin_late(task, held, claimed))
             return
         self._begin_held(task, held, claimed)
+
+    def _begin_late(self, task: PoolTask, held: Held, claimed: shared_pools.ClaimedJob) -> None:
+        self._begin_held(task, held, claimed)
+        self.call_workers()
 
     def _begin_held(self, task: PoolTask, held: Held, claimed: shared_pools.ClaimedJob) -> None:
         if self.here.get(task) is not held:
@@ -262,7 +271,7 @@ class SharedSlots(Slots):
         return True
 
     def start(self, task: PoolTask, now: int) -> None:
-        """Give *task* a worker; the store has given it a slot."""
+        """Let *task* wait for a worker; the store has given it a slot."""
         task._started_ms = now
         self.note(task._extras.ticket, "running")
         self.audit(Dequeued(task._submitted, now, self.running - 1))
@@ -270,19 +279,34 @@ class SharedSlots(Slots):
             self._trace_start(task)
         if task._place is None:
             task._place = contextvars.copy_context()
-        if self.idle:
-            self.idle.pop().take(task)
-        else:
-            self.workers.add(Worker(self, task))
+        self.unbegun.append(task)
+
+    def call_workers(self) -> None:
+        """Call two workers; each of them whose closure has to wait calls two more.
+
+        A worker whose closure never waits goes on to the next task. So a hundred tasks that come
+        with one answer begin within a few turns of the loop, and need no hundred workers.
+        """
+        for _ in range(min(2, len(self.unbegun))):
+            self.workers.add(Worker(self, self.unbegun.popleft()))
+
+    def worker_ended(
+        self, worker: Worker, task: PoolTask | None, error: BaseException | None
+    ) -> None:
+        """Forget *worker*, and call others for the tasks that wait."""
+        super().worker_ended(worker, task, error)
+        self.call_workers()
 
     def steps_of(self, task: PoolTask) -> DurableWork:
         """Return what records the steps of *task*, a durable call that runs here."""
         return SharedTaskSteps(self, task, self.here.get(task))
 
     def complete(self, worker: Worker, task: PoolTask, result: Any) -> None:
-        """End *task*, whose closure returned *result*, and let *worker* go."""
+        """End *task*, whose closure returned *result*, and give *worker* the next task."""
         worker.task = None
         self._end_here(task, "completed", result)
+        if self.unbegun:
+            worker.take(self.unbegun.popleft())
 
     def finish(self, task: PoolTask, status: TaskStatus, result: Any = None) -> None:
         """End *task*: through the store if it runs here."""
@@ -290,7 +314,9 @@ class SharedSlots(Slots):
             self._end_here(task, status, result)
 
     def fill_slot(self) -> None:
-        """Do nothing: the operation that ends a task also starts the next."""
+        """Give an idle worker a task that waits for one; a free slot is filled by the store."""
+        if self.idle and self.unbegun:
+            self.idle.pop().take(self.unbegun.popleft())
 
     def _end_here(self, task: PoolTask, status: TaskStatus, result: Any) -> None:
         held = self.here.get(task)
@@ -410,6 +436,7 @@ class SharedSlots(Slots):
         self.work.hold(True)
         self.blocked.turn_away(self.closed_error)
         self.here.clear()
+        self.unbegun.clear()
         for task in list(self.own):
             if task._finished_ms is None and task._started_ms is None:
                 task._own_extras().reason = (None, None, shared_pools.UNRUN)

@@ -92,6 +92,8 @@ class Recovery:
         del self._slots.here[task]
         worker = task._place
         if not isinstance(worker, Worker):
+            if task in self._slots.unbegun:
+                self._slots.unbegun.remove(task)
             return
         task._place = worker.context  # for its next run, if that is here
         if worker.begun is task:

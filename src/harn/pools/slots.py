@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -49,6 +49,8 @@ class Slots:
 
     linger: int = 2
     """Turns of the loop that a worker without a task waits for one."""
+    unbegun: Sequence[PoolTask] = ()
+    """Tasks that have a slot and no worker yet; only a shared pool has such."""
 
     __slots__ = (
         "_drained",
@@ -242,6 +244,9 @@ class Slots:
             return
         self.finish(task, "cancelled" if error is None else "failed", error)
         self.fill_slot()
+
+    def call_workers(self) -> None:
+        """Let workers begin the tasks that are `unbegun`."""
 
     def bind(self, fn: Callable[[], Any]) -> Callable[[], Any]:
         """Return an async function that runs *fn* where the pool's isolation says."""

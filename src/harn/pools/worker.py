@@ -114,6 +114,8 @@ class Worker:
                     task, context.get(current_frame_var, default), self
                 )
                 awaited = context.run(step)
+                if awaited is not _ENDED and slots.unbegun:
+                    slots.call_workers()  # this closure keeps the worker
                 while awaited is not _ENDED:
                     try:
                         yield awaited
