@@ -25,6 +25,8 @@ class IdSource:
         self.random: random.Random = random.Random(seed)  # noqa: S311 - ids are names, not secrets
         self._seeded = seed is not None
         self._last_ms = -1
+        self._time = _time_of(0)
+        """The time that ids of the last millisecond begin with."""
         self._tick = 0
         _sources.add(self)
 
@@ -36,14 +38,14 @@ class IdSource:
         """Return so many new ids, the same as that many calls of `uuid7` in one millisecond."""
         ms, tick = self._now_ms(), self._tick
         if ms > self._last_ms:
-            self._last_ms, tick = ms, -1
+            self._last_ms, self._time, tick = ms, _time_of(ms), -1
         found = []
-        bits, time = self.random.getrandbits, _time_of(self._last_ms)
+        bits, time = self.random.getrandbits, self._time
         for _ in range(number):
             tick += 1  # the same millisecond, or a clock that went back: count up
             if tick > 0xFFF:
                 self._last_ms, tick = self._last_ms + 1, 0
-                time = _time_of(self._last_ms)
+                time = self._time = _time_of(self._last_ms)
             low = bits(62)
             found.append(f"{time}7{tick:03x}-{low >> 48 | 0x8000:04x}-{low & _LOW:012x}")
         self._tick = tick

@@ -166,3 +166,17 @@ async def test_without_a_tracer_no_span_is_made(
     pool = await pool_create()
 
     assert await (await pool.submit(lambda: asyncio.sleep(0, "fine"))) == "fine"
+
+
+class Label(str):
+    """Text of a class of its own."""
+
+
+@pytest.mark.parametrize("key", [Label("a"), "long" * 20_000])
+async def test_the_receipts_of_an_unusual_key_are_written(lasting_url: str, key: str) -> None:
+    async with Runtime(storage=lasting_url) as runtime:
+        async with await pool_create(name="p") as pool:
+            await (await pool.submit(lambda: None, key=key))
+        found = await runtime.event_log.read(TOPIC)
+        assert [event.payload.get("key") for event in found] == [str(key), None]
+        assert [event.headers["schema"][:9] for event in found] == ["harn.pool"] * 2

@@ -15,7 +15,6 @@ from harn.pools.shared_ends import Ending, Held
 from harn.pools.shared_follow import Follower
 from harn.pools.shared_pool_slots import SharedSlots
 from harn.pools.shared_process import PoolProcess
-from harn.pools.shared_work import End
 from harn.storage.queue import Settlement, SettlementResult
 from tests.pools.shared_processes import Process, gates, held, open_held, ran, until
 
@@ -265,7 +264,7 @@ async def test_a_late_answer_on_an_earlier_claim_leaves_the_new_one(
     earlier = Held("an earlier claim", processes[0].lease)
     settlement = Settlement("ack", task._extras.ticket, earlier.claim_id, earlier.lease)
 
-    answer = Ending(slots, task, earlier, End(settlement, False), "completed", None)
+    answer = Ending(slots, task, earlier, settlement, "completed", None)
     answer.set_result(SettlementResult("lost"))
 
     assert task in slots.here

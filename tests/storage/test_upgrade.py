@@ -164,7 +164,7 @@ async def test_requests_to_cancel_that_were_only_recorded_are_found(
     settings = PoolSettings("org", "acme", "gpu", "oldest", 1, {}, {}, {})
     record = b'{"priority":"normal","max_attempts":0,"trigger_id":"lease","function":"f"}'
     job = JobDraft(record, b'{"queue":"pool"}', 1, None, None, "lease", None, 0, function="f")
-    claim = PoolClaim("lease", "lease", frozenset("f"), frozenset(), 0, lambda: "claim")
+    claim = PoolClaim("lease", "lease", frozenset("f"), frozenset(), 0, lambda count: ["claim"])
     submit = PoolWork(lambda *_: "admit", submits=[PoolSubmit((job,))], claim=claim)
     async with Runtime(storage=lasting_url) as runtime:
         store = runtime.service(Store)

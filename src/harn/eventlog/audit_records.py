@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+import msgspec
+
 from harn.storage import Draft, draft
 
 logger: logging.Logger = logging.getLogger("harn.eventlog")
@@ -16,13 +18,18 @@ Payload = Any | Callable[[], Any]
 AuditRecord = tuple[str, str, Payload, Mapping[str, Any] | bytes | None, int]
 """Topic, kind, payload, headers, and when it happened in wall milliseconds.
 
-Headers that are bytes are encoded already."""
+Headers that are bytes are those of a receipt, encoded."""
+SHORT = 65536
+"""Bytes of a receipt that is not checked again."""
+
+_encode = msgspec.json.encode
 
 
 class Receipt(Protocol):
     """A record that makes its own payload when it is called; see `EventLog.recorder`.
 
-    It is kept for long and called once: it must say the same whenever that is.
+    It is kept for long and called once: it must say the same whenever that is. The payload is an
+    object of text, whole numbers and None, so that it is written without a look at each value.
     """
 
     @property
@@ -44,11 +51,24 @@ class Receipt(Protocol):
 def to_draft(record: AuditRecord) -> Draft | None:
     """Make a draft of *record*; None, with a line in the log, if its payload cannot be written."""
     topic, kind, payload, headers, at = record
-    told = headers if isinstance(headers, bytes) else None
     try:
         made = payload() if callable(payload) else payload
-        found = draft(topic, kind, made, None if isinstance(headers, bytes) else headers)
+        if not isinstance(headers, bytes):
+            found = draft(topic, kind, made, headers)
+            return Draft(topic, kind, found.payload, found.headers, at)
+        written = _written(made)
+        if written is None:
+            written = draft(topic, kind, made).payload
+        return Draft(topic, kind, written, headers, at)
     except Exception as error:
         logger.warning("an audit record for %s was dropped: %s", topic, error)
         return None
-    return Draft(found.topic, found.kind, found.payload, told or found.headers, at)
+
+
+def _written(receipt: Any) -> bytes | None:
+    """Return the payload of a receipt as JSON; None if it has to be looked at more closely."""
+    try:
+        written = _encode(receipt)
+    except TypeError:  # text of a class of its own, such as a key that is an enum's
+        return None
+    return written if len(written) < SHORT else None

@@ -25,6 +25,7 @@ shared_pool_slots.py what runs in this process, and what is told to the store
 shared_mirror.py    its tasks as one process knows them; shared_follow.py, what others do
 shared_changes.py   what the store tells of a task, and what that changes here
 shared_work.py      its operations: those that meet share a transaction
+shared_submits.py   a submit on its way to the store, and the verdict on each of its tasks
 shared_ends.py      how a task's end reaches the store, and how one is read from there
 shared_cancels.py   cancelling tasks, wherever they run; undoing submits
 shared_recovery.py  after a lost answer or a lost lease

@@ -44,24 +44,26 @@ class Held:
         self.queue_again: bool = False
 
 
-class Ending:
+class Ending(End):
     """The end of a task on its way to the store, and what receives the answer."""
 
-    __slots__ = ("_end", "_held", "_result", "_slots", "_status", "_task")
+    __slots__ = ("_held", "_result", "_slots", "_status", "_task")
 
     def __init__(
         self,
         slots: SharedSlots,
         task: PoolTask,
         held: Held,
-        end: End,
+        settlement: shared_pools.Settlement,
         status: TaskStatus,
         result: Any,
+        *,
+        is_stopped: bool = False,
     ) -> None:
+        super().__init__(settlement, is_stopped)
         self._slots = slots
         self._task = task
         self._held = held
-        self._end = end
         self._status = status
         self._result = result
 
@@ -76,7 +78,7 @@ class Ending:
             return
         del self._slots.here[self._task]
         if result.settled == "done":
-            self._slots.end_is_known(self._task, self._end, self._status, self._result)
+            self._slots.end_is_known(self._task, self, self._status, self._result)
         else:  # lost, or settled before: by a process that ended our claim, or by this very end
             self._slots.end_is_refused(self._task)
 
@@ -91,7 +93,7 @@ class Ending:
     def send(self) -> None:
         """Tell the store of the end, if the claim may hold."""
         if self._is_held():
-            self._slots.work.tell(self._end, self)
+            self._slots.work.tell(self, self)
 
     def _is_held(self) -> bool:
         return self._slots.here.get(self._task) is self._held
@@ -113,8 +115,8 @@ def ending_of(
     now = slots.now()
     started = now if task._started_ms is None else task._started_ms
     settlement = ending(task, held.claim_id, held.lease, status, result, started, now)
-    end = End(settlement, is_stopped=status == "cancelled" and not queue_again)
-    return Ending(slots, task, held, end, status, result)
+    is_stopped = status == "cancelled" and not queue_again
+    return Ending(slots, task, held, settlement, status, result, is_stopped=is_stopped)
 
 
 class StoredEnd(msgspec.Struct, frozen=True):

@@ -53,9 +53,10 @@ class Mirror:
         else:
             self.states[id] = state
             self.counts[state] += 1
-        if before == "blocked" or state != "blocked":
-            self.blocked.wake(id)
-        self.blocked.count = self.counts["blocked"]
+        blocked = self.blocked
+        blocked.count = self.counts["blocked"]
+        if blocked.callers and (before == "blocked" or state != "blocked"):
+            blocked.wake(id)
 
     @contextmanager
     def watched(self) -> Iterator[set[int]]:

@@ -7,7 +7,7 @@ It has the surface of any pool. A submit becomes a job of the pool's queue in th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
 from typing import Any
 
@@ -24,8 +24,8 @@ from harn.pools.pool import Pool
 from harn.pools.self_deadlock import began_waiting, ended_waiting
 from harn.pools.shared_follow import Follower
 from harn.pools.shared_pool_slots import SharedSlots
-from harn.pools.shared_records import SharedSubmitted, job_of, settings_of
-from harn.pools.shared_work import Submit
+from harn.pools.shared_records import SharedSubmitted, settings_of
+from harn.pools.shared_submits import TaskSubmit
 from harn.pools.task import PoolTask
 from harn.runtime import Runtime
 from harn.storage import Store
@@ -191,50 +191,10 @@ class SharedPool(Pool):
     def _binding(self, idempotency_key: str) -> Any:
         return binding(self._tenant(), idempotency_key)
 
-    def _submit_of(self, tasks: list[PoolTask], *, at_once: bool = False) -> Submit:
-        slots, tenant = self._slots, self._tenant()
-        together = tasks[0].id if len(tasks) > 1 else None
-        bound = None
-        if (key := tasks[0].idempotency_key) is not None:
-            bound = self._binding(key)
-
-        def make(lease: str) -> shared_pools.PoolSubmit:
-            name, options = slots.queue_name, slots.options
-            jobs = [job_of(task, name, lease, options, tenant, together) for task in tasks]
-            return shared_pools.PoolSubmit(tuple(jobs), at_once)
-
-        def landed(verdicts: list[shared_pools.Submitted]) -> None:
-            if at_once and verdicts[0].verdict == "fenced":
-                slots.work.tell(item)
-                return
-            for task, verdict in zip(tasks, verdicts, strict=True):
-                self._landed(task, verdict, bound, at_once)
-            if item.is_given_up:
-                self._undo(tasks)
-
-        item = Submit(tasks, make, landed)
-        return item
-
-    def _landed(
-        self, task: PoolTask, verdict: shared_pools.Submitted, bound: Any, at_once: bool
-    ) -> None:
-        """Take the store's verdict on a new *task* in."""
-        slots = self._slots
-        if verdict.verdict in ("refuse", "fenced"):
-            slots.unplaced.pop(task.id, None)
-            return
-        if verdict.verdict == "known":
-            slots.unplaced.pop(task.id, None)
-            if at_once:
-                slots.runtime.own(slots.runtime.loop.create_task(self._stand_for(task, verdict)))
-            return
-        slots.place_own(task, verdict.id, "blocked" if verdict.verdict == "park" else "queued")
-        if bound is not None and task._finished_ms is None:
-            slots.ended.bind(bound, task)
-        if verdict.verdict == "reject":
-            slots.changes.reject(task, 0 if verdict.totals is None else verdict.totals.queued)
-        elif task._stopping:
-            slots.cancel(task)
+    def _submit_of(self, tasks: list[PoolTask], *, at_once: bool = False) -> TaskSubmit:
+        key = tasks[0].idempotency_key
+        bound = None if key is None else self._binding(key)
+        return TaskSubmit(self, tasks, self._tenant(), bound, at_once=at_once)
 
     async def _send(self, tasks: list[PoolTask]) -> list[PoolTask]:
         """Send new tasks to the store and wait until they are queued; return them.
@@ -255,7 +215,8 @@ class SharedPool(Pool):
         if slots.state != "open":
             raise slots.closed_error()
         item = self._submit_of(tasks)
-        slots.unplaced.update((task.id, task) for task in tasks)
+        for task in tasks:
+            slots.unplaced[task.id] = task
         asked = slots.work.ask(item)
         try:
             verdicts = await asked
@@ -281,8 +242,9 @@ class SharedPool(Pool):
                     return None
                 self._compare_calls(known, tasks[0])
                 return [known]
-        for task in tasks:
-            await self._until_admitted(task, tasks)
+        if slots.blocked.count:
+            for task in tasks:
+                await self._until_admitted(task, tasks)
         return tasks if tasks[0]._extras.ticket > 0 else None
 
     async def _known(self, id: int) -> PoolTask | None:
@@ -317,7 +279,7 @@ class SharedPool(Pool):
             finally:
                 slots.self_waits.discard(waiter)
 
-    def _undo(self, tasks: list[PoolTask]) -> None:
+    def _undo(self, tasks: Sequence[PoolTask]) -> None:
         """Undo submits whose caller was told that they did not happen."""
         for task in tasks:
             self._slots.cancels.undo_own(task)

@@ -24,7 +24,7 @@ from harn.pools.shared_changes import TaskChanges
 from harn.pools.shared_ends import Held, ending_of
 from harn.pools.shared_mirror import Mirror, Waiting
 from harn.pools.shared_process import Member, PoolProcess
-from harn.pools.shared_records import call_of, continue_trace, read_record
+from harn.pools.shared_records import call_of, continue_trace, headers_of, read_record
 from harn.pools.shared_recovery import Recovery
 from harn.pools.shared_steps import SharedTaskSteps
 from harn.pools.shared_work import LOOK, End, SharedWork, Submit
@@ -54,6 +54,7 @@ class SharedSlots(Slots):
         "follower",
         "here",
         "is_claiming",
+        "job_headers",
         "mirror",
         "on_settings",
         "own",
@@ -75,6 +76,7 @@ class SharedSlots(Slots):
     def __init__(self, runtime: Runtime, options: PoolOptions, id: str) -> None:
         super().__init__(runtime, options, id)
         self.queue_name: str = id
+        self.job_headers: bytes = headers_of(id)
         self.mirror: Mirror = Mirror()
         self.blocked: Any = self.mirror.blocked
         self.process: PoolProcess = runtime.service(PoolProcess)
@@ -141,10 +143,10 @@ class SharedSlots(Slots):
         if not self.is_claiming or not self.process.is_alive:
             return None
         functions = frozenset(self.functions_here())
-        lease, new_id = self.process.lease, self.runtime.ids.uuid7
+        lease, new_ids = self.process.lease, self.runtime.ids.uuid7s
         elsewhere, looked_at = self.elsewhere
         known = self.recovery.known_claims()
-        return shared_pools.PoolClaim(lease, lease, functions, elsewhere, looked_at, new_id, known)
+        return shared_pools.PoolClaim(lease, lease, functions, elsewhere, looked_at, new_ids, known)
 
     def took(self, done: shared_pools.PoolDone, left: Sequence[str]) -> None:
         """Take in what an operation of this process has changed."""

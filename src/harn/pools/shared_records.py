@@ -95,9 +95,14 @@ def settings_of(options: PoolOptions) -> shared_pools.PoolSettings:
     )
 
 
+def headers_of(queue: str) -> bytes:
+    """Return the headers of the records of a pool's tasks."""
+    return _encode({"queue": queue})
+
+
 def job_of(
     task: PoolTask,
-    queue: str,
+    headers: bytes,
     lease: str,
     options: PoolOptions,
     tenant: str | None,
@@ -128,7 +133,7 @@ def job_of(
     )
     return shared_pools.JobDraft(
         _encode(record),
-        _encode({"queue": queue}),
+        headers,
         NORMAL,
         record.tenant_id,
         record.binding_key,
@@ -205,22 +210,18 @@ def ending(
     task: PoolTask, claim_id: str, lease: str, status: str, result: Any, started_ms: int, now: int
 ) -> shared_pools.Settlement:
     """Return the settlement that ends *task*, whose closure returned *result* or failed with it."""
-    about: dict[str, Any] = {
-        "job_id": task._extras.ticket,
-        "claim_id": claim_id,
-        "consumer": lease,
-        "handler_ms": max(0, now - started_ms),
-    }
+    about = task._extras.ticket, claim_id, lease
+    took_ms = max(0, now - started_ms)
     if status == "completed":
         written = to_exact_json(result)
         if written is not None:
-            return shared_pools.Settlement("ack", outcome=written, **about)
-        return shared_pools.Settlement(
-            "ack", outcome=_encode(shown(result)), outcome_omitted=True, **about
-        )
+            return shared_pools.Settlement("ack", *about, written, handler_ms=took_ms)
+        text = _encode(shown(result))
+        return shared_pools.Settlement("ack", *about, text, True, handler_ms=took_ms)
     if status == "failed":
-        return shared_pools.Settlement("fail", final=True, **_failure(result), **about)
-    return shared_pools.Settlement("release", reason="cancelled", **about)
+        why = _failure(result)
+        return shared_pools.Settlement("fail", *about, final=True, handler_ms=took_ms, **why)
+    return shared_pools.Settlement("release", *about, reason="cancelled", handler_ms=took_ms)
 
 
 def _failure(error: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ cost one commit.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -31,25 +31,23 @@ if TYPE_CHECKING:
 
 
 class Submit:
-    """A submit; *landed* is called with the verdicts before anything else sees the tasks.
+    """A submit on its way to the store."""
 
-    *make* makes its jobs when the operation begins: they name the lease that is held then.
-    """
+    __slots__ = ("has_begun", "is_given_up", "tasks")
 
-    __slots__ = ("has_begun", "is_given_up", "landed", "make", "tasks")
-
-    def __init__(
-        self,
-        tasks: Sequence[PoolTask],
-        make: Callable[[str], shared_pools.PoolSubmit],
-        landed: Callable[[list[shared_pools.Submitted]], None],
-    ) -> None:
+    def __init__(self, tasks: Sequence[PoolTask]) -> None:
         self.tasks: Sequence[PoolTask] = tasks
-        self.make: Callable[[str], shared_pools.PoolSubmit] = make
-        self.landed: Callable[[list[shared_pools.Submitted]], None] = landed
         self.has_begun: bool = False
         self.is_given_up: bool = False
         """Whether its caller was cancelled while the operation was under way: it is undone."""
+
+    def make(self, lease: str) -> shared_pools.PoolSubmit:
+        """Make its jobs, when the operation begins: they name the *lease* that is held then."""
+        raise NotImplementedError
+
+    def landed(self, verdicts: list[shared_pools.Submitted]) -> None:
+        """Take the verdicts in, before anything else sees the tasks."""
+        raise NotImplementedError
 
 
 class End:
@@ -121,7 +119,7 @@ class SharedWork:
         self._holder = holder
         self._store = runtime.service(Store)
         self._left: Sequence[str] = ()
-        self._submits: Sequence[Submit] = ()
+        self._submits: list[Submit] = []
         """Those of the operation under way."""
         self._batcher: Batcher[Any] = Batcher(
             runtime.loop, self._start, self._read, failed=self._failed
@@ -144,22 +142,32 @@ class SharedWork:
         self._batcher.add(item, answer)
 
     def _start(self, batch: list[Entry[Any]], landing: Landing) -> bool:
-        items = [entry.item for entry in batch]
-        submits = [item for item in items if isinstance(item, Submit)]
-        for submit in submits:
-            submit.has_begun = True
-        self._submits = submits
-        ends = [item for item in items if isinstance(item, End)]
         lease, self._left = self._holder.lease, tuple(self._holder.left)
+        self._submits = submits = []
+        ends: list[shared_pools.Settlement] = []
+        stopped: list[shared_pools.Settlement] = []
+        cancels: list[int] = []
+        withdrawals: list[int] = []
+        for entry in batch:
+            item = entry.item
+            if isinstance(item, Submit):
+                item.has_begun = True
+                submits.append(item)
+            elif isinstance(item, End):
+                (stopped if item.is_stopped else ends).append(item.settlement)
+            elif isinstance(item, Cancel):
+                cancels.append(int(item))
+            elif isinstance(item, Withdraw):
+                withdrawals.append(int(item))
         work = shared_pools.PoolWork(
             self._judge,
             lease,
             not self._holder.holds_lease,
             self._left,
-            [each.settlement for each in ends if not each.is_stopped],
-            [each.settlement for each in ends if each.is_stopped],
-            [int(item) for item in items if isinstance(item, Cancel)],
-            [int(item) for item in items if isinstance(item, Withdraw)],
+            ends,
+            stopped,
+            cancels,
+            withdrawals,
             [each.make(lease) for each in submits],
             self._holder.claim(),
             self._keep_keys_ms,
@@ -171,13 +179,21 @@ class SharedWork:
 
     def _read(self, batch: list[Entry[Any]], done: shared_pools.PoolDone | None) -> list[Any]:
         assert done is not None, "the pool was opened before"
-        answers = _Answers(done)
+        ended, stopped, submitted = iter(done.ended), iter(done.stopped), iter(done.submitted)
+        cancelled, withdrawn = iter(done.cancelled), iter(done.withdrawn)
         results: list[Any] = []
         for entry in batch:
             item = entry.item
-            result = answers.next(item)
+            result: Any = None
             if isinstance(item, Submit):
+                result = next(submitted)
                 item.landed(result)
+            elif isinstance(item, End):
+                result = next(stopped if item.is_stopped else ended)
+            elif isinstance(item, Cancel):
+                result = next(cancelled)
+            elif isinstance(item, Withdraw):
+                result = next(withdrawn)
             results.append(result)
         self._holder.took(done, self._left)
         return results
@@ -187,27 +203,6 @@ class SharedWork:
             given_up = [submit for submit in self._submits if submit.is_given_up]
             again = [entry.item for entry in entries if entry.item is not LOOK]
             self._holder.failed(again, given_up)
-
-
-class _Answers:
-    """Deals the results of an operation out to its requests, in their order."""
-
-    def __init__(self, done: shared_pools.PoolDone) -> None:
-        self._ended = iter(done.ended)
-        self._stopped = iter(done.stopped)
-        self._cancelled = iter(done.cancelled)
-        self._withdrawn = iter(done.withdrawn)
-        self._submitted = iter(done.submitted)
-
-    def next(self, item: Any) -> Any:
-        """Return the result of *item*."""
-        if isinstance(item, End):
-            return next(self._stopped if item.is_stopped else self._ended)
-        if isinstance(item, Submit):
-            return next(self._submitted)
-        if isinstance(item, Cancel):
-            return next(self._cancelled)
-        return next(self._withdrawn) if isinstance(item, Withdraw) else None
 
 
 def judge(

@@ -122,7 +122,7 @@ class Changes:
         group = self._groups[-1]
         in_tree, is_alike = self._state.hierarchy != "", is_ack and group.has_only_acks
         mixes = (is_corrected or group.corrections) and (in_tree or not is_alike)
-        if group.ids and (mixes or (in_tree and not is_alike)):
+        if (mixes or (in_tree and not is_alike)) and group.ids:
             group = _Group()
             self._groups.append(group)
         group.has_only_acks = group.has_only_acks and is_ack

@@ -100,7 +100,7 @@ class PoolClaim(msgspec.Struct, frozen=True):
     """The functions that other living processes run."""
     looked_at: int
     """When that was found out; a call that is newer may be one that they can run."""
-    new_claim_id: Callable[[], str]
+    new_claim_ids: Callable[[int], Sequence[str]]
     known: frozenset[str] | None = None
     """The claims that the process knows of, if it may hold others: the answer to an operation was
     lost. Those are returned as if they were claimed now."""

@@ -273,7 +273,9 @@ class _Step:
             if self._done.is_fenced:
                 self._done.submitted.append([Submitted("fenced")] * len(submit.jobs))
                 continue
-            known = yield from self._known(submit, entries)
+            known = None
+            if submit.jobs[0].dedupe_key is not None:
+                known = yield from self._known(submit.jobs[0], entries)
             verdicts = self._judge(submit) if known is None else [known]
             self._done.submitted.append(verdicts)
             for place, verdict in enumerate(verdicts):
@@ -283,13 +285,9 @@ class _Step:
             yield from self._enter(entries)
         yield from self._make_room(entries)
 
-    def _known(
-        self, submit: PoolSubmit, entries: Sequence[_NewTask]
-    ) -> Operation[Submitted | None]:
-        """Return the task that the submit's idempotency key is bound to."""
-        [job, *_] = submit.jobs
-        if job.dedupe_key is None:
-            return None
+    def _known(self, job: JobDraft, entries: Sequence[_NewTask]) -> Operation[Submitted | None]:
+        """Return the task that the idempotency key of *job* is bound to."""
+        assert job.dedupe_key is not None
         for entry in entries:
             if (entry.job.tenant_id, entry.job.dedupe_key) == (job.tenant_id, job.dedupe_key):
                 return Submitted("known", same_as=entry.verdicts)
@@ -403,7 +401,8 @@ class _NewTask:
 
     def place_at(self, id: int, at: int) -> None:
         """Note the id of the task."""
-        self.verdicts[self._place] = msgspec.structs.replace(self.verdict, id=id, at=at)
+        found = self.verdict
+        self.verdicts[self._place] = Submitted(found.verdict, id, at, found.totals, found.same_as)
 
 
 def _claiming(claim: PoolClaim, settings: PoolSettings, count: int) -> Claiming:
@@ -412,7 +411,7 @@ def _claiming(claim: PoolClaim, settings: PoolSettings, count: int) -> Claiming:
 
     return Claiming(
         consumer=claim.consumer,
-        claim_ids=tuple(claim.new_claim_id() for _ in range(count)),
+        claim_ids=tuple(claim.new_claim_ids(count)),
         ttl_ms=FOREVER_MS,
         look=ask(HEAD),
         choose=choose,
