@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import repeat
+from operator import attrgetter
 from typing import Any
 
 from harn.storage.contract import APPEND, Draft
@@ -18,6 +20,10 @@ from harn.topics import WORKER_QUEUES, queue_topics
 
 ENTER = "work_enter"
 JOB_KIND = "trigger_dispatch"
+_COLUMNS = attrgetter(
+    *("payload", "headers", "priority", "max_attempts"),
+    *("tenant_id", "binding_key", "trigger_id", "function", "cost"),
+)
 
 
 def enter_at_once(
@@ -40,31 +46,33 @@ def enter_at_once(
 
 def _columns(queue: str, dimension: str, jobs: Sequence[JobDraft]) -> Mapping[str, Any]:
     """Return the parameters of the statement that enters *jobs*."""
-    keys = [share_key(dimension, job.tenant_id, job.binding_key, job.trigger_id) for job in jobs]
+    columns = zip(*map(_COLUMNS, jobs), strict=True)
+    payload, headers, priority, attempts, tenants, bindings, triggers, functions, costs = columns
+    keys = list(map(share_key, repeat(dimension), tenants, bindings, triggers))
     shares = sorted(Counter(keys).items())
     return {
         "queue": queue,
         "believed": dimension,
         "name": queue_topics(queue).jobs,
         "kind": JOB_KIND,
-        "largest": max([len(job.payload) for job in jobs]),
-        "payload": [job.payload for job in jobs],
-        "headers": _one_if_alike([job.headers for job in jobs]),
+        "largest": max(map(len, payload)),
+        "payload": payload,
+        "headers": _one_if_alike(headers),
         "key": keys,
-        "priority": _one_if_alike([job.priority for job in jobs]),
-        "max_attempts": _one_if_alike([job.max_attempts for job in jobs]),
-        "tenant_id": without_nulls([job.tenant_id for job in jobs]),
-        "binding_key": without_nulls([job.binding_key for job in jobs]),
-        "trigger_id": without_nulls([job.trigger_id for job in jobs]),
-        "function": without_nulls([job.function for job in jobs]),
-        "cost": without_nulls([job.cost for job in jobs]),
+        "priority": _one_if_alike(priority),
+        "max_attempts": _one_if_alike(attempts),
+        "tenant_id": without_nulls(tenants),
+        "binding_key": without_nulls(bindings),
+        "trigger_id": without_nulls(triggers),
+        "function": without_nulls(functions),
+        "cost": without_nulls(costs),
         "share": [key for key, _ in shares],
         "ready": [count for _, count in shares],
         "needs": sorted({job.need for job in jobs}),
     }
 
 
-def _one_if_alike(column: list[Any]) -> list[Any]:
+def _one_if_alike(column: Sequence[Any]) -> Sequence[Any]:
     """Return *column*, or its first value if all are equal to that."""
     return column[:1] if column.count(column[0]) == len(column) else column
 

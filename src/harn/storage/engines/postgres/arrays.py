@@ -10,21 +10,18 @@ import functools
 import re
 from collections.abc import Callable, Sequence
 from itertools import chain, repeat
-from struct import pack
-from typing import Any
+from struct import Struct, pack
+from typing import Any, ClassVar
 
 _TYPED = re.compile(r"%\((\w+)\)s::(\w+)\[\]")
 _NULL = b"\xff\xff\xff\xff"
 
 
-class Encoded:
+class Encoded(bytes):
     """An array in PostgreSQL's binary format; *oid* is the number of its type."""
 
-    __slots__ = ("data",)
-    oid = 0
-
-    def __init__(self, data: bytes) -> None:
-        self.data: bytes = data
+    __slots__ = ()
+    oid: ClassVar[int] = 0
 
 
 class _Bigints(Encoded):
@@ -68,19 +65,19 @@ def _numbers(values: Sequence[Any], oid: int, size: int, code: str) -> bytes:
     return _header(values, oid, False) + pack(">" + f"i{code}" * len(values), *flat)
 
 
-def _strings(values: Sequence[Any], oid: int) -> bytes:
-    nulls = None in values
-    parts = [_header(values, oid, nulls)]
-    for value in values:
-        if value is None:
-            parts.append(_NULL)
-        else:
-            parts.append(len(value).to_bytes(4, "big"))
-            parts.append(value)
-    return b"".join(parts)
+# An operation on one job has dozens of arrays, and nearly all of them have one value or none.
+_NO_BIGINTS = _Bigints(_header((), 20, False))
+_NO_TEXTS = _Texts(_header((), 25, False))
+_ONE_TEXT = _header((0,), 25, False)
+_ONE_BLOB = _header((0,), 17, False)
+_one_bigint = Struct(">iiiiiiq").pack
 
 
 def _bigints(values: Sequence[Any]) -> Encoded:
+    if not values:
+        return _NO_BIGINTS
+    if len(values) == 1 and values[0] is not None:
+        return _Bigints(_one_bigint(1, 0, 20, 1, 1, 8, values[0]))
     return _Bigints(_numbers(values, 20, 8, "q"))
 
 
@@ -90,6 +87,11 @@ def _smallints(values: Sequence[Any]) -> Encoded:
 
 def encode_texts(values: Sequence[Any]) -> Encoded:
     """Encode a column of texts; equal texts, such as names, are encoded once."""
+    if not values:
+        return _NO_TEXTS
+    if len(values) == 1 and values[0] is not None:
+        text = values[0].encode()
+        return _Texts(_ONE_TEXT + len(text).to_bytes(4, "big") + text)
     items = {each: _NULL if each is None else _item(each.encode()) for each in set(values)}
     texts = b"".join([items[each] for each in values])
     return _Texts(_header(values, 25, None in items) + texts)
@@ -100,7 +102,17 @@ def _item(value: bytes) -> bytes:
 
 
 def _blobs(values: Sequence[Any]) -> Encoded:
-    return _Bytes(_strings(values, 17))
+    if len(values) == 1 and values[0] is not None:
+        return _Bytes(_ONE_BLOB + len(values[0]).to_bytes(4, "big") + values[0])
+    nulls = None in values
+    parts = [_header(values, 17, nulls)]
+    for value in values:
+        if value is None:
+            parts.append(_NULL)
+        else:
+            parts.append(len(value).to_bytes(4, "big"))
+            parts.append(value)
+    return _Bytes(b"".join(parts))
 
 
 _ENCODERS: dict[str, Callable[[Sequence[Any]], Encoded]] = {
@@ -109,3 +121,5 @@ _ENCODERS: dict[str, Callable[[Sequence[Any]], Encoded]] = {
     "text": encode_texts,
     "bytea": _blobs,
 }
+ENCODED: frozenset[type] = frozenset((_Bigints, _Smallints, _Texts, _Bytes))
+"""The types of columns that are encoded already."""

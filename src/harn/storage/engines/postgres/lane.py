@@ -99,7 +99,7 @@ class Lane:
         """Carry *request* out, again while that can help and `busy_timeout` has not passed."""
         self._seq += 1
         attempts = 0
-        started = SystemClock().monotonic()
+        started = SystemClock.monotonic()
         if started > self._keep_until:
             self.let_go()
         while True:
@@ -131,7 +131,7 @@ class Lane:
                 if not is_sound:
                     self.let_go()  # the pool replaces it if it is broken
             patience = self._busy_ms if self._server.reached else min(self._busy_ms, FIRST_MS)
-            if (SystemClock().monotonic() - started) * 1000 > patience:
+            if (SystemClock.monotonic() - started) * 1000 > patience:
                 request.error = self._out_of_reach(lost)
                 return
             threading.Event().wait(PAUSE)
@@ -144,7 +144,7 @@ class Lane:
         """
         if self._kept is None:
             self._kept = self._server.borrow()
-            self._keep_until = SystemClock().monotonic() + KEEP
+            self._keep_until = SystemClock.monotonic() + KEEP
         return self._kept.connection
 
     def _attempt(self, connection: Connection[Any], request: Request, again: bool) -> None:

@@ -66,7 +66,7 @@ class Notifier:
         Without a statement, call `tell` after the commit.
         """
         with self._lock:
-            now = SystemClock().monotonic()
+            now = SystemClock.monotonic()
             if not topics or now < self._quiet_until:
                 return []
             self._quiet_until = now + GAP
@@ -93,12 +93,12 @@ class Notifier:
         last = False
         while not last:
             met = [self._inbox.get()]
-            self._stopping.wait(max(0.0, self._quiet_until - SystemClock().monotonic()))
+            self._stopping.wait(max(0.0, self._quiet_until - SystemClock.monotonic()))
             while not self._inbox.empty():
                 met.append(self._inbox.get())
             last = None in met
             with self._lock:
-                self._quiet_until = SystemClock().monotonic() + GAP
+                self._quiet_until = SystemClock.monotonic() + GAP
             if topics := set().union(*(item for item in met if item)):
                 self._tell(topics)
 

@@ -18,7 +18,7 @@ from psycopg.adapt import Transformer
 from psycopg.errors import OperationalError, error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, Format
 
-from harn.storage.engines.postgres.arrays import Encoded
+from harn.storage.engines.postgres.arrays import ENCODED, Encoded
 from harn.storage.operations import Rows
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Pipeline:
         """Pass one statement to libpq; tell whether it had to be prepared first."""
         formats = (Format.BINARY,) * len(data)
         if not self.is_own or not data:  # to prepare a plain COMMIT saves nothing
-            types = [_oid(kind) for kind in key[1]]
+            types = list(map(_oid, key[1]))
             self._pgconn.send_query_params(command, data, types, formats, Format.BINARY)
             return False
         name = self._known.get(key) or fresh.get(key)
@@ -133,23 +133,20 @@ class Pipeline:
 
     def _collect(self) -> list[PGresult]:
         """Wait for all results: one of each statement, and one more if it was prepared first."""
+        pgconn = self._pgconn
         results: list[PGresult] = []
         while True:
-            result = self._next()
+            while pgconn.is_busy():
+                self._poll.poll()
+                pgconn.consume_input()
+            result = pgconn.get_result()
             if result is None:  # the end of a statement's results, or of the connection
-                if self._pgconn.status != ConnStatus.OK:
+                if pgconn.status != ConnStatus.OK:
                     raise OperationalError("the connection to PostgreSQL was lost")
-                continue
-            if result.status == ExecStatus.PIPELINE_SYNC:
+            elif result.status == ExecStatus.PIPELINE_SYNC:
                 return results
-            results.append(result)
-
-    def _next(self) -> PGresult | None:
-        pgconn = self._pgconn
-        while pgconn.is_busy():
-            self._poll.poll()
-            pgconn.consume_input()
-        return pgconn.get_result()
+            else:
+                results.append(result)
 
 
 @functools.cache
@@ -172,26 +169,23 @@ def numbered(text: str) -> tuple[bytes, tuple[str, ...]]:
 def _encoded(text: str, params: Mapping[str, Any]) -> tuple[bytes, _Key, list[bytes | None]]:
     """Return the command with numbered parameters, the key of its prepared form, and its values."""
     command, names = numbered(text)
-    values = [params[name] for name in names]
-    return command, (text, tuple(map(type, values))), [_value(each) for each in values]
-
-
-def _value(value: Any) -> bytes | None:
-    if value is None:
-        return None
-    if isinstance(value, Encoded):
-        return value.data
-    return _ENCODERS[type(value)](value)
+    values = list(map(params.__getitem__, names))
+    kinds = tuple(map(type, values))
+    data = [
+        value if kind in _AS_IT_IS else _ENCODERS[kind](value)
+        for kind, value in zip(kinds, values, strict=True)
+    ]
+    return command, (text, kinds), data
 
 
 def _oid(kind: type) -> int:
     return kind.oid if issubclass(kind, Encoded) else _OIDS[kind]
 
 
+_AS_IT_IS: frozenset[type] = ENCODED | {bytes, type(None)}
 _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     int: _bigint,
     str: str.encode,
-    bytes: bytes,
     float: _double,
     bool: lambda value: b"\1" if value else b"\0",
 }

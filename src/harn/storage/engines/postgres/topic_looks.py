@@ -37,7 +37,7 @@ class TopicLooks:
 
         It is None if the listener cannot tell: it has not looked at them yet, or not lately.
         """
-        now = SystemClock().monotonic()
+        now = SystemClock.monotonic()
         with self._lock:
             is_new = not self._wanted.keys() >= set(topics)
             self._wanted.update(dict.fromkeys(topics, now + FORGET))
@@ -59,11 +59,11 @@ class TopicLooks:
                 return None
             if self._heads is None or not self._heads.keys() >= self._wanted.keys():
                 return 0.0
-            return max(0.0, self._looked + EVERY - SystemClock().monotonic())
+            return max(0.0, self._looked + EVERY - SystemClock.monotonic())
 
     def due(self) -> list[str]:
         """Return the topics to look at now; forget those that were not asked for lately."""
-        now = SystemClock().monotonic()
+        now = SystemClock.monotonic()
         with self._lock:
             self._wanted = {name: until for name, until in self._wanted.items() if until > now}
             return sorted(self._wanted)
@@ -73,7 +73,7 @@ class TopicLooks:
         seen = {topic: heads.get(topic, 0) for topic in topics}
         with self._lock:
             before, self._heads = self._heads or {}, seen
-            self._looked = SystemClock().monotonic()
+            self._looked = SystemClock.monotonic()
         return [topic for topic, head in seen.items() if before.get(topic, head) != head]
 
     def stop(self) -> None:
