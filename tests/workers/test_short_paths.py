@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
 from harn import Runtime, worker_queue
@@ -36,3 +39,36 @@ async def test_a_lone_ack_reads_and_writes_its_job_in_one_statement(
         assert not await claim.ack("done")  # what was settled is read step by step
         assert "jobs_by_id" in asked
         assert await runtime.service(Store).run(lambda: compare([JobIndex()])) == []
+
+
+async def test_an_enqueue_begins_at_once_while_callers_come_one_at_a_time(tmp_path: Path) -> None:
+    async with Runtime(storage=f"sqlite:///{tmp_path}/q.sqlite"):
+        queue = worker_queue("q")
+        alone = asyncio.ensure_future(queue.enqueue("alone"))
+        await asyncio.sleep(0)
+        assert queue.operations.is_busy
+        await alone
+
+        await asyncio.gather(*(queue.enqueue(n) for n in range(3)))  # one begins, two meet
+        later = [asyncio.ensure_future(queue.enqueue(n)) for n in range(3)]
+        await asyncio.sleep(0)
+        assert not queue.operations.is_busy  # others may come in this turn, too
+        await asyncio.gather(*later)
+
+
+async def test_an_enqueue_into_memory_lets_other_tasks_run() -> None:
+    async with Runtime():
+        queue = worker_queue("q")
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0)
+
+        ticking = asyncio.ensure_future(tick())
+        for n in range(10):
+            await queue.enqueue(n)
+        ticking.cancel()
+        assert ticks >= 10

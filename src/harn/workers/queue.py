@@ -266,7 +266,7 @@ class WorkerQueue:
         check_consumer(consumer_id)
         _check_number(n)
         ttl_ms = check_ttl(ttl)
-        asked = self.operations.claim(lambda: self.claiming(consumer_id, n, ttl_ms))
+        asked = self.operations.claim_now(lambda: self.claiming(consumer_id, n, ttl_ms))
         try:
             claimed = await asked
         except asyncio.CancelledError:

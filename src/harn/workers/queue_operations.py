@@ -47,6 +47,8 @@ class QueueOperations:
         self._batcher: Batcher[Any] = Batcher(
             runtime.loop, self._start, self._read, most_bytes=MOST_BYTES, weigh=_weigh
         )
+        # A memory store answers at once: callers would never let other tasks run.
+        self._ask_now = self._batcher.ask if self._store.is_memory else self._batcher.ask_now
         self._dimension = "tenant"
         """What makes the queue's keys, as it was read last."""
         self.listener: Listener | None = None
@@ -63,19 +65,26 @@ class QueueOperations:
 
     def enqueue(self, jobs: Sequence[JobDraft]) -> asyncio.Future[list[tuple[int, bool]]]:
         """Ask for *jobs* to be entered, all or none."""
-        return self._batcher.ask(jobs)
+        return self._ask_now(jobs)
 
     def settle(self, settlement: Settlement) -> asyncio.Future[SettlementResult]:
         """Ask for a claim to be acked, failed, released or renewed."""
-        return self._batcher.ask(settlement)
+        return self._ask_now(settlement)
 
     def settle_into(self, settlement: Settlement, answer: Answer) -> None:
         """Do the same without a future: *answer* receives the result."""
         self._batcher.add(settlement, answer)
 
     def claim(self, wanted: Wanted) -> asyncio.Future[Claimed]:
-        """Ask for jobs. Cancelling the answer releases the jobs that were claimed for it."""
+        """Ask for jobs, with what else is asked for in this turn of the loop.
+
+        Cancelling the answer releases the jobs that were claimed for it.
+        """
         return self._batcher.ask(wanted)
+
+    def claim_now(self, wanted: Wanted) -> asyncio.Future[Claimed]:
+        """Do the same for a caller that is likely to be alone."""
+        return self._ask_now(wanted)
 
     def _start(self, batch: list[Entry[Any]], landing: Landing) -> bool:
         jobs: list[JobDraft] = []
