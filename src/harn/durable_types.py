@@ -32,6 +32,11 @@ class CallTypes:
         self._parameters = {name: adapter_of(hint) for name, hint in found.items()}
 
     @property
+    def has_parameters(self) -> bool:
+        """Whether a parameter is a model, or made of models."""
+        return bool(self._parameters)
+
+    @property
     def has_result(self) -> bool:
         """Whether the result is a model, or made of models."""
         return self._result is not None

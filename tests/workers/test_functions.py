@@ -107,6 +107,26 @@ async def async_thread() -> str:
     return threading.current_thread().name
 
 
+async def test_a_function_that_was_loaded_again_replaces_the_one_that_ran_before(
+    runtime: Runtime,
+) -> None:
+    def load(answer: str) -> Any:
+        @durable(name="test:answer")
+        async def function(again: bool) -> str:
+            if again:
+                load("new")
+            return answer
+
+        return function
+
+    function = load("old")
+    queue = worker_queue("answers")
+    receipts = [await queue.submit(function, again) for again in (False, True, False)]
+    await drain("answers")
+
+    assert [await receipt.result() for receipt in receipts] == ["old", "old", "new"]
+
+
 async def test_a_function_that_is_not_durable_is_refused() -> None:
     async with Runtime():
         with pytest.raises(InvalidOption, match=r"fn='add'.*@harn.durable"):

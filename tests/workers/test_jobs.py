@@ -25,6 +25,7 @@ from harn import (
 )
 from harn.context import current_frame_var
 from harn.errors import StorageCorrupt
+from harn.storage import log
 from harn.storage.log.rebuild import compare
 from harn.storage.queue import JobIndex, job_control, job_states
 from harn.testing import FakeClock
@@ -308,6 +309,32 @@ async def test_results_of_jobs_that_this_process_acks_come_without_another_look(
         assert looks == [50, 1]
 
 
+async def test_a_watcher_reads_nothing_for_operations_that_tell_what_they_wrote(
+    queue: WorkerQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(job: harn.Job) -> None:
+        pass
+
+    heads: list[str] = []
+    head = log.head
+
+    def counted(topic: str) -> Any:
+        heads.append(topic)
+        return head(topic)
+
+    monkeypatch.setattr(log, "head", counted)
+    receipts = await queue.enqueue_many(range(200))
+    waiting = [harn.spawn(receipt.result) for receipt in receipts]
+    results = queue.runtime.service(JobResults)
+    await until(lambda: bool(results._awaited) and results._awaited["triage"].watcher is not None)
+
+    await harn.drain("triage", nothing, concurrency=10)  # twenty operations
+
+    assert [await each for each in waiting] == [None] * 200
+    if queue.store.place.engine != "postgresql":  # which does not tell the offsets of its writes
+        assert len(heads) < 10
+
+
 async def test_callers_that_wait_for_one_job_get_outcomes_of_their_own(queue: WorkerQueue) -> None:
     receipt = await queue.enqueue([1])
     first, second = harn.spawn(receipt.result), harn.spawn(receipt.result)
@@ -369,6 +396,33 @@ async def test_a_result_reaches_another_runtime_of_the_same_store(lasting_url: s
             current_frame_var.reset(token)
 
         assert await waiting == 42
+
+
+async def test_a_result_of_another_runtime_comes_while_this_one_enqueues_on_and_on(
+    lasting_url: str,
+) -> None:
+    async with Runtime(storage=lasting_url) as producer, Runtime(storage=lasting_url) as consumer:
+        token = current_frame_var.set(producer.frame)
+        queue = worker_queue("triage")
+        receipt = await queue.enqueue(21)
+        waiting = producer.loop.create_task(receipt.result())
+        results = producer.service(JobResults)
+        await until(lambda: queue.name in results._awaited)
+        await until(lambda: results._awaited[queue.name].watcher is not None)
+
+        async def enqueue_on() -> None:  # two of them: an operation is always about to begin
+            while not waiting.done():
+                await queue.enqueue(0)
+
+        busy = [producer.loop.create_task(enqueue_on()) for _ in range(2)]
+        current_frame_var.reset(token)
+        current_frame_var.set(consumer.frame)
+        claim = await worker_queue("triage").claim_next("another")
+        assert claim is not None
+        await claim.ack(42)
+
+        assert await asyncio.wait_for(waiting, 30) == 42
+        await asyncio.gather(*busy)
 
 
 async def test_a_job_that_is_settled_while_it_is_read_is_not_missed(

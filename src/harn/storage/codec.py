@@ -92,8 +92,11 @@ def encode_headers(headers: Mapping[str, Any] | None) -> bytes:
     return encode("headers", dict(headers), MAX_HEADERS)
 
 
-def encode(option: str, value: Any, at_most: int) -> bytes:
-    """Encode *value* as JSON, refusing by the name *option* what JSON or we cannot hold."""
+def encode(option: str, value: Any, at_most: int, *, is_exact: bool = False) -> bytes:
+    """Encode *value* as JSON, refusing by the name *option* what JSON or we cannot hold.
+
+    With *is_exact* the caller knows that JSON does not change it (`exact_json.is_exact`).
+    """
     try:
         encoded = _encoder.encode(value)
     except RecursionError:
@@ -105,9 +108,10 @@ def encode(option: str, value: Any, at_most: int) -> bytes:
         raise InvalidOption(option, _sketch(value), f"a JSON value ({why})") from None
     if (size := len(encoded)) > at_most:
         raise InvalidOption(option, f"{size:,} bytes", f"JSON of at most {at_most:,} bytes")
-    finite = b"null" not in encoded  # which is what the encoder writes for NaN
-    if not is_plain(value, finite=finite) and (fault := first_fault(value, option)) is not None:
-        raise InvalidOption(option, _sketch(value), f"a JSON value ({fault})")
+    if not is_exact:
+        finite = b"null" not in encoded  # which is what the encoder writes for NaN
+        if not is_plain(value, finite=finite) and (fault := first_fault(value, option)) is not None:
+            raise InvalidOption(option, _sketch(value), f"a JSON value ({fault})")
     if size > SHALLOW and encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:
         _check_depth(option, _decode(encoded))
     return encoded

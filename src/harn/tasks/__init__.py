@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from harn.tasks.callables import check_callable, is_async_callable
     from harn.tasks.cancel import cancel_graceful, is_cancelled
     from harn.tasks.cleanup import Owned, defer, disown, drop, owned
-    from harn.tasks.closures import closure_of
+    from harn.tasks.closures import check_arguments, closure_of
     from harn.tasks.done_callbacks import DoneCallbacks
     from harn.tasks.handle import (
         AwaitingTasks,
@@ -53,7 +53,7 @@ else:
             "callables": "check_callable is_async_callable",
             "cancel": "cancel_graceful is_cancelled",
             "cleanup": "Owned defer disown drop owned",
-            "closures": "closure_of",
+            "closures": "check_arguments closure_of",
             "done_callbacks": "DoneCallbacks",
             "handle": "AwaitingTasks Nursery TaskHandle launch run_in_frame take_over",
             "isolation": "Isolation Runner bind check_isolation runner_for",
@@ -83,6 +83,7 @@ __all__ = [
     "TaskHandle",
     "bind",
     "cancel_graceful",
+    "check_arguments",
     "check_callable",
     "check_isolation",
     "closure_of",

@@ -14,13 +14,18 @@ _ANY_NUMBER = inspect.CO_VARARGS
 
 
 def closure_of(fn: Callable[..., Any], args: Sequence[Any] = ()) -> Callable[[], Any]:
-    """Return a function that calls *fn* with *args*; raise `TypeError` now if they do not fit.
+    """Return a function that calls *fn* with *args*; raise `TypeError` now if they do not fit."""
+    check_arguments(fn, args)
+    return functools.partial(fn, *args) if args else fn
+
+
+def check_arguments(fn: Callable[..., Any], args: Sequence[Any]) -> None:
+    """Raise `TypeError` if *fn* cannot be called with *args*.
 
     A built-in function whose signature is unknown is not checked.
     """
     if not _fits_at_a_glance(fn, len(args)):
         _check_fit(check_callable(fn), args)
-    return functools.partial(fn, *args) if args else fn
 
 
 def _fits_at_a_glance(fn: Callable[..., Any], count: int) -> bool:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -23,7 +22,7 @@ from harn.errors import InvalidOption
 from harn.exact_json import from_exact_json, is_exact
 from harn.retry_policy import RetryPolicy
 from harn.storage.queue import function_need, waiting_functions
-from harn.tasks import Runner, closure_of, deadline, is_async_callable, runner_for
+from harn.tasks import Runner, check_arguments, deadline, is_async_callable, runner_for
 from harn.workers.records import Job, Priority
 from harn.workers.wishes import Bury, GiveBack
 
@@ -56,18 +55,20 @@ class JobOptions(TypedDict, total=False):
 
 
 def call_job(fn: Callable[..., Any], args: Sequence[Any]) -> tuple[DurableFunction, list[Any]]:
-    """Return a durable function and its arguments as a job's payload.
+    """Return a durable function and its arguments as a job's payload, which JSON does not change.
 
     Arguments that do not fit the function are a `TypeError`.
     """
-    called, positional, keywords = split_call(closure_of(fn, args))
+    check_arguments(fn, args)
+    called, positional, keywords = split_call(fn)
     function = durable_function(called)
     if function is None:
         name = getattr(called, "__qualname__", None) or repr(called)
         raise InvalidOption(
             "fn", name, "a function with @harn.durable, which workers that import it can find"
         )
-    arguments = [[*positional], dict(keywords)]
+    positional = [*positional, *args]
+    arguments = [positional, {**keywords}]
     if is_exact(arguments):
         return function, arguments
     written = types_of(function.fn).encode(positional, keywords)
@@ -89,7 +90,8 @@ class FunctionRunner:
         self._retry = retry
         self._names: list[str] = []
         self._needs: frozenset[str] = frozenset()
-        self._is_async = functools.cache(lambda function: is_async_callable(function.fn))
+        self._plain: dict[str, DurableFunction] = {}
+        """Async functions without a timeout and without models, which are called as they are."""
 
     @property
     def needs(self) -> frozenset[str]:
@@ -105,25 +107,29 @@ class FunctionRunner:
         function = durable_function_named(job.function or "")
         return (function and function.retry) or self._retry or DEFAULT
 
-    async def __call__(self, job: Job) -> Any:
-        """Call the function that *job* names. Cancelling cancels it."""
-        function = durable_function_named(job.function or "")
+    def __call__(self, job: Job) -> Awaitable[Any]:
+        """Begin the call of the function that *job* names. Cancelling cancels it."""
+        name = job.function or ""
+        function = durable_function_named(name)
         if function is None:
             raise GiveBack(UNKNOWN_AGAIN)
-        call = _closure(function, job)
-        if not self._is_async(function):
+        match job.payload:
+            case [list() as positional, dict() as keywords]:
+                if self._plain.get(name) is function:
+                    return function.fn(*positional, **keywords)  # type: ignore[no-any-return]
+                return self._call(function, bound_call(function, positional, keywords))
+        raise Bury(f"job {job.id} names the function {name}, but holds no arguments for it")
+
+    async def _call(self, function: DurableFunction, call: Callable[[], Any]) -> Any:
+        is_async = is_async_callable(function.fn)
+        if not is_async:
             call = self._runner.bind(call)
-        if function.timeout is None:
-            return await call()
-        async with deadline(function.timeout):
-            return await call()
-
-
-def _closure(function: DurableFunction, job: Job) -> Callable[[], Any]:
-    match job.payload:
-        case [list() as positional, dict() as keywords]:
-            return bound_call(function, positional, keywords)
-    raise Bury(f"job {job.id} names the function {function.name}, but holds no arguments for it")
+        if function.timeout is not None:
+            async with deadline(function.timeout):
+                return await call()
+        if is_async and not types_of(function.fn).has_parameters:
+            self._plain[function.name] = function
+        return await call()
 
 
 class UnknownFunctions:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from harn.current import current_frame
+import msgspec
+
+from harn.context import Task
 from harn.errors import HarnError, InvalidOption
 from harn.graceful import asked, raise_if_asked
 from harn.storage import Store, decode, log
@@ -25,7 +26,7 @@ from harn.topics import queue_topics
 from harn.workers.claim_renewal import ClaimRenewal
 from harn.workers.job_reads import JobReads
 from harn.workers.job_state import outcome_of, unknown
-from harn.workers.queue_operations import OperationsByQueue
+from harn.workers.queue_operations import OperationsByQueue, QueueOperations
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -34,17 +35,17 @@ AGAIN = 0.5
 """Seconds after which the store is read again, even without a notification."""
 
 
-class Outcome:
-    """What the handler of an acked job returned."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value: Any = value
+Ended = asyncio.Future[bytes | None]
+"""Resolved when a job is settled: its outcome as JSON; None if its state must be read."""
 
 
-Ended = asyncio.Future[Outcome | None]
-"""Resolved when a job is settled; None if its state must be read to know how."""
+class _Response(msgspec.Struct):
+    """The part of an acked job's response that its callers wait for."""
+
+    outcome: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_read_response = msgspec.json.Decoder(_Response).decode
 
 
 class Awaited:
@@ -53,7 +54,8 @@ class Awaited:
     def __init__(self, mark: tuple[int, int]) -> None:
         self.mark = mark
         """The growth of the claims before the first look."""
-        self.waiters: defaultdict[int, list[Ended]] = defaultdict(list)
+        self.waiters: dict[int, Ended | list[Ended]] = {}
+        """The caller of each job; a list where a job has several."""
         self.fresh: list[int] = []
         """Jobs that were not looked at yet."""
         self.watcher: asyncio.Task[None] | None = None
@@ -61,6 +63,8 @@ class Awaited:
         """The offset of the claims up to which the jobs' callers know what happened."""
         self.head: int = 0
         """The newest offset of the claims that was seen."""
+        self.told: int = 0
+        """How many operations of this process have told what they wrote."""
 
     def saw(self, head: int, *, all_up_to_here: bool) -> None:
         """Note the newest offset of the claims, and whether all jobs were looked at there."""
@@ -70,6 +74,7 @@ class Awaited:
 
     def took_part(self, before: int, after: int) -> None:
         """Note that an operation of this process, which told all it did, wrote these offsets."""
+        self.told += 1
         self.head = max(self.head, after)
         if before <= self.known:
             self.known = max(self.known, after)
@@ -79,14 +84,30 @@ class Awaited:
         """Whether nothing was seen that the callers do not know."""
         return self.head <= self.known
 
-    def wake(self, id: int, answer: bytes | None, *, is_response: bool) -> None:
-        """Wake the callers that wait for a job; *answer* is its outcome, or response, as JSON."""
-        for woken in self.waiters.get(id, ()):
+    def add(self, id: int, woken: Ended) -> None:
+        """Let a caller wait for a job."""
+        others = self.waiters.setdefault(id, woken)
+        if isinstance(others, list):
+            others.append(woken)
+        elif others is not woken:
+            self.waiters[id] = [others, woken]
+
+    def remove(self, id: int, woken: Ended) -> None:
+        """Forget a caller."""
+        waiting = self.waiters[id]
+        if isinstance(waiting, list):
+            waiting.remove(woken)
+        if waiting is woken or not waiting:
+            del self.waiters[id]
+
+    def wake(self, id: int, outcome: bytes | None) -> None:
+        """Wake the callers that wait for a job; each decodes the outcome for itself."""
+        waiting = self.waiters.get(id)
+        if waiting is None:
+            return
+        for woken in waiting if isinstance(waiting, list) else (waiting,):
             if not woken.done():
-                value = None if answer is None else decode(answer)
-                if value is not None and is_response:
-                    value = value.get("outcome")
-                woken.set_result(None if answer is None else Outcome(value))
+                woken.set_result(outcome)
 
 
 class JobResults:
@@ -99,17 +120,26 @@ class JobResults:
         self._reads = runtime.service(JobReads)
         self._awaited: dict[str, Awaited] = {}
 
-    async def outcome(self, queue: str, key: int | str) -> Any:
-        """Wait until a job is settled; return its outcome, or raise the error it ended with.
+    async def outcome(self, task: Task, queue: str, key: int | str) -> Any:
+        """Wait in *task* until a job is settled; return its outcome, or raise what it ended with.
 
         *key* is its id, or a ticket, whose commit is waited for. Cancelling and a graceful stop
         leave nothing behind.
         """
         id = key if isinstance(key, int) else await self._committed(queue, key)
         while True:
-            ended = await self._ended(queue, id)
-            if ended is not None:
-                return ended.value
+            if asked:
+                raise_if_asked()
+            woken = self._wait_for(queue, id)
+            before, task.parked = task.parked, woken
+            try:
+                outcome = await woken
+            finally:
+                if task.parked is woken:
+                    task.parked = before
+                self._wait_no_more(queue, id, woken)
+            if outcome is not None:
+                return decode(outcome)
             job = await self._reads.state_together(queue, id)
             if job is None:
                 raise unknown(queue, key)
@@ -126,40 +156,25 @@ class JobResults:
 
     # -- waiting -----------------------------------------------------------------------------
 
-    async def _ended(self, queue: str, id: int) -> Outcome | None:
-        """Wait until a job is settled or found not to exist; its outcome, where that is known.
-
-        The caller's place is taken before the first look, so that nothing is missed.
-        """
-        if asked:
-            raise_if_asked()
-        woken: Ended = self._runtime.loop.create_future()
-        awaited = self._wait_for(queue, id, woken)
-        task = current_frame().task
-        before, task.parked = task.parked, woken
-        try:
-            return await woken
-        finally:
-            if task.parked is woken:
-                task.parked = before
-            waiting = awaited.waiters[id]
-            waiting.remove(woken)
-            if not waiting:
-                del awaited.waiters[id]
-                if not awaited.waiters:
-                    self._stop_watching(queue, awaited)
-
-    def _wait_for(self, queue: str, id: int, woken: Ended) -> Awaited:
+    def _wait_for(self, queue: str, id: int) -> Ended:
+        """Return a future of a job's end, whose place is taken before the first look."""
+        woken: Ended = asyncio.Future(loop=self._runtime.loop)
         awaited = self._awaited.get(queue)
         if awaited is None:
             mark = self._store.growth(queue_topics(queue).claims)
             awaited = self._awaited[queue] = Awaited(mark)
             self._operations.of(queue).listener = partial(self._hear, awaited)
-        awaited.waiters[id].append(woken)
+        awaited.add(id, woken)
         if not awaited.fresh:
             self._runtime.loop.call_soon(self._look_at_fresh, queue, awaited)
         awaited.fresh.append(id)
-        return awaited
+        return woken
+
+    def _wait_no_more(self, queue: str, id: int, woken: Ended) -> None:
+        awaited = self._awaited[queue]
+        awaited.remove(id, woken)
+        if not awaited.waiters:
+            self._stop_watching(queue, awaited)
 
     def _watch(self, queue: str, awaited: Awaited) -> None:
         # In an empty context: a graceful stop of the first caller must not end the watcher.
@@ -171,11 +186,10 @@ class JobResults:
         watcher.add_done_callback(partial(self._watched, queue, awaited))
 
     def _stop_watching(self, queue: str, awaited: Awaited) -> None:
-        if self._awaited.get(queue) is awaited:
-            del self._awaited[queue]
-            self._operations.of(queue).listener = None
-            if awaited.watcher is not None:
-                awaited.watcher.cancel()
+        del self._awaited[queue]
+        self._operations.of(queue).listener = None
+        if awaited.watcher is not None:
+            awaited.watcher.cancel()
 
     def _watched(self, queue: str, awaited: Awaited, watcher: asyncio.Task[None]) -> None:
         """Fail the waiters that are left when the watcher has ended."""
@@ -183,7 +197,7 @@ class JobResults:
             return
         error = watcher.exception() or HarnError(f"queue {queue!r} is watched no more")
         for waiting in awaited.waiters.values():
-            for woken in waiting:
+            for woken in waiting if isinstance(waiting, list) else (waiting,):
                 if not woken.done():
                     woken.set_exception(error)
 
@@ -197,9 +211,9 @@ class JobResults:
         for item, result in zip(settled, done.settled, strict=True):
             if item.job_id in waiters and result.settled == "done":
                 if item.action == "ack":
-                    awaited.wake(item.job_id, item.outcome, is_response=False)
+                    awaited.wake(item.job_id, item.outcome)
                 elif result.dead:
-                    awaited.wake(item.job_id, None, is_response=False)
+                    awaited.wake(item.job_id, None)
 
     async def _follow(self, queue: str, awaited: Awaited) -> None:
         """Look at all jobs whenever something may have happened to them that was not told."""
@@ -210,8 +224,8 @@ class JobResults:
         while True:
             await self._store.grown(topic, mark, within)
             within = AGAIN
-            while awaited.knows_all and operations.is_busy:
-                await operations.next_end()  # which shows whether there is more, without a read
+            while awaited.knows_all and await _hears(awaited, operations):
+                pass
             mark = self._store.growth(topic)
             try:
                 is_late = clock.monotonic() - looked_at >= AGAIN
@@ -264,16 +278,27 @@ def _look(queue: str, ids: Iterable[int]) -> Any:
 def _read_alone(awaited: Awaited, ids: Sequence[int]) -> None:
     """Let each caller read its job: the look failed, which may be the fault of another job."""
     for id in ids:
-        awaited.wake(id, None, is_response=False)
+        awaited.wake(id, None)
 
 
 def _tell_ended(awaited: Awaited, look: job_states.SettledJobs, *, all_up_to_here: bool) -> None:
     awaited.saw(look.noted, all_up_to_here=all_up_to_here)
     for job in look.jobs:
-        try:
-            awaited.wake(job.id, job.response, is_response=True)
-        except HarnError:  # its response is damaged: the caller reads it, and sees that
-            awaited.wake(job.id, None, is_response=False)
+        awaited.wake(job.id, None if job.response is None else _outcome_in(job.response))
+
+
+def _outcome_in(response: bytes) -> bytes | None:
+    """Return the outcome in a response; None if it is damaged: its caller reads it, and sees it."""
+    try:
+        return bytes(_read_response(response).outcome)
+    except ValueError:
+        return None
+
+
+async def _hears(awaited: Awaited, operations: QueueOperations) -> bool:
+    """Tell whether an operation now ends that shows, without a read, what the claims hold."""
+    told = awaited.told
+    return await operations.goes_on() and awaited.told > told
 
 
 async def cancel(runtime: Runtime, queue: str, key: int | str, reason: str | None) -> bool:

@@ -27,6 +27,7 @@ from harn.storage.queue import (
     Choose,
     ClaimedJob,
     Claiming,
+    JobDraft,
     QueueCounts,
     Settlement,
     job_control,
@@ -134,7 +135,7 @@ class WorkerQueue:
             priority=priority,
             tenant_id=tenant_id,
             binding_key=binding_key,
-            headers=dict(headers) if isinstance(headers, Mapping) else headers,
+            headers=headers if headers is None else _copied(headers),
             dedupe_key=dedupe_key,
             not_before=not_before,
             max_attempts=max_attempts,
@@ -197,24 +198,27 @@ class WorkerQueue:
             priority=priority,
             tenant_id=tenant_id,
             binding_key=binding_key,
-            headers=dict(headers) if isinstance(headers, Mapping) else headers,
+            headers=headers if headers is None else _copied(headers),
             dedupe_key=dedupe_key,
             not_before=not_before,
             max_attempts=max_attempts,
             cost=cost,
             function=function.name,
         )
-        receipt = await self._enqueue(job, connection)
+        receipt = await self._enqueue(job, connection, is_exact=True)
         if types_of(function.fn).has_result:
             return msgspec.structs.replace(receipt, function=function.name)
         return receipt
 
-    async def _enqueue(self, job: NewJob, connection: object | None) -> EnqueueReceipt[Any]:
+    async def _enqueue(
+        self, job: NewJob, connection: object | None, *, is_exact: bool = False
+    ) -> EnqueueReceipt[Any]:
+        draft = draft_job(self.name, job, is_exact=is_exact)
         if connection is not None:
             self.policy.check_path("tenant_id", job.tenant_id)
-            return await enqueue_on(self, connection, draft_job(self.name, job))
-        [receipt] = await self.enqueue_many([job])
-        return receipt
+            return await enqueue_on(self, connection, draft)
+        [(id, duplicate)] = await self._enter([draft])
+        return self._receipt(id, duplicate)
 
     async def enqueue_many(self, items: Iterable[Any]) -> list[EnqueueReceipt[Any]]:
         """Put many jobs in, all or none: payloads, or `NewJob`s.
@@ -231,16 +235,20 @@ class WorkerQueue:
         jobs = [draft_job(self.name, item) for item in items]
         if not jobs:
             return []
+        return [self._receipt(*entered) for entered in await self._enter(jobs)]
+
+    def _enter(self, jobs: list[JobDraft]) -> asyncio.Future[list[tuple[int, bool]]]:
+        """Ask for *jobs* to be entered: the ids, and whether each was there before."""
         if self.policy.hierarchy is not None:
             for job in jobs:
                 self.policy.check_path("tenant_id", job.tenant_id)
         self.runtime.check_here()
         self.runtime.warn_if_nothing_is_kept("enqueue")
-        entered = await self.operations.enqueue(jobs)
+        return self.operations.enqueue(jobs)
+
+    def _receipt(self, id: int, duplicate: bool) -> EnqueueReceipt[Any]:
         topic, durability = self.topics.responses, self.store.durability
-        return [
-            EnqueueReceipt(self.name, id, topic, durability, duplicate) for id, duplicate in entered
-        ]
+        return EnqueueReceipt(self.name, id, topic, durability, duplicate)
 
     async def claim_next(self, consumer_id: str, ttl: Duration = "5m") -> Claim | None:
         """Claim the job whose turn it is, or return None. Cancelling releases the job.
@@ -494,6 +502,11 @@ def _job_id(id: object) -> int | None:
     if not is_whole(id):
         raise InvalidOption("job_id", id, "a job's id, a whole number")
     return id if 0 < id < 1 << 63 else None
+
+
+def _copied(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *headers* as they are now; `draft_job` refuses what is no mapping."""
+    return dict(headers) if isinstance(headers, Mapping) else headers
 
 
 def _check_number(n: object) -> None:

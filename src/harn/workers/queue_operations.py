@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from harn.runtime import Runtime
 
 MOST_BYTES = 32 * 1024 * 1024
+TURNS = 5
+"""Turns of the loop in which handlers of claimed jobs begin, end without a wait, and are acked."""
 
 Listener = Callable[[Sequence[Settlement], WorkDone], None]
 """Receives the settlements of an operation, and what it has done."""
@@ -51,17 +53,22 @@ class QueueOperations:
         self._ask_now = self._batcher.ask if self._store.is_memory else self._batcher.ask_now
         self._dimension = "tenant"
         """What makes the queue's keys, as it was read last."""
+        self._settlements: list[Settlement] = []
+        """Those of the operation that is under way."""
         self.listener: Listener | None = None
         """Called after each operation, before its callers get their results."""
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether an operation is under way."""
-        return self._batcher.is_busy
+    async def goes_on(self) -> bool:
+        """Wait until an operation ends, well or not; False if none is under way or begins now.
 
-    async def next_end(self) -> None:
-        """Wait until an operation ends, well or not. Cancelling leaves nothing behind."""
-        await self._batcher.next_end()
+        Cancelling leaves nothing behind.
+        """
+        for _ in range(TURNS):
+            if not self._batcher.is_idle:
+                await self._batcher.next_end()
+                return True
+            await asyncio.sleep(0)
+        return False
 
     def enqueue(self, jobs: Sequence[JobDraft]) -> asyncio.Future[list[tuple[int, bool]]]:
         """Ask for *jobs* to be entered, all or none."""
@@ -104,6 +111,7 @@ class QueueOperations:
             for entry in batch:
                 _answer_nothing(entry)
             return False
+        self._settlements = settlements
         dedupe_ms = self._runtime.settings.dedupe_window_ms
         work = Work(jobs, settlements, claimings, dedupe_ms, self._dimension)
         recipe = partial(work_on, self.queue, work, self._runtime.ids.new)
@@ -114,8 +122,7 @@ class QueueOperations:
         entered, settled, claimed = iter(done.entered), iter(done.settled), iter(done.claimed)
         self._dimension = done.dimension or self._dimension
         if self.listener is not None:
-            items = [entry.item for entry in batch if isinstance(entry.item, Settlement)]
-            self.listener(items, done)
+            self.listener(self._settlements, done)
         results: list[Any] = []
         for entry in batch:
             item = entry.item

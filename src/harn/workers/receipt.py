@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from harn.current import current_runtime
+from harn.current import calling_frame, current_runtime
 from harn.durable_calls import durable_function_named
 from harn.durable_types import types_of
 from harn.duration import Duration, to_seconds, to_text
@@ -78,9 +78,12 @@ class EnqueueReceipt(msgspec.Struct, Generic[T], frozen=True):
         >>> harn.run(main)
         21
         """
-        awaiting = current_runtime().service(JobResults).outcome(self.queue, self._key)
+        task = calling_frame().task
+        key = self.job_id if self.ticket is None else self.ticket
+        awaiting = task.runtime.service(JobResults).outcome(task, self.queue, key)
         if timeout is None:
-            return self._typed(await awaiting)
+            outcome = await awaiting
+            return outcome if self.function is None else self._typed(outcome)
         try:
             async with deadline(timeout):
                 return self._typed(await awaiting)
@@ -92,7 +95,7 @@ class EnqueueReceipt(msgspec.Struct, Generic[T], frozen=True):
 
     def _typed(self, outcome: Any) -> T:
         """Return *outcome* as the model that the submitted function returned."""
-        function = None if self.function is None else durable_function_named(self.function)
+        function = durable_function_named(self.function or "")
         if function is None:
             return outcome  # type: ignore[no-any-return]
         try:

@@ -87,8 +87,11 @@ class _Record(msgspec.Struct, omit_defaults=True):
     cost: float = 1
 
 
-def draft_job(queue: str, item: Any) -> JobDraft:
-    """Check and encode one job; a bare payload is a job with the defaults."""
+def draft_job(queue: str, item: Any, *, is_exact: bool = False) -> JobDraft:
+    """Check and encode one job; a bare payload is a job with the defaults.
+
+    With *is_exact* the caller knows that JSON does not change the payload.
+    """
     job = item if isinstance(item, NewJob) else NewJob(item)
     if tracing():  # the handler continues the trace of the code that enqueued the job
         job = msgspec.structs.replace(job, headers={**trace_headers(), **(job.headers or {})})
@@ -113,7 +116,7 @@ def draft_job(queue: str, item: Any) -> JobDraft:
         trigger_id=job.trigger_id,
         binding_key=job.binding_key,
         binding_version=job.binding_version,
-        event=msgspec.Raw(encode("payload", job.payload, MAX_RECORD)),
+        event=msgspec.Raw(encode("payload", job.payload, MAX_RECORD, is_exact=is_exact)),
         replay_of_event_id=job.replay_of_event_id,
         priority=job.priority,
         max_attempts=most,
