@@ -46,13 +46,13 @@ async def test_an_enqueue_begins_at_once_while_callers_come_one_at_a_time(tmp_pa
         queue = worker_queue("q")
         alone = asyncio.ensure_future(queue.enqueue("alone"))
         await asyncio.sleep(0)
-        assert queue.operations.is_busy
+        assert queue.operations._batcher.is_busy
         await alone
 
         await asyncio.gather(*(queue.enqueue(n) for n in range(3)))  # one begins, two meet
         later = [asyncio.ensure_future(queue.enqueue(n)) for n in range(3)]
         await asyncio.sleep(0)
-        assert not queue.operations.is_busy  # others may come in this turn, too
+        assert not queue.operations._batcher.is_busy  # others may come in this turn, too
         await asyncio.gather(*later)
 
 
