@@ -11,6 +11,7 @@ import pytest
 import harn
 from harn import (
     InvalidOption,
+    Pool,
     PoolBusy,
     PoolClosed,
     PoolFull,
@@ -29,7 +30,10 @@ from harn.cli import invoke
 from harn.durable_work import StepRecord
 from harn.pools import leaked_slots, shared_follow
 from harn.pools.shared_mirror import Mirror
+from harn.storage import Store
 from harn.storage.leases import LeaseStore, drop_consumer
+from harn.storage.log import head
+from harn.topics import queue_topics
 from tests.pools.shared_processes import Process, gates, held, open_held, ran, until
 
 
@@ -688,6 +692,97 @@ async def test_a_free_slot_on_postgresql_goes_to_a_waiting_process_by_a_notifica
 
         assert await waiting == "waiting"
         assert await running == "running"
+
+
+class Looks:
+    """Counts the reads of a process, which find nothing, and its looks for a free slot."""
+
+    def __init__(self, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reads = self.looks = 0
+        slots: Any = pool._slots
+        self._ask = slots.work.ask
+        self._follower = slots.follower
+        monkeypatch.setattr(slots.follower, "refresh", self._refresh)
+        monkeypatch.setattr(slots.work, "ask", self._asked)
+
+    async def _refresh(self) -> None:
+        self.reads += 1
+
+    def _asked(self, item: Any) -> Any:
+        self.looks += item is None
+        return self._ask(item)
+
+    async def hint(self) -> None:
+        """Let the process be told that another one has written, until it has read."""
+        reads = self.reads
+        self._follower.wake()
+        await until(lambda: self.reads > reads)
+
+
+async def test_a_waiting_process_asks_for_a_free_slot_before_it_reads(
+    processes: list[Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_follow, "HASTE", 0)
+    pools = [await each.open(max_concurrent=1) for each in processes]
+    running = await pools[0].submit(held("a"))
+    await until(lambda: ran == ["a"])
+    waiting = await pools[1].submit(open_held("b"))
+    looks = Looks(pools[1], monkeypatch)
+    gates["a"].set()
+    await running
+
+    await looks.hint()
+
+    await until(lambda: ran == ["a", "b"])
+    monkeypatch.undo()
+    assert await waiting == "b"
+
+
+async def test_a_look_that_found_no_free_slot_is_not_repeated_at_once(
+    processes: list[Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_follow, "HASTE", 3600)
+    pools = [await each.open(max_concurrent=1) for each in processes]
+    running = await pools[0].submit(held("a"))
+    await until(lambda: ran == ["a"])
+    waiting = await pools[1].submit(open_held("b"))
+    looks = Looks(pools[1], monkeypatch)
+
+    for _ in range(5):
+        await looks.hint()
+
+    assert looks.looks <= 1
+    monkeypatch.undo()
+    gates["a"].set()
+    assert [await running, await waiting] == ["a", "b"]
+
+
+@pytest.mark.parametrize("queue", ["fifo", "lifo", "priority", fair_round_robin("tenant_id")])
+async def test_an_operation_knows_which_records_it_wrote(
+    processes: list[Process], queue: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = processes[0]
+    pool = await process.open(max_concurrent=2, queue=queue, backpressure=backpressure_queue(2))
+    follower = pool._slots.follower  # type: ignore[attr-defined]
+    wrote: list[range] = []
+    monkeypatch.setattr(follower, "wrote", lambda done: wrote.append(done.wrote[1]))
+    store, claims = process.runtime.service(Store), queue_topics(pool.id).claims
+    before = await store.run(lambda: head(claims), write=False)
+
+    async def fails() -> None:
+        raise ValueError
+
+    calls: list[Any] = [[double, n] for n in range(5)] + [[fails]] * 2
+    submits = [pool.submit(*call, priority=n % 2, tenant_id=f"{n}") for n, call in enumerate(calls)]
+    await pool_wait(await asyncio.gather(*submits))
+    stopped = [await pool.submit(held(name), tenant_id=name) for name in "xyz"]
+    await until(lambda: len({*ran} & {*"xyz"}) == 2)
+    for task in stopped:
+        task.cancel()
+    await pool_wait(stopped)
+
+    after = await store.run(lambda: head(claims), write=False)
+    assert [id for ids in wrote for id in ids] == [*range(before + 1, after + 1)]
 
 
 async def test_a_key_that_comes_with_another_call_is_counted(

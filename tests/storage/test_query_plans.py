@@ -58,7 +58,9 @@ WALKS = {
     "outbox_store": PEOPLE,
     **dict.fromkeys(("list_pools", "worker_queue_names"), PEOPLE),
     **dict.fromkeys(("pool_totals", "pool_keys_by_name"), SHARES),
+    **dict.fromkeys(("pool_seen", "pool_names_seen"), SHARES),
     "pool_queued": "the tasks of a ring buffer, no more than its capacity",
+    "pool_turns_seen": "keys whose turn it is next, no more than can be served",
     "pool_keys_by_turn": "keys whose turn it is next, no more than can be served",
     **dict.fromkeys(
         ("page_of_all", "oldest_jobs", "newest_job", "forget_jobs", "forget_steps"), WANTED

@@ -15,8 +15,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from harn.errors import HarnError
+from harn.pools.shared_work import LOOK
 from harn.storage import Store
 from harn.storage.queue import shared_pools
+from harn.teardown import retrieve
 from harn.topics import by_others, queue_topics
 
 if TYPE_CHECKING:
@@ -29,6 +31,10 @@ WITHIN = 0.95
 IDLE = 5.0
 """The same while the pool has no unfinished task and the store tells of each change by itself."""
 PAGE = 500
+HASTE = 0.05
+"""Seconds between two looks for a free slot before the read, if the last one found none."""
+PATIENCE = 0.02
+"""Seconds that the read waits for such a look, which may have to wait for a lock."""
 
 
 class Follower:
@@ -51,6 +57,8 @@ class Follower:
         """When the functions of other processes were read."""
         self._rests = False
         """Whether the next look is far away, unless the store tells of a change."""
+        self._haste_from = 0.0
+        """When a hint is next followed by a look for a free slot before the read."""
 
     async def load(self) -> None:
         """Read every task that the store keeps, and the counts. Cancelling leaves a part read."""
@@ -149,11 +157,14 @@ class Follower:
 
     async def _follow(self) -> None:
         read: object | None = None
+        is_told = False
         while True:
             growth, mark = self._store.growth(self._others), self._store.mark(self._topics)
             # An idle pool costs a look at the store's mark; with tasks, time matters as well.
             if mark is None or mark != read or self._slots.mirror.states:
                 try:
+                    if is_told:
+                        await self._take_slot()
                     await self.refresh()
                     read = mark
                 except HarnError as error:
@@ -163,6 +174,25 @@ class Follower:
             is_idle = mark is not None and mark == read and not self._slots.mirror.states
             self._rests = is_idle and self._store.tells_marks
             await self._store.grown(self._others, growth, IDLE if self._rests else WITHIN)
+            is_told = self._store.growth(self._others) != growth
+
+    async def _take_slot(self) -> None:
+        """Ask for a slot that has perhaps become free, where tasks here wait for nothing else.
+
+        A read would tell whether there is one, but takes as long again. A process that runs tasks
+        of the pool asks anyway when they end.
+        """
+        slots, now = self._slots, self._runtime.clock.monotonic()
+        if slots.here or not slots.is_claiming or not slots.process.is_alive:
+            return
+        if now < self._haste_from or not slots.has_runnable():
+            return
+        self._haste_from = now + HASTE
+        asked = slots.work.ask(LOOK)
+        asked.add_done_callback(retrieve)
+        await asyncio.wait((asked,), timeout=PATIENCE)
+        if slots.here:
+            self._haste_from = now
 
     async def refresh(self) -> None:
         """Read what has changed; start what can start. Cancelling leaves a part read."""

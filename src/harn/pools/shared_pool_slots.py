@@ -24,7 +24,7 @@ from harn.pools.shared_changes import TaskChanges
 from harn.pools.shared_ends import Held, ending_of
 from harn.pools.shared_mirror import Mirror, Waiting
 from harn.pools.shared_process import Member, PoolProcess
-from harn.pools.shared_records import call_of, continue_trace, headers_of, read_record
+from harn.pools.shared_records import ORDERS, call_of, continue_trace, headers_of, read_record
 from harn.pools.shared_recovery import Recovery
 from harn.pools.shared_steps import SharedTaskSteps
 from harn.pools.shared_work import LOOK, End, SharedWork, Submit
@@ -146,7 +146,10 @@ class SharedSlots(Slots):
         lease, new_ids = self.process.lease, self.runtime.ids.uuid7s
         elsewhere, looked_at = self.elsewhere
         known = self.recovery.known_claims()
-        return shared_pools.PoolClaim(lease, lease, functions, elsewhere, looked_at, new_ids, known)
+        order = ORDERS[self.options.queue.kind]
+        return shared_pools.PoolClaim(
+            lease, lease, functions, elsewhere, looked_at, new_ids, known, order
+        )
 
     def took(self, done: shared_pools.PoolDone, left: Sequence[str]) -> None:
         """Take in what an operation of this process has changed."""
@@ -190,8 +193,11 @@ class SharedSlots(Slots):
 
     def may_start_more(self) -> bool:
         """Tell whether a claim could find a task for this process, as far as is known here."""
-        counts = self.mirror.counts
-        if counts["running"] >= self.max_concurrent or not counts["queued"]:
+        return self.mirror.counts["running"] < self.max_concurrent and self.has_runnable()
+
+    def has_runnable(self) -> bool:
+        """Tell whether a task is queued that this process can run, as far as is known here."""
+        if not self.mirror.counts["queued"]:
             return False
         known = set(self.functions_here())
         return any(

@@ -131,7 +131,7 @@ class SharedWork:
         if not is_held:
             self._batcher.wake()
 
-    def ask(self, item: Submit | Cancel | Withdraw) -> asyncio.Future[Any]:
+    def ask(self, item: Submit | Cancel | Withdraw | None) -> asyncio.Future[Any]:
         """Ask for *item*; the future gets its result."""
         return self._batcher.ask(item)
 

@@ -14,17 +14,33 @@ from typing import Any
 
 import msgspec
 
-from harn.storage.operations import Operation, ask
+from harn.storage.operations import Ask, Operation, ask, ask_ahead
 from harn.storage.queue.job_index import QueueState
 from harn.storage.queue.job_records import Choice, Pick, Share
-from harn.storage.queue.pool_records import PRIORITY_WIDTH, ROTATION, PoolClaim, PoolSettings
+from harn.storage.queue.pool_records import PRIORITY_WIDTH, ROTATION, Order, PoolClaim, PoolSettings
 from harn.topics import queue_topics
 
 MOST = 1000
 """Slots that one operation fills at most."""
+_AHEAD = {ROTATION: "pool_turns_seen", "by_key": "pool_names_seen"}
+_KEYS = {ROTATION: "pool_keys_by_turn", "by_key": "pool_keys_by_name"}
+"""The questions for the keys of a pool by its order, ahead and later."""
 
 Found = tuple[Any, ...]
 """A queued task: id, key, enqueued at, attempts, most attempts, function, lease, record."""
+
+
+def keys_ahead(queue: str, order: Order) -> list[Ask]:
+    """Return what is asked ahead of the choice of tasks in this order."""
+    return [ask_ahead(_AHEAD[order], queue=queue, limit=MOST)] if order in _AHEAD else []
+
+
+def _keys(state: QueueState, order: Order) -> Operation[Any]:
+    """Return the shares that have queued tasks, in the pool's order."""
+    rows = state.ahead.pop(_AHEAD[order], None)
+    if rows is None:
+        rows = yield ask(_KEYS[order], queue_id=state.queue_id, limit=MOST)
+    return rows
 
 
 def choose_tasks(
@@ -61,7 +77,7 @@ class _Look:
 
 def _by_key(state: QueueState, look: _Look, free: int) -> Operation[list[Found]]:
     """Return the oldest tasks of the highest priorities; a priority may have several shares."""
-    rows = yield ask("pool_keys_by_name", queue_id=state.queue_id, limit=MOST)
+    rows = yield from _keys(state, "by_key")
     found: list[Found] = []
     for _, shares in groupby([key for key, *_ in rows], lambda key: key[:PRIORITY_WIDTH]):
         if len(found) >= free:
@@ -77,7 +93,7 @@ def _by_key(state: QueueState, look: _Look, free: int) -> Operation[list[Found]]
 
 def _in_rotation(state: QueueState, look: _Look, claim: PoolClaim, free: int) -> Operation[Choice]:
     """Give each key one slot in its turn; a key with more tasks goes to the end of the line."""
-    rows = yield ask("pool_keys_by_turn", queue_id=state.queue_id, limit=MOST)
+    rows = yield from _keys(state, ROTATION)
     line = deque(Share(*row) for row in rows)
     waiting: dict[str, deque[Found]] = {}
     picks: list[Pick] = []

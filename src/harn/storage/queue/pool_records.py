@@ -16,7 +16,7 @@ import msgspec
 
 from harn.storage.queue.job_records import ClaimedJob, JobDraft, Settlement, SettlementResult
 
-ROTATION = "rotation"
+ROTATION: Literal["rotation"] = "rotation"
 Order = Literal["oldest", "newest", "by_key", "rotation"]
 """Which queued task is next: the oldest, the newest, the oldest of the first key, or the oldest
 of the key whose turn it is."""
@@ -104,6 +104,8 @@ class PoolClaim(msgspec.Struct, frozen=True):
     known: frozenset[str] | None = None
     """The claims that the process knows of, if it may hold others: the answer to an operation was
     lost. Those are returned as if they were claimed now."""
+    order: Order = "oldest"
+    """The pool's order, as the process knows it: what is read ahead depends on it."""
 
 
 class PoolWork(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from harn.storage.log import append, head
-from harn.storage.operations import Ask, Operation, ask
+from harn.storage.operations import Ask, Operation, ask, ask_ahead
 from harn.storage.queue.dead_leases import leave_lease
 from harn.storage.queue.enter import deduped, enter_jobs, job_drafts
 from harn.storage.queue.hold import Claiming, fill_bodies, hold_choice
@@ -43,7 +43,7 @@ from harn.storage.queue.pool_admission import admit_blocked
 from harn.storage.queue.pool_cancels import ask_to_cancel, asked_to_cancel
 from harn.storage.queue.pool_eviction import Lines, oldest_task, queued_lines
 from harn.storage.queue.pool_index import adopt_settings, forget_task
-from harn.storage.queue.pool_order import choose_tasks
+from harn.storage.queue.pool_order import choose_tasks, keys_ahead
 from harn.storage.queue.pool_records import (
     Evicted,
     PoolClaim,
@@ -63,6 +63,7 @@ FOREVER_MS = 100 * 365 * 86_400_000
 """The time to live of a claim on a task: it ends with its process's lease, not by itself."""
 HEAD = "topic_head"
 FENCE = "ended_consumer"
+SEEN = "pool_seen"
 
 
 class PoolOpened(msgspec.Struct, frozen=True):
@@ -117,9 +118,15 @@ def _ahead(queue: str, work: PoolWork) -> list[Ask]:
     asked = [ask(FENCE, lease=work.lease)]
     if work.ends:
         asked.append(ask(HEAD, topic=queue_topics(queue).responses))
+    if work.stopped or work.cancels or work.withdrawals or work.left:
+        return asked
     acks = {item.job_id: item.claim_id for item in work.ends if item.action == "ack"}
-    if acks and not (work.stopped or work.cancels or work.withdrawals or work.left):
+    if acks:
         asked.append(ack_held(queue, acks))
+    # Behind the acks: these are part of what is seen. All other changes come after it.
+    asked.append(ask_ahead(SEEN, queue=queue, claims=queue_topics(queue).claims))
+    if work.claim is not None and not work.submits:
+        asked += keys_ahead(queue, work.claim.order)
     return asked
 
 
@@ -144,6 +151,8 @@ class _Step:
         """Whether tasks were queued again or left the queue."""
         self._jobs_written: list[int] = []
         self._claims_written: list[int] = []
+        self._claims_head: int | None = None
+        """The newest offset of the claims, where it was seen ahead."""
 
     def carry_out(self) -> Operation[PoolDone]:
         """Carry out every request, in this order."""
@@ -152,6 +161,8 @@ class _Step:
         state.responded = int(rows[0][0]) if rows else 0
         # Asked after the row was locked: what ends the lease's claims has to wait for that lock.
         done.is_fenced = bool(state.ahead.pop(FENCE, ())) or work.is_overdue
+        if SEEN in state.ahead:
+            [(*_, self._claims_head)] = state.ahead[SEEN]
         yield from self._end()
         for lease in work.left:
             self._changed_turns = True
@@ -177,7 +188,11 @@ class _Step:
         return done
 
     def _count(self) -> Operation[None]:
-        [row] = yield ask("pool_totals", queue_id=self._state.queue_id)
+        seen = self._state.ahead.pop(SEEN, None)  # not there if what was seen has changed
+        if seen is not None:
+            [(*row, _)] = seen
+        else:
+            [row] = yield ask("pool_totals", queue_id=self._state.queue_id)
         self._totals = Totals(*map(int, row))
 
     def _write(self) -> Operation[None]:
@@ -185,12 +200,19 @@ class _Step:
         state = self._state
         yield from save_queue(state)
         drafts, state.drafts = state.drafts, []
-        if drafts:
-            claims = queue_topics(state.name).claims
-            placed = yield from append(drafts)
-            self._claims_written += [
-                id for item, (id, _) in zip(drafts, placed, strict=True) if item.topic == claims
-            ]
+        if not drafts:
+            return
+        claims, head = queue_topics(state.name).claims, self._claims_head
+        placed = yield from append(drafts, places=head is None)
+        if placed:
+            ids = [id for item, (id, _) in zip(drafts, placed, strict=True) if item.topic == claims]
+        else:  # all that writes to the claims holds the queue's row
+            assert head is not None
+            count = sum(item.topic == claims for item in drafts)
+            ids = [*range(head + 1, head + count + 1)]
+        self._claims_written += ids
+        if head is not None and ids:
+            self._claims_head = ids[-1]
 
     # -- ends --------------------------------------------------------------------------------
 
@@ -261,7 +283,9 @@ class _Step:
         """Give the free places of the queue to the submits that have waited longest."""
         admitted = yield from admit_blocked(self._state, self._settings, self._totals)
         self._done.admitted += admitted
-        self._changed_turns = self._changed_turns or bool(admitted)
+        if admitted:
+            self._changed_turns = True
+            self._state.ahead.clear()  # what was seen there has changed
 
     # -- submits -----------------------------------------------------------------------------
 

@@ -66,3 +66,19 @@ SELECT * FROM unnest(:queue_id::bigint[], :job_id::bigint[]);
 -- name: restore_pools
 -- Fill the index of pools.
 INSERT INTO pools (queue_id, settings) SELECT * FROM unnest(:queue_id::bigint[], :settings::text[]);
+
+-- name: pool_seen
+-- Count the queued, running and blocked tasks of a pool, and tell the newest offset of its claims.
+SELECT coalesce(sum(ready), 0)::bigint, coalesce(sum(in_flight), 0)::bigint, coalesce(sum(parked), 0)::bigint,
+    coalesce((SELECT head FROM topics WHERE name = :claims), 0)
+FROM shares WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue);
+
+-- name: pool_turns_seen
+-- List shares of a pool that have queued tasks, in the order of their turns.
+SELECT key, ready, in_flight, turn, round, credit, refill, oldest_at FROM shares
+WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND turn IS NOT NULL ORDER BY turn, key LIMIT :limit;
+
+-- name: pool_names_seen
+-- List shares of a pool that have queued tasks, in the order of their keys.
+SELECT key, ready, in_flight, turn, round, credit, refill, oldest_at FROM shares
+WHERE queue_id = (SELECT queue_id FROM queues WHERE name = :queue) AND ready > 0 ORDER BY key LIMIT :limit;
