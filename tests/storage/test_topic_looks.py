@@ -21,7 +21,7 @@ class Time:
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     time = Time()
-    monkeypatch.setattr(topic_looks, "SystemClock", lambda: time)
+    monkeypatch.setattr(topic_looks, "SystemClock", time)
     return time
 
 
