@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from harn import Runtime, SpawnToPool, TriggerEvent, pool_create, trigger_fire, trigger_register
 from harn.pools import pool_get
 from harn.testing import FakeClock
-from harn.triggers import DeadLetters, JobRunner, Triggers, check_binding
+from harn.triggers import DeadLetters, JobRunner, check_binding
 from harn.triggers.retry import FROM_MANIFEST
 from harn.triggers.targets import delivery_key
 from harn.workers import Consumer, DrainReport, worker_queue
@@ -73,13 +73,16 @@ async def test_65_replays_are_numbered_across_processes(lasting_url: str) -> Non
 
 async def test_65_a_takeover_of_a_replay_uses_the_replays_key(lasting_url: str) -> None:
     hanging = False
-    begun = asyncio.Event()
+    begun, ran = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        ran.set()
 
     async def factory(event: TriggerEvent) -> Any:
         if hanging:
             begun.set()
             await asyncio.Event().wait()
-        return lambda: None
+        return work
 
     async with Runtime(storage=lasting_url) as runtime:
         await pool_create(name="work")
@@ -90,12 +93,12 @@ async def test_65_a_takeover_of_a_replay_uses_the_replays_key(lasting_url: str) 
         await begun.wait()
     await asyncio.wait((replaying,))
     hanging = False
+    ran.clear()
 
-    async with Runtime(storage=lasting_url) as second:
+    async with Runtime(storage=lasting_url):
         await pool_create(name="work")
-        await to_pool(factory)
-        await second.service(Triggers).recovery.recover()
-        await second.service(Triggers).dispatcher.idle()
+        await to_pool(factory)  # from now on events of the dead process are taken over
+        await asyncio.wait_for(ran.wait(), 30)
 
         assert keys() == [f"t:{event_id}#1"]
 
