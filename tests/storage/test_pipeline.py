@@ -16,7 +16,9 @@ from harn.storage.engines.postgres.pipeline import Pipeline
 @pytest.fixture(params=[True, False], ids=["prepared", "plain"])
 def pipeline(postgres_server: str, request: pytest.FixtureRequest) -> Iterator[Pipeline]:
     with psycopg.connect(postgres_server, autocommit=True) as connection:
-        yield Pipeline(connection, is_own=request.param)
+        pipeline = Pipeline(connection, is_own=request.param)
+        yield pipeline
+        pipeline.finish()
 
 
 def ask(pipeline: Pipeline, text: str, **params: Any) -> list[tuple[Any, ...]]:
@@ -141,3 +143,18 @@ def test_what_comes_after_a_commit_is_a_transaction_of_its_own(pipeline: Pipelin
     text = "SELECT set_config('synchronous_commit', 'off', true), txid_current() > %(n)s"
     pipeline.run([("BEGIN", {}), ("COMMIT", {})], [(text, {"n": 0})])
     assert ask(pipeline, "SHOW synchronous_commit") == [("on",)]
+
+
+def test_no_caller_waits_for_what_comes_after_a_commit(postgres_server: str) -> None:
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        pipeline = Pipeline(connection, is_own=True)
+        with psycopg.connect(postgres_server) as other:
+            other.execute("SELECT pg_advisory_xact_lock(4711)")
+            later = ("SELECT pg_advisory_xact_lock(%(key)s)", {"key": 4711})
+            [result] = pipeline.run([("SELECT %(a)s::bigint", {"a": 1})], [later])
+            assert pipeline.rows(result) == [(1,)]  # although the lock is held
+        assert ask(pipeline, "SELECT %(a)s::bigint", a=2) == [(2,)]
+
+        pipeline.run([("SELECT 1", {})], [later])
+        pipeline.finish()
+        assert connection.execute("SELECT 3").fetchall() == [(3,)]

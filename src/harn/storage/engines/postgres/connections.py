@@ -186,7 +186,9 @@ class Borrowed:
         self.connection: Connection[Any] = pool.getconn(timeout=REACH)
 
     def release(self) -> None:
-        """Return the connection to the pool."""
+        """Return the connection to the pool, which replaces it if it is broken."""
+        with contextlib.suppress(psycopg.Error):
+            pipeline_of(self.connection).finish()
         self._pool.putconn(self.connection)
 
 

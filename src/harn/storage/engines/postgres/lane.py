@@ -172,8 +172,8 @@ class Lane:
             self._flush(connection, afterwards=news)
             if self._touched and not news:
                 self._notifier.tell(self._touched)
-        except _Landed:
-            connection.execute("ROLLBACK")  # its result is in the request, or in the producer's row
+        except _Landed:  # its result is in the request, or in the producer's row
+            _roll_back(connection)
             self._take_answer(connection, request)
             self._notifier.tell(request.touched or set())
         except BaseException as error:
@@ -181,7 +181,7 @@ class Lane:
                 # Behind a pooler a connection may break with two errors, and what the library
                 # makes of that can be anything, a ValueError too.
                 raise psycopg.OperationalError(f"the connection was lost: {error}") from error
-            connection.execute("ROLLBACK")
+            _roll_back(connection)
             raise
 
     def _begin(self, connection: Connection[Any], write: bool) -> None:
@@ -348,6 +348,11 @@ class Lane:
         ours = StorageBusy(f"{self._server.where} is out of reach ({what}); try again")
         ours.__cause__ = error
         return ours
+
+
+def _roll_back(connection: Connection[Any]) -> None:
+    pipeline_of(connection).finish()
+    connection.execute("ROLLBACK")
 
 
 def _is_long(asked: Ask) -> bool:

@@ -49,6 +49,8 @@ class Pipeline:
         self._reader = Transformer(connection)
         self._known: dict[_Key, bytes] = {}
         self._made = 0
+        self._left: dict[_Key, bytes] | None = None
+        """What was prepared by statements whose results are not read yet; None without such."""
         self._poll = select.poll()
         self._poll.register(self._pgconn.socket, select.POLLIN)
 
@@ -58,8 +60,9 @@ class Pipeline:
         """Send *statements* and return their results; raise the first error among them.
 
         The statements *afterwards* are sent behind them, as a transaction of their own; their
-        results and errors are ignored.
+        results and errors are ignored, and read by `finish`.
         """
+        self.finish()
         # All are encoded before the first is sent, so a value that cannot be encoded sends nothing.
         encoded = [_encoded(text, params) for text, params in statements]
         more = [_encoded(text, params) for text, params in afterwards]
@@ -79,15 +82,30 @@ class Pipeline:
             pgconn.pipeline_sync()
         self._push()
         results = self._collect()
-        ignored = self._collect() if more else []
-        pgconn.exit_pipeline_mode()
+        self._left = fresh_more if more else None
+        if not more:
+            pgconn.exit_pipeline_mode()
+        elif not self.is_own:
+            self.finish()
         for result in results:
             if result.status in _ERRORS:
+                self.finish()
                 raise error_from_result(result, "utf-8")
         self._known.update(fresh)
-        if not any(result.status in _ERRORS for result in ignored):
-            self._known.update(fresh_more)
         return [result for result, wanted in zip(results, answers, strict=True) if wanted]
+
+    def finish(self) -> None:
+        """Read the results of what was sent afterwards, before the connection is used otherwise.
+
+        Not with the others: no caller should wait for what it does not need.
+        """
+        fresh, self._left = self._left, None
+        if fresh is None:
+            return
+        ignored = self._collect()
+        self._pgconn.exit_pipeline_mode()
+        if not any(result.status in _ERRORS for result in ignored):
+            self._known.update(fresh)
 
     def rows(self, result: PGresult) -> Rows:
         """Read the rows of *result*."""
