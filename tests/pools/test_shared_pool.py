@@ -33,6 +33,7 @@ from harn.pools.shared_mirror import Mirror
 from harn.storage import Store
 from harn.storage.leases import LeaseStore, drop_consumer
 from harn.storage.log import head
+from harn.storage.queue import shared_pools
 from harn.topics import queue_topics
 from tests.pools.shared_processes import Process, gates, held, open_held, ran, until
 
@@ -144,6 +145,24 @@ async def test_closures_that_never_wait_share_workers_and_those_that_wait_all_be
     assert len(on) <= 2
     ended = await pool_wait(await pool.submit_many([at_once, waits] * 20))
     assert [task.status for task in ended] == ["completed"] * 40
+
+
+async def test_closures_that_end_in_one_turn_share_an_operation(
+    processes: list[Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = await processes[0].open(max_concurrent=200)
+    works: list[shared_pools.PoolWork] = []
+    work_on_pool = shared_pools.work_on_pool
+
+    def noted(queue: str, work: shared_pools.PoolWork, new_id: Any) -> Any:
+        if not any(each is work for each in works):  # a store may try an operation again
+            works.append(work)
+        return work_on_pool(queue, work, new_id)
+
+    monkeypatch.setattr(shared_pools, "work_on_pool", noted)
+    await pool_wait(await pool.submit_many([open_held(f"{n}") for n in range(200)]))
+
+    assert [len(work.ends) for work in works if work.ends] == [200]
 
 
 async def test_a_process_that_does_not_run_here_still_runs_its_closures(

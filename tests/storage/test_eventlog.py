@@ -166,6 +166,29 @@ async def test_what_cannot_be_written_at_the_end_is_counted(
     assert caplog.text.count("audit records wait for the store") == 1, "told once, not each time"
 
 
+async def test_records_wait_for_what_the_next_turn_of_the_loop_asks_the_store_for(
+    lasting_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Runtime(storage=lasting_url) as runtime:
+        log, store = runtime.event_log, runtime.service(Store)
+        await log.emit("a", "k", 0)
+        asked: list[str] = []
+        submit = store.submit
+
+        def noted(recipe: Any, **options: Any) -> Any:
+            asked.append("records")
+            return submit(recipe, **options)
+
+        monkeypatch.setattr(store, "submit", noted)
+        log.record("a", "k", 1)
+        await asyncio.sleep(0)
+        asked.append("a request of the next turn")
+        await log.flush()
+
+        assert asked == ["a request of the next turn", "records"]
+        assert [event.payload for event in await log.read("a")] == [0, 1]
+
+
 async def test_an_emit_cancelled_before_its_commit_was_not_written(lasting_url: str) -> None:
     async with Runtime(storage=lasting_url) as runtime:
         log = runtime.event_log

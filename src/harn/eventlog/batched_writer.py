@@ -50,6 +50,7 @@ class BatchedWriter:
         """How many records of each topic were recorded and are not in the store yet."""
         self._heads: set[asyncio.Future[int]] = set()
         self._has_warned = False
+        self._is_waking = False
 
     async def append(self, drafts: list[Draft]) -> list[tuple[int, int]]:
         """Append *drafts* in a commit of their own; return (id, time) of each."""
@@ -70,10 +71,17 @@ class BatchedWriter:
         at = self._runtime.clock.now_ms() if at_ms is None else at_ms
         self._recorded[topic] += 1
         self._batcher.waiting.append(Entry((topic, kind, payload, headers, at), None))
-        if self._runtime.on_loop_thread():
-            self._batcher.wake()
-        else:
+        if not self._runtime.on_loop_thread():
             self._runtime.loop.call_soon_threadsafe(self._batcher.wake)
+        elif not self._is_waking:
+            # A turn later than other requests: what the recorded work asks the store for in its
+            # next step then shares the commit, which would otherwise wait for one of records alone.
+            self._is_waking = True
+            self._runtime.loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._is_waking = False
+        self._batcher.wake()
 
     def recorder(self, topic: str) -> Callable[[Receipt], None]:
         """Return a `record` for receipts of *topic*; the headers of a kind are encoded once."""

@@ -45,6 +45,8 @@ class SharedSlots(Slots):
 
     linger: int = 0
     """The next task comes with a commit, which takes longer than a few turns of the loop."""
+    streak: int = 1000
+    """As many as one operation starts: closures that end in the same turn share the next one."""
 
     __slots__ = (
         "_drain_waiters",

@@ -49,6 +49,8 @@ class Slots:
 
     linger: int = 2
     """Turns of the loop that a worker without a task waits for one."""
+    streak: int = 64
+    """Closures that a worker runs at most before it lets the loop turn."""
     unbegun: Sequence[PoolTask] = ()
     """Tasks that have a slot and no worker yet; only a shared pool has such."""
 

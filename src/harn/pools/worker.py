@@ -18,6 +18,7 @@ import asyncio
 import inspect
 import types
 from collections.abc import Callable, Generator
+from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +29,6 @@ from harn.teardown import unwind
 if TYPE_CHECKING:
     from harn.pools.slots import Slots
     from harn.pools.task import PoolTask
-
-STREAK = 64
-"""Closures that a worker runs at most before it lets the loop turn."""
 
 _ASYNC = inspect.CO_COROUTINE
 
@@ -100,7 +98,7 @@ class Worker:
     def _serve(self) -> Generator[Any, None, None]:
         """Run tasks until there are none, or until this worker was cancelled."""
         slots, aio, streak = self._slots, self.aio, 0
-        is_durable, default = slots.is_durable, slots.runtime.frame
+        is_durable, default, longest = slots.is_durable, slots.runtime.frame, slots.streak
         closures = self._closures()
         step = closures.__next__
         step()
@@ -133,7 +131,7 @@ class Worker:
                 if self.error is None and not aio.cancelling():
                     slots.complete(self, task, self.result)
                     streak += 1
-                    if streak >= STREAK:
+                    if streak >= longest:
                         streak = 0
                         self.begun = None
                         yield
@@ -157,7 +155,8 @@ class Worker:
             current_frame_var.set(frame)
             self.result = self.error = None
             try:
-                if on_loop and type(fn) is FunctionType and fn.__code__.co_flags & _ASYNC:
+                made = fn.func if type(fn) is partial else fn
+                if on_loop and type(made) is FunctionType and made.__code__.co_flags & _ASYNC:
                     self.result = yield from fn()
                 else:
                     self.result = yield from _bound(slots, fn)

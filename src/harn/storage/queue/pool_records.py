@@ -43,6 +43,11 @@ class PoolSettings(msgspec.Struct, frozen=True):
     created_at_ms: int = 0
 
     @property
+    def is_unbounded(self) -> bool:
+        """Whether every submit is admitted."""
+        return bool(self.backpressure.get("kind") == "unbounded")
+
+    @property
     def max_depth(self) -> int | None:
         """How many tasks may be queued; None if there is no bound."""
         return self.backpressure.get("max_depth")

@@ -64,6 +64,7 @@ FOREVER_MS = 100 * 365 * 86_400_000
 HEAD = "topic_head"
 FENCE = "ended_consumer"
 SEEN = "pool_seen"
+ADMITTED = Submitted("admit")
 
 
 class PoolOpened(msgspec.Struct, frozen=True):
@@ -323,6 +324,9 @@ class _Step:
     def _judge(self, submit: PoolSubmit) -> list[Submitted]:
         """Decide on all tasks of a submit together; a policy that drops decides on each."""
         count = len(submit.jobs)
+        if self._settings.is_unbounded:  # the usual pool, and every submit comes here
+            self._totals.queued += count
+            return [ADMITTED] * count
         first = self._judge_some(submit, count)
         if count == 1 or first.verdict in ("admit", "park", "refuse"):
             return [first] * count
