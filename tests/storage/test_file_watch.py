@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from harn import Runtime
+from harn.storage import Store
 from harn.storage.engines import file_watch
 from harn.storage.engines.file_watch import (
     FileWatch,
@@ -175,3 +177,54 @@ async def test_a_quiet_write_of_our_own_wakes_the_loop_once(
 
     assert (len(woken), hints) == (1, [])
     watch.switch(False)
+
+
+async def test_a_write_is_a_hint_when_a_caller_waits_for_it_and_wakes_the_loop_once_before(
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken: list[int] = []
+    ready = FileWatch._ready
+
+    def counted(watch: FileWatch) -> None:
+        woken.append(1)
+        ready(watch)
+
+    monkeypatch.setattr(FileWatch, "_ready", counted)
+    file = tmp_path / "store"
+    file.write_bytes(b"")
+    hints: list[int] = []
+    is_awaited = False
+    watch = FileWatch(file, lambda: clock, lambda: hints.append(1), awaits=lambda: is_awaited)
+    watch.switch(True)
+
+    for _ in range(3):
+        with file.open("ab") as opened:
+            opened.write(b"of another process")
+        await settled(clock)
+    assert (woken, hints) == ([1], [])
+
+    is_awaited = True
+    watch.switch(True)
+    await settled(clock)
+    assert hints
+    watch.switch(False)
+
+
+@pytest.mark.parametrize("engine", ["sqlite:///{}/store.sqlite", "file:///{}/store"])
+async def test_a_write_of_another_process_before_a_wait_is_not_missed(
+    engine: str, tmp_path: Path
+) -> None:
+    url = engine.format(tmp_path)
+    async with Runtime(storage=url) as ours, Runtime(storage=url) as another:
+        store, log = ours.service(Store), another.event_log
+        await log.emit("news", "first", {})
+        await store.grown("news", store.growth("news"), 0)  # from here on it is watched
+        for n in range(20):
+            mark = store.growth("news")
+            await log.emit("news", "another", {"n": n})
+            for _ in range(10):  # the watch hears of it, and no caller waits
+                await asyncio.sleep(0)
+
+            async with asyncio.timeout(30):
+                await store.grown("news", mark, 3600)
+            assert store.growth("news") != mark

@@ -80,6 +80,8 @@ class Hooks(msgspec.Struct, frozen=True):
     """These topics have grown by an operation of this process."""
     hinted: Callable[[], None]
     """Another process may have written something."""
+    awaits_hints: Callable[[], bool] = lambda: True
+    """Whether a caller waits for that now; until one does, hints may be kept."""
 
 
 class Driver(Protocol):

@@ -40,7 +40,7 @@ class Store:
     def __init__(self, runtime: Runtime, url: str | None = None) -> None:
         self._runtime = runtime
         self.place: Place = read_url(runtime.storage_url if url is None else url)
-        hooks = Hooks(self._appended, self._hinted)
+        hooks = Hooks(self._appended, self._hinted, lambda: self._watched > 0)
         _check_safe(self.place, runtime.state_dir)
         self.driver: Driver = open_driver(self.place, lambda: runtime.clock, hooks)
         self._growth: dict[str, int] = {}

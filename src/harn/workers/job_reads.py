@@ -45,7 +45,7 @@ class JobReads:
 
     async def state(self, queue: str, key: int | str) -> JobState | None:
         """Return the state of a job, by its id or ticket, now; None if there is no such job."""
-        id = await self.id_of(queue, key)
+        id = key if isinstance(key, int) else await self.id_of(queue, key)
         if id is None:
             return None
         found = await self._store.run(partial(job_states.read_jobs, queue, [id]), write=False)

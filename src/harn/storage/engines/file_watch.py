@@ -107,7 +107,10 @@ def settled_look(path: Path) -> Look:
 
 
 class FileWatch:
-    """Calls *changed* on the loop soon after a write to *path*, unless *writer* made it."""
+    """Calls *changed* on the loop soon after a write to *path*, unless *writer* made it.
+
+    While no caller *awaits* it, the call may be put off until the next `switch(True)`.
+    """
 
     def __init__(
         self,
@@ -115,16 +118,20 @@ class FileWatch:
         clock: Callable[[], Clock],
         changed: Callable[[], None],
         writer: object = None,
+        awaits: Callable[[], bool] = lambda: True,
     ) -> None:
         self._path = path
         self._writer = writer
         self._clock = clock
         self._changed = changed
+        self._awaits = awaits
         self._is_on = False
         self._fd = -1
         self._loop: asyncio.AbstractEventLoop | None = None
         self._again: Timer | None = None
         self._is_paused = False
+        self._rests = False
+        """Whether the kernel keeps what it has to tell until a caller waits for it."""
         self._has_met_more = False
         """Whether there were more writes in the pause: they are a hint of their own."""
         self._next_look: Timer | None = None
@@ -133,7 +140,10 @@ class FileWatch:
         """How the file looked at the last hint."""
 
     def switch(self, wanted: bool) -> None:
-        """Start or stop watching; a second start also watches a file that is new."""
+        """Start or stop watching; a second start also watches a file that is new.
+
+        A caller that begins to wait calls it, too: what was put off follows.
+        """
         if wanted is not self._is_on:
             self._is_on = wanted
             _count_watch(str(self._path), 1 if wanted else -1)
@@ -148,6 +158,9 @@ class FileWatch:
             self._plan_look()
         if self._fd >= 0:
             _inotify_add(self._fd, self._path)
+        if self._rests:
+            self._rests = False
+            self._resume()
 
     # -- inotify -----------------------------------------------------------------------------
 
@@ -166,10 +179,14 @@ class FileWatch:
         return True
 
     def _ready(self) -> None:
+        assert self._loop is not None
+        if not self._awaits():  # what was written is read, and told, when a caller waits for it
+            self._loop.remove_reader(self._fd)
+            self._rests = True
+            return
         if not self._read_events():
             return
         # One commit writes many pages, and our own do too: read no more of them for a moment.
-        assert self._loop is not None
         self._loop.remove_reader(self._fd)
         self._is_paused = True
         self._hint()
@@ -253,7 +270,7 @@ class FileWatch:
         if self._next_look is not None:
             self._next_look.cancel()
             self._next_look = None
-        self._is_paused = False
+        self._is_paused = self._rests = False
         fd, self._fd = self._fd, -1
         if fd < 0:
             return

@@ -53,7 +53,7 @@ class FileDriver:
         self._handover = Handover(clock, hooks)
         log = FileLog(self.path, clock, busy_ms, read_only="read_only" in place.options)
         self._worker = _Worker(log, clock, self._handover)
-        self._watch = FileWatch(self.path, clock, hooks.hinted)
+        self._watch = FileWatch(self.path, clock, hooks.hinted, awaits=hooks.awaits_hints)
         self._closed = False
         self._forked = False
         _drivers.add(self)

@@ -62,7 +62,7 @@ class SqliteDriver:
         self._reader = Reader(path, clock, self._handover, busy_ms)
         self._copier = Copier(path, clock, self._handover, busy_ms)
         self._wal = Path(f"{path}-wal")
-        self._watch = FileWatch(self._wal, clock, hooks.hinted, self._writer)
+        self._watch = FileWatch(self._wal, clock, hooks.hinted, self._writer, hooks.awaits_hints)
         self._closed = False
         self._forked = False
         _drivers.add(self)
