@@ -91,9 +91,9 @@ class LiveLine:
                     self._draw(f"{self._text or what} ({_now() - self._began:.0f}s)")
 
     def _draw(self, text: str) -> None:
-        width = width_of(sys.stderr)
-        if width is None or not on_terminal():
+        if not on_terminal():
             return
+        width = width_of(sys.stderr) or 80
         # The cursor goes back: what another process prints replaces the line.
         sys.stderr.write(f"\r{cut(text, width - 1)}\x1b[K\r")
         sys.stderr.flush()
