@@ -66,8 +66,9 @@ def old_url(lasting_url: str, tmp_path: Path) -> str:
 
 
 @pytest.fixture(autouse=True)
-def keep_settled_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stores grow older every day, and settled jobs are trimmed after some weeks."""
+def keep_what_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stores grow older every day; settled jobs and their dedupe keys last some weeks."""
+    monkeypatch.setenv("HARN_DEDUPE_WINDOW", "36500d")
     monkeypatch.setenv("HARN_KEEP_SETTLED", "0")
     monkeypatch.setenv("HARN_KEEP_DEAD", "0")
 
