@@ -235,9 +235,14 @@ class _Table:
         """
         if self._starved_before >= 0 or not self._seen_all:
             return
-        ring, lanes, round = self._ring, self._lanes, self._round
-        place = bisect_right(ring, self._last)
-        while self.left and ring:
+        lanes = self._lanes
+        ring, round, place = self._ring, self._round, bisect_right(self._ring, self._last)
+        while self.left:
+            if not ring:
+                if not self._knows_all or not self._refill_known():
+                    return
+                ring, round = self._ring, self._round
+                place = bisect_right(ring, self._last)
             if place == len(ring):
                 place = 0
             lane = lanes[ring[place]]
@@ -276,6 +281,8 @@ class _Table:
 
     def _refill(self) -> Operation[bool]:
         """Begin a new round, if any key can be served in it."""
+        if self._knows_all:
+            return self._refill_known()
         before = self._round
         while (round := (yield from self._coming_round())) is not None:
             self._round = round
@@ -291,11 +298,24 @@ class _Table:
         self._round = before
         return False
 
+    def _refill_known(self) -> bool:
+        """Do what `_refill` does, without a question: every key was read."""
+        opened = [lane for lane in self._lanes.values() if lane.is_open]
+        round = self._round
+        while turns := [turn for lane in opened if (turn := lane.share.turn) and turn > round]:
+            round = min(turns)
+            ring = [lane.share.key for lane in opened if lane.credit(round) > 0]
+            if ring:
+                ring.sort()
+                self._round, self._ring = round, ring
+                return True
+        return False
+
     def _coming_round(self) -> Operation[int | None]:
         """Return the next round in which a key may be served; None if there is none."""
         following = self._round + 1
         self._horizon = max(self._horizon, following)  # this round was read to its end
-        if self._knows_all or (not self._costs and self._round > self._board.round):
+        if not self._costs and self._round > self._board.round:
             self._horizon = inf
         coming = self._first_turn()
         while self._horizon < inf and (coming is None or coming >= self._horizon):
