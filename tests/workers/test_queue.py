@@ -23,6 +23,8 @@ from harn import (
     worker_queues,
 )
 from harn.context import current_frame_var
+from harn.storage import Store
+from harn.storage.log import compare
 from harn.testing import FakeClock
 
 HOUR = 3_600_000
@@ -531,6 +533,42 @@ async def test_A1_a_late_ack_beside_a_claim_keeps_its_job_from_being_claimed(
     assert other is not None
     assert other.job.id != late.job.id
     assert (await queue.summary()).acked == 1
+
+
+async def test_A1_acks_that_meet_settle_the_held_claims_and_no_others(
+    store_runtime: Runtime, clock: FakeClock
+) -> None:
+    queue = worker_queue("meet", SchedulerPolicy(strategy="drr"))
+    await queue.enqueue_many([NewJob(n, tenant_id="ab"[n % 2]) for n in range(6)])
+    lost = await queue.claim_many("slow", 2, ttl="1s")
+    await clock.advance(2)
+    held = await queue.claim_many("quick", 6, ttl="5m")
+    taken = {claim.job.id for claim in lost}
+    others = [claim for claim in held if claim.job.id not in taken]
+
+    told = await asyncio.gather(
+        *(claim.ack(claim.job.payload) for claim in (others[0], *lost, *others[1:])),
+        return_exceptions=True,
+    )
+    rest = await asyncio.gather(*(claim.ack(claim.job.payload) for claim in held))
+
+    assert [type(each) for each in told] == [bool, ClaimLost, ClaimLost, *[bool] * 3]
+    assert [claim.job.id for claim, acked in zip(held, rest, strict=True) if acked] == [*taken]
+    jobs = await queue.jobs(status="acked")
+    assert [job.outcome for job in jobs] == [job.payload for job in jobs] == [*range(6)]
+    assert (await queue.summary()).responses == 6
+    assert await store_runtime.service(Store).run(compare) == []
+
+
+async def test_A1_acks_of_one_job_that_meet_settle_it_once(store_runtime: Runtime) -> None:
+    queue = worker_queue("twice")
+    await queue.enqueue_many([1, 2])
+    first, second = await queue.claim_many("me", 2)
+
+    told = await asyncio.gather(first.ack(), second.ack(), first.ack())
+
+    assert told == [True, True, False]
+    assert (await queue.summary()).responses == 2
 
 
 async def test_D4_a_queue_reads_the_environment_when_it_is_made(

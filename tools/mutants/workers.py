@@ -71,6 +71,14 @@ MUTANTS = (
         "a renewal after the expiry puts one claim more in flight than the cap",
     ),
     Mutant(
+        "acks-that-meet-settle-lost-claims",
+        "storage/queue/settle.py",
+        "        if len(keys) < len(items):",
+        "        if not keys:",
+        ("workers/test_queue.py::test_A1_acks_that_meet_settle_the_held_claims_and_no_others",),
+        "a consumer whose claim was lost settles the job of another one",
+    ),
+    Mutant(
         "cap-counts-one-too-many",
         "storage/queue/job_records.py",
         "        elif cap and self.in_flight >= cap:",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -14,7 +15,6 @@ from harn.storage.queue.job_index import JobRow, QueueState, Shifts, look_by, se
 from harn.storage.queue.job_records import (
     ACKED,
     CANCELLED,
-    CLAIMED,
     DEAD,
     FAILED,
     PARKED,
@@ -46,7 +46,7 @@ class Changes:
 
     def __init__(self, state: QueueState) -> None:
         self._state = state
-        self._ahead: list[int] = []
+        self._ahead: Sequence[int] = []
         self._groups = [_Group()]
 
     def add(self, job: JobRow, to: Change, charge: int | None = None) -> None:
@@ -79,7 +79,7 @@ class Changes:
         group.shifts.move(job.key, job.state, ACKED)
         if excess:
             group.correct(job, excess)
-        group.acked.append((job.id, response))
+        group.ack(job.id, response)
         job.state, job.wake_at, job.held = ACKED, None, 0
 
     def acked_ahead(self, rows: Iterable[Row]) -> Sequence[int]:
@@ -87,15 +87,19 @@ class Changes:
         self._ahead = [row[0] for row in rows]
         return self._ahead
 
-    def acked_alone(self, id: int, key: str) -> None:
-        """Note a job of *key* that is written already; its share is not."""
-        self._ahead = [id]
-        self._groups[-1].shifts.move(key, CLAIMED, ACKED)
+    def acked(self, ids: list[int], keys: Sequence[str], first_response: int) -> None:
+        """Settle claimed jobs of *keys* as done; a lone one is written already, not its share."""
+        if len(ids) == 1:
+            self._ahead = ids
+        else:
+            self._groups[-1].acks.append((first_response, ids))
+        for key, number in Counter(keys).items():
+            self._groups[-1].shifts.add(key, in_flight=-number)
 
     @property
     def ids(self) -> list[int]:
         """The jobs that change."""
-        return [*self._ahead, *(id for group in self._groups for id in group.ids)]
+        return [*self._ahead, *chain.from_iterable([group.ids for group in self._groups])]
 
     def apply(self) -> Operation[None]:
         """Write jobs' new rows and move their work between the counters of their shares."""
@@ -134,7 +138,8 @@ class _Group:
 
     def __init__(self) -> None:
         self.rows: dict[int, Row] = {}
-        self.acked: list[tuple[int, int | None]] = []
+        self.acks: list[tuple[int | None, list[int]]] = []
+        """Acked jobs in runs whose responses have consecutive offsets, each after the first one."""
         self.shifts = Shifts()
         self.refunds: Counter[str] = Counter()
         self.corrections: Counter[str] = Counter()
@@ -142,7 +147,16 @@ class _Group:
 
     @property
     def ids(self) -> list[int]:
-        return [*(id for id, _ in self.acked), *self.rows]
+        return [*chain.from_iterable([ids for _, ids in self.acks]), *self.rows]
+
+    def ack(self, id: int, response: int | None) -> None:
+        """Add a job to the last run of acked ones, or begin another run."""
+        if self.acks:
+            first, ids = self.acks[-1]
+            if first is not None and response == first + len(ids):
+                ids.append(id)
+                return
+        self.acks.append((response, [id]))
 
     def correct(self, job: JobRow, excess: int) -> None:
         """Return *excess* millionths to the key of *job*, or charge it with what was missing."""
@@ -152,7 +166,7 @@ class _Group:
 
     def apply(self, state: QueueState) -> Operation[None]:
         yield from settle_jobs(state, tuple(self.rows.values()))
-        for first, ids in _runs(self.acked):
+        for first, ids in self.acks:
             yield ask(
                 "ack_jobs",
                 queue_id=state.queue_id,
@@ -176,23 +190,6 @@ def _add_credit(
             (state.queue_id, key, amount, state.round) for key, amount in sorted(amounts.items())
         ]
         yield ask_many(name, columns, rows)
-
-
-def _runs(
-    acked: Sequence[tuple[int, int | None]],
-) -> Iterator[tuple[int | None, list[int]]]:
-    """Split acked jobs where their responses do not follow each other."""
-    run: list[int] = []
-    first: int | None = None
-    for id, response in acked:
-        if run and (response is None or first is None or response != first + len(run)):
-            yield first, run
-            run = []
-        if not run:
-            first = response
-        run.append(id)
-    if run:
-        yield first, run
 
 
 def failed(job: JobRow, record: dict[str, Any], now: int) -> Change:

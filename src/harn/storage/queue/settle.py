@@ -13,7 +13,7 @@ from harn.storage.codec import decode
 from harn.storage.contract import Draft, Event
 from harn.storage.indexes import all_indexes
 from harn.storage.log import append, record_at
-from harn.storage.operations import Operation, ask
+from harn.storage.operations import Operation, Rows, ask
 from harn.storage.queue.at_once import write_at_once
 from harn.storage.queue.attempt_history import EXPIRED, add_history, is_expiry, without_expiry
 from harn.storage.queue.dead_jobs import dead_letters, failure_fields
@@ -77,7 +77,7 @@ def _append(drafts: Sequence[Draft]) -> Operation[list[tuple[int, int]] | None]:
 
     Return the offset and time of each, where the engine tells them without being asked.
     """
-    if not any(item.topic == TRIGGER_DLQ for item in drafts):
+    if TRIGGER_DLQ not in {item.topic for item in drafts}:
         return (yield from append(drafts, places=False))
     placed = yield from append(drafts)
     listing = [index for index in all_indexes() if index.wants(TRIGGER_DLQ)]
@@ -174,9 +174,9 @@ def settle_all(
     left = {item.job_id for item in items} - acked.keys()
     if left:
         state.ahead.clear()  # what was seen there is about to change
-    if len(items) == 1 and left and (result := (yield from settling.ack_alone(items[0]))):
-        acked[items[0].job_id] = result
-        left.clear()
+    if len(left) == len(items) and (results := (yield from settling.ack_plainly(items))):
+        yield from settling.write()
+        return results
     jobs = yield from jobs_of(state, left)
     results = []
     for item in items:
@@ -269,25 +269,41 @@ class Settling:
         self._changes.ack(job, self._response, item.charge)
         return result
 
-    def ack_alone(self, item: Settlement) -> Operation[SettlementResult | None]:
-        """Ack the job of *item* in one statement, if it is a plain ack and its claim still held.
+    def ack_plainly(self, items: Sequence[Settlement]) -> Operation[list[SettlementResult]]:
+        """Ack the jobs of *items* without reading their rows, if all are plain acks of held claims.
 
-        Otherwise nothing has happened, and None comes back: then the job's row tells what is wrong.
+        Otherwise nothing has happened, and nothing comes back: then the rows tell what is wrong.
         """
-        if item.action != "ack" or item.charge is not None:
-            return None
-        rows = yield ask(
-            "ack_one",
-            queue_id=self._state.queue_id,
-            id=item.job_id,
-            claim_id=item.claim_id,
-            at=self._state.now,
-            response=self._response + 1,
+        claims = {
+            item.job_id: item.claim_id
+            for item in items
+            if item.action == "ack" and item.charge is None
+        }
+        if len(claims) < len(items):
+            return []
+        first = self._response + 1
+        if len(items) == 1:
+            keys = yield from self._ack_one(items[0], first)
+        else:
+            listed = _encode(claims).decode()
+            keys = yield ask("held_claims", queue_id=self._state.queue_id, claims=listed)
+        if len(keys) < len(items):
+            return []
+        self._changes.acked([*claims], [key for (key,) in keys], first)
+        return [self.tell_acked(item) for item in items]
+
+    def _ack_one(self, item: Settlement, response: int) -> Operation[Rows]:
+        """Ack a lone job in one statement; return its key, nothing if its claim is not held."""
+        return (
+            yield ask(
+                "ack_one",
+                queue_id=self._state.queue_id,
+                id=item.job_id,
+                claim_id=item.claim_id,
+                at=self._state.now,
+                response=response,
+            )
         )
-        if not rows:
-            return None
-        self._changes.acked_alone(item.job_id, rows[0][0])
-        return self.tell_acked(item)
 
     def tell_acked(self, item: Settlement) -> SettlementResult:
         """Write the records of a job that is settled as done."""
@@ -459,7 +475,7 @@ class Settling:
             return
         self._state.is_changed = True
         yield from self._changes.apply()
-        if any(id % DROP_EVERY == 0 for id in ids):
+        if 0 in [id % DROP_EVERY for id in ids]:
             yield from drop_idle(self._state)
 
 

@@ -288,6 +288,12 @@ WITH q AS MATERIALIZED (
 )
 SELECT id, key, now FROM acked ORDER BY response;
 
+-- name: held_claims
+-- List the keys of some claimed jobs (a JSON object of their claims by job) whose claims are still held, in this order.
+SELECT j.key FROM json_each_text(:claims::json) WITH ORDINALITY AS v(id, claim_id, place)
+CROSS JOIN LATERAL (SELECT key, claim_id, state, held FROM jobs WHERE queue_id = :queue_id AND id = v.id::bigint LIMIT 1) AS j
+WHERE j.claim_id = v.claim_id COLLATE "C" AND j.state = 2 AND j.held = 1 ORDER BY v.place;
+
 -- name: ack_jobs
 -- Mark claimed jobs as acked; their responses have consecutive offsets.
 -- The queue's id is in the list because the planner, given a constant, may read the whole queue.

@@ -149,6 +149,11 @@ FROM json_each(:ids) i CROSS JOIN jobs j ON j.queue_id = :queue_id AND j.id = i.
 SELECT j.id, j.key, j.state, j.attempts, j.max_attempts, j.held, j.claim_id, j.consumer, j.wake_at, j.history, j.tenant_id
 FROM json_each(:ids) i CROSS JOIN jobs j ON j.queue_id = :queue_id AND j.id = i.value;
 
+-- name: held_claims
+-- List the keys of some claimed jobs (a JSON object of their claims by job) whose claims are still held, in this order.
+SELECT j.key FROM json_each(:claims) i CROSS JOIN jobs j ON j.queue_id = :queue_id AND j.id = CAST(i.key AS INTEGER)
+WHERE j.claim_id = i.value AND j.state = 2 AND j.held = 1;
+
 -- name: ack_jobs
 -- Mark claimed jobs as acked; their responses have consecutive offsets.
 -- The queue's id depends on the list because the planner, given a constant, may read the whole queue.
