@@ -92,28 +92,10 @@ def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
         at_once = yield from enter_at_once(queue, work.dimension, work.jobs, drafts)
         if at_once is not None:
             return WorkDone(at_once, [], [])
-    state = None
-    ahead: list[Ask] = []
-    acks = _acks(work.settlements) if work.settlements else {}
-    look = _first_look(work, acks)
-    if not work.jobs:
-        state = yield from look_at_once(queue, acks, look)
-    if state is None:
-        ahead = _ahead(queue, work, drafts, acks, look)
-        state = yield from open_queue(queue, create=bool(work.jobs), ahead=ahead)
-        if state is not None:
-            state.responded = _head(state.ahead.pop(HEAD, None))
-    if state is None and work.dedupe_ms is not None:
-        waiting: Any = yield outbox_waits(queue)
-        if waiting is not None:  # even if none waits: another process may just have moved them
-            state = yield from open_queue(queue, create=bool(waiting), ahead=ahead)
-            if state is not None:
-                state.responded = _head(state.ahead.pop(HEAD, None))
+    state = yield from _open(queue, work, drafts)
     if state is None:
         gone = [SettlementResult("lost", note="the queue is gone") for _ in work.settlements]
         return WorkDone([], gone, [Claimed([]) for _ in work.claims], changed_nothing=True)
-    if work.dedupe_ms is not None and _must_take_in(state, ahead):
-        yield from take_in(state, work.dedupe_ms)
     entered: list[tuple[int, bool]] = []
     settled: list[SettlementResult] = []
     claimed: list[Claimed] = []
@@ -134,6 +116,36 @@ def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
         yield from fill_bodies(state, each.jobs)
     is_untold = noted is not None and (died > 0 or noted == UNKNOWN)
     return WorkDone(entered, settled, claimed, idle, noted, is_untold, state.dimension)
+
+
+def _open(queue: str, work: Work, drafts: Sequence[Draft]) -> Operation[QueueState | None]:
+    """Open the queue and ask ahead what *work* will need; None if there is no such queue.
+
+    Jobs that wait in the outbox enter the queue first.
+    """
+    acks = _acks(work.settlements) if work.settlements else {}
+    look = _first_look(work, acks)
+    ahead: list[Ask] = []
+    state = None
+    if not work.jobs:
+        state = yield from look_at_once(queue, acks, look)
+    if state is None:
+        ahead = _ahead(queue, work, drafts, acks, look)
+        state = yield from _open_in_steps(queue, work, ahead)
+    if state is not None and work.dedupe_ms is not None and _must_take_in(state, ahead):
+        yield from take_in(state, work.dedupe_ms)
+    return state
+
+
+def _open_in_steps(queue: str, work: Work, ahead: Sequence[Ask]) -> Operation[QueueState | None]:
+    state = yield from open_queue(queue, create=bool(work.jobs), ahead=ahead)
+    if state is None and work.dedupe_ms is not None:
+        waiting: Any = yield outbox_waits(queue)
+        if waiting is not None:  # even if none waits: another process may just have moved them
+            state = yield from open_queue(queue, create=bool(waiting), ahead=ahead)
+    if state is not None:
+        state.responded = _head(state.ahead.pop(HEAD, None))
+    return state
 
 
 def _is_idle(state: QueueState, work: Work, claimed: Sequence[Claimed]) -> bool:
