@@ -165,6 +165,25 @@ async def test_closures_that_end_in_one_turn_share_an_operation(
     assert [len(work.ends) for work in works if work.ends] == [200]
 
 
+@pytest.mark.parametrize("waiting", [(), (1, 2, 5), range(12)], ids=["none", "some", "all"])
+async def test_tasks_that_start_together_begin_in_the_pools_order(
+    processes: list[Process], waiting: Any
+) -> None:
+    pool = await processes[0].open(max_concurrent=12)
+
+    def call(n: int) -> Any:
+        async def begins() -> None:
+            ran.append(n)
+            if n in waiting:
+                await asyncio.sleep(0)
+
+        return begins
+
+    await pool_wait(await pool.submit_many([call(n) for n in range(12)]))
+
+    assert ran == [*range(12)]
+
+
 async def test_a_process_that_does_not_run_here_still_runs_its_closures(
     processes: list[Process],
 ) -> None:

@@ -50,6 +50,7 @@ class SharedSlots(Slots):
 
     __slots__ = (
         "_drain_waiters",
+        "called",
         "cancels",
         "changes",
         "elsewhere",
@@ -93,6 +94,8 @@ class SharedSlots(Slots):
         """The tasks that hold a slot for this process."""
         self.unbegun: deque[PoolTask] = deque()
         """Those of them that no worker has taken yet."""
+        self.called: set[Worker] = set()
+        """Workers that were called for them and have not begun."""
         self.own: set[PoolTask] = set()
         """Tasks submitted here that have not ended."""
         self.unplaced: dict[str, PoolTask] = {}
@@ -295,15 +298,24 @@ class SharedSlots(Slots):
         """Call two workers; each of them whose closure has to wait calls two more.
 
         A worker whose closure never waits goes on to the next task. So a hundred tasks that come
-        with one answer begin within a few turns of the loop, and need no hundred workers.
+        with one answer begin within a few turns of the loop, and need no hundred workers. Each
+        takes its task when it begins, not when it is called: so they begin in the pool's order.
         """
-        for _ in range(min(2, len(self.unbegun))):
-            self.workers.add(Worker(self, self.unbegun.popleft()))
+        for _ in range(min(2, len(self.unbegun) - len(self.called))):
+            worker = Worker(self)
+            self.workers.add(worker)
+            self.called.add(worker)
+
+    def give_next(self, worker: Worker) -> None:
+        """Give *worker* the task that comes first of those that no worker has taken."""
+        self.called.discard(worker)
+        worker.take(self.unbegun.popleft())
 
     def worker_ended(
         self, worker: Worker, task: PoolTask | None, error: BaseException | None
     ) -> None:
         """Forget *worker*, and call others for the tasks that wait."""
+        self.called.discard(worker)
         super().worker_ended(worker, task, error)
         self.call_workers()
 
@@ -316,7 +328,7 @@ class SharedSlots(Slots):
         worker.task = None
         self._end_here(task, "completed", result)
         if self.unbegun:
-            worker.take(self.unbegun.popleft())
+            self.give_next(worker)
 
     def finish(self, task: PoolTask, status: TaskStatus, result: Any = None) -> None:
         """End *task*: through the store if it runs here."""
@@ -326,7 +338,7 @@ class SharedSlots(Slots):
     def fill_slot(self) -> None:
         """Give an idle worker a task that waits for one; a free slot is filled by the store."""
         if self.idle and self.unbegun:
-            self.idle.pop().take(self.unbegun.popleft())
+            self.give_next(self.idle.pop())
 
     def _end_here(self, task: PoolTask, status: TaskStatus, result: Any) -> None:
         held = self.here.get(task)

@@ -250,6 +250,9 @@ class Slots:
     def call_workers(self) -> None:
         """Let workers begin the tasks that are `unbegun`."""
 
+    def give_next(self, worker: Worker) -> None:
+        """Give *worker* the first task that is `unbegun`."""
+
     def bind(self, fn: Callable[[], Any]) -> Callable[[], Any]:
         """Return an async function that runs *fn* where the pool's isolation says."""
         if self._runner is None:

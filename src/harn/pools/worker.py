@@ -48,7 +48,7 @@ class Worker:
         "task",
     )
 
-    def __init__(self, slots: Slots, task: PoolTask) -> None:
+    def __init__(self, slots: Slots, task: PoolTask | None = None) -> None:
         self._slots = slots
         self.task: PoolTask | None = None
         """The task that this worker holds a slot for."""
@@ -63,7 +63,8 @@ class Worker:
         self.result: Any = None
         self.error: BaseException | None = None
         """The error of the last closure; *result* is its value if there is none."""
-        self.take(task)
+        if task is not None:
+            self.take(task)
         self.aio: asyncio.Task[None] = slots.runtime.loop.create_task(
             self._live(), context=slots.worker_context
         )
@@ -204,6 +205,9 @@ class Worker:
     def _linger(self) -> Generator[Any, None, PoolTask | None]:
         """Wait a little for the next task."""
         self.begun = None
+        if self._slots.unbegun:
+            self._slots.give_next(self)
+            return self.task
         idle = self._slots.idle
         idle.append(self)
         try:
