@@ -184,6 +184,25 @@ async def test_tasks_that_start_together_begin_in_the_pools_order(
     assert ran == [*range(12)]
 
 
+async def test_callers_return_after_a_simulated_restart(processes: list[Process]) -> None:
+    process = processes[0]
+    pool = await process.open(max_concurrent=5)
+
+    async def restarts() -> str:
+        harn.pool_simulate_restart()
+        return "restarted"
+
+    calls = [held("waits"), restarts, *(open_held(f"{n}") for n in range(4))]
+    tasks = await pool.submit_many(calls)
+    await until(lambda: pool._slots.state == "dropped")
+    gates["waits"].set()
+
+    ended = await asyncio.wait_for(pool_wait(tasks), 10)
+    assert [task.status for task in ended] == ["completed"] * 2 + ["failed"] * 4
+    assert [task.stale_reason for task in ended[2:]] == ["never_started"] * 4
+    assert ran == ["waits"]
+
+
 async def test_a_process_that_does_not_run_here_still_runs_its_closures(
     processes: list[Process],
 ) -> None:

@@ -332,8 +332,7 @@ class SharedSlots(Slots):
 
     def finish(self, task: PoolTask, status: TaskStatus, result: Any = None) -> None:
         """End *task*: through the store if it runs here."""
-        if task in self.here:  # otherwise its claim was lost, and the store says how it ends
-            self._end_here(task, status, result)
+        self._end_here(task, status, result)
 
     def fill_slot(self) -> None:
         """Give an idle worker a task that waits for one; a free slot is filled by the store."""
@@ -342,7 +341,9 @@ class SharedSlots(Slots):
 
     def _end_here(self, task: PoolTask, status: TaskStatus, result: Any) -> None:
         held = self.here.get(task)
-        if held is None or held.is_ending:
+        if held is None and self.state in ("closed", "dropped"):  # nothing follows the store now
+            self.ended_there(task, status, result)
+        if held is None or held.is_ending:  # its claim was lost, and the store says how it ends
             return
         held.is_ending = True
         task._place = None
@@ -458,7 +459,8 @@ class SharedSlots(Slots):
         self.work.hold(True)
         self.blocked.turn_away(self.closed_error)
         self.here.clear()
-        self.unbegun.clear()
+        while self.unbegun:
+            self.unbegun.popleft()._started_ms = None
         for task in list(self.own):
             if task._finished_ms is None and task._started_ms is None:
                 task._own_extras().reason = (None, None, shared_pools.UNRUN)
