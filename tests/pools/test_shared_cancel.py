@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
 
 import harn
-from harn import Pool
+from harn import Pool, Runtime
 from harn.pools import leaked_slots
 from harn.pools.shared_pool_slots import SharedSlots
 from harn.storage import Store
 from harn.storage.log import compare
+from harn.storage.queue.shared_pools import (
+    JobDraft,
+    PoolClaim,
+    PoolDone,
+    PoolSettings,
+    PoolSubmit,
+    PoolWork,
+    Settlement,
+    Totals,
+    open_pool,
+    work_on_pool,
+)
 from tests.pools.shared_processes import Process, gates, ran, until
 
 
@@ -114,3 +127,30 @@ async def test_a_request_that_is_read_before_the_answer_to_the_claim_is_kept(
     assert (await task.wait()).status == "cancelled"
     assert ran == []
     await settled(first, pool)
+
+
+async def test_the_slot_of_a_call_that_is_not_queued_again_goes_to_the_next(
+    lasting_url: str,
+) -> None:
+    settings = PoolSettings("org", "acme", "gpu", "oldest", 1, {}, {}, {})
+    record = b'{"priority":"normal","max_attempts":0,"trigger_id":"lease","function":"f"}'
+    job = JobDraft(record, b'{"queue":"pool"}', 1, None, None, "lease", None, 0, function="f")
+    async with Runtime(storage=lasting_url) as runtime:
+        store = runtime.service(Store)
+        await store.run(partial(open_pool, "pool", settings))
+
+        async def work(**asked: Any) -> PoolDone:
+            ids = runtime.ids.uuid7s
+            claim = PoolClaim("lease", "lease", frozenset("f"), frozenset(), 0, ids)
+            wanted = PoolWork(lambda *_: "admit", claim=claim, **asked)
+            done = await store.run(partial(work_on_pool, "pool", wanted, runtime.ids.new))
+            assert done is not None
+            return done
+
+        [first] = (await work(submits=[PoolSubmit((job, job))])).claimed
+        assert (await work(cancels=[first.id])).cancelled == ["asked"]
+
+        done = await work(ends=[Settlement("release", first.id, first.claim_id, "lease")])
+
+        assert [claimed.id for claimed in done.claimed] == [first.id + 1]
+        assert done.totals == Totals(queued=0, running=1, blocked=0)

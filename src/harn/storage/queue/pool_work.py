@@ -261,6 +261,7 @@ class _Step:
 
     def _settle_cancelled(self, job: JobRow, reason: str | None) -> Operation[None]:
         self._changed_turns = True
+        self._state.ahead.clear()  # what was seen there is about to change
         settling = Settling(self._state, self._new_id)
         settling.cancel(job, self._work.by, reason)
         yield from settling.write()
