@@ -24,7 +24,7 @@ from harn import (
     worker_queue,
 )
 from harn.context import current_frame_var
-from harn.errors import StorageCorrupt
+from harn.errors import HarnError, StorageCorrupt
 from harn.storage import log
 from harn.storage.log.rebuild import compare
 from harn.storage.queue import JobIndex, job_control, job_states
@@ -383,6 +383,23 @@ async def test_the_result_of_a_purged_or_trimmed_job_says_so(queue: WorkerQueue)
         await done.result()
     with pytest.raises(JobError, match="its record trimmed"):
         await done.state()
+
+
+@pytest.mark.parametrize("is_watched", [False, True])
+async def test_a_caller_outside_the_runtime_returns_when_it_is_closed(
+    storage_url: str, is_watched: bool
+) -> None:
+    async with Runtime(storage=storage_url) as runtime:
+        receipt = await worker_queue("triage").enqueue(1)
+        waiting = [asyncio.create_task(receipt.result()) for _ in range(2)]
+        await asyncio.sleep(0)
+        if is_watched:
+            awaited = runtime.service(JobResults)._awaited["triage"]
+            await until(lambda: awaited.watcher is not None)
+
+    for each in waiting:
+        with pytest.raises(HarnError, match=r"closed before job \d+ of queue 'triage' was settled"):
+            await asyncio.wait_for(each, 10)
 
 
 async def test_a_result_reaches_another_runtime_of_the_same_store(lasting_url: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +109,13 @@ class Awaited:
             if not woken.done():
                 woken.set_result(outcome)
 
+    def fail(self, error_of: Callable[[int], BaseException]) -> None:
+        """End the wait of every caller with the error of its job."""
+        for id, waiting in self.waiters.items():
+            for woken in waiting if isinstance(waiting, list) else (waiting,):
+                if not woken.done():
+                    woken.set_exception(error_of(id))
+
 
 class JobResults:
     """The jobs that callers of one runtime wait for, by queue."""
@@ -145,6 +152,11 @@ class JobResults:
                 raise unknown(queue, key)
             if job.is_settled:
                 return outcome_of(job)
+
+    async def aclose(self) -> None:
+        """End the waits of callers that are no tasks of the runtime; its own are cancelled."""
+        for queue, awaited in self._awaited.items():
+            awaited.fail(partial(_closed, queue))
 
     async def _committed(self, queue: str, ticket: str) -> int:
         topic = queue_topics(queue).jobs
@@ -193,13 +205,9 @@ class JobResults:
 
     def _watched(self, queue: str, awaited: Awaited, watcher: asyncio.Task[None]) -> None:
         """Fail the waiters that are left when the watcher has ended."""
-        if watcher.cancelled():
-            return
-        error = watcher.exception() or HarnError(f"queue {queue!r} is watched no more")
-        for waiting in awaited.waiters.values():
-            for woken in waiting if isinstance(waiting, list) else (waiting,):
-                if not woken.done():
-                    woken.set_exception(error)
+        if not watcher.cancelled():
+            error = watcher.exception() or HarnError(f"queue {queue!r} is watched no more")
+            awaited.fail(lambda _: error)
 
     def _hear(self, awaited: Awaited, settled: Iterable[Settlement], done: WorkDone) -> None:
         """Wake the callers whose jobs an operation of this process has settled."""
@@ -268,6 +276,13 @@ class JobResults:
         _tell_ended(awaited, look.result(), all_up_to_here=are_all)
         if awaited.watcher is None and len(look.result().jobs) < len(awaited.waiters):
             self._watch(queue, awaited)
+
+
+def _closed(queue: str, id: int) -> HarnError:
+    return HarnError(
+        f"the runtime was closed before job {id} of queue {queue!r} was settled; open another one "
+        "to await it"
+    )
 
 
 def _look(queue: str, ids: Iterable[int]) -> Any:
