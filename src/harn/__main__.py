@@ -1,5 +1,5 @@
 """`python -m harn`: the command line."""
 
-from harn.cli import main
+from harn.cli import run_alone
 
-main()
+run_alone()

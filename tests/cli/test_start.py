@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from harn.cli import main
 
 MANIFEST = """
 [exports]
@@ -97,9 +100,41 @@ def test_a_command_spends_no_time_on_garbage() -> None:
         "import atexit, gc, sys\n"
         "atexit.register(lambda: print(gc.get_freeze_count(), len(gc.get_objects()),"
         " sum(each['collections'] for each in gc.get_stats()), file=sys.stderr))\n"
-        "from harn.cli import main\n"
-        "main(['orchestrator', '--help'])"
+        "from harn.cli import run_alone\n"
+        "run_alone()"
     )
-    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True)
+    command = [sys.executable, "-c", told, "orchestrator", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True)
     frozen, left, collections = (int(each) for each in done.stderr.split())
     assert done.returncode == 0 and frozen > 5_000 and left < 500 and collections < 20, done.stderr
+
+
+def test_a_program_that_runs_a_command_keeps_its_collector(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = gc.get_threshold(), gc.get_freeze_count()
+    with pytest.raises(SystemExit):
+        main(["orchestrator", "--help"])
+    assert (gc.get_threshold(), gc.get_freeze_count()) == before
+
+
+LAZY = """
+class Notes:
+    def __init__(self):
+        self.itself = self
+        self.file = open("notes", "w")
+
+notes = Notes()
+
+def on_ping(event):
+    notes.file.write("pinged")
+"""
+
+
+def test_what_a_handler_has_in_a_buffer_is_written_when_the_command_ends(tmp_path: Path) -> None:
+    (tmp_path / "harn.toml").write_text(MANIFEST)
+    (tmp_path / "handlers.py").write_text(LAZY)
+    tmp_path.chmod(0o700)
+    command = [sys.executable, "-m", "harn", "orchestrator", "fire", "ping", "--state-dir", "state"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    assert (tmp_path / "notes").read_text() == "pinged"

@@ -44,18 +44,29 @@ if TYPE_CHECKING:
 
 COLLECT_AFTER = 10_000
 """New objects after which Python looks for garbage; 700 unless told."""
+IMPORT_MODULES = ("harn.orchestrator.exports", "harn.cli.worker_command")
+"""Modules that import the user's ones."""
+
+
+def run_alone() -> NoReturn:
+    """Run the command line as the whole work of this process."""
+    # A start makes many objects and drops few: to look for garbage so often takes a tenth of it.
+    gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
+    try:
+        main()
+    finally:
+        # The interpreter would look through all of them twice before it ends, which takes another
+        # one. It finds what a user's module has left in a cycle, such as a file with a last line.
+        if sys.modules.keys().isdisjoint(IMPORT_MODULES):
+            gc.freeze()
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its exit code."""
-    # A start makes many objects and drops few: to look for garbage so often takes a tenth of it.
-    gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
     try:
         code = invoke(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:  # while it was still importing
         code = _fail("interrupted", 130)
-    # The interpreter would look through all of them twice before it ends, which takes another one.
-    gc.freeze()
     sys.exit(code)
 
 
