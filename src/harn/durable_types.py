@@ -30,16 +30,10 @@ class CallTypes:
         found = {name: hint for name, hint in hints.items() if mentions_pydantic(hint)}
         self._result = adapter_of(found.pop("return")) if "return" in found else None
         self._parameters = {name: adapter_of(hint) for name, hint in found.items()}
-
-    @property
-    def has_parameters(self) -> bool:
+        self.has_parameters: bool = bool(self._parameters)
         """Whether a parameter is a model, or made of models."""
-        return bool(self._parameters)
-
-    @property
-    def has_result(self) -> bool:
+        self.has_result: bool = self._result is not None
         """Whether the result is a model, or made of models."""
-        return self._result is not None
 
     def encode(self, positional: Sequence[Any], keywords: Mapping[str, Any]) -> bytes | None:
         """Write arguments with models as JSON; None if they would not come back as they are."""

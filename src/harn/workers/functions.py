@@ -14,7 +14,6 @@ from harn.durable_calls import (
     durable_function,
     durable_function_named,
     durable_names,
-    split_call,
 )
 from harn.durable_types import types_of
 from harn.duration import Duration
@@ -60,17 +59,17 @@ def call_job(fn: Callable[..., Any], args: Sequence[Any]) -> tuple[DurableFuncti
     Arguments that do not fit the function are a `TypeError`.
     """
     check_arguments(fn, args)
-    called, positional, keywords = split_call(fn)
-    function = durable_function(called)
+    positional, keywords = [*args], {}
+    if isinstance(fn, partial):
+        fn, positional, keywords = fn.func, [*fn.args, *args], {**fn.keywords}
+    function = durable_function(fn)
     if function is None:
-        name = getattr(called, "__qualname__", None) or repr(called)
+        name = getattr(fn, "__qualname__", None) or repr(fn)
         raise InvalidOption(
             "fn", name, "a function with @harn.durable, which workers that import it can find"
         )
-    positional = [*positional, *args]
-    arguments = [positional, {**keywords}]
-    if is_exact(arguments):
-        return function, arguments
+    if is_exact([positional, keywords] if keywords else positional):
+        return function, [positional, keywords]
     written = types_of(function.fn).encode(positional, keywords)
     if written is None:
         raise InvalidOption(

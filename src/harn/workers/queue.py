@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
@@ -141,7 +141,10 @@ class WorkerQueue:
             max_attempts=max_attempts,
             cost=cost,
         )
-        return await self._enqueue(job, connection)
+        draft = draft_job(self.name, job)
+        if connection is not None:
+            return await self._enqueue_on(connection, draft)
+        return self._receipt(*await self._enter(draft))
 
     @overload
     async def submit(
@@ -191,9 +194,9 @@ class WorkerQueue:
         >>> harn.run(main)
         42
         """
-        function, payload = call_job(fn, args)
+        function, arguments = call_job(fn, args)
         job = NewJob(
-            payload,
+            arguments,
             trigger_id=trigger_id,
             priority=priority,
             tenant_id=tenant_id,
@@ -205,20 +208,20 @@ class WorkerQueue:
             cost=cost,
             function=function.name,
         )
-        receipt = await self._enqueue(job, connection, is_exact=True)
+        draft = draft_job(self.name, job, is_exact=True)
+        # A hundred calls may wait here: what they do not need is no work for the garbage collector.
+        del args, arguments, job
+        if connection is not None:
+            receipt = await self._enqueue_on(connection, draft)
+        else:
+            receipt = self._receipt(*await self._enter(draft))
         if types_of(function.fn).has_result:
             return msgspec.structs.replace(receipt, function=function.name)
         return receipt
 
-    async def _enqueue(
-        self, job: NewJob, connection: object | None, *, is_exact: bool = False
-    ) -> EnqueueReceipt[Any]:
-        draft = draft_job(self.name, job, is_exact=is_exact)
-        if connection is not None:
-            self.policy.check_path("tenant_id", job.tenant_id)
-            return await enqueue_on(self, connection, draft)
-        [(id, duplicate)] = await self._enter([draft])
-        return self._receipt(id, duplicate)
+    async def _enqueue_on(self, connection: object, draft: JobDraft) -> EnqueueReceipt[Any]:
+        self.policy.check_path("tenant_id", draft.tenant_id)
+        return await enqueue_on(self, connection, draft)
 
     async def enqueue_many(self, items: Iterable[Any]) -> list[EnqueueReceipt[Any]]:
         """Put many jobs in, all or none: payloads, or `NewJob`s.
@@ -235,16 +238,20 @@ class WorkerQueue:
         jobs = [draft_job(self.name, item) for item in items]
         if not jobs:
             return []
-        return [self._receipt(*entered) for entered in await self._enter(jobs)]
+        self._check_before_entering(jobs)
+        return [self._receipt(*entered) for entered in await self.operations.enqueue_many(jobs)]
 
-    def _enter(self, jobs: list[JobDraft]) -> asyncio.Future[list[tuple[int, bool]]]:
-        """Ask for *jobs* to be entered: the ids, and whether each was there before."""
+    def _enter(self, job: JobDraft) -> asyncio.Future[tuple[int, bool]]:
+        """Ask for *job* to be entered: its id, and whether it was there before."""
+        self._check_before_entering((job,))
+        return self.operations.enqueue(job)
+
+    def _check_before_entering(self, jobs: Sequence[JobDraft]) -> None:
         if self.policy.hierarchy is not None:
             for job in jobs:
                 self.policy.check_path("tenant_id", job.tenant_id)
         self.runtime.check_here()
         self.runtime.warn_if_nothing_is_kept("enqueue")
-        return self.operations.enqueue(jobs)
 
     def _receipt(self, id: int, duplicate: bool) -> EnqueueReceipt[Any]:
         topic, durability = self.topics.responses, self.store.durability

@@ -70,7 +70,11 @@ class QueueOperations:
             await asyncio.sleep(0)
         return False
 
-    def enqueue(self, jobs: Sequence[JobDraft]) -> asyncio.Future[list[tuple[int, bool]]]:
+    def enqueue(self, job: JobDraft) -> asyncio.Future[tuple[int, bool]]:
+        """Ask for *job* to be entered: its id, and whether it was there before."""
+        return self._ask_now(job)
+
+    def enqueue_many(self, jobs: Sequence[JobDraft]) -> asyncio.Future[list[tuple[int, bool]]]:
         """Ask for *jobs* to be entered, all or none."""
         return self._ask_now(jobs)
 
@@ -99,8 +103,11 @@ class QueueOperations:
         claimings: list[Claiming] = []
         for entry in batch:
             item = entry.item
-            if isinstance(item, Settlement):
+            kind = type(item)
+            if kind is Settlement:
                 settlements.append(item)
+            elif kind is JobDraft:
+                jobs.append(item)
             elif not callable(item):
                 jobs.extend(item)
             else:
@@ -126,11 +133,14 @@ class QueueOperations:
         results: list[Any] = []
         for entry in batch:
             item = entry.item
-            if isinstance(item, Settlement):
+            kind = type(item)
+            if kind is Settlement:
                 results.append(next(settled))
+            elif kind is JobDraft:
+                results.append(next(entered))
             elif item is None:
                 results.append(Claimed([]))
-            elif isinstance(item, Claiming):
+            elif kind is Claiming:
                 jobs = next(claimed)
                 if entry.is_given_up:
                     self.release(jobs)
@@ -162,8 +172,11 @@ class OperationsByQueue:
 
 
 def _weigh(item: Any) -> tuple[int, int]:
-    if isinstance(item, Settlement):
+    kind = type(item)
+    if kind is Settlement:
         return 1, 0 if item.step is None else len(item.step.result)
+    if kind is JobDraft:
+        return 1, len(item.payload)
     if callable(item):
         return 1, 0
     return len(item), sum([len(job.payload) for job in item])

@@ -70,6 +70,7 @@ def shown_key(key: str) -> str:
     return key.replace(_MISSING, "").replace(_BETWEEN, "|").removesuffix("\x04")
 
 
+@lru_cache(maxsize=1024)
 def function_need(function: str) -> str:
     """Return how a claimer says that it knows *function*, among the trigger ids that it knows."""
     return f"{_FUNCTION}{function}"
