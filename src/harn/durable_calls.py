@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import msgspec
 
@@ -36,7 +36,7 @@ class DurableFunction(msgspec.Struct, frozen=True):
     timeout: float | None = None
 
 
-class DurableCall(NamedTuple):
+class DurableCall(msgspec.Struct, frozen=True, gc=False):
     """A durable function and its arguments, written by `encode_arguments`."""
 
     function: DurableFunction

@@ -53,7 +53,7 @@ class IdSource:
 
     def new(self, prefix: str) -> str:
         """Return `<prefix>_<uuid7>`."""
-        return f"{prefix}_{self.uuid7()}"
+        return f"{prefix}_{self.uuid7s(1)[0]}"
 
     def _reseed(self) -> None:
         if not self._seeded:

@@ -71,9 +71,11 @@ class BatchedWriter:
         at = self._runtime.clock.now_ms() if at_ms is None else at_ms
         self._recorded[topic] += 1
         self._batcher.waiting.append(Entry((topic, kind, payload, headers, at), None))
+        if self._is_waking:
+            return  # it is still to come, and will find the record, on whatever thread this is
         if not self._runtime.on_loop_thread():
             self._runtime.loop.call_soon_threadsafe(self._batcher.wake)
-        elif not self._is_waking:
+        else:
             # A turn later than other requests: what the recorded work asks the store for in its
             # next step then shares the commit, which would otherwise wait for one of records alone.
             self._is_waking = True
@@ -157,9 +159,9 @@ class BatchedWriter:
     ) -> Sequence[tuple[int, int] | None]:
         self._has_warned = False
         written = [entry for entry in batch if type(entry.item) is Draft]
-        for entry in written:
-            if entry.answer is None:
-                self._count_off(_topic_of(entry.item))
+        recorded = [_topic_of(entry.item) for entry in written if entry.answer is None]
+        for topic in set(recorded):
+            self._count_off(topic, recorded.count(topic))
         if len(written) == len(batch):
             return places
         found = iter(places)
@@ -176,8 +178,8 @@ class BatchedWriter:
             clock = self._runtime.clock
             clock.call_at(clock.monotonic() + RETRY_AFTER, self._batcher.wake, background=True)
 
-    def _count_off(self, topic: str) -> None:
-        self._recorded[topic] -= 1
+    def _count_off(self, topic: str, number: int = 1) -> None:
+        self._recorded[topic] -= number
         if self._recorded[topic] <= 0:
             del self._recorded[topic]
 

@@ -241,7 +241,7 @@ class Persistence:
     def _new_record(self, task: PoolTask) -> TaskRecord:
         """Return the record of a submit. (By position, because every submit makes one.)"""
         extras, submitted = task._extras, task._submitted
-        function, args = extras.call or (None, None)
+        call: DurableCall | None = extras.call
         return TaskRecord(
             VERSION,
             submitted.seq,
@@ -254,8 +254,8 @@ class Persistence:
             extras.labels or None,
             submitted.idempotency_key,
             extras.binding[0] if isinstance(extras.binding, tuple) else None,
-            function and function.name,
-            msgspec.UNSET if args is None else msgspec.Raw(args),
+            None if call is None else call.function.name,
+            msgspec.UNSET if call is None else msgspec.Raw(call.arguments),
         )
 
     def _record(self, task: PoolTask) -> TaskRecord:

@@ -60,7 +60,8 @@ class Ending(End):
         *,
         is_stopped: bool = False,
     ) -> None:
-        super().__init__(settlement, is_stopped)
+        self.settlement = settlement  # as `End` does, without the call
+        self.is_stopped = is_stopped
         self._slots = slots
         self._task = task
         self._held = held

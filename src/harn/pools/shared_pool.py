@@ -33,6 +33,9 @@ from harn.storage.queue import shared_pools
 from harn.tasks import closure_of
 from harn.telemetry.spans import instant_span, tracing
 
+UNPLACED = ("fenced", "refuse", "known")
+"""Verdicts on a submit that gets no place of its own."""
+
 
 class SharedPool(Pool):
     """A pool of scope `"tenant"` or `"org"`, shared through the store."""
@@ -192,7 +195,7 @@ class SharedPool(Pool):
         return binding(self._tenant(), idempotency_key)
 
     def _submit_of(self, tasks: list[PoolTask], *, at_once: bool = False) -> TaskSubmit:
-        key = tasks[0].idempotency_key
+        key = tasks[0]._submitted.idempotency_key
         bound = None if key is None else self._binding(key)
         return TaskSubmit(self, tasks, self._tenant(), bound, at_once=at_once)
 
@@ -201,51 +204,51 @@ class SharedPool(Pool):
 
         A task that the idempotency key is bound to is returned instead of a new one.
         """
-        self._slots.sending.update(tasks)
-        try:
-            while (found := await self._send_once(tasks)) is None:
-                pass
-            return found
-        finally:
-            self._slots.sending.difference_update(tasks)
-
-    async def _send_once(self, tasks: list[PoolTask]) -> list[PoolTask] | None:
-        """Send them; None if that was undone meanwhile, with this process's lease or the key's."""
         slots = self._slots
-        if slots.state != "open":
-            raise slots.closed_error()
-        item = self._submit_of(tasks)
-        for task in tasks:
-            slots.unplaced[task.id] = task
-        asked = slots.work.ask(item)
+        slots.sending.update(tasks)
         try:
-            verdicts = await asked
-        except asyncio.CancelledError:  # which has cancelled *asked*, too
-            item.is_given_up = item.has_begun
-            raise
-        except HarnError:
-            if not all(task._extras.ticket > 0 for task in tasks):
-                raise
-            verdicts = []  # the answer was lost, but the tasks were read from the store
-        finally:
-            if not item.is_given_up:
+            while True:  # again if that was undone, with this process's lease or the key's
+                if slots.state != "open":
+                    raise slots.closed_error()
+                item = self._submit_of(tasks)
                 for task in tasks:
-                    slots.unplaced.pop(task.id, None)
-        for verdict in verdicts[:1]:
-            if verdict.verdict == "fenced":
-                return None
-            if verdict.verdict == "refuse":
-                raise self._refusal(verdict.totals)
-            if verdict.verdict == "known":
-                known = await self._known(verdict.task)
-                if known is None:
-                    return None
-                self._compare_calls(known, tasks[0])
-                return [known]
-        if slots.blocked.count:
-            for task in tasks:
-                await self._until_admitted(task, tasks)
-        return tasks if tasks[0]._extras.ticket > 0 else None
+                    slots.unplaced[task.id] = task
+                try:
+                    verdicts = await slots.work.ask(item)
+                except asyncio.CancelledError:  # which has cancelled what was asked, too
+                    item.is_given_up = item.has_begun
+                    raise
+                except HarnError:
+                    if not all(task._extras.ticket > 0 for task in tasks):
+                        raise
+                    verdicts = []  # the answer was lost, but the tasks were read from the store
+                finally:
+                    if not item.is_given_up:
+                        for task in tasks:
+                            slots.unplaced.pop(task.id, None)
+                if verdicts and verdicts[0].verdict in UNPLACED:
+                    if found := await self._instead(verdicts[0], tasks):
+                        return found
+                    continue
+                if slots.blocked.count:
+                    for task in tasks:
+                        await self._until_admitted(task, tasks)
+                if tasks[0]._extras.ticket > 0:
+                    return tasks
+        finally:
+            slots.sending.difference_update(tasks)
+
+    async def _instead(
+        self, verdict: shared_pools.Submitted, tasks: list[PoolTask]
+    ) -> list[PoolTask]:
+        """Return what *tasks* that got no place led to: nothing if they are to be sent again."""
+        if verdict.verdict == "refuse":
+            raise self._refusal(verdict.totals)
+        known = await self._known(verdict.task) if verdict.verdict == "known" else None
+        if known is None:
+            return []
+        self._compare_calls(known, tasks[0])
+        return [known]
 
     async def _known(self, id: int) -> PoolTask | None:
         """Return the task that a key is bound to, once it is queued; None if it was undone."""

@@ -172,8 +172,9 @@ class SharedSlots(Slots):
         for id in done.admitted:
             if self.mirror.is_blocked(id):  # else more is known of it already
                 self.note(id, "queued")
+        holds = self.process.holds(done.lease) if done.claimed else False
         for claimed in done.claimed:
-            self.begin(claimed, done.lease)
+            self.begin(claimed, done.lease, holds)
         self.call_workers()
         self.changed()
 
@@ -236,8 +237,8 @@ class SharedSlots(Slots):
         self.mirror.note(id, state)
         self.running = self.mirror.counts["running"]
 
-    def begin(self, claimed: shared_pools.ClaimedJob, lease: str) -> None:
-        """Run a task that the store has given to this process."""
+    def begin(self, claimed: shared_pools.ClaimedJob, lease: str, holds: bool) -> None:
+        """Run a task that the store has given to this process, if its lease *holds*."""
         task = self.mirror.by_id.get(claimed.id)
         if task is None:
             task = self.changes.adopt(claimed.id, read_record(claimed.body))
@@ -249,21 +250,22 @@ class SharedSlots(Slots):
             held.is_ending = True
             worker.aio.add_done_callback(lambda _: self._begin_late(task, held, claimed))
             return
-        self._begin_held(task, held, claimed)
+        self._begin_held(task, held, claimed, holds)
 
     def _begin_late(self, task: PoolTask, held: Held, claimed: shared_pools.ClaimedJob) -> None:
-        self._begin_held(task, held, claimed)
-        self.call_workers()
+        if self.here.get(task) is held:
+            self._begin_held(task, held, claimed, self.process.holds(held.lease))
+            self.call_workers()
 
-    def _begin_held(self, task: PoolTask, held: Held, claimed: shared_pools.ClaimedJob) -> None:
-        if self.here.get(task) is not held:
-            return
+    def _begin_held(
+        self, task: PoolTask, held: Held, claimed: shared_pools.ClaimedJob, holds: bool
+    ) -> None:
         held.is_ending = task._stopping = False
         has_call = self._has_call(task, claimed)
         # A closure that is not known here is one whose submit raised an error.
         is_unknown = not has_call and task._extras.function is None
         is_unwanted = is_unknown or claimed.id in self.mirror.asked
-        if is_unwanted or not has_call or not self.process.holds(held.lease):
+        if is_unwanted or not has_call or not holds:
             held.is_ending = True
             ending_of(self, task, held, "cancelled", None, not is_unwanted).send()
             return

@@ -42,12 +42,8 @@ _encode = msgspec.json.encode
 class SharedSubmitted(Submitted, gc=False, frozen=True):
     """What was submitted to a shared pool; its id is made by the submitting process."""
 
-    id: str = ""
-
-    @property
-    def task_id(self) -> str:
-        """The id of the task."""
-        return self.id
+    task_id: str = ""
+    """The id of the task: a field, since it is read seven times in a task's life."""
 
 
 class TaskRecord(msgspec.Struct, omit_defaults=True):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator
 from contextvars import Context
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
@@ -36,8 +35,7 @@ else:
     T_co = TypeVar("T_co", covariant=True)
 
 
-@dataclass(slots=True, eq=False)
-class Extras:
+class Extras(msgspec.Struct, eq=False):
     """Fields that only some tasks need, kept apart to save memory in all others."""
 
     labels: dict[str, str] | None = None
@@ -60,8 +58,12 @@ class Extras:
     """Why it was rejected, the policy that rejected it, why it is stale."""
 
 
-NO_EXTRAS = Extras()
-"""Shared by all tasks that have no extras; never changed."""
+class _NoExtras(Extras, frozen=True, eq=False):  # type: ignore[misc]  # msgspec allows it
+    """Extras that cannot be changed, so that many tasks may share them."""
+
+
+NO_EXTRAS: Extras = _NoExtras()
+"""The extras of all tasks that have none of their own."""
 
 
 class PoolTask(msgspec.Struct, Generic[T_co], eq=False, weakref=True):
@@ -319,9 +321,10 @@ class PoolTask(msgspec.Struct, Generic[T_co], eq=False, weakref=True):
             await self._until_finished()
         if (journal := self._slots.journal) is not None:
             await journal.synced(self._extras.ticket)
-        if self.status == "completed":
-            return self.result  # type: ignore[return-value] # a completed task has one
-        raise self._failure()
+        if self._end != "completed":
+            raise self._failure()
+        value: Any = self._body
+        return value.value() if type(value) is Reloaded else value  # type: ignore[no-any-return]
 
     def _failure(self) -> PoolError:
         """Return the error of a task that has ended without completing."""

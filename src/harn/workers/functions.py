@@ -61,7 +61,8 @@ def call_job(fn: Callable[..., Any], args: Sequence[Any]) -> tuple[DurableFuncti
     check_arguments(fn, args)
     positional, keywords = [*args], {}
     if isinstance(fn, partial):
-        fn, positional, keywords = fn.func, [*fn.args, *args], {**fn.keywords}
+        positional, keywords = [*fn.args, *args], {**fn.keywords}
+        fn = fn.func
     function = durable_function(fn)
     if function is None:
         name = getattr(fn, "__qualname__", None) or repr(fn)
