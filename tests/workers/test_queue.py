@@ -567,7 +567,7 @@ async def test_A1_acks_of_one_job_that_meet_settle_it_once(store_runtime: Runtim
 
     told = await asyncio.gather(first.ack(), second.ack(), first.ack())
 
-    assert told == [True, True, False]
+    assert [*told] == [True, True, False]
     assert (await queue.summary()).responses == 2
 
 

@@ -211,8 +211,7 @@ class SharedPool(Pool):
                 if slots.state != "open":
                     raise slots.closed_error()
                 item = self._submit_of(tasks)
-                for task in tasks:
-                    slots.unplaced[task.id] = task
+                slots.unplaced.update({task.id: task for task in tasks})
                 try:
                     verdicts = await slots.work.ask(item)
                 except asyncio.CancelledError:  # which has cancelled what was asked, too
@@ -223,9 +222,7 @@ class SharedPool(Pool):
                         raise
                     verdicts = []  # the answer was lost, but the tasks were read from the store
                 finally:
-                    if not item.is_given_up:
-                        for task in tasks:
-                            slots.unplaced.pop(task.id, None)
+                    self._forget_unplaced(item)
                 if verdicts and verdicts[0].verdict in UNPLACED:
                     if found := await self._instead(verdicts[0], tasks):
                         return found
@@ -237,6 +234,12 @@ class SharedPool(Pool):
                     return tasks
         finally:
             slots.sending.difference_update(tasks)
+
+    def _forget_unplaced(self, item: TaskSubmit) -> None:
+        """Forget the tasks of *item*, unless its caller gave up and it may still be carried out."""
+        if not item.is_given_up:
+            for task in item.tasks:
+                self._slots.unplaced.pop(task.id, None)
 
     async def _instead(
         self, verdict: shared_pools.Submitted, tasks: list[PoolTask]
