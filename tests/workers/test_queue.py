@@ -86,6 +86,30 @@ async def test_a_job_goes_from_enqueue_to_ack_with_its_records(queue: WorkerQueu
     }
 
 
+@pytest.mark.parametrize(
+    ("job", "names"),
+    [
+        (NewJob(1), {}),
+        (NewJob({"id": 7}), {}),
+        (NewJob({"id": "e1"}), {"event_id": "e1"}),
+        (NewJob(1, trigger_id="t"), {"trigger_id": "t"}),
+        (NewJob(1, binding_key="b"), {"binding_key": "b"}),
+        (
+            NewJob({"id": "e1"}, trigger_id="t", binding_key="b", priority="high"),
+            {"trigger_id": "t", "binding_key": "b", "event_id": "e1"},
+        ),
+    ],
+)
+async def test_the_headers_of_a_record_say_what_the_job_names(
+    queue: WorkerQueue, job: NewJob, names: dict[str, str]
+) -> None:
+    await queue.enqueue_many([NewJob("before"), job])
+
+    *_, record = await event_log_read(queue.topics.jobs)
+
+    assert record.headers == {"queue": "triage", "priority": job.priority, **names}
+
+
 async def test_enqueue_many_is_all_or_none(queue: WorkerQueue) -> None:
     with pytest.raises(InvalidOption, match="payload"):
         await queue.enqueue_many([1, 2, NewJob(float("nan"))])
