@@ -103,10 +103,10 @@ class Handover:
         except RuntimeError:
             pass
 
-    def grown(self, topic: str) -> None:
-        """Say that another process wrote to *topic*; called in a thread."""
+    def grown(self, *topics: str) -> None:
+        """Say that another process wrote to *topics*; called in a thread."""
         try:
-            self._loop.call_soon_threadsafe(self._hooks.appended, frozenset((topic,)))
+            self._loop.call_soon_threadsafe(self._hooks.appended, frozenset(topics))
         except RuntimeError:
             pass
 

@@ -106,7 +106,7 @@ class Notifier:
         try:
             borrowed = self._borrow()
             try:
-                pipeline_of(borrowed.connection).run([], [self._statement(topics)])
+                pipeline_of(borrowed.connection).run([self._statement(topics)])
             finally:
                 borrowed.release()
         except psycopg.Error as error:
@@ -227,8 +227,7 @@ class Listener:
             return
         self._looks.heard()
         if payload:
-            self._handover.grown(payload)
-            self._handover.grown(by_others(payload))
+            self._handover.grown(payload, by_others(payload))
         else:  # the outbox of a queue whose topic SQL does not know
             self._handover.hint()
 
