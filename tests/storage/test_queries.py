@@ -109,4 +109,4 @@ def test_a_page_of_ready_jobs_is_sought_by_one_bound() -> None:
 def test_only_the_functions_of_a_queue_take_their_producers_number() -> None:
     taking = {name for name, query in load_queries("postgres").items() if query.takes_number}
 
-    assert taking == {"work_enter", "work_look"}
+    assert taking == {"work_enter", "work_enter_one", "work_look"}

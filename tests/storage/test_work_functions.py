@@ -24,7 +24,8 @@ from tests.storage.proxy import Cut, CuttingProxy
 
 FAIR = SchedulerPolicy(strategy="drr")
 ENTER = ["SELECT newest, entered_at FROM work_enter_2"]
-DIGESTS = {1: "818fcac46ec29247", 2: "54884c177aa019fe"}
+ENTER_ONE = ["SELECT newest, entered_at FROM work_enter_one_3"]
+DIGESTS = {1: "818fcac46ec29247", 2: "54884c177aa019fe", 3: "1120cb0f9641184f"}
 """What each version's functions are. A change of them, or of a fragment they use, is a version."""
 
 
@@ -77,7 +78,7 @@ async def test_an_enqueue_is_one_statement_and_a_claim_with_acks_is_two(
 
         await queue.enqueue(1, tenant_id="t1")
         await queue.enqueue_many(NewJob(n, tenant_id=f"t{n % 3}") for n in range(100))
-        assert trips.sent == [ENTER] * 2
+        assert trips.sent == [ENTER_ONE, ENTER]
         trips.sent.clear()
 
         acks = [queue.operations.settle(claim.acking(None)) for claim in claims]
@@ -105,9 +106,40 @@ async def test_a_queue_with_other_keys_is_entered_at_once_from_its_second_enqueu
             await queue.enqueue(n, trigger_id="b")
 
         refused, *steps, second, third = trips.sent
-        assert refused == second == third == ENTER and len(steps) == 2
+        assert refused == second == third == ENTER_ONE and len(steps) == 2
         assert (await queue.summary()).ready == 3
         assert await queue.store.run(lambda: compare([JobIndex()])) == []
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        NewJob("bare"),
+        NewJob("all", "tr", "high", "acme", "b@v1", {"x": "y"}, max_attempts=2, cost=2.5),
+        NewJob("function", priority="low", function="f", cost=0.25),
+    ],
+    ids=lambda job: job.payload,
+)
+async def test_a_job_enters_alone_as_it_does_with_others(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, job: NewJob
+) -> None:
+    async with Runtime(storage=postgres_url) as runtime:
+        alone, together = worker_queue("alone", FAIR), worker_queue("together", FAIR)
+        for queue in (alone, together):
+            await queue.enqueue("first")
+        trips = Trips(monkeypatch)
+
+        await alone.enqueue_many([job])
+        await together.enqueue_many([job, job])
+
+        assert trips.sent == [ENTER_ONE, ENTER]
+        assert await runtime.service(Store).run(lambda: compare([JobIndex()])) == []
+    dsn, schema = postgres_url.split("?")[0], schema_of(postgres_url)
+    rows = "SELECT to_jsonb(j) - '{queue_id,id,enqueued_at}'::text[]"
+    async with await psycopg.AsyncConnection.connect(dsn) as db:
+        found = await db.execute(f'{rows} FROM "{schema}".jobs AS j WHERE id > 1')
+        [one, first, second] = await found.fetchall()
+    assert one == first == second
 
 
 @pytest.mark.parametrize("cut", ["before commit", "after commit"])

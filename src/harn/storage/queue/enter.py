@@ -19,6 +19,7 @@ from harn.storage.queue.notes import queue_headers
 from harn.topics import WORKER_QUEUES, queue_topics
 
 ENTER = "work_enter"
+ENTER_ONE = "work_enter_one"
 JOB_KIND = "trigger_dispatch"
 _COLUMNS = attrgetter(
     *("payload", "headers", "priority", "max_attempts"),
@@ -36,12 +37,37 @@ def enter_at_once(
     """
     if not all(job.is_plain for job in jobs):
         return None
-    fill = partial(_columns, queue, dimension, jobs)
-    rows = yield ask_last(ENTER, fill, drafts=drafts)
+    if len(jobs) == 1:
+        fill = partial(_values, queue, dimension, jobs[0])
+        rows = yield ask_last(ENTER_ONE, fill, drafts=drafts)
+    else:
+        fill = partial(_columns, queue, dimension, jobs)
+        rows = yield ask_last(ENTER, fill, drafts=drafts)
     if rows is None:
         return None
     newest: int = rows[0][0]
     return [(id, False) for id in range(newest - len(jobs) + 1, newest + 1)]
+
+
+def _values(queue: str, dimension: str, job: JobDraft) -> Mapping[str, Any]:
+    """Return the parameters of the statement that enters one job."""
+    return {
+        "queue": queue,
+        "believed": dimension,
+        "name": queue_topics(queue).jobs,
+        "kind": JOB_KIND,
+        "payload": job.payload,
+        "headers": job.headers,
+        "key": share_key(dimension, job.tenant_id, job.binding_key, job.trigger_id),
+        "priority": job.priority,
+        "max_attempts": job.max_attempts,
+        "tenant_id": job.tenant_id,
+        "binding_key": job.binding_key,
+        "trigger_id": job.trigger_id,
+        "function": job.function,
+        "cost": job.cost,
+        "need": job.need,
+    }
 
 
 def _columns(queue: str, dimension: str, jobs: Sequence[JobDraft]) -> Mapping[str, Any]:

@@ -246,6 +246,12 @@ SELECT newest, entered_at FROM work_enter_2(:producer::text, :producer_number::b
     :tenant_id::text[], :binding_key::text[], :trigger_id::text[], :function::text[], :cost::bigint[], :share::text[], :ready::bigint[],
     :needs::text[]);
 
+-- name: work_enter_one
+-- Enter one plain job in one statement.
+SELECT newest, entered_at FROM work_enter_one_3(:producer::text, :producer_number::bigint, :clock::bigint, :queue::text, :believed::text, :name::text,
+    :kind::text, :payload::bytea, :headers::bytea, :key::text, :priority::smallint, :max_attempts::bigint, :tenant_id::text, :binding_key::text,
+    :trigger_id::text, :function::text, :cost::bigint, :need::text);
+
 -- name: work_look
 -- Lock a queue's row, ack jobs, and read what a scheduler looks at first.
 SELECT * FROM work_look_1(:producer::text, :producer_number::bigint, :clock::bigint, :queue::text, :jobs::text, :claims::text, :responses::text,

@@ -299,3 +299,45 @@ BEGIN
     FROM r CROSS JOIN LATERAL unnest(payloads[r.first : r.last]) WITH ORDINALITY AS v(payload, n);
 END
 $body$;
+-- version: 3
+-- Enter one plain job, as `work_enter_2` enters many. Without arrays the server takes a seventh less time.
+CREATE FUNCTION work_enter_one_3(
+    producer_name text, number bigint, told_now bigint, queue_name text, believed text, topic text, record_kind text,
+    job_payload bytea, job_headers bytea, job_key text, job_priority smallint, most bigint, tenant text, binding text,
+    by_trigger text, by_function text, job_cost bigint, need text
+) RETURNS TABLE (newest bigint, entered_at bigint) LANGUAGE plpgsql AS $body$
+#variable_conflict use_column
+DECLARE
+    of_queue bigint;
+    this_round bigint;
+    this_cap bigint;
+    all_deferrals bigint;
+    of_topic bigint;
+BEGIN
+    SELECT q.queue_id, q.round, q.cap, q.deferrals INTO of_queue, this_round, this_cap, all_deferrals
+    FROM queues AS q WHERE q.name = queue_name AND q.dimension = believed AND q.paused IS NULL AND q.hierarchy = '' FOR UPDATE;
+    IF NOT FOUND OR EXISTS (SELECT 1 FROM outbox WHERE queue = queue_name) OR EXISTS (SELECT 1 FROM pools WHERE queue_id = of_queue) THEN
+        RETURN QUERY SELECT NULL::bigint, NULL::bigint;
+        RETURN;
+    END IF;
+    entered_at := coalesce(told_now, (extract(epoch FROM clock_timestamp()) * 1000)::bigint);
+    INSERT INTO topics AS t (name, head, largest) VALUES (topic, 1, octet_length(job_payload))
+    ON CONFLICT (name) DO UPDATE SET head = t.head + 1, largest = greatest(t.largest, excluded.largest)
+    RETURNING t.topic_id, t.head INTO of_topic, newest;
+    INSERT INTO producers AS p (producer, seq, seen_ms, answer) VALUES (producer_name, number, entered_at, ARRAY[newest, entered_at])
+    ON CONFLICT (producer) DO UPDATE SET seq = excluded.seq, seen_ms = excluded.seen_ms, answer = excluded.answer
+    WHERE p.seq < excluded.seq;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'a later attempt has this number' USING ERRCODE = 'serialization_failure';
+    END IF;
+    INSERT INTO events (topic_id, id, kind, payload, headers, occurred_at_ms)
+    VALUES (of_topic, newest, record_kind, job_payload, job_headers, entered_at);
+    INSERT INTO jobs (queue_id, id, key, priority, state, enqueued_at, max_attempts, tenant_id, binding_key, trigger_id, function, cost)
+    VALUES (of_queue, newest, job_key, job_priority, 0, entered_at, most, tenant, binding, by_trigger, by_function, job_cost);
+    INSERT INTO shares (queue_id, key, ready, turn, round, oldest_at, deferred_from)
+    VALUES (of_queue, job_key, 1, @first_turn(1, this_round), this_round, entered_at, all_deferrals)
+    ON CONFLICT (queue_id, key) DO UPDATE SET @grow_share(this_cap, entered_at);
+    INSERT INTO queue_triggers (queue_id, trigger_id) VALUES (of_queue, need) ON CONFLICT DO NOTHING;
+    RETURN NEXT;
+END
+$body$;

@@ -47,7 +47,7 @@ _NOT_PREPARED = ("26000", "42P05")
 """A prepared statement is missing, or is there already: a pooler shares the connection."""
 _NO_FUNCTION = ("42883", "42501")
 """A function is missing, or the role may not call it."""
-FUNCTIONS = frozenset({"work_enter", "work_look", "work_apply"})
+FUNCTIONS = frozenset({"work_enter", "work_enter_one", "work_look", "work_apply"})
 """Statements that call a function of the schema."""
 PAUSE = 0.05
 """Seconds between two attempts to reach a server that is away."""
