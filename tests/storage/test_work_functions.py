@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 
@@ -20,12 +21,14 @@ from harn.storage.log.rebuild import compare
 from harn.storage.queries import load_schema
 from harn.storage.queue import JobIndex
 from harn.workers import WorkerQueue
+from harn.workers.records import Priority
 from tests.storage.proxy import Cut, CuttingProxy
 
 FAIR = SchedulerPolicy(strategy="drr")
+RANKS: tuple[Priority, ...] = ("low", "normal", "high")
 ENTER = ["SELECT newest, entered_at FROM work_enter_2"]
 ENTER_ONE = ["SELECT newest, entered_at FROM work_enter_one_3"]
-DIGESTS = {1: "818fcac46ec29247", 2: "54884c177aa019fe", 3: "1120cb0f9641184f"}
+DIGESTS = {1: "818fcac46ec29247", 2: "54884c177aa019fe", 3: "de0228f8d1e31bd5"}
 """What each version's functions are. A change of them, or of a fragment they use, is a version."""
 
 
@@ -87,8 +90,8 @@ async def test_an_enqueue_is_one_statement_and_a_claim_with_acks_is_two(
 
     assert len(claimed.result().jobs) == 4
     assert trips.sent[:2] == [
-        ["BEGIN", "SELECT * FROM work_look_1"],
-        ["SELECT work_apply_2", "COMMIT"],
+        ["BEGIN", "SELECT * FROM work_look_3"],
+        ["SELECT work_apply_3", "COMMIT"],
     ]
 
 
@@ -170,6 +173,44 @@ async def test_an_enqueue_whose_answer_is_lost_lands_once_and_tells_its_ids(
         "after",
     ]
     assert differences == []
+
+
+@pytest.mark.parametrize("needs", [None, frozenset({"tr"})], ids=["all", "by trigger"])
+@pytest.mark.parametrize(("tenants", "cap"), [(1, 0), (2, 1)])
+async def test_jobs_that_are_claimed_and_acked_one_by_one_leave_the_index_as_it_must_be(
+    postgres_url: str, tenants: int, cap: int, needs: frozenset[str] | None
+) -> None:
+    policy = SchedulerPolicy(strategy="drr", max_concurrent_per_key=cap)
+    async with Runtime(storage=postgres_url):
+        queue = worker_queue("q", policy)
+        for n in range(12):
+            await queue.enqueue(
+                n, trigger_id="tr", tenant_id=f"t{n % tenants}", priority=RANKS[n % 3]
+            )
+        [claim] = await queue.claim_many("me", 1)
+        for _ in range(11):
+            ack = queue.operations.settle(claim.acking(None))
+            claimed = queue.operations.claim(lambda: queue.claiming("me", 1, 60_000, needs))
+            await asyncio.gather(ack, claimed)
+            assert ack.result().settled == "done"
+            assert await queue.store.run(lambda: compare([JobIndex()])) == []
+            [job] = claimed.result().jobs
+            opened = queue.open(job, "me", 60_000)
+            assert opened is not None
+            claim = opened
+
+
+async def test_a_lone_ack_of_a_claim_that_is_lost_changes_nothing(postgres_url: str) -> None:
+    async with Runtime(storage=postgres_url):
+        queue = worker_queue("q", FAIR)
+        await queue.enqueue(1, tenant_id="t")
+        [claim] = await queue.claim_many("me", 1)
+        lost = msgspec.structs.replace(claim.acking("late"), claim_id="another")
+        assert (await queue.operations.settle(lost)).settled == "lost"
+        summary = await queue.summary()
+        assert (summary.in_flight, summary.acked) == (1, 0)
+        assert (await queue.operations.settle(claim.acking("done"))).settled == "done"
+        assert await queue.store.run(lambda: compare([JobIndex()])) == []
 
 
 @pytest.mark.parametrize("cut", ["before commit", "after commit"])

@@ -254,12 +254,12 @@ SELECT newest, entered_at FROM work_enter_one_3(:producer::text, :producer_numbe
 
 -- name: work_look
 -- Lock a queue's row, ack jobs, and read what a scheduler looks at first.
-SELECT * FROM work_look_1(:producer::text, :producer_number::bigint, :clock::bigint, :queue::text, :jobs::text, :claims::text, :responses::text,
+SELECT * FROM work_look_3(:producer::text, :producer_number::bigint, :clock::bigint, :queue::text, :jobs::text, :claims::text, :responses::text,
     :ids::bigint[], :claim_ids::text[], :look::text, :most::bigint, :wanted::bigint);
 
 -- name: work_apply
 -- Write all that a claim has decided.
-SELECT work_apply_2(:queue_id::bigint, :at_ms::bigint, :claim_consumer::text, :claim_lease::text, :claim_wake_at::bigint,
+SELECT work_apply_3(:queue_id::bigint, :at_ms::bigint, :claim_consumer::text, :claim_lease::text, :claim_wake_at::bigint,
     :claim_id::bigint[], :claim_claim_id::text[], :claim_claim_round::bigint[], :claim_charged::bigint[],
     :share_key::text[], :share_served::bigint[], :share_promoted::bigint[], :share_turn::bigint[], :share_round::bigint[],
     :share_credit::bigint[], :share_oldest_at::bigint[], :share_known::bigint[], :share_refill::bigint[], :deferrals::bigint,
