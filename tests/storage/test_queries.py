@@ -10,7 +10,7 @@ import pytest
 
 from harn.storage.engines import migrate
 from harn.storage.fragments import Fragment, expand
-from harn.storage.queries import Dialect, load_queries
+from harn.storage.queries import Dialect, Statements, load_queries
 
 FRAGMENTS = {
     "sum": Fragment(("left", "right"), "{left} + {right}"),
@@ -45,16 +45,30 @@ def test_an_unknown_fragment_or_a_wrong_number_of_arguments_is_an_error(text: st
 
 def test_every_plain_insert_of_sqlite_writes_many_rows_in_one_step() -> None:
     plain = re.compile(r"INSERT INTO \w+ \([^()]+\)\s*VALUES\s*\([?\d, ]+\)")
-    inserts = [each for each in load_queries("sqlite").values() if plain.fullmatch(each.text)]
+    every = load_queries("sqlite").every()
+    inserts = [each for each in every.values() if plain.fullmatch(each.text)]
 
-    assert "insert_jobs" in {name for name, each in load_queries("sqlite").items() if each.wide}
+    assert "insert_jobs" in {name for name, each in every.items() if each.wide}
     assert [each.text for each in inserts if not each.wide] == []
+
+
+def test_a_statement_is_made_ready_when_it_is_first_asked_for() -> None:
+    queries = Statements("sqlite")
+    assert not queries
+
+    found = queries["tick"]
+
+    assert list(queries) == ["tick"] and queries["tick"] is found
+    with pytest.raises(KeyError, match="no_such_statement"):
+        queries["no_such_statement"]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_no_statement_keeps_an_unexpanded_fragment(dialect: Dialect) -> None:
-    assert [name for name, query in load_queries(dialect).items() if "@" in query.text] == []
-    assert [name for name, query in load_queries(dialect).items() if "{ready}" in query.text] == []
+    every = load_queries(dialect).every()
+
+    assert [name for name, query in every.items() if "@" in query.text] == []
+    assert [name for name, query in every.items() if "{ready}" in query.text] == []
 
 
 @pytest.mark.parametrize("file", ["jobs.sql", "jobs.sqlite.sql", "jobs.postgres.sql"])
@@ -107,6 +121,8 @@ def test_a_page_of_ready_jobs_is_sought_by_one_bound() -> None:
 
 
 def test_only_the_functions_of_a_queue_take_their_producers_number() -> None:
-    taking = {name for name, query in load_queries("postgres").items() if query.takes_number}
+    every = load_queries("postgres").every()
+
+    taking = {name for name, query in every.items() if query.takes_number}
 
     assert taking == {"work_enter", "work_enter_one", "work_look"}

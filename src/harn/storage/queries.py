@@ -12,9 +12,9 @@ concern, and every step is applied once. A new concern needs new files here and 
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -63,11 +63,29 @@ class Step(msgspec.Struct, frozen=True):
     script: str
 
 
+class Statements(dict[str, Query]):
+    """The statements of a dialect, by name: each is made ready when it is first asked for.
+
+    A process uses a tenth of them, and a short command would wait for the others.
+    """
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._bodies, self._fragments = _entries(dialect)
+
+    def __missing__(self, name: str) -> Query:
+        body = expand(self._bodies[name], self._fragments)
+        return self.setdefault(name, _prepared(body, self._dialect))
+
+    def every(self) -> dict[str, Query]:
+        """Return all statements of the dialect."""
+        return {name: self[name] for name in self._bodies}
+
+
 @functools.cache
-def load_queries(dialect: Dialect) -> dict[str, Query]:
-    """Return every named statement of *dialect*."""
-    bodies, fragments = _entries(dialect)
-    return {name: _prepared(expand(body, fragments), dialect) for name, body in bodies.items()}
+def load_queries(dialect: Dialect) -> Statements:
+    """Return the named statements of *dialect*."""
+    return Statements(dialect)
 
 
 @functools.cache
@@ -75,10 +93,7 @@ def _entries(dialect: Dialect) -> tuple[dict[str, str], dict[str, Fragment]]:
     """Return the statements and the fragments of *dialect*, by name."""
     bodies: dict[str, str] = {}
     fragments: dict[str, Fragment] = {}
-    for file, text in sorted(_sql_files().items()):
-        concern, *rest = file.removesuffix(".sql").split(".")
-        if concern == "schema" or rest not in ([], [dialect]):
-            continue
+    for text in _sql_files(dialect, is_schema=False).values():
         parts = _ENTRY.split(text)
         for sort, name, parameters, body in zip(*(parts[i::4] for i in range(1, 5)), strict=True):
             if sort == "fragment":
@@ -92,14 +107,11 @@ def _entries(dialect: Dialect) -> tuple[dict[str, str], dict[str, Fragment]]:
 def load_schema(dialect: Dialect) -> list[Step]:
     """Return every step of the schema, oldest first within a concern."""
     steps = []
-    for name, text in sorted(_sql_files().items()):
-        parts = name.removesuffix(".sql").split(".")
-        if parts[0] != "schema" or parts[-1] != dialect:
-            continue
+    for name, text in _sql_files(dialect, is_schema=True).items():
         pieces = _VERSION.split(text)
         for version, script in zip(pieces[1::2], pieces[2::2], strict=True):
             text = expand(script, _entries(dialect)[1])
-            steps.append(Step(parts[1], int(version), text.strip()))
+            steps.append(Step(name.split(".")[1], int(version), text.strip()))
     return steps
 
 
@@ -120,13 +132,16 @@ def missing_steps(applied: Mapping[str, int], dialect: Dialect, where: str) -> l
     return [s for s in load_schema(dialect) if s.version > applied.get(s.concern, 0)]
 
 
-def _sql_files() -> dict[str, str]:
-    folder = Path(__file__).parent / "sql"
-    return {
-        item.name: item.read_text("utf-8")
-        for item in folder.iterdir()
-        if item.name.endswith(".sql")
-    }
+def _sql_files(dialect: Dialect, *, is_schema: bool) -> dict[str, str]:
+    """Read the files of *dialect*, its schema or its statements, in the order of their names."""
+    folder = os.path.join(os.path.dirname(__file__), "sql")
+    texts = {}
+    for file in sorted(os.listdir(folder)):
+        concern, *rest = file.split(".")
+        if (concern == "schema") is is_schema and rest[-2:] in (["sql"], [dialect, "sql"]):
+            with open(os.path.join(folder, file), encoding="utf-8") as opened:
+                texts[file] = opened.read()
+    return texts
 
 
 def _prepared(body: str, dialect: Dialect) -> Query:
