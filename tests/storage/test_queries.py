@@ -59,6 +59,7 @@ def test_a_statement_is_made_ready_when_it_is_first_asked_for() -> None:
     found = queries["tick"]
 
     assert list(queries) == ["tick"] and queries["tick"] is found
+    assert queries.get("now") is queries["now"] and queries.get("no_such_statement") is None
     with pytest.raises(KeyError, match="no_such_statement"):
         queries["no_such_statement"]
 

@@ -15,7 +15,7 @@ import functools
 import os
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -76,6 +76,10 @@ class Statements(dict[str, Query]):
     def __missing__(self, name: str) -> Query:
         body = expand(self._bodies[name], self._fragments)
         return self.setdefault(name, _prepared(body, self._dialect))
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the statement *name*, or *default* if the dialect has none of that name."""
+        return self[name] if name in self._bodies else default
 
     def every(self) -> dict[str, Query]:
         """Return all statements of the dialect."""
