@@ -48,6 +48,7 @@ LINES = [
         "quiescence",
         "records",
         "retry_policy",
+        "running_context",
         "runtime",
         "settings",
         "stopping",
@@ -55,6 +56,7 @@ LINES = [
         "telemetry",
         "topics",
         "unsettled",
+        "unsettled_sources",
     },
 ]
 LEFT, RIGHT = {"tasks", "sync"}, {"storage", "eventlog"}

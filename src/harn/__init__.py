@@ -9,8 +9,8 @@
     ground       clock runtime current context errors settings topics duration ids telemetry
                  batcher checks durable_calls durable_types durable_work escaping event_loop
                  exact_json front_door graceful masking naming open_runtimes operating_system
-                 plurals private_files pydantic_types quiescence records retry_policy stopping
-                 teardown unsettled
+                 plurals private_files pydantic_types quiescence records retry_policy
+                 running_context stopping teardown unsettled unsettled_sources
 
 Everything public is importable from here and loaded when it is first used, so that `import harn`
 costs nothing and the command line starts at once. `__init__.pyi` tells type checkers the same.
@@ -66,7 +66,7 @@ _ROOMS = {
         current_runtime runtime_context runtime_context_clear runtime_context_get
         runtime_context_set runtime_context_values
     """,
-    "context": "RuntimeContext",
+    "running_context": "RuntimeContext",
     "tasks": """
         Err Ok Owned ParallelStream Settled TaskHandle cancel_graceful deadline defer
         disown drop from_thread is_cancelled is_err is_ok owned parallel parallel_each

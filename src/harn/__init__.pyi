@@ -1,4 +1,3 @@
-from harn.context import RuntimeContext as RuntimeContext
 from harn.current import (
     current_runtime as current_runtime,
     runtime_context as runtime_context,
@@ -116,6 +115,7 @@ from harn.ratelimit import (
     with_rate_limit as with_rate_limit,
 )
 from harn.retry_policy import RetryPolicy as RetryPolicy
+from harn.running_context import RuntimeContext as RuntimeContext
 from harn.runtime import Runtime as Runtime, run as run
 from harn.state import (
     agent_state_cas as agent_state_cas,

@@ -10,13 +10,16 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from harn.context import Frame, RuntimeContext, current_frame_var
+from harn.context import Frame, current_frame_var
 from harn.errors import HarnError, InvalidOption
 from harn.event_loop import refuse_trio
 from harn.open_runtimes import only_open
 from harn.runtime import Runtime
+
+if TYPE_CHECKING:
+    from harn.running_context import RuntimeContext
 
 _implicit: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Runtime] = (
     weakref.WeakKeyDictionary()
@@ -111,6 +114,8 @@ def runtime_context() -> RuntimeContext:
     >>> asyncio.run(main())
     'task_root'
     """
+    from harn.running_context import RuntimeContext  # its class takes a while to make
+
     return RuntimeContext.of(calling_frame().task)
 
 

@@ -23,10 +23,9 @@ _AUTHORITY = re.compile(r"(?:[A-Za-z][\w+.-]*:)?//+")
 _PORT = re.compile(r"[^:@]*:\d*(?:[/?,]|$)")
 _QUERY = re.compile(r"\?[\w%.-]+=")
 # Each part that may have to be tried again is bounded: a text of a megabyte takes a moment.
-_IN_TEXT = re.compile(
-    r"[A-Za-z][\w+.-]{0,30}://[^\s\"]*|postgres(?:ql)?:[^\s\"]{0,1000}@[^\s\"]*"
-    r"|passw\w{0,60}\s{0,20}=\s{0,20}(?:'(?:[^'\\]|\\.){0,1000}'|[^\s\"]+)",
-    re.IGNORECASE,
+_IN_TEXT = (  # compiled at its first use: few commands need it, and it takes a while
+    r"(?i)[A-Za-z][\w+.-]{0,30}://[^\s\"]*|postgres(?:ql)?:[^\s\"]{0,1000}@[^\s\"]*"
+    r"|passw\w{0,60}\s{0,20}=\s{0,20}(?:'(?:[^'\\]|\\.){0,1000}'|[^\s\"]+)"
 )
 
 SECRET_NAMES = (
@@ -67,7 +66,7 @@ def mask_text(text: str) -> str:
     """
     if "://" not in text and "@" not in text and "passw" not in text.lower():
         return text  # nearly every text, and the search below is slow
-    return _IN_TEXT.sub(lambda found: mask(found[0]), text)
+    return re.sub(_IN_TEXT, lambda found: mask(found[0]), text)
 
 
 @lru_cache(maxsize=8192)

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from harn.duration import to_ms
 from harn.errors import InvalidOption
@@ -401,8 +401,7 @@ def rate_limit_variables(environ: Mapping[str, str] | None = None) -> dict[str, 
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+class Variable(NamedTuple):
     """One line of the reference page."""
 
     name: str

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+import msgspec
 
 from harn.cli.orchestrator import DEFAULT_CONFIG
 from harn.cli.stoppable import run_stoppable
@@ -24,14 +24,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class CommandTarget:
+class CommandTarget(msgspec.Struct, frozen=True):
     """The common options of a command and of its group."""
 
     config: Path | None = None
     state_dir: Path | None = None
-    storage: str | None = field(default=None, repr=False)  # it may hold a password
+    storage: str | None = None
     as_json: bool = False
+
+    def __repr__(self) -> str:  # without the store: its URL may hold a password
+        return f"CommandTarget({self.config!r}, {self.state_dir!r}, as_json={self.as_json})"
 
     def over(self, outer: CommandTarget | None) -> CommandTarget:
         """Return this, with missing options taken from *outer*."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from harn.context import Task
 from harn.llm.messages import LlmResult, Message, Usage
 from harn.runtime import Runtime
-from harn.unsettled import OpenAgent, UnsettledSources
+from harn.unsettled_sources import OpenAgent, UnsettledSources
 
 Stop = Literal["done", "max_iterations", "closed"]
 

@@ -16,7 +16,7 @@ from harn.llm.messages import ModelRequest, Usage
 from harn.runtime import Runtime
 from harn.telemetry.metrics import Metrics, Sample
 from harn.telemetry.spans import span, tracing
-from harn.unsettled import InFlightLlmCall, UnsettledSources
+from harn.unsettled_sources import InFlightLlmCall, UnsettledSources
 
 if TYPE_CHECKING:
     from harn.llm.registry import Route

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from harn.orchestrator.manifest import Manifest, read_manifest
 from harn.orchestrator.manifest_triggers import ManifestTrigger
@@ -20,15 +21,17 @@ Tokens = Mapping[tuple[str, str], str]
 """The tokens for `a2a://` targets, by trigger id and URI."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """A manifest with its handlers and secrets, before it takes effect."""
 
     manifest: Manifest
     bindings: tuple[Binding, ...]
     hooks: tuple[Hook, ...] = ()
-    admin_keys: tuple[bytes, ...] = field(default=(), repr=False)
-    tokens: Tokens = field(default_factory=dict, repr=False)
+    admin_keys: tuple[bytes, ...] = ()
+    tokens: Tokens = {}
+
+    def __repr__(self) -> str:  # without keys and tokens
+        return f"Plan({self.manifest!r}, {self.bindings!r}, {self.hooks!r})"
 
 
 def plan_triggers(runtime: Runtime, path: Path, ids: Sequence[str] | None = None) -> Plan:

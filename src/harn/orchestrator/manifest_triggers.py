@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from harn.errors import HarnError, did_you_mean
 from harn.orchestrator.body_formats import BodyFormat
@@ -22,8 +23,7 @@ TRIGGER_KEYS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestTrigger:
+class ManifestTrigger(msgspec.Struct, frozen=True):
     """A `[[triggers]]` table, checked as far as possible without importing its handler."""
 
     id: str
@@ -35,8 +35,8 @@ class ManifestTrigger:
     path: str | None = None
     body: BodyFormat = "json"
     tenant_id: str | None = None
-    secrets: Mapping[str, tuple[SecretName, ...]] = field(default_factory=dict)
-    number: int = field(default=0, compare=False)
+    secrets: Mapping[str, tuple[SecretName, ...]] = {}
+    number: int = 0
     """Its place among the manifest's triggers, from 0."""
 
     @property

@@ -30,7 +30,7 @@ from harn.pools.task import PoolTask
 from harn.runtime import Runtime
 from harn.tasks import Isolation
 from harn.telemetry.metrics import Metrics, Sample
-from harn.unsettled import PendingPoolTask, UnsettledSources
+from harn.unsettled_sources import PendingPoolTask, UnsettledSources
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import msgspec
 
 from harn.duration import to_ms
 from harn.errors import InvalidOption, did_you_mean
@@ -23,13 +24,15 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:\d*)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """The parts of a storage URL; *rest* is a path, or for PostgreSQL a DSN."""
 
     engine: str
-    rest: str = field(repr=False)  # it may hold a password
+    rest: str
     options: dict[str, str]
+
+    def __repr__(self) -> str:  # without the rest, which may hold a password
+        return f"Place(engine={self.engine!r}, options={self.options!r})"
 
     @property
     def path(self) -> Path:

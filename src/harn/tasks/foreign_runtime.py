@@ -13,16 +13,16 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from harn.context import Ambient, Frame, Task, Work, WorkTask, current_frame_var
 from harn.runtime import Runtime
 
 
-@dataclass(frozen=True, slots=True)
-class TaskIdentity:
+class TaskIdentity(msgspec.Struct, frozen=True):
     """The ids, names and values of a task, which can be copied to another process."""
 
     id: str
@@ -33,8 +33,11 @@ class TaskIdentity:
     ambient: Ambient
     values: Mapping[str, Any]
     work: Work | None
-    home: Mapping[str, str] = field(repr=False)  # a URL may hold a password
+    home: Mapping[str, str]
     """The state directory and the storage of its runtime."""
+
+    def __repr__(self) -> str:  # without its home: a URL may hold a password
+        return f"TaskIdentity({self.id!r}, {self.name!r})"
 
     @classmethod
     def of(cls, task: Task) -> TaskIdentity:

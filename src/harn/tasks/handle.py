@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Collection, Generator
 from contextvars import Context
 from functools import partial
-from typing import Any, Generic, Literal, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, cast
 
 from harn.clock import Clock, resolve
 from harn.context import Frame, Task, current_frame_var
@@ -24,8 +24,10 @@ from harn.errors import DeadlockError, HarnError, TaskCancelled
 from harn.graceful import asked, is_stop, raise_if_asked
 from harn.runtime import Runtime
 from harn.tasks.done_callbacks import DoneCallbacks
-from harn.tasks.results import Err, Ok
 from harn.teardown import unwind
+
+if TYPE_CHECKING:
+    from harn.tasks.results import Err, Ok
 
 T = TypeVar("T")
 Status = Literal["running", "completed", "failed", "cancelled"]
@@ -230,6 +232,8 @@ class TaskHandle(Generic[T]):
 
     def outcome(self) -> Ok[T] | Err[BaseException]:
         """Return the outcome of a task that has ended; `TaskCancelled` means it was cancelled."""
+        from harn.tasks.results import Err, Ok  # their classes take a while to make
+
         try:
             return Ok(self._receive())
         except BaseException as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -216,14 +215,13 @@ class Sample(msgspec.Struct, frozen=True):
     labels: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class HistogramSample:
+class HistogramSample(msgspec.Struct, frozen=True):
     """The buckets of a histogram: *buckets* are (upper bound, cumulative count) pairs."""
 
     family: str
     buckets: tuple[tuple[float, int], ...]
     total: float
-    labels: tuple[str, ...] = field(default=())
+    labels: tuple[str, ...] = ()
 
 
 Source = Callable[[], Iterable[Sample | HistogramSample]]

@@ -18,6 +18,7 @@ dispatch_state.py  one event on its way to one binding
 dispatcher.py      a dispatch from its envelope to its outcome
 attempts.py        the calls of its handler, and the waits between them
 handler_failure.py what a handler raised, without secrets
+emit_receipt.py    what an emit returns
 outcomes.py        the records that a dispatch ends with
 recovery.py        this process's lease, and the events of processes that died
 replay_mapping.py  whether a replay has the same pool, key and priority as before
@@ -55,11 +56,12 @@ if TYPE_CHECKING:
     from harn.triggers.cron import check_catchup, check_expression, check_schedule, check_zone
     from harn.triggers.dead_letters import DeadLetters, Letters
     from harn.triggers.dispatch_state import Dispatch, DispatchHandle
+    from harn.triggers.emit_receipt import EmitReceipt
     from harn.triggers.event import TriggerEvent, check_tenant, event_from
     from harn.triggers.job_runner import JobRunner
     from harn.triggers.matching import check_match, is_wanted
     from harn.triggers.not_found import NotFound
-    from harn.triggers.registry import Accepted, EmitReceipt, Triggers
+    from harn.triggers.registry import Accepted, Triggers
     from harn.triggers.repetitions import Repetitions
     from harn.triggers.replay_mapping import compare_mapping
     from harn.triggers.retry import FROM_MANIFEST
@@ -101,7 +103,8 @@ else:
             "job_runner": "JobRunner",
             "matching": "check_match is_wanted",
             "not_found": "NotFound",
-            "registry": "Accepted EmitReceipt Triggers",
+            "registry": "Accepted Triggers",
+            "emit_receipt": "EmitReceipt",
             "repetitions": "Repetitions",
             "replay_mapping": "compare_mapping",
             "retry": "FROM_MANIFEST",

@@ -13,10 +13,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, tzinfo
 from itertools import islice, takewhile
 from typing import Any, Literal, get_args
-from zoneinfo import ZoneInfo, available_timezones
 
 import msgspec
-from cronsim import CronSim
 
 from harn.errors import InvalidOption, did_you_mean
 
@@ -44,6 +42,8 @@ class Schedule(msgspec.Struct, frozen=True):
         >>> next(Schedule("0 2 * * *").after(0))
         7200000
         """
+        from cronsim import CronSim  # only a cron trigger needs it
+
         fields, offset = _without_seconds(self.expression)
         start = datetime.fromtimestamp(ms // 1000 - offset, UTC).astimezone(_zone(self.timezone))
         for moment in CronSim(fields, start):
@@ -149,6 +149,8 @@ def check_expression(expression: Any, option: str) -> str:
         raise InvalidOption(option, expression, accepted)
     if not expression.isprintable():
         raise InvalidOption(option, expression, accepted)
+    from cronsim import CronSim
+
     try:
         CronSim(expression, datetime(2026, 1, 1, tzinfo=UTC))
     except Exception as error:  # the parser's own error, and others that odd input causes
@@ -167,6 +169,8 @@ def check_zone(name: Any, option: str) -> str:
     try:
         _zone(name)
     except Exception:  # unknown name, path, directory: the library raises several kinds
+        from zoneinfo import available_timezones
+
         if not available_timezones():
             accepted = '"UTC": this machine knows no other zone; install the package tzdata'
         raise InvalidOption(option, name, accepted) from None
@@ -176,4 +180,8 @@ def check_zone(name: Any, option: str) -> str:
 @functools.lru_cache(maxsize=256)
 def _zone(name: str) -> tzinfo:
     # A small image may have no database of zones; the zone of most schedules needs none.
-    return UTC if name == "UTC" else ZoneInfo(name)
+    if name == "UTC":
+        return UTC
+    from zoneinfo import ZoneInfo
+
+    return ZoneInfo(name)

@@ -35,7 +35,7 @@ from harn.triggers.gates import Entrant, Gates
 from harn.triggers.handler_failure import failure_of
 from harn.triggers.outcomes import headers_of, outcome_records
 from harn.triggers.secrets import Secrets
-from harn.unsettled import PartialHandoff, QueuedTrigger, UnsettledSources
+from harn.unsettled_sources import PartialHandoff, QueuedTrigger, UnsettledSources
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime

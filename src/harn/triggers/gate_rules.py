@@ -9,7 +9,6 @@ hold for all processes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
@@ -121,8 +120,7 @@ def within_window(window: Window, admitted: Sequence[int], now_ms: int) -> Wait 
     return Wait(live[-window.max] + window.period_ms)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Place:
+class Place(msgspec.Struct, frozen=True, order=True):
     """A place in the queue for a slot: lower rank first, then the order of arrival."""
 
     rank: int

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -44,14 +43,13 @@ LAST_TICKET = 1 << 62
 """A ticket after every other."""
 
 
-@dataclass(slots=True)
-class Passage:
+class Passage(msgspec.Struct):
     """An event's result at the gates of its binding: what it holds, or why it was skipped."""
 
     skipped: SkipReason | None = None
     members: tuple[int, ...] = ()
     """The envelopes of the batch that is dispatched with this event, including its own."""
-    holds: list[tuple[str, str, tuple[int, ...]]] = field(default_factory=list)
+    holds: list[tuple[str, str, tuple[int, ...]]] = []
     """What to release: the record's kind, the gate and the tickets."""
 
 
@@ -324,8 +322,7 @@ class Gates:
                 timer.cancel()
 
 
-@dataclass(slots=True)
-class BatchState:
+class BatchState(msgspec.Struct):
     """What a member of a batch read from the store."""
 
     members: list[Mark] | None = None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,6 @@ from harn.current import current_frame
 from harn.errors import InvalidOption, did_you_mean
 from harn.ids import digest
 from harn.naming import check_data, has_controls, joined
-from harn.records import Record, fields_of
 from harn.storage import Draft, draft
 from harn.storage.triggers import DedupeClaim, Delivery, NewEvent, TakenIn, take_in
 from harn.telemetry.metrics import Metrics, Sample
@@ -39,6 +37,7 @@ from harn.triggers.sources import Sources
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
+    from harn.triggers.emit_receipt import EmitReceipt
 
 DAY_MS = 86_400_000
 EMIT_KEEP_MS = 7 * DAY_MS
@@ -46,31 +45,6 @@ EMIT_KEEP_MS = 7 * DAY_MS
 EMIT_WAIT = 1.0
 """The longest time, in real seconds, that an emit waits for its handlers."""
 _REAL = SystemClock()
-
-
-@dataclass(frozen=True, slots=True)
-class EmitReceipt(Record):
-    """The result of an emit: its event, and a handle for each trigger that it reached.
-
-    *duplicate* says that the id was known: then nothing was dispatched, and *event_id* names the
-    first event with that id.
-
-    >>> import harn
-    >>> async def main() -> tuple[str, bool, tuple[()]]:
-    ...     receipt = await harn.channel_emit("orders", {"n": 1})
-    ...     return receipt.name, receipt.duplicate, receipt.dispatched
-    >>> harn.run(main)
-    ('orders', False, ())
-    """
-
-    event_id: str
-    name: str
-    duplicate: bool
-    dispatched: tuple[DispatchHandle, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return every field, JSON-ready."""
-        return {**fields_of(self), "dispatched": [each.as_dict() for each in self.dispatched]}
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -293,6 +267,8 @@ class Triggers:
 
     async def emit(self, name: str, payload: Any, *, id: str | None = None) -> EmitReceipt:
         """Emit on a channel."""
+        from harn.triggers.emit_receipt import EmitReceipt  # its class takes a while to make
+
         check_channel(name)
         if id is not None:
             check_data("id", id, 500)

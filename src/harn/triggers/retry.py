@@ -104,13 +104,13 @@ ErrorClass = Literal[
     "unknown",
 ]
 
-_CLASSES: tuple[tuple[ErrorClass, re.Pattern[str]], ...] = (
-    ("budget_exhausted", re.compile(r"budget.*(exhaust|exceed|spent)|(exhaust|exceed).*budget")),
-    ("handler_timeout", re.compile(r"timeout|timed out|deadline")),
-    ("auth_failed", re.compile(r"\b(401|403)\b|forbidden|unauthori[sz]ed|authentication")),
-    ("provider_5xx", re.compile(r"provider.*\b5\d\d\b|\b5\d\d\b.*provider|answered 5\d\d\b")),
-    ("predicate_panic", re.compile(r"predicate.*(panic|thrown|raised)")),
-    ("handler_panic", re.compile(r"handler.*(panic|thrown|raised)")),
+_CLASSES: tuple[tuple[ErrorClass, str], ...] = (
+    ("budget_exhausted", r"budget.*(exhaust|exceed|spent)|(exhaust|exceed).*budget"),
+    ("handler_timeout", r"timeout|timed out|deadline"),
+    ("auth_failed", r"\b(401|403)\b|forbidden|unauthori[sz]ed|authentication"),
+    ("provider_5xx", r"provider.*\b5\d\d\b|\b5\d\d\b.*provider|answered 5\d\d\b"),
+    ("predicate_panic", r"predicate.*(panic|thrown|raised)"),
+    ("handler_panic", r"handler.*(panic|thrown|raised)"),
 )
 _LOOKED_AT = 2000
 
@@ -123,6 +123,6 @@ def error_class(message: str) -> ErrorClass:
     """
     text = message[:_LOOKED_AT].lower()
     for name, pattern in _CLASSES:
-        if pattern.search(text):
+        if re.search(pattern, text):
             return name
     return "unknown"

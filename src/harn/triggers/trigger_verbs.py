@@ -7,7 +7,8 @@ from typing import Any, Unpack
 from harn.current import current_runtime
 from harn.triggers.binding import Kind, TriggerBinding, check_binding
 from harn.triggers.dispatch_state import DispatchHandle
-from harn.triggers.registry import EmitReceipt, Triggers
+from harn.triggers.emit_receipt import EmitReceipt
+from harn.triggers.registry import Triggers
 from harn.triggers.retry import BY_HAND
 from harn.triggers.targets import Handler
 from harn.triggers.trigger_options import EventFields, FlowOptions, MatchOptions, Provider

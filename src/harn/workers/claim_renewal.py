@@ -21,7 +21,7 @@ from harn.stopping import last_calls
 from harn.storage import Store
 from harn.storage.leases import Heartbeat
 from harn.storage.queue import Settlement, SettlementResult, job_states, settle_claims
-from harn.unsettled import PartialHandoff, UnsettledSources
+from harn.unsettled_sources import PartialHandoff, UnsettledSources
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime

@@ -12,7 +12,7 @@ from harn.duration import Duration, to_ms
 from harn.errors import ClaimLost, InvalidOption
 from harn.storage import encode
 from harn.storage.queue import ClaimedJob, Settlement, SettlementResult, job_charges
-from harn.unsettled import PartialHandoff, UnsettledSources
+from harn.unsettled_sources import PartialHandoff, UnsettledSources
 from harn.workers.failures import Failure, failure_of, log_failure, text_of
 from harn.workers.records import MAX_RECORD, Job, check_cost, check_ttl
 
