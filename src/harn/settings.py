@@ -11,9 +11,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from harn.duration import to_ms
 from harn.errors import InvalidOption
@@ -21,12 +20,48 @@ from harn.errors import InvalidOption
 logger: logging.Logger = logging.getLogger("harn.settings")
 
 
-def _variable(
-    name: str, default: Any, parse: Callable[[str], Any], meaning: str, *, repr: bool = True
-) -> Any:
-    return field(
-        default=default, repr=repr, metadata={"name": name, "parse": parse, "meaning": meaning}
-    )
+class Variable(NamedTuple):
+    """A variable: its name, its value if it is not set, how its text is read, and its meaning."""
+
+    name: str
+    default: Any
+    parse: Callable[[str], Any]
+    meaning: str
+
+
+def _variable(name: str, default: Any, parse: Callable[[str], Any], meaning: str) -> Any:
+    return Variable(name, default, parse, meaning)
+
+
+class _Settings:
+    """Attributes that are read from variables of the environment, and never change.
+
+    Not a dataclass: every command would wait a millisecond until Python has made each. A default
+    is an attribute of the class; an instance holds what is set, and does not show it.
+    """
+
+    variables: ClassVar[dict[str, Variable]]
+
+    def __init_subclass__(cls) -> None:
+        cls.variables = {name: v for name, v in vars(cls).items() if isinstance(v, Variable)}
+        for name, variable in cls.variables.items():
+            setattr(cls, name, variable.default)
+
+    @classmethod
+    def load(cls, environ: Mapping[str, str] | None = None) -> Self:
+        """Read *environ* (the process's own unless given); a bad value is an `InvalidOption`."""
+        environ = os.environ if environ is None else environ
+        loaded = cls()
+        for name, variable in cls.variables.items():
+            if (text := environ.get(variable.name)) is not None:
+                loaded.__dict__[name] = _parsed(variable.name, text, variable.parse)
+        return loaded
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{name!r} is read from the environment and does not change")
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
 
 
 def _text(value: str) -> str:
@@ -109,8 +144,7 @@ def _duration_ms(value: str) -> int:
     return to_ms(value.strip(), "duration")
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(_Settings):
     """The settings that a runtime or a command reads from the environment."""
 
     state_dir: Path = _variable(
@@ -124,7 +158,6 @@ class Settings:
         None,
         _text,
         "Store used by the command line when `--storage` is not given; wins over `--state-dir`.",
-        repr=False,  # it may hold a password
     )
 
     allow_insecure_state: bool = _variable(
@@ -236,14 +269,8 @@ class Settings:
         "How long dead jobs are kept after they died; `0` is forever.",
     )
 
-    @classmethod
-    def load(cls, environ: Mapping[str, str] | None = None) -> Self:
-        """Read *environ* (the process's own unless given); a bad value is an `InvalidOption`."""
-        return cls(**_found(cls, environ))
 
-
-@dataclass(frozen=True, slots=True)
-class SchedulerSettings:
+class SchedulerSettings(_Settings):
     """How worker queues share their jobs: read when a queue is made, not when the runtime opens."""
 
     strategy: Literal["fifo", "drr"] = _variable(
@@ -310,23 +337,6 @@ class SchedulerSettings:
         _separator,
         "`/` makes tenants paths, as in `acme/bob`, which share level by level.",
     )
-
-    @classmethod
-    def load(cls, environ: Mapping[str, str] | None = None) -> Self:
-        """Read *environ* (the process's own unless given); a bad value is an `InvalidOption`."""
-        return cls(**_found(cls, environ))
-
-
-def _found(
-    kind: type[Settings] | type[SchedulerSettings], environ: Mapping[str, str] | None
-) -> dict[str, Any]:
-    environ = os.environ if environ is None else environ
-    found = {}
-    for item in fields(kind):
-        name = item.metadata["name"]
-        if name in environ:
-            found[item.name] = _parsed(name, environ[name], item.metadata["parse"])
-    return found
 
 
 def allow_insecure_state() -> None:
@@ -401,17 +411,6 @@ def rate_limit_variables(environ: Mapping[str, str] | None = None) -> dict[str, 
     return found
 
 
-class Variable(NamedTuple):
-    """One line of the reference page."""
-
-    name: str
-    default: str
-    meaning: str
-
-
 def variables() -> list[Variable]:
     """List every variable, in the order of this page."""
-    return [
-        Variable(item.metadata["name"], str(item.default), item.metadata["meaning"])
-        for item in (*fields(Settings), *fields(SchedulerSettings))
-    ]
+    return [*Settings.variables.values(), *SchedulerSettings.variables.values()]

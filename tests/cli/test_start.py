@@ -55,6 +55,7 @@ DISPATCHES = {
     *("harn.orchestrator.served_queues", "harn.orchestrator.intake"),
     *("harn.orchestrator.webhook_rules", "harn.triggers.a2a", "harn.triggers.dead_letters"),
     *("harn.cli.service_connection", "harn.tasks.processes", "harn.storage.engines.file"),
+    *("harn.triggers.cron", "harn.workers.records", "harn.storage.queue"),
 }
 HELP = {"apsw", "msgspec", "harn.runtime", "harn.storage", "harn.orchestrator"}
 

@@ -14,8 +14,6 @@ from harn.triggers import (
     FROM_MANIFEST,
     SpawnToPool,
     check_binding,
-    check_catchup,
-    check_expression,
     check_handler,
     check_id,
     check_kind,
@@ -23,17 +21,12 @@ from harn.triggers import (
     check_priority,
     check_provider,
     check_tenant,
-    check_zone,
 )
 
 POOL_KEYS = ("pool", "task_factory", "priority_from", "key_from")
 GATES = ("batch", "debounce", "rate_limit", "throttle", "singleton", "concurrency")
 SERVED = ("webhook", "a2a-push")
-_SCHEDULE: dict[str, Callable[[Any, str], Any]] = {
-    "schedule": check_expression,
-    "timezone": check_zone,
-    "catchup_mode": check_catchup,
-}
+_SCHEDULE = ("schedule", "timezone", "catchup_mode")
 
 
 _RIGHT = {"max": 1, "period": "1s", "size": 1, "timeout": "1s"}
@@ -126,10 +119,10 @@ def _check_for_kind(table: Mapping[str, Any], kind: Any, where: str, problems: P
     """Check the keys that only some kinds of trigger have."""
     if "provider" in table:
         problems.attempt(where, "provider", lambda: check_provider(kind, table["provider"]))
-    given = list(_placed(table, tuple(_SCHEDULE)))
+    given = list(_placed(table, _SCHEDULE))
     for place, name, value in given:
         if kind == "cron":
-            problems.attempt(where, place, partial(_SCHEDULE[name], value, place))
+            problems.attempt(where, place, partial(_check_schedule, name, value, place))
         else:
             problems.add(where, place, f"{value!r}: only for kind 'cron'")
     if kind == "cron" and not any(name == "schedule" for _, name, _ in given):
@@ -145,6 +138,13 @@ def _check_for_kind(table: Mapping[str, Any], kind: Any, where: str, problems: P
             problems.add(where, place, f"only for {' and '.join(SERVED)}")
         elif not _is_path(path):
             problems.add(where, place, 'a path such as "/hooks/github"')
+
+
+def _check_schedule(name: str, value: Any, place: str) -> None:
+    from harn.triggers import check_catchup, check_expression, check_zone
+
+    checks = {"schedule": check_expression, "timezone": check_zone, "catchup_mode": check_catchup}
+    checks[name](value, place)
 
 
 def _is_path(path: Any) -> bool:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
 from harn.errors import InvalidOption, did_you_mean
 from harn.records import Record
-from harn.triggers.cron import Schedule, check_schedule
 from harn.triggers.event import check_path
 from harn.triggers.gate_rules import GATES, NO_FLOW, Flow, check_flow
 from harn.triggers.matching import Match, check_match
 from harn.triggers.retry import Retry, check_retry
 from harn.triggers.targets import Target, check_handler
-from harn.workers import Priority
+
+if TYPE_CHECKING:
+    from harn.triggers.cron import Schedule
+    from harn.workers import Priority
 
 Kind = Literal["channel.emit", "cron", "webhook", "a2a-push", "stream"]
 State = Literal["active", "draining", "terminated"]
@@ -205,6 +207,8 @@ def check_priority(priority: Any) -> Priority:
     """Return *priority* if a queue knows it; None is `normal`."""
     if priority is None:
         return "normal"
+    from harn.workers import Priority  # a trigger without one needs nothing of the queues
+
     for known in get_args(Priority):
         if priority == known:
             return known  # type: ignore[no-any-return]
@@ -225,4 +229,6 @@ def _schedule(kind: Kind, match: Match, options: Mapping[str, Any]) -> Schedule 
         return None
     if given["schedule"] is None:
         raise InvalidOption("match", match.as_dict(), 'a mapping with "schedule" for kind "cron"')
+    from harn.triggers.cron import check_schedule
+
     return check_schedule(given["schedule"], given["timezone"], given["catchup_mode"])

@@ -16,12 +16,12 @@ from harn.errors import InvalidOption
 from harn.storage import Event, Store, check_topic
 from harn.storage.triggers import cron_last, give_up
 from harn.triggers.binding import Binding
-from harn.triggers.cron import Schedule, due
 from harn.triggers.event import event_at
 from harn.triggers.matching import is_wanted
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
+    from harn.triggers.cron import Schedule
     from harn.triggers.registry import Triggers
 
 logger: logging.Logger = logging.getLogger("harn.triggers")
@@ -83,6 +83,8 @@ class Sources:
 
     async def _fire_due(self, binding: Binding, schedule: Schedule, seen: int | None) -> int:
         """Fire what is due; return the instant up to which all have been fired or skipped."""
+        from harn.triggers.cron import due
+
         clock = self._runtime.clock
         while True:
             step = due(schedule, seen, clock.now_ms())
