@@ -44,7 +44,7 @@ def permit_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 async def acquire(key: str, timeout: Any = None, *, required: bool = False) -> Permit | None:
     """Acquire a mutex as a semaphore of one is acquired."""
     permit = permits._request("mutex", key, 1, 1, timeout, required)
-    if permit.state == GRANTED or await permit._wait():
+    if permit.state == GRANTED or await permit.wait_in_queue(permit._frame.task, permit._timeout):
         return permit._owned()
     permit._raise_if(required)
     return None

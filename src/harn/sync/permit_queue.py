@@ -60,7 +60,16 @@ class PermitWaiter(Waiter):
             timer = task.runtime.clock.call_at(self.since + seconds, self.expire)
         elif queue.holder is self.holder or self.holder in queue.holders:
             queue.refuse_the_impossible(self)
-        future = queue.join(self)
+        future: Future[None] = Future(loop=queue.loop)
+        self.future = future
+        queue.waiters.append(self)
+        queue.queued = queued = queue.queued + 1
+        if queued > queue.longest_queue:
+            queue.longest_queue = queued
+        if queue.free:
+            # Creating the future may run the garbage collector, and a finaliser may have released
+            # a permit before this waiter was in the queue.
+            queue.serve(queue.monotonic())
         if task.aio is self.holder and timer is None:
             task.waiting = self
         before, task.parked = task.parked, future
@@ -152,20 +161,6 @@ class PermitQueue:
             waiter.state = GRANTED
             return True
         return False
-
-    def join(self, waiter: PermitWaiter) -> Future[None]:
-        """Put *waiter* at the end of the queue; return the future that wakes it."""
-        future: Future[None] = Future(loop=self.loop)
-        waiter.future = future
-        self.waiters.append(waiter)
-        self.queued = queued = self.queued + 1
-        if queued > self.longest_queue:
-            self.longest_queue = queued
-        if self.free:
-            # Creating the future may run the garbage collector, and a finaliser may have released
-            # a permit before this waiter was in the queue.
-            self.serve(self.monotonic())
-        return future
 
     def _grant(self, waiter: PermitWaiter) -> None:
         want = waiter.want

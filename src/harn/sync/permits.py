@@ -7,10 +7,9 @@ are kept, for their counters.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Literal, Self, get_args, overload
+from typing import Literal, Self, get_args, overload
 
 from harn.checks import whole_number
 from harn.context import Frame, current_frame_var
@@ -98,10 +97,6 @@ class Permit(PermitWaiter):
             queue.release(self, now)
         return True
 
-    def _wait(self) -> Coroutine[Any, Any, bool]:
-        """Wait in the queue as long as the request allows; true when it was granted."""
-        return self.wait_in_queue(self._frame.task, self._timeout)
-
     def _owned(self) -> Self:
         """Let the scope or task that acquired it release it when that ends."""
         frame = self._frame
@@ -162,8 +157,18 @@ def _request(
     The callers wait themselves: a coroutine between them and the wait would cost more than this.
     """
     frame = _frame_here(None) or current_frame()
-    queue = frame.task.runtime.service(Permits).open(kind, key, capacity)
-    if not isinstance(required, bool):
+    task = frame.task
+    runtime = task.runtime
+    try:
+        queue = runtime._services[Permits].named[kind][key]  # saves two calls
+    except (KeyError, TypeError):
+        queue = runtime.service(Permits).open(kind, key, capacity)
+    holder = task_running_on(queue.loop)
+    if holder is None or get_ident() != runtime._thread_id:
+        runtime.check_here()
+    if queue.capacity != capacity:
+        raise _other_capacity(queue, capacity)
+    if required is not False and required is not True:
         raise InvalidOption("required", required, "True or False")
     if asked:
         raise_if_asked()
@@ -171,9 +176,7 @@ def _request(
     permit.on = queue
     permit.want = want
     permit._frame = frame
-    permit.holder = task_running_on(queue.loop)
-    if frame.task.thread is not None:
-        permit.holder = works_for(permit.holder)
+    permit.holder = holder if task.thread is None else works_for(holder)
     monotonic = queue.monotonic  # calling it through the slot costs twice as much
     permit.since = monotonic()
     if timeout is not None:
@@ -196,11 +199,6 @@ class Permits:
             found = self.named[kind][key]
         except (KeyError, TypeError):
             found = self._make(kind, key, capacity)
-        if found.capacity != capacity:
-            option = "limit" if kind == "gate" else "capacity"
-            raise InvalidOption(
-                option, capacity, f"{found.capacity}, which {kind} {key!r} was opened with"
-            )
         return found
 
     def _make(self, kind: str, key: str, capacity: int) -> PermitQueue:
@@ -212,6 +210,12 @@ class Permits:
             if len(queues) > MOST_IDLE:
                 _forget_the_idle(queues, made)
         return made
+
+
+def _other_capacity(queue: PermitQueue, capacity: int) -> InvalidOption:
+    option = "limit" if queue.kind == "gate" else "capacity"
+    known = f"{queue.capacity}, which {queue.kind} {queue.key!r} was opened with"
+    return InvalidOption(option, capacity, known)
 
 
 def _forget_the_idle(queues: dict[str, PermitQueue], new: PermitQueue) -> None:
@@ -261,7 +265,7 @@ async def sync_mutex_acquire(
         runtime.check_here()
     if timeout is not None or queue.released_by_threads:
         permit = _request("mutex", key, 1, 1, timeout, required)
-        if permit.state == GRANTED or await permit._wait():
+        if permit.state == GRANTED or await permit.wait_in_queue(task, permit._timeout):
             return permit._owned()
         permit._raise_if(required)
         return None
@@ -322,7 +326,7 @@ async def sync_rwlock_acquire(
         raise InvalidOption("mode", mode, f'"read" or "write"{near}')
     want = MOST_READERS if mode == "write" else 1
     permit = _request("rwlock", key, MOST_READERS, want, timeout, required)
-    if permit.state == GRANTED or await permit._wait():
+    if permit.state == GRANTED or await permit.wait_in_queue(permit._frame.task, permit._timeout):
         return permit._owned()
     permit._raise_if(required)
     return None
@@ -372,11 +376,12 @@ async def sync_semaphore_acquire(
     >>> asyncio.run(main())
     2
     """
-    whole_number("capacity", capacity, least=1)
-    if whole_number("permits", permits, least=1) > capacity:
-        raise InvalidOption("permits", permits, f"at most the capacity, {capacity}")
+    if not (type(permits) is type(capacity) is int and 0 < permits <= capacity):
+        whole_number("capacity", capacity, least=1)
+        if whole_number("permits", permits, least=1) > capacity:
+            raise InvalidOption("permits", permits, f"at most the capacity, {capacity}")
     permit = _request("semaphore", key, capacity, permits, timeout, required)
-    if permit.state == GRANTED or await permit._wait():
+    if permit.state == GRANTED or await permit.wait_in_queue(permit._frame.task, permit._timeout):
         return permit._owned()
     permit._raise_if(required)
     return None
@@ -411,7 +416,7 @@ async def sync_gate_acquire(
     """
     whole_number("limit", limit, least=1)
     permit = _request("gate", key, limit, 1, timeout, required)
-    if permit.state == GRANTED or await permit._wait():
+    if permit.state == GRANTED or await permit.wait_in_queue(permit._frame.task, permit._timeout):
         return permit._owned()
     permit._raise_if(required)
     return None
