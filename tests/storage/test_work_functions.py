@@ -20,6 +20,7 @@ from harn.storage.engines.postgres.postgres_driver import PostgresDriver
 from harn.storage.log.rebuild import compare
 from harn.storage.queries import load_schema
 from harn.storage.queue import JobIndex
+from harn.testing import FakeClock
 from harn.workers import WorkerQueue
 from harn.workers.records import Priority
 from tests.storage.proxy import Cut, CuttingProxy
@@ -178,16 +179,19 @@ async def test_an_enqueue_whose_answer_is_lost_lands_once_and_tells_its_ids(
 @pytest.mark.parametrize("needs", [None, frozenset({"tr"})], ids=["all", "by trigger"])
 @pytest.mark.parametrize(("tenants", "cap"), [(1, 0), (2, 1)])
 async def test_jobs_that_are_claimed_and_acked_one_by_one_leave_the_index_as_it_must_be(
-    postgres_url: str, tenants: int, cap: int, needs: frozenset[str] | None
+    postgres_url: str, clock: FakeClock, tenants: int, cap: int, needs: frozenset[str] | None
 ) -> None:
     policy = SchedulerPolicy(strategy="drr", max_concurrent_per_key=cap)
-    async with Runtime(storage=postgres_url):
+    async with Runtime(storage=postgres_url, clock=clock):
         queue = worker_queue("q", policy)
         for n in range(12):
+            await clock.advance(1)  # so that the oldest job of each priority has its own time
             await queue.enqueue(
                 n, trigger_id="tr", tenant_id=f"t{n % tenants}", priority=RANKS[n % 3]
             )
         [claim] = await queue.claim_many("me", 1)
+        if needs is not None:  # there is a job that the claimer cannot handle
+            await queue.enqueue("other", trigger_id="other", tenant_id="t0", priority="low")
         for _ in range(11):
             ack = queue.operations.settle(claim.acking(None))
             claimed = queue.operations.claim(lambda: queue.claiming("me", 1, 60_000, needs))
