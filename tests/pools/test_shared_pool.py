@@ -882,6 +882,8 @@ async def test_a_blocked_batch_dies_with_its_process(processes: list[Process]) -
     full = [await pools[1].submit(held(name)) for name in ("a", "b", "c")]
     batch = asyncio.create_task(pools[0].submit_many([held("d"), (gated, "no such gate")]))
     await until(lambda: pools[1].snapshot(False).blocked_submitters == 2)
+    blocked: Any = pools[0]._slots.blocked
+    await until(lambda: bool(blocked.callers))  # its own process may be told last
 
     lease = dead.lease
     pools[0]._slots.drop()  # as if its process died: nothing is told to the store
