@@ -9,7 +9,7 @@ target.py         which manifest and which store a command uses
 store_choice.py   which store: --storage, HARN_STORAGE or the state directory
 ask_service.py    run a verb in the running service, or else in this process
 service_connection.py  HTTP over the service's socket
-stoppable.py      how a signal ends a command
+stoppable.py      how a signal ends a command; garbage.py, how little a start looks for it
 command_log.py    what a command logs
 output.py         JSON or text, and never a terminal's escapes
 tables.py         tables and sentences that fit the terminal; colours.py, what colours mean
@@ -31,34 +31,24 @@ lint.py           `harn lint`; lint_rules.py, its rules: lint_owned.py, lint_lat
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from harn import __version__
+from harn.cli.garbage import begin_command, end_command
 
 if TYPE_CHECKING:
     import click
 
 
-COLLECT_AFTER = 10_000
-"""New objects after which Python looks for garbage; 700 unless told."""
-IMPORT_MODULES = ("harn.orchestrator.exports", "harn.cli.worker_command")
-"""Modules that import the user's ones."""
-
-
 def run_alone() -> NoReturn:
     """Run the command line as the whole work of this process."""
-    # A start makes many objects and drops few: to look for garbage so often takes a tenth of it.
-    gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
+    begin_command()
     try:
         main()
     finally:
-        # The interpreter would look through all of them twice before it ends, which takes another
-        # one. It finds what a user's module has left in a cycle, such as a file with a last line.
-        if sys.modules.keys().isdisjoint(IMPORT_MODULES):
-            gc.freeze()
+        end_command()
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
