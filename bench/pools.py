@@ -286,6 +286,14 @@ GOALS = [
         )
         for kind in KINDS
     ),
-    Goal("a burst shares syncs", DURABLE, "one at a time", "1,000 under way", None, at_least=20.0),
+    Goal(
+        "a burst shares syncs",
+        DURABLE,
+        "one at a time",
+        "1,000 under way",
+        None,
+        at_least=20.0,
+        why="the faster the disk syncs, the less there is to share",
+    ),
     Goal("a long journal opens in time", OPEN, "harn pool", "the budget", 1.0),
 ]
