@@ -188,6 +188,25 @@ def test_sigterm_lets_a_job_finish_and_exits_with_0(place: Path, processes: str)
     assert state(place, "q", 1).outcome == busy
 
 
+def test_what_a_module_has_in_a_buffer_is_written_when_the_worker_ends(place: Path) -> None:
+    lazy = """
+class Notes:
+    def __init__(self):
+        self.itself = self
+        self.file = open(HERE / "notes", "w")
+
+notes = Notes()
+notes.file.write("imported")
+"""
+    (place / "app.py").write_text(APP + lazy)
+    with working(place) as worker:
+        says(worker, "started")
+        worker.signal(signal.SIGTERM)
+        assert worker.ends().code == 0
+
+    assert (place / "notes").read_text() == "imported"
+
+
 def test_a_job_that_waits_in_harn_is_released_at_sigterm(place: Path) -> None:
     with working(place) as worker:
         says(worker, "started")

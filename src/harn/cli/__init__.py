@@ -9,7 +9,8 @@ target.py         which manifest and which store a command uses
 store_choice.py   which store: --storage, HARN_STORAGE or the state directory
 ask_service.py    run a verb in the running service, or else in this process
 service_connection.py  HTTP over the service's socket
-stoppable.py      how a signal ends a command; garbage.py, how little a start looks for it
+stoppable.py      how a signal ends a command
+garbage.py        how seldom a short command looks for garbage
 command_log.py    what a command logs
 output.py         JSON or text, and never a terminal's escapes
 tables.py         tables and sentences that fit the terminal; colours.py, what colours mean

@@ -28,9 +28,10 @@ def begin_command() -> None:
 def spare_modules() -> None:
     """Look no more through what is loaded so far: nearly all modules, and nothing of a user's.
 
-    Before the command's runtime is made, because that holds the user's handlers.
+    For a command that imports the user's modules, if any, after its runtime is made, which will
+    hold what they register. Once: later there may be something of theirs.
     """
-    if _is_alone:
+    if _is_alone and not gc.get_freeze_count():
         gc.freeze()
 
 

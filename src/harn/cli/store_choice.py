@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from harn.cli.garbage import spare_modules
 from harn.errors import StorageError
 from harn.runtime import Runtime
 from harn.settings import Settings, allow_insecure_state
@@ -61,5 +60,4 @@ def usable_store(storage: str | None, state_dir: Path | None) -> tuple[Path, str
 def runtime_for(storage: str | None, state_dir: Path | None) -> Runtime:
     """Return the runtime of a command."""
     directory, url = usable_store(storage, state_dir)
-    spare_modules()
     return Runtime(state_dir=directory, storage=url)

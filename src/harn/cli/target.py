@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
+from harn.cli.garbage import spare_modules
 from harn.cli.orchestrator import DEFAULT_CONFIG
 from harn.cli.stoppable import run_stoppable
 from harn.cli.store_choice import insecure_flag, runtime_for, usable_store
@@ -101,6 +102,7 @@ class CommandTarget(msgspec.Struct, frozen=True):
         return run_stoppable(inside)
 
     def _runtime(self) -> Runtime:
+        spare_modules()
         return runtime_for(self.storage, self.state_dir)
 
 
