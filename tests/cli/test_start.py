@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from harn.cli import main
+from harn.cli.garbage import STARTING, WORKING
 
 MANIFEST = """
 [exports]
@@ -113,6 +114,21 @@ def test_a_command_spends_no_time_on_garbage() -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     frozen, left, collections = (int(each) for each in done.stderr.split())
     assert done.returncode == 0 and frozen > 5_000 and left < 500 and collections < 20, done.stderr
+
+
+def test_a_command_that_works_looks_for_garbage_again(place: Path) -> None:
+    told = (
+        "import atexit, gc, sys\n"
+        "atexit.register(lambda: print(gc.get_threshold()[0], file=sys.stderr))\n"
+        "from harn.cli import run_alone\n"
+        "run_alone()"
+    )
+    on_store = ["--state-dir", str(place / "state")]
+    seen = []
+    for argv in (["orchestrator", "--help"], ["orchestrator", "queue", "ls", *on_store]):
+        command = [sys.executable, "-c", told, *argv]
+        seen.append(int(subprocess.run(command, capture_output=True, text=True).stderr))
+    assert seen == [STARTING, WORKING]
 
 
 def test_a_program_that_runs_a_command_keeps_its_collector(

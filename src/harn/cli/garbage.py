@@ -10,8 +10,10 @@ from __future__ import annotations
 import gc
 import sys
 
-COLLECT_AFTER = 10_000
-"""New objects after which Python looks for garbage; 700 unless told."""
+STARTING = 100_000
+"""New objects after which Python looks for garbage while modules load; 700 unless told."""
+WORKING = 10_000
+"""The same once a command's work begins: some run for months."""
 IMPORT_MODULES = ("harn.orchestrator.exports", "harn.cli.worker_command")
 """Modules that import the user's ones."""
 
@@ -22,7 +24,7 @@ def begin_command() -> None:
     """Note that this process is there for one command."""
     global _is_alone
     _is_alone = True
-    gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
+    gc.set_threshold(STARTING, *gc.get_threshold()[1:])
 
 
 def spare_modules() -> None:
@@ -33,6 +35,13 @@ def spare_modules() -> None:
     """
     if _is_alone and not gc.get_freeze_count():
         gc.freeze()
+        begin_work()
+
+
+def begin_work() -> None:
+    """Look for garbage as seldom as while working; for a command that runs until a signal."""
+    if _is_alone:
+        gc.set_threshold(WORKING, *gc.get_threshold()[1:])
 
 
 def end_command() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from harn.cli.command_log import log_as_service
+from harn.cli.garbage import begin_work
 from harn.cli.output import say_json
 from harn.cli.stoppable import STOP_WITHIN, run_stoppable
 from harn.cli.store_choice import insecure_flag, usable_store
@@ -57,6 +58,7 @@ def portal(
             await _serve(Service(runtime, None, keys), (host, port), read_only, stopped)
         return 0
 
+    begin_work()
     return run_stoppable(inside, Stopping(STOP_WITHIN, stopped.set, ends_process=True))
 
 

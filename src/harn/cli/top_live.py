@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from harn.cli.colours import DIM, YELLOW, colour, has_colours, painted
+from harn.cli.garbage import begin_work
 from harn.cli.stoppable import STOP_WITHIN, run_stoppable
 from harn.cli.tables import cut
 from harn.cli.top_tables import SORTS, body, header
@@ -176,6 +177,7 @@ def live(directory: Path, url: str | None, every: float, view: View) -> int:
     """Show the tables until a key or a signal ends the command."""
     stop = asyncio.Event()
     stopping = Stopping(STOP_WITHIN, stop.set, ends_process=True)
+    begin_work()
     return run_stoppable(lambda: _show(directory, url, _Live(every, view, stop)), stopping)
 
 

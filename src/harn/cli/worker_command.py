@@ -20,6 +20,7 @@ from typing import Any
 import click
 
 from harn.cli.command_log import log_as_service
+from harn.cli.garbage import begin_work
 from harn.cli.name_completion import queues as queues_here
 from harn.cli.output import DURATION, say_json
 from harn.cli.progress import live_line
@@ -160,6 +161,7 @@ class _Working:
                 "no @durable function is registered by %s: jobs are left to other workers",
                 ", ".join(self._options.modules),
             )
+        begin_work()
         return run_stoppable(self._inside, self._stopping)
 
     async def _inside(self) -> int:
