@@ -48,7 +48,7 @@ class JobReads:
         id = key if isinstance(key, int) else await self.id_of(queue, key)
         if id is None:
             return None
-        found = await self._store.run(partial(job_states.read_jobs, queue, [id]), write=False)
+        found = await self._store.submit(partial(job_states.read_jobs, queue, (id,)), write=False)
         return job_state(queue, found[0]) if found else None
 
     async def state_together(self, queue: str, id: int) -> JobState | None:

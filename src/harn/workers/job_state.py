@@ -145,7 +145,7 @@ def _steps(kept: str | None) -> tuple[JobStep, ...]:
 
 def _status(job: job_states.StoredJob) -> Status:
     """Return the status at this moment: an expiry or a due time may not be written yet."""
-    is_due = job.wake_at is not None and job.wake_at <= job.now
+    is_due = job.wake_at is not None and job.now is not None and job.wake_at <= job.now
     status = _STATUS[STATES[job.state]]
     return "ready" if is_due and status in ("scheduled", "in_flight") else status
 

@@ -24,7 +24,7 @@ from harn.storage.queue.job_records import (
 from harn.storage.queue.job_steps import read_step
 from harn.storage.queue.job_views import COUNTED
 from harn.storage.queue.parking import ready_page
-from harn.topics import queue_topics
+from harn.topics import QueueTopics, queue_topics
 
 logger: logging.Logger = logging.getLogger("harn.storage")
 
@@ -59,7 +59,8 @@ class StoredJob(msgspec.Struct, frozen=True):
     function: str | None
     history: str | None
     response: int | None
-    now: int
+    now: int | None
+    """The store's time; None if it was not read, since the job waits for no time."""
     steps: str | None
     """Its steps as a JSON array of [name, number, started at, duration]; None if there are none."""
     record: bytes | None
@@ -76,17 +77,24 @@ def read_jobs(queue: str, ids: Sequence[int]) -> Operation[list[StoredJob]]:
         rows = yield ask("jobs_of", ids=msgspec.json.encode(sorted(ids)).decode(), **about)
     found = []
     for row in rows:
-        now, record, answer = row[16], row[-2], row[-1]
-        if now is None:
-            now = (yield ask("now"))[0][0] if row[5] is not None else 0
-        if record is None:  # an engine that keeps its records elsewhere
-            record = yield from record_at(topics.jobs, row[0])
-        if answer is None and row[15] is not None:
-            answer = yield from record_at(topics.responses, row[15])
-        answered = None if answer is None else bytes(answer)
-        fields: list[Any] = [*row[:16], now, *row[17:-2], bytes(record), answered]
-        found.append(StoredJob(*fields))
+        job = StoredJob(*row)
+        is_whole = job.record is not None and (job.answer is not None or job.response is None)
+        if not is_whole or (job.wake_at is not None and job.now is None):
+            job = yield from _completed(job, topics)
+        found.append(job)
     return found
+
+
+def _completed(job: StoredJob, topics: QueueTopics) -> Operation[StoredJob]:
+    """Read what the row of *job* came without: its records, which an engine may keep elsewhere."""
+    now, record, answer = job.now, job.record, job.answer
+    if now is None and job.wake_at is not None:
+        now = (yield ask("now"))[0][0]
+    if record is None:
+        record = yield from record_at(topics.jobs, job.id)
+    if answer is None and job.response is not None:
+        answer = yield from record_at(topics.responses, job.response)
+    return msgspec.structs.replace(job, now=now, record=record, answer=answer)
 
 
 def read_steps(queue: str, job_id: int) -> Operation[list[StepRecord]]:
