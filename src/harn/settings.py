@@ -359,15 +359,14 @@ def environment_with(told: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, **told}
 
 
-def read_secret(name: str, environ: Mapping[str, str] | None = None) -> str | None:
+def read_secret(name: str) -> str | None:
     """Return the secret that the variable *name* holds, or the file that `<name>_FILE` points to.
 
     None if there is neither, or the file cannot be read.
     """
-    environ = os.environ if environ is None else environ
-    if name in environ:
-        return environ[name]
-    path = environ.get(f"{name}_FILE")
+    if name in os.environ:
+        return os.environ[name]
+    path = os.environ.get(f"{name}_FILE")
     if path is None:
         return None
     try:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +29,7 @@ REPORT_AFTER = 5.0
 """Seconds after which a task that ignores its cancellation is reported."""
 
 
-async def join_cancelled(
-    tasks: Collection[asyncio.Future[Any]],
-    clock: Clock,
-    describe: Callable[[asyncio.Future[Any]], str] = repr,
-) -> None:
+async def join_cancelled(tasks: Collection[asyncio.Future[Any]], clock: Clock) -> None:
     """Wait until every one of *tasks*, cancelled by the caller, is done; results stay with them.
 
     Cancelling this cancels the tasks once more and still waits for all of them, then raises the
@@ -59,7 +55,7 @@ async def join_cancelled(
     def report(patience: float) -> None:
         nonlocal timer
         for task in left:
-            logger.warning("%s still runs %g s after its cancel", describe(task), patience)
+            logger.warning("%r still runs %g s after its cancel", task, patience)
         timer = report_at(patience * 2)
 
     timer = report_at(REPORT_AFTER)

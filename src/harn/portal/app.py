@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("harn.portal")
 
-MOSTHEADERS = 100
+MOST_HEADERS = 100
 MOST_HEAD = 64 * 1024
 """The most bytes of a request's target and headers together."""
 MOST_LOGGED = 200
@@ -61,14 +61,9 @@ class Served(Operated, Protocol):
         """Tell whether events can be accepted."""
 
 
-def build_app(
-    served: Served, routes: Sequence[BaseRoute] = (), *, read_only: bool = False
-) -> ASGIApp:
-    """Return the application for *served*; *routes* come before its own.
-
-    With *read_only* no operator may act, whatever the key.
-    """
-    return HeadCheck(served, Starlette(routes=_routes(served, routes, read_only)))
+def build_app(served: Served, *, read_only: bool = False) -> ASGIApp:
+    """Return the application for *served*; with *read_only* no operator may act, with any key."""
+    return HeadCheck(served, Starlette(routes=_routes(served, read_only)))
 
 
 def build_admin_app(served: Served) -> ASGIApp:
@@ -78,7 +73,7 @@ def build_admin_app(served: Served) -> ASGIApp:
     return HeadCheck(served, Starlette(routes=[api]))
 
 
-def _routes(served: Served, routes: Sequence[BaseRoute], read_only: bool) -> list[BaseRoute]:
+def _routes(served: Served, read_only: bool) -> list[BaseRoute]:
     runtime = served.intake.runtime
     operators = Operators(served, runtime.clock, read_only=read_only)
     reads = SharedReads(runtime.clock)
@@ -87,7 +82,6 @@ def _routes(served: Served, routes: Sequence[BaseRoute], read_only: bool) -> lis
     live = LiveEvents(snapshots, lambda: served.intake.draining)
     pages = Pages(served, operators, reads, snapshots)
     known = [
-        *routes,
         Route("/health", _healthz, methods=["GET"]),
         Route("/healthz", _healthz, methods=["GET"]),
         Route("/readyz", _readyz(served), methods=["GET"]),
@@ -205,7 +199,7 @@ def _odd_head(scope: Scope) -> Reply | None:
     if b"content-length" in names and b"transfer-encoding" in names:
         # A proxy may use the other header, and read another request in the rest of the body.
         return closing(400, "both Content-Length and Transfer-Encoding")
-    if len(headers) > MOSTHEADERS:
+    if len(headers) > MOST_HEADERS:
         return closing(431, "too many headers")
     size = len(scope["raw_path"]) + len(scope["query_string"])
     if size + sum(len(name) + len(value) for name, value in headers) > MOST_HEAD:

@@ -138,9 +138,9 @@ class Operators:
         return Operator(name_of(found), "session", _sign(found, "csrf", cookie))
 
 
-def coded(status: int, error: str, headers: dict[str, str] | None = None) -> Reply:
+def coded(status: int, error: str) -> Reply:
     """Return a refusal with the code of its status."""
-    return Reply(status, {"error": error, "code": CODES[status]}, headers or {})
+    return Reply(status, {"error": error, "code": CODES[status]})
 
 
 def is_foreign(request: Request) -> bool:

@@ -30,6 +30,9 @@ KEPT = ("queue", "ready", "scheduled", "in_flight", "dead", "acked", "cancelled"
 SHARE_EVERY_MS, SHARED_OVER_MS = 5_000, 300_000
 """How often what each key was served is noted, and over which time it is compared."""
 
+RECENT_MS = 10_000
+"""Over which time a queue's speed is measured."""
+
 Sample = tuple[int, int]
 """A time in milliseconds, and how many responses a queue had then."""
 
@@ -144,13 +147,13 @@ def speeds(samples: Sequence[Sample], now: int) -> list[float]:
     return found
 
 
-def recent_speed(samples: Sequence[Sample], now: int, over_ms: int = 10_000) -> float:
+def recent_speed(samples: Sequence[Sample], now: int) -> float:
     """Return the responses a second over the last ten seconds.
 
     >>> recent_speed([(0, 0), (5000, 10)], now=5000)
     2.0
     """
-    recent = [each for each in samples if each[0] >= now - over_ms]
+    recent = [each for each in samples if each[0] >= now - RECENT_MS]
     if len(recent) < 2:
         return 0.0
     (began, before), (ended, after) = recent[0], recent[-1]

@@ -102,34 +102,34 @@ class Allowed:
             )
 
 
-def check_allowed(entries: Sequence[str], option: str = "allow") -> Allowed:
+def check_allowed(entries: Sequence[str]) -> Allowed:
     """Read a list of host names and networks (`10.0.0.0/8`, `127.0.0.1`, `a2a+http://peer`).
 
     >>> check_allowed(["peer.internal", "a2a+http://127.0.0.1"]).tls.hosts
     frozenset({'peer.internal'})
     """
     if isinstance(entries, str):
-        raise InvalidOption(option, entries, "a list of host names and networks")
+        raise InvalidOption("allow", entries, "a list of host names and networks")
     tls: list[str | Network] = []
     clear: list[str | Network] = []
     for entry in entries:
         if not isinstance(entry, str):
-            raise InvalidOption(option, entry, "host names and networks")
+            raise InvalidOption("allow", entry, "host names and networks")
         if entry.startswith(CLEAR):
-            clear.append(_entry(entry.removeprefix(CLEAR), entry, option))
+            clear.append(_entry(entry.removeprefix(CLEAR), entry))
         else:
-            tls.append(_entry(entry.removeprefix("a2a://"), entry, option))
+            tls.append(_entry(entry.removeprefix("a2a://"), entry))
     return Allowed(_listed(tls), _listed(clear))
 
 
-def _entry(text: str, entry: str, option: str) -> str | Network:
+def _entry(text: str, entry: str) -> str | Network:
     text = text.strip().lower()
     try:
         return ipaddress.ip_network(text.removeprefix("[").removesuffix("]"), strict=False)
     except ValueError:
         if not _HOST.fullmatch(text) or _NUMERIC_HOST.fullmatch(text):
             accepted = f'a host name or a network, "{CLEAR}" before it for clear text; no port'
-            raise InvalidOption(option, entry, accepted) from None
+            raise InvalidOption("allow", entry, accepted) from None
         return text.rstrip(".")
 
 

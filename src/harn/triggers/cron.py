@@ -110,18 +110,16 @@ def _latest(schedule: Schedule, last_ms: int, now_ms: int) -> tuple[int, ...]:
         stretch *= 24
 
 
-def check_schedule(
-    expression: Any, timezone: Any = None, catchup: Any = None, option: str = "match"
-) -> Schedule:
+def check_schedule(expression: Any, timezone: Any = None, catchup: Any = None) -> Schedule:
     """Read a schedule; raise `InvalidOption` that names the wrong part.
 
     >>> check_schedule("0 2 * * *", "Europe/Berlin").timezone
     'Europe/Berlin'
     """
     return Schedule(
-        check_expression(expression, f"{option}.schedule"),
-        check_zone("UTC" if timezone is None else timezone, f"{option}.timezone"),
-        check_catchup("skip" if catchup is None else catchup, f"{option}.catchup_mode"),
+        check_expression(expression, "match.schedule"),
+        check_zone("UTC" if timezone is None else timezone, "match.timezone"),
+        check_catchup("skip" if catchup is None else catchup, "match.catchup_mode"),
     )
 
 

@@ -151,8 +151,8 @@ def gate_key(binding_id: str, gate: str, key: str | None, event: TriggerEvent) -
 # -- reading options -----------------------------------------------------------------------------
 
 
-def check_flow(options: Mapping[str, Any], order: Any = None, option: str = "") -> Flow:
-    """Read the gates of a binding; an error names the wrong option, after the prefix *option*."""
+def check_flow(options: Mapping[str, Any], order: Any = None) -> Flow:
+    """Read the gates of a binding; an error names the wrong option."""
     read: dict[str, Callable[[Any, str], Any]] = {
         "batch": _batch,
         "debounce": _debounce,
@@ -163,23 +163,19 @@ def check_flow(options: Mapping[str, Any], order: Any = None, option: str = "") 
     }
     for name in options:
         if name not in read:
-            raise InvalidOption(
-                f"{option}{name}", options[name], f"a gate{did_you_mean(name, read)}"
-            )
+            raise InvalidOption(name, options[name], f"a gate{did_you_mean(name, read)}")
     found: dict[str, Any] = {
-        name: read[name](value, f"{option}{name}")
+        name: read[name](value, name)
         for name, value in options.items()
         if value is not None and value is not False
     }
     if "batch" in found and len(found) > 1:
         others = ", ".join(sorted(set(found) - {"batch"}))
-        raise InvalidOption(
-            f"{option}batch", options["batch"], f"no other gate beside batch ({others})"
-        )
+        raise InvalidOption("batch", options["batch"], f"no other gate beside batch ({others})")
     if order is not None:
         if "concurrency" not in found:
-            raise InvalidOption(f"{option}priority", order, "an order only with concurrency")
-        found["order"] = _order(order, f"{option}priority")
+            raise InvalidOption("priority", order, "an order only with concurrency")
+        found["order"] = _order(order, "priority")
     return Flow(**found)
 
 

@@ -63,33 +63,33 @@ FROM_MANIFEST = Retry(backoff="immediate")
 """The default of a manifest's trigger."""
 
 
-def check_retry(value: Any, default: Retry, option: str = "retry") -> Retry:
+def check_retry(value: Any, default: Retry) -> Retry:
     """Read *value* as the user gave it; None means *default*, and a `max` of 0 the default max."""
     if value is None:
         return default
     if isinstance(value, Retry):
         return value
     if not isinstance(value, Mapping):
-        raise InvalidOption(option, value, 'a mapping such as {"max": 5, "backoff": "svix"}')
+        raise InvalidOption("retry", value, 'a mapping such as {"max": 5, "backoff": "svix"}')
     known = ("max", "backoff", "delay", "retention_days")
     for key in value:
         if key not in known:
             raise InvalidOption(
-                f"{option}.{key}", value[key], f"no such key{did_you_mean(key, known)}"
+                f"retry.{key}", value[key], f"no such key{did_you_mean(key, known)}"
             )
     backoff = value.get("backoff", default.backoff)
     if backoff not in get_args(Backoff):
         near = did_you_mean(backoff, get_args(Backoff)) if isinstance(backoff, str) else ""
         raise InvalidOption(
-            f"{option}.backoff", backoff, f'"immediate", "svix", "linear" or "exponential"{near}'
+            "retry.backoff", backoff, f'"immediate", "svix", "linear" or "exponential"{near}'
         )
-    attempts = whole_number(f"{option}.max", value.get("max", 0), least=0, most=MOST_ATTEMPTS)
+    attempts = whole_number("retry.max", value.get("max", 0), least=0, most=MOST_ATTEMPTS)
     return Retry(
         max=attempts or DEFAULT_ATTEMPTS,
         backoff=backoff,
-        delay=to_seconds(value.get("delay", 1.0), f"{option}.delay"),
+        delay=to_seconds(value.get("delay", 1.0), "retry.delay"),
         retention_days=whole_number(
-            f"{option}.retention_days", value.get("retention_days", 7), least=1, most=3650
+            "retry.retention_days", value.get("retention_days", 7), least=1, most=3650
         ),
     )
 

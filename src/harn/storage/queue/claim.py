@@ -203,26 +203,7 @@ def _acks(settlements: Sequence[Settlement]) -> dict[int, str]:
     return {id: claim_id for id, claim_id in acks.items() if asked[id] == 1}
 
 
-def _no_ids(prefix: str) -> str:
-    raise AssertionError("enqueueing makes no ids")
-
-
-# -- enqueue -------------------------------------------------------------------------------------
-
-
-def enqueue_jobs(
-    queue: str, jobs: Sequence[JobDraft], dedupe_ms: int
-) -> Operation[list[tuple[int, bool]]]:
-    """Enter *jobs*, all or none; return each one's id, and whether it was there already."""
-    return (yield from work_on(queue, Work(jobs=jobs, dedupe_ms=dedupe_ms), _no_ids)).entered
-
-
 # -- claim ---------------------------------------------------------------------------------------
-
-
-def claim_jobs(queue: str, claiming: Claiming, new_id: NewId) -> Operation[Claimed]:
-    """Hold the jobs that the claimer's policy chooses, until their claims expire."""
-    return (yield from work_on(queue, Work(claims=[claiming]), new_id)).claimed[0]
 
 
 def _claim(state: QueueState, claiming: Claiming, new_id: NewId) -> Operation[Claimed]:

@@ -145,16 +145,6 @@ class Simulation:
                 progress(told)
         return self._ledger
 
-    @property
-    def unserved(self) -> list[int]:
-        """Jobs that could have been claimed and never were."""
-        walk = self.walk
-        return [job for job in self._waiting() if walk.state[job] in (READY, PARKED)]
-
-    def _waiting(self) -> list[int]:
-        claims = self.walk.claims
-        return [job for job in range(self._history.jobs) if not claims[job]]
-
     # -- what is known beforehand ----------------------------------------------------------------
 
     def _plan(self) -> None:
