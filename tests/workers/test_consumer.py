@@ -151,7 +151,8 @@ async def test_C6_a_handler_whose_claim_is_lost_is_cancelled(
 async def steal(queue: Any, clock: FakeClock) -> None:
     """Take the held job over, as if its claim had expired."""
     from harn.storage import Operation, Store, ask
-    from harn.storage.queue.job_index import look_by, open_queue, save_queue, settle_jobs
+    from harn.storage.queue.job_changes import settle_jobs
+    from harn.storage.queue.job_index import look_by, open_queue, save_queue
 
     def expire() -> Operation[None]:
         state = yield from open_queue("q")

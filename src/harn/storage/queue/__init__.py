@@ -4,19 +4,22 @@ claim.py           enqueue, settle and claim, in one transaction
 look.py            whether there is anything to claim, without writing
 hold.py            the writes of a claim, once its jobs are chosen
 at_once.py         the same in one or two statements, for an engine that has them
-enter.py           how jobs enter a queue
+enter.py           how jobs enter a queue, and its index
 outbox.py          jobs that a caller's own PostgreSQL transaction enqueued
-settle.py          ack, fail, release, renew, expire, bury, cancel, purge
-job_control.py     cancel, retry, pause and resume
+settle.py          ack, fail, release, renew, bury, cancel, retry, purge
+expire.py          claims expire, and scheduled jobs come due
+write_back.py      the end of an operation: the queue's row and its records are written
+job_control.py     cancel, retry, purge, pause and resume
 pauses.py          which parts of a queue are paused
 parking.py         a paused tenant's jobs are parked, and made ready again
 job_records.py     the records that a queue and its index exchange
-job_index.py       the queue's tables; job_fold.py, the same tables from the log
+job_index.py       a queue's row, and the sums of its shares; job_fold.py, its tables from the log
+time_histogram.py  how long jobs waited and handlers worked
 job_changes.py     how settling, failing or releasing changes a job's row
 job_charges.py     what jobs cost their keys, in millionths
 attempt_history.py the attempts in a job's row
 share_tree.py      the shares of a queue whose keys are paths
-share_keys.py      changes of the shares' keys, of their cap and of what a pick costs
+share_keys.py      the shares' keys, their cap, what a pick costs, and when idle ones go
 job_views.py       counts of a queue and its keys, and one job's place in it
 job_steps.py       the steps of a job, recorded under its claim
 job_states.py      jobs as an application sees them: by id, or a page of them

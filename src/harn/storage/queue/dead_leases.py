@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harn.storage.operations import Operation, Row, ask
+from harn.storage.queue.expire import end_claims
 from harn.storage.queue.job_index import BATCH, QueueState, open_queue
 from harn.storage.queue.job_records import READY
 from harn.storage.queue.notes import note
@@ -12,7 +13,8 @@ from harn.storage.queue.pool_admission import admit_blocked
 from harn.storage.queue.pool_cancels import asked_to_cancel
 from harn.storage.queue.pool_index import forget_task
 from harn.storage.queue.pool_records import UNRUN, Totals, read_pool
-from harn.storage.queue.settle import NewId, Settling, end_claims, jobs_of, write_back
+from harn.storage.queue.settle import NewId, Settling, jobs_of
+from harn.storage.queue.write_back import write_back
 
 ASKED_BY = "user"
 """Who cancelled a task whose process died; the record of the request says more."""

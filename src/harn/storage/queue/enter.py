@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 from operator import attrgetter
@@ -11,16 +11,21 @@ from typing import Any
 
 from harn.storage.contract import APPEND, Draft
 from harn.storage.log import append
-from harn.storage.operations import Operation, ask, ask_last
+from harn.storage.operations import Operation, Row, ask, ask_last, ask_many
 from harn.storage.queue.at_once import without_nulls
-from harn.storage.queue.job_index import QueueState, add_jobs, bind_tickets, dedupe_tenant
-from harn.storage.queue.job_records import JobDraft, share_key
+from harn.storage.queue.job_index import GROW_COLUMNS, QueueState, dedupe_tenant, look_by
+from harn.storage.queue.job_records import PARKED, READY, SCHEDULED, JobDraft, share_key
 from harn.storage.queue.notes import queue_headers
+from harn.storage.queue.share_tree import shift_tree
 from harn.topics import WORKER_QUEUES, queue_topics
 
 ENTER = "work_enter"
 ENTER_ONE = "work_enter_one"
 JOB_KIND = "trigger_dispatch"
+JOB_COLUMNS = (
+    *("queue_id", "id", "key", "priority", "state", "enqueued_at", "wake_at"),
+    *("max_attempts", "tenant_id", "binding_key", "trigger_id", "function", "cost"),
+)
 _COLUMNS = attrgetter(
     *("payload", "headers", "priority", "max_attempts"),
     *("tenant_id", "binding_key", "trigger_id", "function", "cost"),
@@ -145,6 +150,68 @@ def index_jobs(state: QueueState, jobs: Sequence[tuple[int, int, JobDraft]]) -> 
                 dedupe_key=job.dedupe_key,
                 job_id=id,
             )
+
+
+def add_jobs(state: QueueState, jobs: Sequence[tuple[int, int, JobDraft]]) -> Operation[None]:
+    """Enter new jobs, given as (id, time of enqueueing, draft)."""
+    rows: list[Row] = []
+    ready: Counter[str] = Counter()
+    scheduled: Counter[str] = Counter()
+    parked: Counter[str] = Counter()
+    first_at: dict[str, int] = {}
+    soonest: int | None = None
+    queue_id, dimension = state.queue_id, state.dimension
+    is_paused = state.paused is not None
+    rotates, rounds = state.rotates, dict[str, int]()
+    for id, at, job in jobs:
+        key = share_key(dimension, job.tenant_id, job.binding_key, job.trigger_id)
+        wakes = job.wakes_at(at)
+        if wakes is not None and wakes <= at:
+            wakes = None
+        state_now = READY if wakes is None else SCHEDULED
+        if is_paused and wakes is None:
+            state_now = state.ready_for(job.tenant_id)
+        if wakes is not None:
+            scheduled[key] += 1
+            soonest = wakes if soonest is None else min(soonest, wakes)
+        elif state_now == PARKED:
+            parked[key] += 1
+        else:
+            ready[key] += 1
+            first_at.setdefault(key, at)
+            if rotates:  # one turn for each job, as in the fold, which sees one job at a time
+                rounds.setdefault(key, state.next_turn())
+        origin = (job.tenant_id, job.binding_key, job.trigger_id, job.function)
+        rows.append(
+            (
+                *(queue_id, id, key, job.priority, state_now, at, wakes, job.max_attempts),
+                *(*origin, job.cost),
+            )
+        )
+    yield ask_many("insert_jobs", JOB_COLUMNS, rows)
+    shares: list[Row] = [
+        (
+            *(queue_id, key, ready[key], scheduled[key], rounds.get(key, state.round)),
+            *(first_at.get(key, at), state.cap, state.deferrals, parked[key]),
+        )
+        for key in sorted({*ready, *scheduled, *parked})
+    ]
+    yield ask_many("grow_shares", GROW_COLUMNS, shares)
+    if state.hierarchy:
+        yield from shift_tree(state, [(key, count, 0) for key, count in ready.items()])
+    needs = sorted({job.need for _, _, job in jobs})
+    yield ask_many(
+        "note_triggers", ("queue_id", "trigger_id"), [(queue_id, each) for each in needs]
+    )
+    if soonest is not None:
+        look_by(state, soonest)
+
+
+def bind_tickets(state: QueueState, tickets: Iterable[tuple[str | None, int]]) -> Operation[None]:
+    """Store tickets, given as (ticket, job's id); a job without a ticket is skipped."""
+    rows: list[Row] = [(state.queue_id, each, id) for each, id in tickets if each is not None]
+    if rows:
+        yield ask_many("bind_tickets", ("queue_id", "ticket", "job_id"), rows)
 
 
 def job_drafts(queue: str, jobs: Sequence[JobDraft]) -> list[Draft]:

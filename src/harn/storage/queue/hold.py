@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from harn.storage.contract import Draft
-from harn.storage.operations import Ask, Operation, Row
+from harn.storage.operations import Ask, Operation, Row, ask_many
 from harn.storage.queue.job_index import (
+    CLAIM_COLUMNS,
+    SERVE_COLUMNS,
     Holding,
     QueueState,
     Shifts,
-    claim_rows,
     look_by,
-    share_rows,
     write_holding,
 )
-from harn.storage.queue.job_records import Choice, Choose, ClaimedJob, Pick, shown_key
+from harn.storage.queue.job_records import Choice, Choose, ClaimedJob, Pick, Share, shown_key
 from harn.storage.queue.notes import queue_headers
 from harn.storage.queue.pool_records import ROTATION
 from harn.storage.queue.settle import read_bodies
 from harn.storage.queue.share_keys import adopt_policy
 from harn.storage.queue.share_tree import write_served
+from harn.storage.queue.time_histogram import AGE_BOUNDS, add_times
 from harn.topics import queue_topics
 
 _encode = msgspec.json.encode
@@ -206,3 +207,48 @@ def _move(state: QueueState, served: Counter[str]) -> Operation[None]:
     for key, count in served.items():
         shifts.add(key, ready=-count, in_flight=count, selected=count)
     yield from shifts.apply(state)
+
+
+# -- rows of claims and shares, also for the fold
+
+
+def hold_jobs(
+    state: QueueState,
+    claims: Sequence[tuple[int, str, str, int, int, int | None, str | None, int | None, int]],
+) -> Operation[None]:
+    """Enter claims: (job id, claim id, consumer, expiry, time, round, lease, charge, enqueued)."""
+    yield ask_many("claim_jobs", CLAIM_COLUMNS, claim_rows(state, claims))
+
+
+def claim_rows(
+    state: QueueState,
+    claims: Sequence[tuple[int, str, str, int, int, int | None, str | None, int | None, int]],
+) -> list[Row]:
+    """Return the rows of claims, and count how long their jobs have waited."""
+    waited = [claim[4] - claim[8] for claim in claims]
+    state.ages = add_times(state.ages, waited, AGE_BOUNDS)
+    return [(state.queue_id, *claim[:8]) for claim in claims]
+
+
+def serve_shares(
+    state: QueueState, served: Counter[str], promoted: Counter[str], shares: Iterable[Share]
+) -> Operation[None]:
+    """Write shares as a scheduler left them."""
+    yield ask_many("serve_shares", SERVE_COLUMNS, share_rows(state, served, promoted, shares))
+
+
+def share_rows(
+    state: QueueState, served: Counter[str], promoted: Counter[str], shares: Iterable[Share]
+) -> list[Row]:
+    """Return the rows of shares as a scheduler left them."""
+    rows: list[Row] = []
+    for share in shares:
+        key = share.key
+        rows.append(
+            (
+                *(state.queue_id, key, served[key], promoted[key], share.turn, share.round),
+                *(share.credit, state.deferrals, share.oldest_at, int(share.knows_oldest)),
+                share.refill,
+            )
+        )
+    return rows

@@ -11,7 +11,7 @@ import msgspec
 
 from harn.storage.operations import Operation, Row, ask, ask_many
 from harn.storage.queue.attempt_history import add_history
-from harn.storage.queue.job_index import JobRow, QueueState, Shifts, look_by, settle_jobs
+from harn.storage.queue.job_index import JobRow, QueueState, Shifts, look_by
 from harn.storage.queue.job_records import (
     ACKED,
     CANCELLED,
@@ -24,6 +24,10 @@ from harn.storage.queue.job_records import (
 )
 from harn.storage.queue.share_tree import correct_tree
 
+SETTLE_COLUMNS = (
+    *("queue_id", "id", "state", "wake_at", "held", "attempts", "settled_at", "history"),
+    "response",
+)
 REFUND_COLUMNS = ("queue_id", "key", "count", "round")
 CORRECT_COLUMNS = ("queue_id", "key", "amount", "round")
 
@@ -180,6 +184,12 @@ class _Group:
             yield from correct_tree(state, self.corrections)
         else:
             yield from _add_credit(state, "correct_shares", CORRECT_COLUMNS, self.corrections)
+
+
+def settle_jobs(state: QueueState, rows: Sequence[Row]) -> Operation[None]:
+    """Write jobs' new rows: id, state, wakes at, held, attempts, settled at, history, response."""
+    if rows:
+        yield ask_many("settle_jobs", SETTLE_COLUMNS, [(state.queue_id, *row) for row in rows])
 
 
 def _add_credit(

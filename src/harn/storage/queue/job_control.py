@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from harn.storage.codec import decode
 from harn.storage.operations import Operation, ask
+from harn.storage.queue.expire import settle_due
 from harn.storage.queue.job_index import JobRow, QueueState, open_queue
 from harn.storage.queue.job_records import DEAD, SETTLED_STATES
 from harn.storage.queue.notes import note
 from harn.storage.queue.parking import begin_pause, begin_resumption, carry_on
-from harn.storage.queue.settle import NewId, Settling, purge_jobs, write_back
+from harn.storage.queue.settle import NewId, Settling
+from harn.storage.queue.write_back import write_back
 
-__all__ = [
-    "cancel_job",
-    "carry_on_queue",
-    "pause_queue",
-    "purge_jobs",
-    "resume_queue",
-    "retry_job",
-]
+PURGE_BATCH = 2000
 
 
 def cancel_job(queue: str, id: int, by: str, reason: str | None, new_id: NewId) -> Operation[bool]:
@@ -45,6 +42,35 @@ def retry_job(queue: str, id: int, by: str, new_id: NewId) -> Operation[tuple[bo
     yield from settling.write()
     yield from write_back(state)
     return True, attempts[-1].get("dlq_entry_id")
+
+
+def purge_jobs(
+    queue: str, after: int, until: int | None, by: str, reason: str | None, new_id: NewId
+) -> Operation[tuple[int, int | None, int | None]]:
+    """Purge ready and scheduled jobs after an id, some at a time.
+
+    Return how many were purged, the id to continue after (None at the end), and *until*: jobs with
+    a later id are not purged.
+    """
+    state = yield from open_queue(queue)
+    if state is None:
+        return 0, None, None
+    yield from settle_due(state, new_id)
+    if until is None:
+        [(newest,)] = yield ask("newest_job", queue_id=state.queue_id)
+        until = int(newest or 0)
+    rows = yield ask(
+        "ready_up_to", queue_id=state.queue_id, after=after, until=until, limit=PURGE_BATCH
+    )
+    if not rows:
+        return 0, None, until
+    ids = msgspec.json.encode([row[0] for row in rows]).decode()
+    settling = Settling(state, new_id)
+    for row in (yield ask("jobs_by_id", queue_id=state.queue_id, ids=ids)):
+        settling.purge(JobRow(*row), by, reason)
+    yield from settling.write()
+    yield from write_back(state)
+    return len(rows), rows[-1][0], until
 
 
 def pause_queue(queue: str, tenant_id: str | None, by: str, reason: str | None) -> Operation[bool]:

@@ -12,7 +12,9 @@ from harn.storage.indexes import Table
 from harn.storage.log import first_since_oldest
 from harn.storage.operations import Operation, ask
 from harn.storage.queue.attempt_history import is_expiry, without_expiry
-from harn.storage.queue.enter import index_jobs
+from harn.storage.queue.enter import bind_tickets, index_jobs
+from harn.storage.queue.expire import wake_jobs
+from harn.storage.queue.hold import hold_jobs, serve_shares
 from harn.storage.queue.job_changes import (
     Change,
     Changes,
@@ -24,18 +26,7 @@ from harn.storage.queue.job_changes import (
     retried,
 )
 from harn.storage.queue.job_charges import stored_cost
-from harn.storage.queue.job_index import (
-    JobRow,
-    QueueState,
-    Shifts,
-    bind_tickets,
-    hold_jobs,
-    look_by,
-    open_queue,
-    save_queue,
-    serve_shares,
-    wake_jobs,
-)
+from harn.storage.queue.job_index import JobRow, QueueState, Shifts, look_by, open_queue, save_queue
 from harn.storage.queue.job_records import CLAIMED, PARKED, PRIORITIES, READY, JobDraft, Share
 from harn.storage.queue.job_steps import COLUMNS as STEP_COLUMNS, fold_step
 from harn.storage.queue.parking import (
@@ -49,11 +40,7 @@ from harn.storage.queue.pool_cancels import COLUMNS as CANCEL_COLUMNS, fold_canc
 from harn.storage.queue.pool_index import adopt_settings, forget_task
 from harn.storage.queue.pool_records import ROTATION
 from harn.storage.queue.retention import fold_trimmed, forget_jobs
-from harn.storage.queue.share_keys import (
-    adopt_policy,
-    change_shares,
-    refresh_key,
-)
+from harn.storage.queue.share_keys import adopt_policy, change_shares, refresh_key
 from harn.storage.queue.share_tree import COLUMNS as NODE_COLUMNS, serve_in_tree
 from harn.topics import WORKER_QUEUES, queue_topics
 

@@ -1,51 +1,29 @@
-"""The queue index: how each record of a queue's topics changes the tables beside the log.
+"""The queue index beside the log: a queue's row, as an operation holds it, and its shares' sums.
 
-Live operations (`claim.py`) decide, append the records, and apply these changes in the same
-transaction, many at a time. `job_fold.py` applies the same changes to records read back from the
-log, so a rebuilt index equals the live one. Changes that only time brings (a claim expires, a
-scheduled job comes due) have a record too, written by the process that notices them.
+Live operations (`claim.py`) decide, append the records, and change the index in the same
+transaction, many jobs at a time. `job_fold.py` makes the same changes from records read back from
+the log, so a rebuilt index equals the live one. Changes that only time brings (`expire.py`) have a
+record too, written by the process that notices them.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from harn.storage.contract import APPEND, Draft
 from harn.storage.operations import Ask, Operation, Row, ask, ask_ahead, ask_many, ask_together
-from harn.storage.queue.attempt_history import EXPIRED, add_history
-from harn.storage.queue.job_records import (
-    CLAIMED,
-    FAILED,
-    PARKED,
-    READY,
-    SCHEDULED,
-    JobDraft,
-    Share,
-    share_key,
-)
+from harn.storage.queue.job_records import CLAIMED, FAILED, PARKED, READY, SCHEDULED, share_key
 from harn.storage.queue.pauses import Pauses, read_pauses, written
 from harn.storage.queue.pool_records import ROTATION, read_pool
 from harn.storage.queue.share_tree import shift_tree
+from harn.storage.queue.time_histogram import HANDLER_BOUNDS, add_times
 from harn.topics import queue_topics
 
 BATCH = 500
 ACK_HELD = "ack_held"
-IDLE_SHARES = 256
-"""Idle keys whose counters are still shown one by one."""
-AGE_BOUNDS = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 21600.0, 86400.0)
-"""Upper bounds, in seconds, of the histogram of how long jobs waited for their claim."""
-HANDLER_BOUNDS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
-"""Upper bounds, in seconds, of the histogram of how long handlers worked."""
-
-JOB_COLUMNS = (
-    *("queue_id", "id", "key", "priority", "state", "enqueued_at", "wake_at"),
-    *("max_attempts", "tenant_id", "binding_key", "trigger_id", "function", "cost"),
-)
 GROW_COLUMNS = (
     *("queue_id", "key", "ready", "scheduled", "round", "at", "cap", "deferrals", "parked"),
 )
@@ -62,10 +40,6 @@ SHIFT_COLUMNS = (
     *("round", "cap", "at", "deferrals", "parked"),
 )
 FREE_COLUMNS = ("queue_id", "key", "in_flight", "round", "cap", "at", "deferrals")
-SETTLE_COLUMNS = (
-    *("queue_id", "id", "state", "wake_at", "held", "attempts", "settled_at", "history"),
-    "response",
-)
 
 
 class Tally(msgspec.Struct):
@@ -253,86 +227,6 @@ def look_by(state: QueueState, at: int) -> None:
 # -- changes, many at a time ---------------------------------------------------------------------
 
 
-def add_jobs(state: QueueState, jobs: Sequence[tuple[int, int, JobDraft]]) -> Operation[None]:
-    """Enter new jobs, given as (id, time of enqueueing, draft)."""
-    rows: list[Row] = []
-    ready: Counter[str] = Counter()
-    scheduled: Counter[str] = Counter()
-    parked: Counter[str] = Counter()
-    first_at: dict[str, int] = {}
-    soonest: int | None = None
-    queue_id, dimension = state.queue_id, state.dimension
-    is_paused = state.paused is not None
-    rotates, rounds = state.rotates, dict[str, int]()
-    for id, at, job in jobs:
-        key = share_key(dimension, job.tenant_id, job.binding_key, job.trigger_id)
-        wakes = job.wakes_at(at)
-        if wakes is not None and wakes <= at:
-            wakes = None
-        state_now = READY if wakes is None else SCHEDULED
-        if is_paused and wakes is None:
-            state_now = state.ready_for(job.tenant_id)
-        if wakes is not None:
-            scheduled[key] += 1
-            soonest = wakes if soonest is None else min(soonest, wakes)
-        elif state_now == PARKED:
-            parked[key] += 1
-        else:
-            ready[key] += 1
-            first_at.setdefault(key, at)
-            if rotates:  # one turn for each job, as in the fold, which sees one job at a time
-                rounds.setdefault(key, state.next_turn())
-        origin = (job.tenant_id, job.binding_key, job.trigger_id, job.function)
-        rows.append(
-            (
-                *(queue_id, id, key, job.priority, state_now, at, wakes, job.max_attempts),
-                *(*origin, job.cost),
-            )
-        )
-    yield ask_many("insert_jobs", JOB_COLUMNS, rows)
-    shares: list[Row] = [
-        (
-            *(queue_id, key, ready[key], scheduled[key], rounds.get(key, state.round)),
-            *(first_at.get(key, at), state.cap, state.deferrals, parked[key]),
-        )
-        for key in sorted({*ready, *scheduled, *parked})
-    ]
-    yield ask_many("grow_shares", GROW_COLUMNS, shares)
-    if state.hierarchy:
-        yield from shift_tree(state, [(key, count, 0) for key, count in ready.items()])
-    needs = sorted({job.need for _, _, job in jobs})
-    yield ask_many(
-        "note_triggers", ("queue_id", "trigger_id"), [(queue_id, each) for each in needs]
-    )
-    if soonest is not None:
-        look_by(state, soonest)
-
-
-def hold_jobs(
-    state: QueueState,
-    claims: Sequence[tuple[int, str, str, int, int, int | None, str | None, int | None, int]],
-) -> Operation[None]:
-    """Enter claims: (job id, claim id, consumer, expiry, time, round, lease, charge, enqueued)."""
-    yield ask_many("claim_jobs", CLAIM_COLUMNS, claim_rows(state, claims))
-
-
-def claim_rows(
-    state: QueueState,
-    claims: Sequence[tuple[int, str, str, int, int, int | None, str | None, int | None, int]],
-) -> list[Row]:
-    """Return the rows of claims, and count how long their jobs have waited."""
-    waited = [claim[4] - claim[8] for claim in claims]
-    state.ages = add_times(state.ages, waited, AGE_BOUNDS)
-    return [(state.queue_id, *claim[:8]) for claim in claims]
-
-
-def serve_shares(
-    state: QueueState, served: Counter[str], promoted: Counter[str], shares: Iterable[Share]
-) -> Operation[None]:
-    """Write shares as a scheduler left them."""
-    yield ask_many("serve_shares", SERVE_COLUMNS, share_rows(state, served, promoted, shares))
-
-
 def write_holding(state: QueueState) -> Operation[None]:
     """Write the claims that are decided."""
     holding, state.holding = state.holding, None
@@ -340,23 +234,6 @@ def write_holding(state: QueueState) -> Operation[None]:
         yield ask_many("claim_jobs", CLAIM_COLUMNS, holding.claims)
         if holding.shares:
             yield ask_many("serve_shares", SERVE_COLUMNS, holding.shares)
-
-
-def share_rows(
-    state: QueueState, served: Counter[str], promoted: Counter[str], shares: Iterable[Share]
-) -> list[Row]:
-    """Return the rows of shares as a scheduler left them."""
-    rows: list[Row] = []
-    for share in shares:
-        key = share.key
-        rows.append(
-            (
-                *(state.queue_id, key, served[key], promoted[key], share.turn, share.round),
-                *(share.credit, state.deferrals, share.oldest_at, int(share.knows_oldest)),
-                share.refill,
-            )
-        )
-    return rows
 
 
 _PLACES = {READY: 0, SCHEDULED: 1, CLAIMED: 2, FAILED: 2, PARKED: 4}
@@ -425,64 +302,6 @@ def ack_held(queue: str, claims: Mapping[int, str]) -> Ask:
     return ask_ahead(
         ACK_HELD, queue=queue, responses=responses, ids=[*claims], claim_ids=[*claims.values()]
     )
-
-
-def settle_jobs(state: QueueState, rows: Sequence[Row]) -> Operation[None]:
-    """Write jobs' new rows: id, state, wakes at, held, attempts, settled at, history, response."""
-    if rows:
-        yield ask_many("settle_jobs", SETTLE_COLUMNS, [(state.queue_id, *row) for row in rows])
-
-
-def drop_idle(state: QueueState) -> Operation[None]:
-    """Remove the keys idle longest, when there are many; the queue keeps their counters."""
-    if state.hierarchy:
-        yield ask("drop_idle_nodes", queue_id=state.queue_id)
-    gone = yield ask("drop_idle_shares", queue_id=state.queue_id, keep=IDLE_SHARES)
-    if gone:
-        yield ask(
-            "keep_dropped",
-            queue_id=state.queue_id,
-            selected=sum(row[0] for row in gone),
-            deferred=sum(row[1] for row in gone),
-        )
-
-
-def wake_jobs(state: QueueState, rows: Sequence[Row]) -> Operation[None]:
-    """Make jobs ready whose claim has expired or whose time has come: *rows* of `due_jobs`."""
-    shifts = Shifts()
-    settled: list[Row] = []
-    for id, key, was, attempts, _, held, _, _, wake_at, history, tenant_id in rows:
-        if was == CLAIMED:  # a dead consumer's claims end before their time
-            at = min(wake_at, state.now)
-            history = add_history(history, attempts, at, "expired", EXPIRED)
-            state.tally.expired += 1
-            state.is_changed = True
-        to = state.ready_for(tenant_id)
-        settled.append((id, to, None, held, attempts, None, history, None))
-        shifts.move(key, was, to)
-    yield from settle_jobs(state, settled)
-    yield from shifts.apply(state)
-
-
-def add_times(stored: str, times_ms: Iterable[int], bounds: Sequence[float]) -> str:
-    """Count times in a histogram: a number for each bound and beyond, then the sum."""
-    counts = read_times(stored, bounds)
-    for ms, count in Counter(times_ms).items():  # of one batch, many are equal
-        counts[bisect_left(bounds, ms / 1000)] += count
-        counts[-1] += ms * count
-    return ",".join(map(str, counts))
-
-
-def read_times(stored: str, bounds: Sequence[float]) -> list[int]:
-    """Return the counts by bound, the count beyond, and the sum in milliseconds."""
-    return [int(each) for each in stored.split(",")] if stored else [0] * (len(bounds) + 2)
-
-
-def bind_tickets(state: QueueState, tickets: Iterable[tuple[str | None, int]]) -> Operation[None]:
-    """Store tickets, given as (ticket, job's id); a job without a ticket is skipped."""
-    rows: list[Row] = [(state.queue_id, each, id) for each, id in tickets if each is not None]
-    if rows:
-        yield ask_many("bind_tickets", ("queue_id", "ticket", "job_id"), rows)
 
 
 def dedupe_tenant(tenant_id: str | None) -> str:

@@ -11,9 +11,9 @@ from typing import Any
 
 from harn.storage.contract import APPEND
 from harn.storage.operations import Ask, Operation, Row, ask, ask_ahead
-from harn.storage.queue.enter import enter_jobs, job_drafts
+from harn.storage.queue.enter import bind_tickets, enter_jobs, job_drafts
 from harn.storage.queue.job_charges import cost_in
-from harn.storage.queue.job_index import ACK_HELD, QueueState, bind_tickets
+from harn.storage.queue.job_index import ACK_HELD, QueueState
 from harn.storage.queue.job_records import JobDraft
 from harn.storage.queue.notes import note
 

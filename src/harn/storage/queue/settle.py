@@ -1,4 +1,4 @@
-"""Operations on a claim or a job: ack, fail, release, renew, step, expire, bury, cancel, purge."""
+"""How a claim or a job is settled: ack, fail, release, renew, step, bury, cancel, retry, purge."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from msgspec import UNSET, UnsetType
 
 from harn.errors import StorageCorrupt
 from harn.storage.codec import decode
-from harn.storage.contract import Draft, Event
-from harn.storage.indexes import all_indexes
-from harn.storage.log import append, record_at
+from harn.storage.contract import Draft
+from harn.storage.log import record_at
 from harn.storage.operations import Operation, Rows, ask
-from harn.storage.queue.at_once import write_at_once
 from harn.storage.queue.attempt_history import EXPIRED, add_history, is_expiry, without_expiry
 from harn.storage.queue.dead_jobs import dead_letters, failure_fields
 from harn.storage.queue.job_changes import (
@@ -27,21 +25,10 @@ from harn.storage.queue.job_changes import (
     released,
     retried,
 )
-from harn.storage.queue.job_index import (
-    ACK_HELD,
-    BATCH,
-    JobRow,
-    QueueState,
-    drop_idle,
-    open_queue,
-    save_queue,
-    wake_jobs,
-    write_holding,
-)
+from harn.storage.queue.job_index import ACK_HELD, JobRow, QueueState
 from harn.storage.queue.job_records import (
     CANCELLED,
     CLAIMED,
-    FAILED,
     PARKED,
     READY,
     SETTLED_STATES,
@@ -50,19 +37,12 @@ from harn.storage.queue.job_records import (
     Share,
 )
 from harn.storage.queue.job_steps import add_steps
-from harn.storage.queue.notes import note, queue_headers
-from harn.storage.queue.share_keys import refresh_key
-from harn.topics import TRIGGER_DLQ, queue_topics
-
-PURGE_BATCH = 2000
-
+from harn.storage.queue.notes import queue_headers
+from harn.storage.queue.share_keys import drop_idle, refresh_key
+from harn.topics import queue_topics
 
 DROP_EVERY = 512
 """Idle keys are dropped when a job is settled whose id is a multiple of this."""
-
-
-UNKNOWN = (-1, -1)
-"""Offsets that an engine does not tell unless it is asked."""
 
 
 NewId = Callable[[str], str]
@@ -70,23 +50,6 @@ NewId = Callable[[str], str]
 
 
 _encode = msgspec.json.encode
-
-
-def _append(drafts: Sequence[Draft]) -> Operation[list[tuple[int, int]] | None]:
-    """Append *drafts*; dead letters among them are folded into their index, if there is one.
-
-    Return the offset and time of each, where the engine tells them without being asked.
-    """
-    if TRIGGER_DLQ not in {item.topic for item in drafts}:
-        return (yield from append(drafts, places=False))
-    placed = yield from append(drafts)
-    listing = [index for index in all_indexes() if index.wants(TRIGGER_DLQ)]
-    for item, (id, at) in zip(drafts, placed, strict=True):
-        if item.topic == TRIGGER_DLQ:
-            event = Event(id, item.topic, item.kind, msgspec.json.decode(item.payload), {}, at)
-            for index in listing:
-                yield from index.fold(event)
-    return placed
 
 
 def read_bodies(topic: str, ids: Sequence[int]) -> Operation[dict[int, bytes]]:
@@ -97,72 +60,6 @@ def read_bodies(topic: str, ids: Sequence[int]) -> Operation[dict[int, bytes]]:
         if id not in found:  # an engine that keeps its records elsewhere
             found[id] = yield from record_at(topic, id)
     return found
-
-
-def settle_due(state: QueueState, new_id: NewId) -> Operation[None]:
-    """End claims that have expired, and bury jobs that have no attempt left."""
-    yield from end_due(state, new_id)
-    yield from write_back(state)
-
-
-def write_back(state: QueueState) -> Operation[tuple[int, int] | None]:
-    """Write the queue's row and the records that an operation has gathered.
-
-    Return the newest offset of the queue's claims before and after; None if they do not grow.
-    """
-    drafts, state.drafts = state.drafts, []
-    topics = [item.topic for item in drafts]
-    if drafts and state.is_changed and TRIGGER_DLQ not in topics:
-        placed = yield from write_at_once(state, drafts)
-    else:
-        yield from write_holding(state)
-        yield from save_queue(state)
-        placed = (yield from _append(drafts)) if drafts else None
-    claims = queue_topics(state.name).claims
-    count = topics.count(claims)
-    if not count:
-        return None
-    if placed:
-        first = placed[topics.index(claims)][0]  # the offsets of a topic follow each other
-        return first - 1, first - 1 + count
-    before, state.claimed = state.claimed, None
-    return UNKNOWN if before is None else (before, before + count)
-
-
-def end_due(state: QueueState, new_id: NewId) -> Operation[None]:
-    """End the claims that have expired and let scheduled jobs come due, some at a time."""
-    if not state.is_due:
-        return
-    rows = yield ask("due_jobs", queue_id=state.queue_id, until=state.now, limit=BATCH)
-    yield from end_claims(state, rows, new_id)
-
-
-def end_claims(
-    state: QueueState, rows: Sequence[tuple[Any, ...]], new_id: NewId
-) -> Operation[None]:
-    """End claims, *rows* of `due_jobs`: a job without an attempt left is dead."""
-    exhausted = [row for row in rows if row[2] in (CLAIMED, FAILED) and 0 < row[4] <= row[3]]
-    woken = [row for row in rows if row not in exhausted] if exhausted else rows
-    if woken:
-        record = {"job_event_ids": [row[0] for row in woken], "woken_at_ms": state.now}
-        note(state, "jobs_woken", record)
-        yield from wake_jobs(state, woken)
-    if exhausted:
-        yield from _bury(state, exhausted, new_id)
-    [(alarm,)] = yield ask("next_due", queue_id=state.queue_id)
-    state.alarm = alarm
-    state.is_changed = True
-
-
-def _bury(state: QueueState, rows: Sequence[tuple[Any, ...]], new_id: NewId) -> Operation[None]:
-    settling = Settling(state, new_id)
-    for id, key, was, attempts, most, held, claim_id, consumer, wake_at, history, _ in rows:
-        job = JobRow(id, key, was, wake_at, attempts, most, claim_id, held, history)
-        error = EXPIRED
-        if was == FAILED:
-            error = (decode(history.encode()) if history else [{}])[-1].get("error") or EXPIRED
-        yield from settling.bury(job, consumer or "", error, already_told=was == FAILED)
-    yield from settling.write()
 
 
 def settle_all(
@@ -483,32 +380,3 @@ def _charged(told: Settlement | None) -> dict[str, Any]:
     """Return the fields of a failure's record that tell what the attempt really cost."""
     known = {} if told is None else {"cost": told.cost, "charged_millionths": told.charge}
     return {name: value for name, value in known.items() if value is not None}
-
-
-def purge_jobs(
-    queue: str, after: int, until: int | None, by: str, reason: str | None, new_id: NewId
-) -> Operation[tuple[int, int | None, int | None]]:
-    """Purge ready and scheduled jobs after an id, some at a time.
-
-    Return how many were purged, the id to continue after (None at the end), and *until*: jobs with
-    a later id are not purged.
-    """
-    state = yield from open_queue(queue)
-    if state is None:
-        return 0, None, None
-    yield from settle_due(state, new_id)
-    if until is None:
-        [(newest,)] = yield ask("newest_job", queue_id=state.queue_id)
-        until = int(newest or 0)
-    rows = yield ask(
-        "ready_up_to", queue_id=state.queue_id, after=after, until=until, limit=PURGE_BATCH
-    )
-    if not rows:
-        return 0, None, until
-    ids = _encode([row[0] for row in rows]).decode()
-    settling = Settling(state, new_id)
-    for row in (yield ask("jobs_by_id", queue_id=state.queue_id, ids=ids)):
-        settling.purge(JobRow(*row), by, reason)
-    yield from settling.write()
-    yield from write_back(state)
-    return len(rows), rows[-1][0], until

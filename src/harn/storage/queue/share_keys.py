@@ -1,4 +1,4 @@
-"""Changing a queue's policy: the keys of its shares, their cap, and what a pick costs them."""
+"""The keys of a queue's shares: which they are, their cap, what a pick costs, when idle ones go."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from harn.storage.operations import Operation, Row, ask, ask_many
 from harn.storage.queue.job_index import BATCH, GROW_COLUMNS, JobRow, QueueState
 from harn.storage.queue.job_records import share_key
 from harn.storage.queue.share_tree import rebuild_tree
+
+IDLE_SHARES = 256
+"""Idle keys whose counters are still shown one by one."""
 
 
 def adopt_policy(state: QueueState, policy: str) -> Operation[None]:
@@ -97,3 +100,17 @@ def apply_cap(state: QueueState) -> Operation[None]:
         round=state.round,
         deferrals=state.deferrals,
     )
+
+
+def drop_idle(state: QueueState) -> Operation[None]:
+    """Remove the keys idle longest, when there are many; the queue keeps their counters."""
+    if state.hierarchy:
+        yield ask("drop_idle_nodes", queue_id=state.queue_id)
+    gone = yield ask("drop_idle_shares", queue_id=state.queue_id, keep=IDLE_SHARES)
+    if gone:
+        yield ask(
+            "keep_dropped",
+            queue_id=state.queue_id,
+            selected=sum(row[0] for row in gone),
+            deferred=sum(row[1] for row in gone),
+        )
