@@ -13,7 +13,8 @@ job_control.py     cancel, retry, purge, pause and resume
 pauses.py          which parts of a queue are paused
 parking.py         a paused tenant's jobs are parked, and made ready again
 job_records.py     the records that a queue and its index exchange
-job_index.py       a queue's row, and the sums of its shares; job_fold.py, its tables from the log
+job_index.py       a queue's row, and the sums of its shares
+job_tables.py      all tables of the index; job_fold.py, how records of the log change them
 time_histogram.py  how long jobs waited and handlers worked
 job_changes.py     how settling, failing or releasing changes a job's row
 job_charges.py     what jobs cost their keys, in millionths
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
     )
     from harn.storage.queue.dead_leases import end_claims_of
     from harn.storage.queue.hold import Claiming
-    from harn.storage.queue.job_fold import JobIndex
     from harn.storage.queue.job_records import (
         PRIORITIES,
         STATES,
@@ -81,6 +81,7 @@ if TYPE_CHECKING:
         share_key,
         shown_key,
     )
+    from harn.storage.queue.job_tables import JobIndex
     from harn.storage.queue.job_views import (
         JobView,
         QueueCounts,
@@ -102,11 +103,11 @@ else:
             "claim": "Claimed Work WorkDone settle_claims work_on",
             "dead_leases": "end_claims_of",
             "hold": "Claiming",
-            "job_fold": "JobIndex",
             "job_records": """
                 PRIORITIES STATES Board Choice Choose ClaimedJob Dimension JobDraft Pick Settlement
                 SettlementResult Share function_need share_key shown_key
             """,
+            "job_tables": "JobIndex",
             "job_views": """
                 JobView QueueCounts ShareCounts count_queue in_flight_by_lease list_shares
                 queue_names waiting_functions wake_queue
