@@ -5,10 +5,11 @@ enqueue_on.py        enqueue in the caller's own PostgreSQL transaction
 held_claim.py        Claim: renew, ack, fail, release
 queue_operations.py  enqueues, settlements and claims that meet share one transaction
 scheduler_policy.py  SchedulerPolicy: how consumers share a queue
+job_choice.py        which job is next: the oldest, or by a fair share
 fairshare.py         deficit round robin, decided; tree_share.py, the same in a tree of keys
 lanes.py             one key's share and its next jobs, as both read them
 whatif/              a queue's log, replayed by another policy in virtual time
-consumer.py          drain: claim, work, renew, settle
+consumer.py          Consumer: claim, work, renew, settle; drain.py, one consumer for one queue
 idle_looks.py        one look at the store for all idle consumers of a process
 functions.py         durable functions as jobs: submit writes them, a consumer runs them
 attempt.py           what happens to a job after a failed attempt, decided
@@ -17,6 +18,7 @@ queue_worker.py      Worker: several queues under one consumer id, as `harn work
 shared_slots.py      slots that the consumers of a worker share
 crew.py              Crew: begins handlers on shared tasks; one that waits keeps its task
 running_job.py       RunningJob: a claimed job, its handler and its settlement
+job_tasks.py         JobTasks: makes the tasks that handlers run in
 consumer_lease.py    the lease of a living consumer, and the end of dead ones' claims
 consumers.py         consumers: the consumers of all processes
 claim_renewal.py     renews the claims of running jobs on the heartbeat's thread
@@ -26,8 +28,8 @@ receipt.py           EnqueueReceipt: a way to the result of a job
 reports.py           QueueSummary, DrainReport: how much a queue holds, what a drain did
 job_state.py         JobState: a job as an application sees it
 job_reads.py         reading the states of jobs, together
-job_results.py       waiting for jobs to be settled, in any process
-retries.py           a dead job is made ready again
+job_results.py       waiting for jobs to be settled, in any process; awaited_jobs.py, which ones
+cancels.py           a job is cancelled; retries.py, a dead one is made ready again
 """
 
 from __future__ import annotations
@@ -37,8 +39,9 @@ from typing import TYPE_CHECKING
 from harn.front_door import front_door
 
 if TYPE_CHECKING:
-    from harn.workers.consumer import Consumer, default_consumer_id, drain
+    from harn.workers.consumer import Consumer, default_consumer_id
     from harn.workers.consumers import ConsumerState, consumers, consumers_for
+    from harn.workers.drain import drain
     from harn.workers.failures import Failure
     from harn.workers.held_claim import Claim
     from harn.workers.job_state import JobState, JobStep
@@ -54,8 +57,9 @@ else:
     front_door(
         __name__,
         {
-            "consumer": "Consumer default_consumer_id drain",
+            "consumer": "Consumer default_consumer_id",
             "consumers": "ConsumerState consumers consumers_for",
+            "drain": "drain",
             "failures": "Failure",
             "held_claim": "Claim",
             "job_state": "JobState JobStep",

@@ -1,4 +1,4 @@
-"""Draining a queue: claim, run the handler, renew meanwhile, then ack, fail or release.
+"""A consumer of a queue: claim, run the handler, renew meanwhile, then ack, fail or release.
 
 A consumer keeps up to *concurrency* handlers busy. A slot that becomes free asks for the next job
 in the same transaction that settles the last one. A handler's claim is renewed on another thread
@@ -16,11 +16,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from harn.clock import resolve
-from harn.context import Ambient, Task, Work, WorkTask
-from harn.current import current_frame, current_runtime
+from harn.context import Task
+from harn.current import current_frame
 from harn.durable_calls import durable_names
 from harn.duration import Duration
 from harn.errors import HarnError
@@ -42,15 +40,15 @@ from harn.workers.attempt import Return, after_error
 from harn.workers.claim_renewal import ClaimRenewal
 from harn.workers.consumer_lease import LivingConsumers, Serving
 from harn.workers.crew import Crew
-from harn.workers.failures import Failure, log_failure
+from harn.workers.failures import log_attempt
 from harn.workers.functions import FunctionRunner, UnknownFunctions
 from harn.workers.held_claim import Claim
 from harn.workers.idle_looks import IdleLooks
+from harn.workers.job_tasks import JobTasks
 from harn.workers.queue import MOST_AT_ONCE, WorkerQueue
 from harn.workers.records import Job, check_consumer, check_ttl
 from harn.workers.reports import DrainReport
 from harn.workers.running_job import RunningJob
-from harn.workers.scheduler_policy import SchedulerPolicy
 from harn.workers.shared_slots import SharedSlots
 
 KEPT_RESPONSES = 10_000
@@ -103,7 +101,6 @@ class Consumer:
         self._renewal = queue.runtime.service(ClaimRenewal)
         self._running: dict[RunningJob, None] = {}  # ordered: equal runs stop jobs in equal order
         self.crew: Crew = Crew(self)
-        self._ambients: dict[tuple[str | None, ...], Ambient] = {}
         self._unanswered = 0
         self._asking: asyncio.Future[Claimed] | None = None
         self._slots_asked_for = 0
@@ -139,6 +136,7 @@ class Consumer:
                 self.nursery: Scope = nursery
                 self.context: contextvars.Context = contextvars.copy_context()
                 self._task = current_frame().task
+                self.tasks: JobTasks = JobTasks(self._task)
                 self.crew_name: str = f"{self._task.id}:jobs"
                 try:
                     with parked(self.stop):
@@ -344,33 +342,6 @@ class Consumer:
         self.crew.add(running)
         self._renewal.hold(claim, running.lose)
 
-    def task_of(self, job: Job) -> WorkTask:
-        """Return a new task for the handler of *job*."""
-        return WorkTask(
-            self._runtime,
-            f"{self._task.id}:job:{job.id}",
-            "job",
-            self._task,
-            ambient=self._ambient_of(job),
-            cancel_from=self._task,
-            work=Work("job", job.queue, str(job.id)),
-        )
-
-    def _ambient_of(self, job: Job) -> Ambient:
-        origin = (job.tenant_id, job.trigger_id, job.binding_key)
-        known = self._ambients.get(origin)
-        if known is None:
-            ours = self._task.ambient
-            known = msgspec.structs.replace(
-                ours,
-                tenant_id=job.tenant_id or ours.tenant_id,
-                trigger_id=job.trigger_id or ours.trigger_id,
-                binding_key=job.binding_key or ours.binding_key,
-            )
-            if len(self._ambients) < KEPT_RESPONSES:
-                self._ambients[origin] = known
-        return known
-
     async def work(self, running: RunningJob) -> None:
         """Run the handler for one claim, then settle it."""
         claim = running.claim
@@ -443,7 +414,7 @@ class Consumer:
             return
         self.drained += 1
         if running.failure is not None:
-            _log(running.claim.job, running.failure, result, error)
+            log_attempt(running.claim.job, running.failure, result, error)
             running.failure = None
         if result is None:
             # The store cannot be reached: the claim expires, and the job runs again.
@@ -475,60 +446,6 @@ class Consumer:
             list(self.responses),
             await self.queue.summary(),
         )
-
-
-def _log(job: Job, failure: Failure, result: SettlementResult | None, error: str) -> None:
-    """Log a failed attempt, and that its record is missing if it could not be written."""
-    if result is None:
-        log_failure(job, failure, dead=False, note=f"this could not be recorded ({error})")
-    elif result.settled == "lost":
-        log_failure(job, failure, dead=False, note=f"its claim was lost before ({result.note})")
-    else:
-        log_failure(job, failure, dead=result.dead)
-
-
-async def drain(
-    queue_name: str,
-    handler: Handler | None = None,
-    *,
-    consumer_id: str | None = None,
-    claim_ttl: Duration = "5m",
-    concurrency: int = 1,
-    stop_when_empty: bool = True,
-    retry: RetryPolicy | None = None,
-    policy: SchedulerPolicy | None = None,
-) -> DrainReport:
-    """Handle the jobs of a queue: *handler(job)* returns the outcome, or raises.
-
-    Without a handler it runs the `@durable` functions that were submitted, and claims only jobs of
-    functions that this process has imported.
-
-    An outcome acks the job. An error leaves it to be claimed again after the wait that *retry* asks
-    for, or without one when the claim of *claim_ttl* expires, until its attempts are used up; a
-    durable function follows its own policy first. A handler may also raise `RetryLater`,
-    `GiveBack` or `Bury`. Claims are renewed while handlers work. With *stop_when_empty* it returns
-    when nothing is left to claim, else it waits for more.
-
-    Cancelling cancels the handlers and releases their jobs.
-
-    >>> import harn
-    >>> async def main() -> int:
-    ...     await harn.worker_queue("triage").enqueue_many([1, 2, 3])
-    ...     report = await harn.drain("triage", lambda job: job.payload * 2)
-    ...     return report.acked
-    >>> harn.run(main)
-    3
-    """
-    consumer = Consumer(
-        WorkerQueue(current_runtime(), queue_name, policy),
-        handler,
-        consumer_id=consumer_id,
-        claim_ttl=claim_ttl,
-        concurrency=concurrency,
-        stop_when_empty=stop_when_empty,
-        retry=retry,
-    )
-    return await consumer.run()
 
 
 def default_consumer_id(runtime: Runtime) -> str:

@@ -11,6 +11,7 @@ from harn.telemetry.logs import FAILED_WORK
 from harn.telemetry.tracebacks import traceback_text
 
 if TYPE_CHECKING:
+    from harn.storage.queue import SettlementResult
     from harn.workers.records import Job
 
 logger: logging.Logger = logging.getLogger("harn.workers")
@@ -70,6 +71,16 @@ def log_failure(job: Job, failure: Failure, *, dead: bool, note: str = "") -> No
         logger.log(level, "%s: %s\n%s", said, failure.text, failure.traceback, extra=FAILED_WORK)
     else:
         logger.log(level, "%s: %s", said, failure.text, extra=FAILED_WORK)
+
+
+def log_attempt(job: Job, failure: Failure, result: SettlementResult | None, error: str) -> None:
+    """Log a failed attempt, and that its record is missing if it could not be written."""
+    if result is None:
+        log_failure(job, failure, dead=False, note=f"this could not be recorded ({error})")
+    elif result.settled == "lost":
+        log_failure(job, failure, dead=False, note=f"its claim was lost before ({result.note})")
+    else:
+        log_failure(job, failure, dead=result.dead)
 
 
 def text_of(value: object) -> str:

@@ -21,9 +21,9 @@ grant, so the key's turn is the round that ends it, and a refill goes on to the 
 key has: rounds in which no key could be served take no time. `docs/design/fair-share.md` proves
 the bound.
 
-`choose` is an operation: it asks the store for the shares and jobs it needs by name, many at a
-time, and returns a `Choice`. It changes nothing; a test drives it with plain lists and compares it
-with the rule above, written out in full.
+`choose_in_turn` is an operation: it asks the store for the shares and jobs it needs by name, many
+at a time, and returns a `Choice`. It changes nothing; a test drives it with plain lists and
+compares it with the rule above, written out in full.
 """
 
 from __future__ import annotations
@@ -34,55 +34,23 @@ from collections.abc import Sequence
 from functools import partial
 from math import inf
 
-from harn.storage import Ask, Operation, Row, ask, ask_ahead
-from harn.storage.queue import Board, Choice, Choose, Pick, Share
-from harn.topics import queue_topics
+from harn.storage import Ask, Operation, Row, ask
+from harn.storage.queue import Board, Choice, Pick, Share
 from harn.workers import lanes
-from harn.workers.lanes import Head, Lane, about, rank, read_heads, read_more
+from harn.workers.lanes import Head, Lane, about, read_heads, read_more
 from harn.workers.scheduler_policy import SchedulerPolicy
-from harn.workers.tree_share import choose_in_tree
 
 LAST = "\U0010ffff"
 """Sorts after every key."""
 LOOK = "open_shares_and_jobs"
-HEADS = "queue_heads"
 FEW = 32
 """Up to so many keys that could be served are read all at once."""
 
 
-def chooser(policy: SchedulerPolicy) -> Choose:
-    """Return the function that chooses jobs by *policy*."""
-    if policy.strategy == "fifo":
-        return partial(_fifo, policy)
-    return partial(_drr if policy.hierarchy is None else choose_in_tree, policy)
-
-
-def first_look(policy: SchedulerPolicy, queue: str, wanted: int) -> Ask:
-    """Return the question to ask ahead for a claim of *wanted* jobs by *policy*."""
-    which = {"queue": queue, "topic": queue_topics(queue).jobs, "triggers": None, "wanted": wanted}
-    if policy.strategy == "drr" and not policy.hierarchy:
-        return ask_ahead(LOOK, limit=FEW + 1, **which)
-    return ask_ahead(HEADS, **which)
-
-
-def _fifo(
+def choose_in_turn(
     policy: SchedulerPolicy, board: Board, wanted: int, seen: list[Row] | None = None
 ) -> Operation[Choice]:
-    rows = seen
-    if rows is None:
-        rows = yield ask(HEADS, wanted=wanted, **about(board))
-    now = board.now
-    rows.sort(key=lambda row: (rank(row[0], now - row[2]), row[1]))
-    picks = [
-        Pick(id, key, at, attempts, most, body, board.round, 0)
-        for _, id, at, key, attempts, most, body in rows[:wanted]
-    ]
-    return Choice(picks, board.round, board.last_key, board.promoted, [])
-
-
-def _drr(
-    policy: SchedulerPolicy, board: Board, wanted: int, seen: list[Row] | None = None
-) -> Operation[Choice]:
+    """Choose *wanted* jobs, key by key; *seen* has the rows of `LOOK`, if they were asked ahead."""
     table = _Table(policy, board, wanted)
     yield from table.look_around(seen)
     while table.left:

@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from harn.context import Task
-from harn.errors import HarnError, InvalidOption
+from harn.errors import HarnError
 from harn.graceful import asked, raise_if_asked
 from harn.storage import Store, decode, log
-from harn.storage.queue import Settlement, WorkDone, job_control, job_states
+from harn.storage.queue import Settlement, WorkDone, job_states
 from harn.topics import queue_topics
-from harn.workers.claim_renewal import ClaimRenewal
+from harn.workers.awaited_jobs import Awaited, Ended
 from harn.workers.job_reads import JobReads
 from harn.workers.job_state import outcome_of, unknown
 from harn.workers.queue_operations import OperationsByQueue, QueueOperations
@@ -35,10 +35,6 @@ AGAIN = 0.5
 """Seconds after which the store is read again, even without a notification."""
 
 
-Ended = asyncio.Future[bytes | None]
-"""Resolved when a job is settled: its outcome as JSON; None if its state must be read."""
-
-
 class _Response(msgspec.Struct):
     """The part of an acked job's response that its callers wait for."""
 
@@ -46,75 +42,6 @@ class _Response(msgspec.Struct):
 
 
 _read_response = msgspec.json.Decoder(_Response).decode
-
-
-class Awaited:
-    """The jobs of one queue that callers of one runtime wait for, and how far that is known."""
-
-    def __init__(self, mark: tuple[int, int]) -> None:
-        self.mark = mark
-        """The growth of the claims before the first look."""
-        self.waiters: dict[int, Ended | list[Ended]] = {}
-        """The caller of each job; a list where a job has several."""
-        self.fresh: list[int] = []
-        """Jobs that were not looked at yet."""
-        self.watcher: asyncio.Task[None] | None = None
-        self.known: int = -1
-        """The offset of the claims up to which the jobs' callers know what happened."""
-        self.head: int = 0
-        """The newest offset of the claims that was seen."""
-        self.told: int = 0
-        """How many operations of this process have told what they wrote."""
-
-    def saw(self, head: int, *, all_up_to_here: bool) -> None:
-        """Note the newest offset of the claims, and whether all jobs were looked at there."""
-        self.head = max(self.head, head)
-        if all_up_to_here:
-            self.known = max(self.known, head)
-
-    def took_part(self, before: int, after: int) -> None:
-        """Note that an operation of this process, which told all it did, wrote these offsets."""
-        self.told += 1
-        self.head = max(self.head, after)
-        if before <= self.known:
-            self.known = max(self.known, after)
-
-    @property
-    def knows_all(self) -> bool:
-        """Whether nothing was seen that the callers do not know."""
-        return self.head <= self.known
-
-    def add(self, id: int, woken: Ended) -> None:
-        """Let a caller wait for a job."""
-        others = self.waiters.setdefault(id, woken)
-        if isinstance(others, list):
-            others.append(woken)
-        elif others is not woken:
-            self.waiters[id] = [others, woken]
-
-    def remove(self, id: int, woken: Ended) -> None:
-        """Forget a caller."""
-        waiting = self.waiters[id]
-        if isinstance(waiting, list):
-            waiting.remove(woken)
-        if waiting is woken or not waiting:
-            del self.waiters[id]
-
-    def wake(self, id: int, outcome: bytes | None) -> None:
-        """Wake the callers that wait for a job; each decodes the outcome for itself."""
-        waiting = self.waiters.get(id)
-        if waiting is None:
-            return
-        for woken in waiting if isinstance(waiting, list) else (waiting,):
-            if not woken.done():
-                woken.set_result(outcome)
-
-    def fail(self, error_of: Callable[[int], BaseException]) -> None:
-        """End the wait of every caller with the error of its job."""
-        for id, waiting in self.waiters.items():
-            for woken in waiting if isinstance(waiting, list) else (waiting,):
-                if not woken.done():
-                    woken.set_exception(error_of(id))
 
 
 class JobResults:
@@ -314,20 +241,3 @@ async def _hears(awaited: Awaited, operations: QueueOperations) -> bool:
     """Tell whether an operation now ends that shows, without a read, what the claims hold."""
     told = awaited.told
     return await operations.goes_on() and awaited.told > told
-
-
-async def cancel(runtime: Runtime, queue: str, key: int | str, reason: str | None) -> bool:
-    """Settle a job as cancelled; False if there is none, or it is settled already."""
-    if reason is not None and not isinstance(reason, str):
-        raise InvalidOption("reason", reason, "text, or None")
-    who = runtime.ambient.submitted_by
-    runtime.check_here()
-    id = await runtime.service(JobReads).id_of(queue, key)
-    if id is None:
-        return False
-    is_cancelled = await runtime.service(Store).run(
-        lambda: job_control.cancel_job(queue, id, who, reason, runtime.ids.new)
-    )
-    if is_cancelled:  # another process cancels its handler when it renews its lease
-        runtime.service(ClaimRenewal).lose_job(queue, id, "the job was cancelled")
-    return is_cancelled

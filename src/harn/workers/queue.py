@@ -36,12 +36,12 @@ from harn.storage.queue import (
 )
 from harn.teardown import retrieve
 from harn.topics import QueueTopics, check_queue_name, queue_topics
+from harn.workers.cancels import cancel
 from harn.workers.enqueue_on import enqueue_on
-from harn.workers.fairshare import chooser, first_look
 from harn.workers.functions import JobOptions, call_job
 from harn.workers.held_claim import Claim, ClaimsByHand
+from harn.workers.job_choice import chooser, first_look
 from harn.workers.job_reads import JobReads
-from harn.workers.job_results import cancel
 from harn.workers.job_state import JobState, Status, job_state
 from harn.workers.queue_operations import OperationsByQueue, QueueOperations
 from harn.workers.receipt import EnqueueReceipt

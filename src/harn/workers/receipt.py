@@ -14,8 +14,9 @@ from harn.errors import DeadlineExceeded, JobError
 from harn.pydantic_types import reasons
 from harn.storage import Durability
 from harn.tasks import deadline
+from harn.workers.cancels import cancel
 from harn.workers.job_reads import JobReads
-from harn.workers.job_results import JobResults, cancel
+from harn.workers.job_results import JobResults
 from harn.workers.job_state import JobState, unknown
 
 T = TypeVar("T")

@@ -60,7 +60,7 @@ class RunningJob:
     def task(self) -> WorkTask:
         """The handler's task, made when something asks for it."""
         if self._task is None:
-            self._task = task = self.consumer.task_of(self.claim.job)
+            self._task = task = self.consumer.tasks.new(self.claim.job)
             task.durable = self
             task.aio = self._aio
             task.runtime.tasks.add(task)

@@ -17,6 +17,7 @@ import msgspec
 from harn.storage import Ask, Rows
 from harn.storage.queue import Board, Choice, Choose
 from harn.workers import fairshare
+from harn.workers.job_choice import chooser
 from harn.workers.scheduler_policy import SchedulerPolicy
 from harn.workers.whatif.key_share import KeyShare, by_priority
 from harn.workers.whatif.open_shares import OpenShares
@@ -89,7 +90,7 @@ class QueueTables:
     def follow(self, policy: SchedulerPolicy) -> None:
         """Choose by *policy* from now on; keys, cap and tree are adopted apart."""
         self.policy: SchedulerPolicy = policy
-        self._choose: Choose = fairshare.chooser(policy)
+        self._choose: Choose = chooser(policy)
         if (policy.strategy == "fifo") != self.is_fifo:
             self._sort_jobs(policy.strategy == "fifo")
         if policy.strategy == "drr" and policy.charges_cost != self._charges_cost:

@@ -1,0 +1,78 @@
+"""The jobs of a queue that callers wait for, and up to where what happened to them is known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+Ended = asyncio.Future[bytes | None]
+"""Resolved when a job is settled: its outcome as JSON; None if its state must be read."""
+
+
+class Awaited:
+    """The jobs of one queue that callers of one runtime wait for, and how far that is known."""
+
+    def __init__(self, mark: tuple[int, int]) -> None:
+        self.mark = mark
+        """The growth of the claims before the first look."""
+        self.waiters: dict[int, Ended | list[Ended]] = {}
+        """The caller of each job; a list where a job has several."""
+        self.fresh: list[int] = []
+        """Jobs that were not looked at yet."""
+        self.watcher: asyncio.Task[None] | None = None
+        self.known: int = -1
+        """The offset of the claims up to which the jobs' callers know what happened."""
+        self.head: int = 0
+        """The newest offset of the claims that was seen."""
+        self.told: int = 0
+        """How many operations of this process have told what they wrote."""
+
+    def saw(self, head: int, *, all_up_to_here: bool) -> None:
+        """Note the newest offset of the claims, and whether all jobs were looked at there."""
+        self.head = max(self.head, head)
+        if all_up_to_here:
+            self.known = max(self.known, head)
+
+    def took_part(self, before: int, after: int) -> None:
+        """Note that an operation of this process, which told all it did, wrote these offsets."""
+        self.told += 1
+        self.head = max(self.head, after)
+        if before <= self.known:
+            self.known = max(self.known, after)
+
+    @property
+    def knows_all(self) -> bool:
+        """Whether nothing was seen that the callers do not know."""
+        return self.head <= self.known
+
+    def add(self, id: int, woken: Ended) -> None:
+        """Let a caller wait for a job."""
+        others = self.waiters.setdefault(id, woken)
+        if isinstance(others, list):
+            others.append(woken)
+        elif others is not woken:
+            self.waiters[id] = [others, woken]
+
+    def remove(self, id: int, woken: Ended) -> None:
+        """Forget a caller."""
+        waiting = self.waiters[id]
+        if isinstance(waiting, list):
+            waiting.remove(woken)
+        if waiting is woken or not waiting:
+            del self.waiters[id]
+
+    def wake(self, id: int, outcome: bytes | None) -> None:
+        """Wake the callers that wait for a job; each decodes the outcome for itself."""
+        waiting = self.waiters.get(id)
+        if waiting is None:
+            return
+        for woken in waiting if isinstance(waiting, list) else (waiting,):
+            if not woken.done():
+                woken.set_result(outcome)
+
+    def fail(self, error_of: Callable[[int], BaseException]) -> None:
+        """End the wait of every caller with the error of its job."""
+        for id, waiting in self.waiters.items():
+            for woken in waiting if isinstance(waiting, list) else (waiting,):
+                if not woken.done():
+                    woken.set_exception(error_of(id))
