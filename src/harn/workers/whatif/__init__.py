@@ -1,13 +1,14 @@
 """What-if: replay a queue's log by another policy, or with more consumers, in virtual time.
 
 history.py       the log of a queue as columns: its jobs, and the steps of their lives
-read_log.py      reads the log into a history
-queue_tables.py  a queue's shares and jobs in memory, which the real scheduler asks
+history_builder.py  builds a history of records; read_log.py, reads them from the log
+queue_tables.py  a queue's shares and jobs in memory
+scheduler_answers.py  the real scheduler, asked for its picks from them
 key_share.py     one key's row in them; open_shares.py, the shares that have a turn
 tree_rows.py     the nodes of a queue whose keys are paths
 walk.py          follows the log step by step, and asks the scheduler for its picks again
 ledger.py        how long each key's jobs waited, and its share of the picks
-simulation.py    serves the jobs again in virtual time
+simulation.py    serves the jobs again in virtual time; fleet.py, its consumers
 report.py        the numbers of both sides
 goal.py          a goal for the waits, read from text
 search.py        the smallest change that reaches a goal

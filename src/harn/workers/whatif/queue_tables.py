@@ -1,25 +1,19 @@
-"""A queue's shares and ready jobs in memory, which answer the questions of the real scheduler.
+"""A queue's shares and ready jobs in memory, as the tables of a store hold them.
 
-`fairshare.py` asks a store for shares and jobs by the names of statements. Here the same questions
-are answered from dicts and deques; those about a tree in `tree_rows.py`. The rules for a key's turn
-and credit are those of the fragments in `storage/sql/jobs.sql`, and a test holds both to the same
-picks: the picks recorded by a real queue are made again from these tables.
+`scheduler_answers.py` answers the questions of the real scheduler from them. The rules for a key's
+turn and credit are those of the fragments in `storage/sql/jobs.sql`, and a test holds both to the
+same picks: the picks recorded by a real queue are made again from these tables.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
 from typing import Any, Protocol
 
-import msgspec
-
-from harn.storage import Ask, Rows
-from harn.storage.queue import Board, Choice, Choose
-from harn.workers import fairshare
+from harn.storage.queue import Choice, Choose
 from harn.workers.job_choice import chooser
 from harn.workers.scheduler_policy import SchedulerPolicy
-from harn.workers.whatif.key_share import KeyShare, by_priority
+from harn.workers.whatif.key_share import ByPriority, KeyShare, by_priority
 from harn.workers.whatif.open_shares import OpenShares
 from harn.workers.whatif.tree_rows import TreeRows
 
@@ -41,7 +35,7 @@ class Watcher(Protocol):
 
 
 class QueueTables:
-    """The state of a queue between two claims, and the choice of the next jobs.
+    """The state of a queue between two claims.
 
     *entered* and *priority* are columns of jobs by their numbers, *key_of* returns a job's key.
     """
@@ -66,23 +60,13 @@ class QueueTables:
         self.ready: int = 0
         self.tree: TreeRows | None = None
         """The nodes of a queue whose keys are paths."""
-        self._entered = entered
+        self.entered: Any = entered
         self._priority = priority
-        self._key_of = key_of
-        self._cost_of = cost_of
+        self.key_of: Callable[[int], str] = key_of
+        self.cost_of: Callable[[int], int | None] = cost_of
         self._now = now
-        self._in_order = by_priority()
+        self.in_order: ByPriority = by_priority()
         """Under `fifo`, the ready jobs of all keys."""
-        self._answers: dict[str, Callable[..., Rows]] = {
-            "open_shares_and_jobs": self._open_shares_and_jobs,
-            "starving_shares": self._starving_shares,
-            "open_keys": self._open_keys,
-            "shares_ahead": self._shares_ahead,
-            "shares_in_turn_and_jobs": self._shares_in_turn_and_jobs,
-            "ready_heads": self._ready_heads,
-            "ready_after": self._ready_after,
-            "queue_heads": self._queue_heads,
-        }
         self.is_fifo: bool = policy.strategy == "fifo"
         self._charges_cost = policy.charges_cost
         self.follow(policy)
@@ -90,7 +74,7 @@ class QueueTables:
     def follow(self, policy: SchedulerPolicy) -> None:
         """Choose by *policy* from now on; keys, cap and tree are adopted apart."""
         self.policy: SchedulerPolicy = policy
-        self._choose: Choose = chooser(policy)
+        self.scheduler: Choose = chooser(policy)
         if (policy.strategy == "fifo") != self.is_fifo:
             self._sort_jobs(policy.strategy == "fifo")
         if policy.strategy == "drr" and policy.charges_cost != self._charges_cost:
@@ -108,12 +92,12 @@ class QueueTables:
         """Keep the ready jobs in one order, or by key."""
         jobs = sorted(self.ready_jobs())
         self.is_fifo = is_fifo
-        self._in_order = by_priority()
+        self.in_order = by_priority()
         for share in self.shares.values():
             share.ready_jobs = by_priority()
         for job in jobs:
             share = self.share_of(job)
-            (self._in_order if is_fifo else share.ready_jobs)[self._priority[job]].add(job)
+            (self.in_order if is_fifo else share.ready_jobs)[self._priority[job]].add(job)
         for share in self.shares.values():
             self._note_oldest(share)
 
@@ -122,7 +106,7 @@ class QueueTables:
         lanes = [share.ready_jobs for share in self.shares.values()]
         return [
             job
-            for three in (self._in_order, *lanes)
+            for three in (self.in_order, *lanes)
             for jobs in three
             for job in jobs.after(NONE, self.ready)
         ]
@@ -134,44 +118,11 @@ class QueueTables:
             return self.ready > 0
         return bool(self.open if self.tree is None else self.tree)
 
-    def choose(self, now: int, wanted: int) -> Choice:
-        """Ask the scheduler for at most *wanted* jobs; nothing is changed."""
-        policy = self.policy
-        board = Board(
-            queue="what-if",
-            queue_id=1,
-            now=now,
-            dimension=policy.fairness_key,
-            cap=self.cap,
-            policy=None,
-            round=self.round,
-            last_key=self.last_key,
-            promoted=self.promoted,
-        )
-        seen: Rows | None = None
-        if self.is_fifo:
-            seen = self._queue_heads(wanted)
-        elif self.tree is None:
-            seen = self._open_shares_and_jobs(wanted)
-        operation = self._choose(board, wanted, seen)
-        try:
-            asked = next(operation)
-            while True:
-                asked = operation.send(self._answer(asked))
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
-
-    def _answer(self, asked: Ask) -> Any:
-        if asked.parts:
-            return [self._answer(each) for each in asked.parts]
-        answer = self._answers.get(asked.name) or getattr(self.tree, asked.name)
-        return answer(**asked.params)
-
     # -- changes: the rules of the fragments in jobs.sql -----------------------------------------
 
     def share_of(self, job: int) -> KeyShare:
         """Return the share of a job's key."""
-        key = self._key_of(job)
+        key = self.key_of(job)
         share = self.shares.get(key)
         if share is None:
             share = self.shares[key] = KeyShare(key)
@@ -313,7 +264,7 @@ class QueueTables:
         """
         self.last_key, self.promoted, self.ready = "", False, 0
         self.shares, self.open = {}, OpenShares()
-        self._in_order = by_priority()
+        self.in_order = by_priority()
         for job, is_in_flight in unsettled:
             if is_in_flight:
                 self.share_of(job).in_flight += 1
@@ -389,9 +340,9 @@ class QueueTables:
         self.ready += 1
         if share.ready == 1 and self.watcher is not None:
             self.watcher.busy(share.key)
-        jobs = self._in_order if self.is_fifo else share.ready_jobs
+        jobs = self.in_order if self.is_fifo else share.ready_jobs
         jobs[self._priority[job]].add(job)
-        if not self.is_fifo and (share.oldest is None or self._entered[job] < share.oldest):
+        if not self.is_fifo and (share.oldest is None or self.entered[job] < share.oldest):
             self._note_oldest(share)
 
     def _remove(self, share: KeyShare, job: int) -> None:
@@ -399,84 +350,16 @@ class QueueTables:
         self.ready -= 1
         if share.ready == 0 and self.watcher is not None:
             self.watcher.idle(share.key)
-        jobs = self._in_order if self.is_fifo else share.ready_jobs
+        jobs = self.in_order if self.is_fifo else share.ready_jobs
         jobs[self._priority[job]].remove(job)
         if not self.is_fifo:
             self._note_oldest(share)
 
     def _note_oldest(self, share: KeyShare) -> None:
-        entered = self._entered
+        entered = self.entered
         firsts = [jobs.first for jobs in share.ready_jobs]
         oldest = min((entered[job] for job in firsts if job is not None), default=None)
         if oldest != share.oldest:
             share.oldest = oldest
             if share.turn is not None:
                 self.open.aged(share)
-
-    # -- answers ---------------------------------------------------------------------------------
-
-    def _open_shares_and_jobs(self, wanted: int, **_: Any) -> Rows:
-        limit = fairshare.FEW + 1
-        if len(self.open) >= limit:
-            age = self.policy.starvation_age_ms
-            found = self.open.oldest(limit) if age else self.open.some(limit)
-            return [(*share.row(), None) for share in found]
-        if not self.open:
-            return []
-        depth = 1 + max(1, -(-wanted // len(self.open)))
-        following = self.open.following(self.round, self.last_key) if wanted == 1 else None
-        rows: Rows = []
-        for share in self.open.values():
-            if following is None or share is following:
-                rows += self._with_jobs(share, depth)
-            else:
-                rows.append((*share.row(), None))
-        return rows
-
-    def _with_jobs(self, share: KeyShare, depth: int) -> Rows:
-        """Return a row for each of the first jobs of a share, or one without a job."""
-        row, entered = (*share.row(), depth), self._entered
-        rows: Rows = [
-            (*row, priority, job + 1, entered[job], 0, 0, self._cost_of(job), None)
-            for priority, jobs in enumerate(share.ready_jobs)
-            for job in jobs.after(NONE, depth)
-        ]
-        return rows or [(*row, None)]
-
-    def _starving_shares(self, before: int, limit: int, **_: Any) -> Rows:
-        found = [share for share in self.open.oldest(limit) if (share.oldest or 0) <= before]
-        return [share.row() for share in found]
-
-    def _open_keys(self, limit: int, **_: Any) -> Rows:
-        return [(key,) for key in islice(self.open, limit)]
-
-    def _shares_ahead(self, turn: int, limit: int, **_: Any) -> Rows:
-        found = [share for share in self.open.values() if (share.turn or 0) >= turn]
-        found.sort(key=lambda share: (share.turn or 0, share.key))
-        return [share.row() for share in found[:limit]]
-
-    def _shares_in_turn_and_jobs(
-        self, turn: int, after: str, until: str, limit: int, wanted: int, **_: Any
-    ) -> Rows:
-        found = self.open.in_turn(turn, after, until, limit)
-        depth = 1 + max(1, -(-wanted // max(1, len(found))))
-        return [row for share in found for row in self._with_jobs(share, depth)]
-
-    def _ready_heads(self, keys: str, depth: int, **_: Any) -> Rows:
-        return [
-            (key, *row[9:])
-            for key in msgspec.json.decode(keys)
-            for row in self._with_jobs(self.shares[key], depth)
-            if row[9] is not None
-        ]
-
-    def _ready_after(self, key: str, priority: int, after: int, depth: int, **_: Any) -> Rows:
-        jobs = self.shares[key].ready_jobs[priority].after(after - 1, depth)
-        return [(job + 1, self._entered[job], 0, 0, self._cost_of(job), None) for job in jobs]
-
-    def _queue_heads(self, wanted: int, **_: Any) -> Rows:
-        return [
-            (priority, job + 1, self._entered[job], self._key_of(job), 0, 0, None)
-            for priority, jobs in enumerate(self._in_order)
-            for job in jobs.after(NONE, wanted)
-        ]

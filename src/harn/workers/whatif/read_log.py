@@ -10,7 +10,8 @@ from harn.errors import HarnError
 from harn.storage import Rows, Store
 from harn.storage.log import list_topics, oldest_kept, records
 from harn.topics import queue_topics
-from harn.workers.whatif.history import History, HistoryBuilder
+from harn.workers.whatif.history import History
+from harn.workers.whatif.history_builder import HistoryBuilder
 
 PAGE = 5000
 

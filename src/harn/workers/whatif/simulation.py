@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-import msgspec
-
 from harn.storage.queue import job_charges
 from harn.workers.scheduler_policy import SchedulerPolicy
+from harn.workers.whatif.fleet import FOREVER, SimulatedConsumer
 from harn.workers.whatif.history import (
     CANCEL,
     CLAIM,
@@ -30,6 +29,7 @@ from harn.workers.whatif.history import (
     Keys,
 )
 from harn.workers.whatif.ledger import Ledger
+from harn.workers.whatif.scheduler_answers import choose
 from harn.workers.whatif.walk import (
     CLAIMED,
     FAILED,
@@ -38,59 +38,13 @@ from harn.workers.whatif.walk import (
     SCHEDULED,
     SETTLED,
     Progress,
-    RecordedConsumer,
     Walk,
 )
 
 END, DUE, BEGIN, LEAVE, OPERATE = range(5)
-FOREVER = 2**62
 EVERY = 5000
 """Picks between two reports of progress."""
 MOST_AT_ONCE = 1000
-
-
-class SimulatedConsumer(msgspec.Struct, eq=False):
-    """A consumer with *slots*, from *start* on; it leaves at *end* or when it finds nothing."""
-
-    start: int
-    end: int
-    slots: int
-    leaves_at_once: bool = False
-    held: int = 0
-    is_there: bool = False
-    is_leaving: bool = False
-
-    @property
-    def free(self) -> int:
-        """How many more jobs it can take."""
-        return self.slots - self.held if self.is_there else 0
-
-
-def recorded_fleet(recorded: Sequence[RecordedConsumer]) -> list[SimulatedConsumer]:
-    """Return the consumers of the log.
-
-    One that left work behind, while others worked on, was stopped: it leaves at the same time.
-    Another one leaves when it finds nothing more, not before the time of the record.
-    """
-    last = max((each.end for each in recorded), default=0)
-    return [
-        SimulatedConsumer(
-            each.start,
-            FOREVER if each.held else each.end,
-            max(1, each.slots),
-            each.left_work and each.end < last,
-        )
-        for each in recorded
-    ]
-
-
-def fleet_of(consumers: int, recorded: Sequence[RecordedConsumer]) -> list[SimulatedConsumer]:
-    """Return so many consumers, there from the first recorded claim on, each with as many slots
-    as a recorded one had at most.
-    """
-    start = min((each.start for each in recorded), default=0)
-    slots = max((each.slots for each in recorded), default=1)
-    return [SimulatedConsumer(start, FOREVER, max(1, slots)) for _ in range(consumers)]
 
 
 def _keys_of(policy: SchedulerPolicy) -> Keys:
@@ -276,7 +230,7 @@ class Simulation:
         while self._free and tables.can_serve and None not in self.walk.paused:
             free = [each for each in self._present if each.free > 0]
             wanted = min(self._free, MOST_AT_ONCE)
-            choice = tables.choose(now, wanted)
+            choice = choose(tables, now, wanted)
             tables.carry_out(choice)
             for pick in choice.picks:
                 if not free[0].free:

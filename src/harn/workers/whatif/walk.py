@@ -38,6 +38,7 @@ from harn.workers.whatif.history import (
 )
 from harn.workers.whatif.ledger import Ledger
 from harn.workers.whatif.queue_tables import QueueTables
+from harn.workers.whatif.scheduler_answers import choose
 
 ABSENT, READY, SCHEDULED, PARKED, CLAIMED, FAILED, SETTLED = range(7)
 EVERY = 20_000
@@ -141,7 +142,7 @@ class Walk:
     def _check(self, first: int, last: int) -> None:
         """Ask the scheduler for the picks that the steps from *first* to *last* record."""
         recorded = self.history.step_job[first:last]
-        chosen = self.tables.choose(self.now, last - first).picks
+        chosen = choose(self.tables, self.now, last - first).picks
         self.picks += len(recorded)
         self.agree += sum(pick.id == job + 1 for pick, job in zip(chosen, recorded, strict=False))
 
