@@ -80,7 +80,7 @@ async def test_a_claim_that_an_earlier_version_wrote_still_counts(storage_url: s
 
 
 def test_long_keys_do_not_meet_short_ones() -> None:
-    from harn.triggers.registry import _at_most_500
+    from harn.triggers.dedupe_claims import _at_most_500
 
     long = "x" * 501
     cut = _at_most_500(long)

@@ -12,8 +12,8 @@ from harn import Runtime, SpawnToPool, TriggerEvent, pool_create, trigger_fire, 
 from harn.pools import pool_get
 from harn.testing import FakeClock
 from harn.triggers import DeadLetters, JobRunner, check_binding
+from harn.triggers.delivery import delivery_key
 from harn.triggers.retry import FROM_MANIFEST
-from harn.triggers.targets import delivery_key
 from harn.workers import Consumer, DrainReport, worker_queue
 
 names = st.text(alphabet="a:#%.1", min_size=1, max_size=6)

@@ -10,10 +10,13 @@ http_client.py     one HTTP request to a checked address
 allowed_hosts.py   which addresses may be called
 gate_rules.py      the options and decisions of the gates before a handler
 gates.py           those decisions, carried out on the store
+batch_gate.py      which event dispatches a batch
 gate_queue.py      the dispatches of this process that wait at one gate
 retry.py           when a failed dispatch is tried again
 circuit.py         when a destination that keeps failing is not called
 circuits.py        those decisions, carried out on the store
+delivery.py        one delivery to a trigger: its name, its call, whether it is a replay
+dedupe_claims.py   what makes an event a duplicate
 dispatch_state.py  one event on its way to one binding
 dispatcher.py      a dispatch from its envelope to its outcome
 attempts.py        the calls of its handler, and the waits between them
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from harn.triggers.circuit import circuit_state
     from harn.triggers.cron import check_catchup, check_expression, check_schedule, check_zone
     from harn.triggers.dead_letters import DeadLetters, Letters
+    from harn.triggers.delivery import Call
     from harn.triggers.dispatch_state import Dispatch, DispatchHandle
     from harn.triggers.emit_receipt import EmitReceipt
     from harn.triggers.event import TriggerEvent, check_tenant, event_from
@@ -76,7 +80,7 @@ if TYPE_CHECKING:
         signing_key,
         verify,
     )
-    from harn.triggers.targets import Call, LocalTarget, SpawnToPool, Target, check_handler
+    from harn.triggers.targets import LocalTarget, SpawnToPool, Target, check_handler
     from harn.triggers.trigger_options import FlowOptions, MatchOptions
     from harn.triggers.trigger_verbs import (
         channel_emit,
@@ -98,6 +102,7 @@ else:
             "circuit": "circuit_state",
             "cron": "check_catchup check_expression check_schedule check_zone",
             "dead_letters": "DeadLetters Letters",
+            "delivery": "Call",
             "dispatch_state": "Dispatch DispatchHandle",
             "event": "TriggerEvent check_tenant event_from",
             "job_runner": "JobRunner",
@@ -110,7 +115,7 @@ else:
             "retry": "FROM_MANIFEST",
             "secrets": "Secrets is_credential",
             "signatures": "SCHEMES Genuine Headers Refused Scheme sign signing_key verify",
-            "targets": "Call LocalTarget SpawnToPool Target check_handler",
+            "targets": "LocalTarget SpawnToPool Target check_handler",
             "trigger_options": "FlowOptions MatchOptions",
             "trigger_verbs": """
                 channel_emit trigger_fire trigger_list trigger_register trigger_unregister

@@ -17,8 +17,9 @@ import msgspec
 from harn.errors import InvalidOption, TriggerError
 from harn.ids import digest
 from harn.triggers.allowed_hosts import Allowed, Url, check_allowed, read_url
+from harn.triggers.delivery import Call
 from harn.triggers.http_client import Response, post
-from harn.triggers.targets import Call, NotRetryable
+from harn.triggers.targets import NotRetryable
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime

@@ -15,13 +15,14 @@ from harn.telemetry.logs import FAILED_WORK
 from harn.telemetry.spans import note_exception
 from harn.triggers.circuit import THRESHOLD
 from harn.triggers.circuits import Circuits
+from harn.triggers.delivery import Call
 from harn.triggers.dispatch_state import Dispatch, Outcome
 from harn.triggers.event import event_at
 from harn.triggers.gates import Entrant, Gates, Passage
 from harn.triggers.handler_failure import failure_of
 from harn.triggers.outcomes import plain
 from harn.triggers.secrets import Secrets
-from harn.triggers.targets import Call, NotRetryable
+from harn.triggers.targets import NotRetryable
 from harn.workers import Failure
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from harn.errors import HarnError
 from harn.pools import Caused, current_caused
 from harn.records import SparseRecord
 from harn.triggers.binding import Binding
+from harn.triggers.delivery import delivery_key
 from harn.triggers.event import TriggerEvent
-from harn.triggers.targets import delivery_key
 from harn.workers import Failure
 
 Status = Literal["succeeded", "failed", "dlq", "skipped", "cancelled"]

@@ -18,16 +18,15 @@ import msgspec
 from harn.clock import resolve, sleep_until
 from harn.storage import Store
 from harn.storage.triggers import Change, Mark, at_gate
+from harn.triggers.batch_gate import BatchState, lead_batch
 from harn.triggers.event import TriggerEvent
 from harn.triggers.gate_queue import GateQueue, Parked
 from harn.triggers.gate_rules import (
-    Batch,
     Concurrency,
     Flow,
     Place,
     SkipReason,
     Window,
-    batch_is_full,
     gate_key,
     has_turn,
     within_window,
@@ -142,7 +141,7 @@ class Gates:
         state = BatchState()
 
         async def look() -> bool | int:
-            await self._at(gate, entrant, partial(_lead, batch, ticket, state))
+            await self._at(gate, entrant, partial(lead_batch, batch, ticket, state))
             if state.members is None and not state.merged:
                 entrant.parked()
             return state.until_ms if state.is_collecting else True
@@ -320,46 +319,6 @@ class Gates:
         finally:
             for timer in timers:
                 timer.cancel()
-
-
-class BatchState(msgspec.Struct):
-    """What a member of a batch read from the store."""
-
-    members: list[Mark] | None = None
-    merged: bool = False
-    until_ms: int = 0
-
-    @property
-    def is_collecting(self) -> bool:
-        """Whether this member's batch still collects events."""
-        return self.members is None and self.until_ms > 0
-
-
-def _lead(
-    batch: Batch, ticket: int, state: BatchState, marks: list[Mark], now: int
-) -> Sequence[Change]:
-    """Read the state of a batch; its first member dispatches it when it is full or too old.
-
-    The members of a dispatched batch are held, with their leader's ticket as their rank. If the
-    leader is gone, they collect events again: no handler has seen them yet.
-    """
-    state.members, state.merged, state.until_ms = None, False, 0
-    there = {mark.ticket for mark in marks}
-    if ticket not in there:
-        state.merged = True
-        return []
-    collected = [mark for mark in marks if not mark.held or mark.rank not in there]
-    if not collected or all(mark.ticket != ticket for mark in collected):
-        return []
-    first = collected[0]
-    state.until_ms = first.at_ms + batch.timeout_ms
-    if first.ticket != ticket or not batch_is_full(batch, len(collected), first.at_ms, now):
-        return []
-    state.until_ms = 0
-    members = state.members = collected[: batch.size]
-    tickets = tuple(mark.ticket for mark in members)
-    details = {"members": len(members)}
-    return [Change("batch_dispatched", "hold", tickets, rank=ticket, details=details)]
 
 
 def _has_slot(slots: Concurrency, marks: list[Mark], mine: Place) -> bool:

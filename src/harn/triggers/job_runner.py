@@ -25,12 +25,13 @@ from harn.graceful import is_stop
 from harn.pools import causing
 from harn.triggers.binding import Binding
 from harn.triggers.circuit import OPEN_MS
+from harn.triggers.delivery import Call, replay_in
 from harn.triggers.event import TriggerEvent, event_from
 from harn.triggers.gates import Entrant, Passage
 from harn.triggers.handler_failure import failure_of
 from harn.triggers.registry import Triggers
 from harn.triggers.secrets import Secrets
-from harn.triggers.targets import Call, NotRetryable, replay_in
+from harn.triggers.targets import NotRetryable
 from harn.workers import Bury, Failure, GiveBack, Job, RetryLater
 
 if TYPE_CHECKING:

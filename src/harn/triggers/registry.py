@@ -17,17 +17,17 @@ import msgspec
 from harn import topics
 from harn.clock import SystemClock, resolve
 from harn.current import current_frame
-from harn.errors import InvalidOption, did_you_mean
-from harn.ids import digest
-from harn.naming import check_data, has_controls, joined
+from harn.errors import did_you_mean
+from harn.naming import check_data
 from harn.storage import Draft, draft
-from harn.storage.triggers import DedupeClaim, Delivery, NewEvent, TakenIn, take_in
+from harn.storage.triggers import DedupeClaim, NewEvent, TakenIn, take_in
 from harn.telemetry.metrics import Metrics, Sample
 from harn.telemetry.spans import current_ids, trace_headers
 from harn.triggers.binding import Binding, State, TriggerBinding
+from harn.triggers.dedupe_claims import claim_of_emit, delivery_to
 from harn.triggers.dispatch_state import Dispatch, DispatchHandle
 from harn.triggers.dispatcher import Dispatcher, traced
-from harn.triggers.event import TriggerEvent, as_gate_key, check_field, check_tenant, event_at, find
+from harn.triggers.event import TriggerEvent, check_field, check_tenant, event_at
 from harn.triggers.matching import check_channel, route
 from harn.triggers.not_found import NotFound
 from harn.triggers.recovery import Recovery
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from harn.runtime import Runtime
     from harn.triggers.emit_receipt import EmitReceipt
 
-DAY_MS = 86_400_000
-EMIT_KEEP_MS = 7 * DAY_MS
-"""How long the id of an emit or of a delivery is remembered."""
 EMIT_WAIT = 1.0
 """The longest time, in real seconds, that an emit waits for its handlers."""
 _REAL = SystemClock()
@@ -200,7 +197,7 @@ class Triggers:
                 id=event.id,
                 record=event.as_dict(),
                 owner=self.dispatcher.owner,
-                deliveries=tuple(_delivery(binding, event, replay_of) for binding in bindings),
+                deliveries=tuple(delivery_to(binding, event, replay_of) for binding in bindings),
                 claim=claim,
                 instant=instant,
                 beside=tuple(beside),
@@ -277,10 +274,7 @@ class Triggers:
             provider="channel", kind="channel.emit", payload=provided, dedupe_key=id
         )
         bindings = self.reached(event)
-        claim = None
-        if id is not None:
-            scope = f"{joined('channel', event.tenant_id or '')}:{name}"
-            claim = DedupeClaim(scope, id, "", EMIT_KEEP_MS)
+        claim = None if id is None else claim_of_emit(event, name, id)
         accepted = await self.accept(
             event, bindings, claim=claim, beside=_emit_records(event, name, payload, bindings)
         )
@@ -326,27 +320,6 @@ class Triggers:
             Sample("harn_trigger_in_flight", len(self.dispatcher.running)),
             Sample("harn_trigger_duplicates_total", self._repetitions.refused),
         ]
-
-
-def _delivery(binding: Binding, event: TriggerEvent, replay_of: str | None) -> Delivery:
-    claim = None
-    if binding.dedupe_path is not None and replay_of is None:
-        value = find(event, binding.dedupe_path)
-        scope = f"{joined('binding', event.tenant_id or '')}:{binding.id}"
-        keep_ms = binding.retry.retention_days * DAY_MS
-        key = as_gate_key(value)
-        if has_controls(key):
-            raise InvalidOption("dedupe_key", key, "text without control characters")
-        claim = DedupeClaim(scope, _at_most_500(key), "", keep_ms)
-        if key == "null":
-            claim = None  # the event has no such value, so it cannot be a duplicate
-    return Delivery(binding.id, binding.version, claim)
-
-
-def _at_most_500(key: str) -> str:
-    # A long key is cut and ends in its digest. The result is longer than 500 characters, so it
-    # never equals a key that was not cut.
-    return key if len(key) <= 500 else f"{key[:480]}{digest(key)}"
 
 
 def _emit_records(

@@ -9,23 +9,20 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
-
 from harn.errors import InvalidOption, TriggerError, did_you_mean
-from harn.naming import check_name, joined
+from harn.naming import check_name
 from harn.tasks import check_callable, runner_for
 from harn.topics import check_queue_name
+from harn.triggers.delivery import Call, replay_headers
 from harn.triggers.event import MISSING, TriggerEvent, as_key, as_priority, check_path, find
 from harn.triggers.matching import check_channel
 
 if TYPE_CHECKING:
     from harn.pools import PoolTask
-    from harn.runtime import Runtime
-    from harn.workers import Priority
 
 logger: logging.Logger = logging.getLogger("harn.triggers")
 
@@ -35,38 +32,6 @@ _RECEIPT = (
     *("id", "pool", "pool_id", "status", "priority", "key"),
     *("rejection_reason", "rejection_policy", "submitted_at"),
 )
-
-
-class Call(msgspec.Struct, frozen=True):
-    """One delivery of an event to a trigger; a repetition has the same `delivery`."""
-
-    runtime: Runtime
-    event: TriggerEvent
-    binding_id: str
-    binding_key: str
-    binding_version: int
-    priority: Priority
-    attempt: int
-    replay_of: str | None = None
-    replay: int = 0
-    """The number of this replay of *replay_of*, from 1; 0 if it is no replay."""
-
-    @property
-    def delivery(self) -> str:
-        """The delivery's name: the same for every attempt, also after a crash; new for a replay."""
-        return delivery_key(self.binding_id, self.replay_of or self.event.id, self.replay)
-
-
-def delivery_key(trigger_id: str, event_id: str, replay: int = 0) -> str:
-    """Return the name of an event's delivery to a trigger; a replay's ends in its number.
-
-    Different parts give different keys.
-
-    >>> delivery_key("t", "evt_1"), delivery_key("t", "evt_1", 2), delivery_key("t", "a:b#2")
-    ('t:evt_1', 't:evt_1#2', 't:a%3Ab%232')
-    """
-    key = joined(trigger_id, event_id).replace("#", "%23")
-    return f"{key}#{replay}" if replay else key
 
 
 class Target(Protocol):
@@ -259,21 +224,6 @@ class ChannelTarget:
             "duplicate": receipt.duplicate,
             "reached": [handle.binding_id for handle in receipt.dispatched],
         }
-
-
-def replay_headers(call: Call) -> dict[str, Any]:
-    """Return the headers that a job keeps of its replay; empty if it is no replay."""
-    if not call.replay:
-        return {}
-    return {"replay_of_event_id": call.replay_of, "replay": call.replay}
-
-
-def replay_in(headers: Mapping[str, Any]) -> tuple[str | None, int]:
-    """Read what `replay_headers` wrote: the event that is replayed, and the replay's number."""
-    of, number = headers.get("replay_of_event_id"), headers.get("replay")
-    if isinstance(of, str) and type(number) is int and number > 0:
-        return of, number
-    return None, 0
 
 
 Handler = str | SpawnToPool | Target | Callable[[TriggerEvent], Any]
