@@ -20,7 +20,8 @@ queue_commands.py `harn orchestrator queue`: queue_list.py, queue_drain.py, queu
                   queue_explain.py, queue_changes.py, what_if.py
 second_process.py a computation beside that of the command
 worker_command.py `harn worker`; worker_processes.py, its children
-log.py            `harn log`; ratelimit.py, `harn ratelimit`; usage_command.py, `harn usage`
+log.py            `harn log`: log_verify.py, log_transfer.py, log_topic.py; log_store.py, its store
+ratelimit.py      `harn ratelimit`; usage_command.py, `harn usage`
 portal_command.py `harn portal`
 top.py            `harn top`; top_tables.py, what it shows; top_live.py, its screen and keys
 demo/             `harn demo`
