@@ -48,6 +48,7 @@ LINES = [
         "quiescence",
         "records",
         "retry_policy",
+        "run_main",
         "running_context",
         "runtime",
         "settings",

@@ -22,7 +22,7 @@ from harn.runtime import SEAMS
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "api.md"
 
 ROOMS = {
-    "harn.runtime harn.current harn.running_context": "Runtime and context",
+    "harn.runtime harn.run_main harn.current harn.running_context": "Runtime and context",
     "harn.tasks": "Tasks",
     "harn.sync": "Channels, shared state, synchronisation",
     "harn.pools": "Pools",

@@ -10,7 +10,7 @@
                  batcher checks durable_calls durable_types durable_work escaping event_loop
                  exact_json front_door graceful masking naming open_runtimes operating_system
                  plurals private_files pydantic_types quiescence records retry_policy
-                 running_context stopping teardown unsettled unsettled_sources
+                 run_main running_context stopping teardown unsettled unsettled_sources
 
 Everything public is importable from here and loaded when it is first used, so that `import harn`
 costs nothing and the command line starts at once. `__init__.pyi` tells type checkers the same.
@@ -61,7 +61,8 @@ _ROOMS = {
         agent_state_snapshot step store_cas store_delete store_get store_list store_set
         store_snapshot
     """,
-    "runtime": "Runtime run",
+    "run_main": "run",
+    "runtime": "Runtime",
     "current": """
         current_runtime runtime_context runtime_context_clear runtime_context_get
         runtime_context_set runtime_context_values

@@ -115,8 +115,9 @@ from harn.ratelimit import (
     with_rate_limit as with_rate_limit,
 )
 from harn.retry_policy import RetryPolicy as RetryPolicy
+from harn.run_main import run as run
 from harn.running_context import RuntimeContext as RuntimeContext
-from harn.runtime import Runtime as Runtime, run as run
+from harn.runtime import Runtime as Runtime
 from harn.state import (
     agent_state_cas as agent_state_cas,
     agent_state_delete as agent_state_delete,
