@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from harn.cli import invoke
+from harn.cli.progress import live_line
 
 TRIGGER = """
 [[triggers]]
@@ -34,6 +35,8 @@ def work(event):
     async def run():
         what = event.get("provider_payload.payload")
         await asyncio.sleep(0.05)
+        while what == "until shown" and not (HERE / "shown").exists():
+            await asyncio.sleep(0.01)
         if what == "hang":
             await asyncio.Event().wait()
         if what == "fail" and not (HERE / "mended").exists():
@@ -235,9 +238,18 @@ def test_replay_whose_pool_work_fails_is_exit_1_with_one_line(run: Run) -> None:
     assert err.startswith("error: pooled: failed: ") and err.count("\n") == 1
 
 
-def test_a_terminal_sees_what_is_waited_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harn.cli.progress.on_terminal", lambda: True)
+def test_a_terminal_sees_what_is_waited_for(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = live_line.show
 
-    _, _, err = run("fire", "pooled", "--payload", '"one"')
+    def show(text: str) -> None:
+        draw(text)
+        (tmp_path / "shown").touch()
+
+    monkeypatch.setattr("harn.cli.progress.on_terminal", lambda: True)
+    monkeypatch.setattr(live_line, "show", show)
+
+    _, _, err = run("fire", "pooled", "--payload", '"until shown"')
 
     assert "waiting for 1 pool task\x1b[K" in err
