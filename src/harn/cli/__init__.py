@@ -19,7 +19,8 @@ orchestrator.py   `harn orchestrator`: check.py, serve.py, fire.py, dlq.py, relo
 queue_commands.py `harn orchestrator queue`: queue_list.py, queue_drain.py, queue_jobs.py,
                   queue_explain.py, queue_changes.py, what_if.py
 second_process.py a computation beside that of the command
-worker_command.py `harn worker`; worker_processes.py, its children
+worker_command.py `harn worker`; worker_processes.py, its children; worker_parent.py, how they
+                  see the command that started them
 log.py            `harn log`: log_verify.py, log_transfer.py, log_topic.py; log_store.py, its store
 ratelimit.py      `harn ratelimit`; usage_command.py, `harn usage`
 portal_command.py `harn portal`

@@ -26,7 +26,8 @@ from harn.cli.output import DURATION, say_json
 from harn.cli.progress import live_line
 from harn.cli.stoppable import StoppedBySignal, run_stoppable, stoppable_call
 from harn.cli.store_choice import insecure_flag, runtime_for
-from harn.cli.worker_processes import Parent, WorkerProcesses, in_words
+from harn.cli.worker_parent import Parent
+from harn.cli.worker_processes import WorkerProcesses, in_words
 from harn.clock import iso
 from harn.durable_calls import durable_names
 from harn.errors import HarnError

@@ -14,11 +14,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import signal
 import socket
 import sys
-import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -27,18 +25,15 @@ from typing import Any
 
 from harn.cli.progress import live_line
 from harn.cli.stoppable import run_stoppable
+from harn.cli.worker_parent import BEYOND, HURRY, STOP
 from harn.clock import SystemClock
 from harn.duration import to_text
-from harn.escaping import to_json
 from harn.plurals import counted
 from harn.settings import environment_with
 from harn.stopping import Stopping
 
 logger: logging.Logger = logging.getLogger("harn.workers")
 
-STOP, HURRY = b"s", b"h"
-BEYOND = 4.0
-"""Seconds that children may take beyond their own timeout before they are killed."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 RECENT = 60.0
 """Seconds for which the end of a child counts."""
@@ -236,47 +231,6 @@ class _Child:
                 with suppress(ValueError):
                     self.said = json.loads(line)
                     self.is_ready.set()
-
-
-class Parent:
-    """The process that started this one, at the other end of a socket."""
-
-    def __init__(self, end: socket.socket) -> None:
-        self._end = end
-
-    @classmethod
-    def found(cls) -> Parent:
-        """Take the socket from standard input, and put the null device in its place."""
-        end = socket.socket(fileno=os.dup(0))
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
-        os.close(nothing)
-        return cls(end)
-
-    def follow(self, stopping: Stopping, within: float) -> None:
-        """Stop when the parent asks for it or ends, from a thread: the loop may be blocked."""
-        threading.Thread(target=self._follow, args=(stopping, within), daemon=True).start()
-
-    def tell(self, record: dict[str, Any]) -> None:
-        """Send a status; it is dropped if the parent does not read it at once."""
-        with suppress(OSError):
-            self._end.send(f"{to_json(record)}\n".encode(), socket.MSG_DONTWAIT)
-
-    def _follow(self, stopping: Stopping, within: float) -> None:
-        asked = b"?"
-        while asked:
-            try:
-                asked = self._end.recv(16)
-            except OSError:
-                asked = b""
-            if not asked or STOP in asked:
-                os.kill(os.getpid(), signal.SIGTERM)
-            if HURRY in asked:
-                stopping.hurry()
-        # The parent has ended. If this process does not stop in time, not even its signal handler
-        # has run: it hangs in foreign code.
-        threading.Event().wait(within + BEYOND)
-        os._exit(128 + signal.SIGTERM)
 
 
 async def _first_of(*waits: Awaitable[Any]) -> None:

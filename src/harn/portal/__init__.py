@@ -3,7 +3,8 @@
 app.py            requests to triggers, health, metrics
 admin_api.py      operators' verbs, over HTTP and over the socket
 admin_listening.py  the socket in the state directory
-pages.py          the pages: what each shows, the login; templates/, their HTML
+pages.py          the pages as HTML, and the login; templates/, their text
+page_table.py     every page: its path, and what it shows
 page_filters.py   how pages show names, numbers, times and charts
 static_files.py   the style and the script of the pages; static/, the files
 usage_totals.py   what model calls have cost, each record added once
