@@ -6,9 +6,18 @@ from collections.abc import Sequence
 
 import msgspec
 
-from harn.workers.whatif.walk import RecordedConsumer
-
 FOREVER = 2**62
+
+
+class RecordedConsumer(msgspec.Struct, array_like=True):
+    """When a consumer worked, and how many jobs it held at once."""
+
+    start: int
+    end: int
+    slots: int = 0
+    held: int = 0
+    left_work: bool = False
+    """Whether jobs were ready when its last one ended: then it was stopped."""
 
 
 class SimulatedConsumer(msgspec.Struct, eq=False):

@@ -10,11 +10,11 @@ import msgspec
 
 from harn.storage.queue import shown_key
 from harn.workers.scheduler_policy import SchedulerPolicy
-from harn.workers.whatif.fleet import fleet_of, recorded_fleet
+from harn.workers.whatif.fleet import RecordedConsumer, fleet_of, recorded_fleet
 from harn.workers.whatif.history import CLAIM, History
 from harn.workers.whatif.ledger import PERCENTILES, Ledger, percentile
 from harn.workers.whatif.simulation import Simulation
-from harn.workers.whatif.walk import PARKED, READY, Progress, RecordedConsumer, Walk
+from harn.workers.whatif.walk import PARKED, READY, Progress, Walk
 
 
 class KeyReport(msgspec.Struct):

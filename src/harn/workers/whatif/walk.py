@@ -10,10 +10,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator
 
-import msgspec
-
 from harn.storage.queue import job_charges, share_key, share_tree
 from harn.workers.scheduler_policy import SchedulerPolicy
+from harn.workers.whatif.fleet import RecordedConsumer
 from harn.workers.whatif.history import (
     ACK,
     CANCEL,
@@ -45,17 +44,6 @@ EVERY = 20_000
 """Steps between two reports of progress."""
 
 Progress = Callable[[int], None]
-
-
-class RecordedConsumer(msgspec.Struct, array_like=True):
-    """When a consumer worked, and how many jobs it held at once."""
-
-    start: int
-    end: int
-    slots: int = 0
-    held: int = 0
-    left_work: bool = False
-    """Whether jobs were ready when its last one ended: then it was stopped."""
 
 
 class Walk:
@@ -180,8 +168,8 @@ class Walk:
             found = self.consumers[number] = RecordedConsumer(self.now, self.now)
         return found
 
-    def _step(self, kind: int, job: int, more: int) -> None:  # noqa: C901  # a branch for each kind
-        history, state = self.history, self.state
+    def _step(self, kind: int, job: int, more: int) -> None:
+        state = self.state
         if kind == ENTER:
             self.enter(job)
         elif kind in self._settles:
@@ -203,7 +191,13 @@ class Walk:
         elif kind == RENEW:
             if state[job] in (READY, PARKED):
                 self._renew(job)
-        elif kind == PAUSE:
+        else:
+            self._change_queue(kind, more)
+
+    def _change_queue(self, kind: int, more: int) -> None:
+        """Take a step of the whole queue; *more* is its number among those of its kind."""
+        history = self.history
+        if kind == PAUSE:
             self.paused.add(history.tenants[more])
         elif kind == RESUME:
             self.paused.discard(history.tenants[more])
