@@ -5,6 +5,7 @@ They need only the store, and change nothing. Their options come from the query 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from harn.checks import whole_number
@@ -25,13 +26,30 @@ from harn.orchestrator.views import resources
 
 if TYPE_CHECKING:
     from harn.orchestrator.service import Service
+    from harn.runtime import Runtime
 
 MOST_AT_ONCE = 1000
 
+Look = Callable[["Service", Options, Tell], Awaitable[dict[str, Any]]]
+"""Carries out a verb that only looks."""
 
-async def list_queues(service: Service, options: Options, tell: Tell) -> dict[str, Any]:
-    """List the queues."""
-    return await resources.queues_list(service.runtime)
+
+def _listing(read: Callable[[Runtime], Awaitable[dict[str, Any]]]) -> Look:
+    """Return the verb that lists what *read* finds, which takes no options."""
+
+    async def look(service: Service, options: Options, tell: Tell) -> dict[str, Any]:
+        return await read(service.runtime)
+
+    return look
+
+
+list_queues: Look = _listing(resources.queues_list)
+list_pools: Look = _listing(resources.pools_list)
+list_limits: Look = _listing(resources.limits_list)
+list_triggers: Look = _listing(resources.triggers_list)
+list_consumers: Look = _listing(resources.consumers_list)
+list_supervisors: Look = _listing(resources.supervisors_list)
+list_topics: Look = _listing(resources.topics_list)
 
 
 async def one_queue(service: Service, options: OneQueue, tell: Tell) -> dict[str, Any]:
@@ -56,21 +74,6 @@ async def one_job(service: Service, options: OneJob, tell: Tell) -> dict[str, An
     return await resources.job_document(service.runtime, queue, job)
 
 
-async def list_pools(service: Service, options: Options, tell: Tell) -> dict[str, Any]:
-    """List the pools."""
-    return await resources.pools_list(service.runtime)
-
-
-async def list_limits(service: Service, options: Options, tell: Tell) -> dict[str, Any]:
-    """List the rate limits."""
-    return await resources.limits_list(service.runtime)
-
-
-async def list_triggers(service: Service, options: Options, tell: Tell) -> dict[str, Any]:
-    """List the triggers."""
-    return await resources.triggers_list(service.runtime)
-
-
 async def list_letters(service: Service, options: ListLetters, tell: Tell) -> dict[str, Any]:
     """List the pending dead letters."""
     whole_number("after", options.after, least=0)
@@ -82,21 +85,6 @@ async def usage(service: Service, options: Usage, tell: Tell) -> dict[str, Any]:
     """Add up what model calls have used."""
     to_ms(options.since, "since")
     return await resources.usage_document(service.runtime, options.since, options.by)
-
-
-async def list_consumers(service: Service, options: Options, tell: Tell) -> dict[str, Any]:
-    """List the consumers."""
-    return await resources.consumers_list(service.runtime)
-
-
-async def list_supervisors(service: Service, options: Options, tell: Tell) -> dict[str, Any]:
-    """List the supervisors."""
-    return await resources.supervisors_list(service.runtime)
-
-
-async def list_topics(service: Service, options: Options, tell: Tell) -> dict[str, Any]:
-    """List the topics of the log."""
-    return await resources.topics_list(service.runtime)
 
 
 async def read_log(service: Service, options: ReadLog, tell: Tell) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from harn.records import Record, fields_of
 from harn.supervisors.spec import Strategy
@@ -24,17 +24,7 @@ WaitReason = Literal[
     "restart_backoff", "propagation_restart", "lease", "circuit_open", "restart_cap_exceeded"
 ]
 
-CHILD_STATUSES: tuple[ChildStatus, ...] = (
-    "pending",
-    "running",
-    "waiting",
-    "circuit_open",
-    "draining",
-    "stopped",
-    "failed",
-    "suppressed",
-    "abandoned",
-)
+CHILD_STATUSES: tuple[ChildStatus, ...] = get_args(ChildStatus)
 ENDED: frozenset[ChildStatus] = frozenset(("stopped", "failed", "suppressed", "abandoned"))
 """The statuses of a child that is not started again."""
 

@@ -83,10 +83,7 @@ def _github(
     given = _only(headers, "x-hub-signature-256")
     if given is None or not given.startswith("sha256="):
         return Refused("no single sha256 signature")
-    if not _made_by(secrets, body, [given.removeprefix("sha256=")]):
-        return Refused("no key made this signature")
-    digest = _digest(body)
-    return Genuine(f"body:{digest}", digest)
+    return _judged(secrets, body, [given.removeprefix("sha256=")], body)
 
 
 def _stripe(
@@ -107,10 +104,7 @@ def _stripe(
         return Refused("no single time, or a mangled signature")
     if late := _off(times[0], now_s):
         return Refused(late)
-    if not _made_by(secrets, times[0].encode() + b"." + body, marks):
-        return Refused("no key made this signature")
-    digest = _digest(body)
-    return Genuine(f"body:{digest}", digest)
+    return _judged(secrets, times[0].encode() + b"." + body, marks, body)
 
 
 def _slack(
@@ -123,10 +117,7 @@ def _slack(
     if late := _off(time, now_s):
         return Refused(late)
     signed = b"v0:" + time.encode() + b":" + body
-    if not _made_by(secrets, signed, [given.removeprefix("v0=")]):
-        return Refused("no key made this signature")
-    digest = _digest(body)
-    return Genuine(f"body:{digest}", digest)
+    return _judged(secrets, signed, [given.removeprefix("v0=")], body)
 
 
 def _standard(
@@ -146,9 +137,7 @@ def _standard(
     ]
     signed = b".".join((id.encode(), time.encode(), body))
     hexes = [made for mark in marks[:MOST_SIGNATURES] if (made := _hex_of_base64(mark))]
-    if not _made_by(secrets, signed, hexes):
-        return Refused("no key made this signature")
-    return Genuine(f"id:{id}", _digest(body))
+    return _judged(secrets, signed, hexes, body, f"id:{id}")
 
 
 _Verifier = Callable[[Sequence[bytes], Headers, bytes, float], Genuine | Refused]
@@ -159,6 +148,16 @@ _SCHEMES: dict[Scheme, _Verifier] = {
     "standard": _standard,
 }
 SCHEMES = tuple(_SCHEMES)
+
+
+def _judged(
+    secrets: Sequence[bytes], signed: bytes, marks: Sequence[str], body: bytes, id: str = ""
+) -> Genuine | Refused:
+    """Tell whether a key made one of *marks*; a delivery without an *id* is known by its body."""
+    if not _made_by(secrets, signed, marks):
+        return Refused("no key made this signature")
+    digest = hashlib.sha256(body).hexdigest()
+    return Genuine(id or f"body:{digest}", digest)
 
 
 def _made_by(secrets: Sequence[bytes], signed: bytes, marks: Sequence[str]) -> bool:
@@ -192,10 +191,6 @@ def _hex_of_base64(mark: str) -> str | None:
         return None
     # The decoder accepts several spellings; only the one that encodes back to itself is valid.
     return made.hex() if base64.b64encode(made).decode() == mark else None
-
-
-def _digest(body: bytes) -> str:
-    return hashlib.sha256(body).hexdigest()
 
 
 def signing_key(scheme: Scheme, secret: str, name: str) -> bytes:
