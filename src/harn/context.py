@@ -162,6 +162,12 @@ class Task:
         )
         return task
 
+    def item(self, id: str, name: str, group_id: str) -> Task:
+        """Return a new task below this one, with what it inherits, for an item of *group_id*."""
+        task = _new(Task)
+        task._begin(self.runtime, id, name, self, group_id, self.ambient, self)
+        return task
+
     def child_id(self, kind: str) -> str:
         """Return `<id>:<kind>:<n>`, counting from 1 for each *kind*."""
         if self.counters is None:

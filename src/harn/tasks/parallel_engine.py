@@ -228,15 +228,8 @@ class ParallelRun:
             index, item = pulled
 
     async def _do(self, worker: Worker, index: int, item: Any) -> None:
-        parent = self.parent
-        task = worker.task = Task(
-            self.runtime,
-            f"{self.group_id}:{index}",
-            self._name,
-            parent,
-            group_id=self.group_id,
-            cancel_from=parent,
-        )
+        group_id = self.group_id
+        task = worker.task = self.parent.item(f"{group_id}:{index}", self._name, group_id)
         task.aio = worker.aio
         frame = Frame(task, self.frame.nursery)
         current_frame_var.set(frame)
