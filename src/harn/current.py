@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncGenerator
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from harn.context import Frame, current_frame_var
 from harn.errors import HarnError, InvalidOption
-from harn.event_loop import refuse_trio
+from harn.event_loop import refuse_trio, task_running_on
 from harn.open_runtimes import only_open
 from harn.runtime import Runtime
 
@@ -34,9 +35,13 @@ def current_frame() -> Frame:
     A thread without an event loop may ask too.
     """
     frame = _frame_here(None)
-    if frame is None or not frame.task.runtime.runs_here():
-        frame = calling_frame()
-        frame.task.runtime.check_here()
+    if frame is not None:
+        runtime = frame.task.runtime  # what follows is `runs_here`, without the call
+        loop = runtime._loop
+        if get_ident() == runtime._thread_id and loop and task_running_on(loop) is not None:
+            return frame
+    frame = calling_frame()
+    frame.task.runtime.check_here()
     return frame
 
 
