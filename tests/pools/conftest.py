@@ -35,6 +35,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pool_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "plain":
         monkeypatch.setattr(Slots, "complete", complete)
+        monkeypatch.setattr(closures, "FunctionType", object)  # no function is of this very type
         monkeypatch.setattr(closures, "_fits_at_a_glance", lambda fn, count: False)
         monkeypatch.setattr(worker, "_ASYNC", 0)
 

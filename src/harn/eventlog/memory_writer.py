@@ -144,7 +144,7 @@ class _Buffer(deque[Any]):
         """Add *item*; beyond the bound the oldest is dropped."""
         self.append(item)
         self._total += 1
-        if self._topic in self._awaited:
+        if self._awaited and self._topic in self._awaited:
             self._wake()
 
     def take_all(self) -> tuple[list[AuditRecord], int]:

@@ -15,7 +15,14 @@ _ANY_NUMBER = inspect.CO_VARARGS
 
 def closure_of(fn: Callable[..., Any], args: Sequence[Any] = ()) -> Callable[[], Any]:
     """Return a function that calls *fn* with *args*; raise `TypeError` now if they do not fit."""
-    check_arguments(fn, args)
+    # Nearly every submit gives a plain function as many arguments as it has parameters.
+    if (
+        type(fn) is not FunctionType
+        or (code := fn.__code__).co_argcount != len(args)
+        or code.co_kwonlyargcount
+        or code.co_flags & _ANY_NUMBER
+    ):
+        check_arguments(fn, args)
     return functools.partial(fn, *args) if args else fn
 
 
@@ -30,7 +37,6 @@ def check_arguments(fn: Callable[..., Any], args: Sequence[Any]) -> None:
 
 def _fits_at_a_glance(fn: Callable[..., Any], count: int) -> bool:
     """Tell whether *count* arguments fit; false also if only `inspect` can tell."""
-    # Every submit comes here, nearly always with a function and as many arguments as it has.
     if type(fn) is not FunctionType:
         if not isinstance(fn, functools.partial) or fn.keywords:
             return False
