@@ -27,17 +27,21 @@ closures: Any = importlib.import_module("harn.tasks.closures")
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     is_of_pools = metafunc.module.__name__.rpartition(".")[2] in MODULES
     if is_of_pools and inspect.iscoroutinefunction(metafunc.function):
-        metafunc.fixturenames.append("pool_path")
         metafunc.parametrize("pool_path", ["shortcut", "plain"], indirect=True)
 
 
-@pytest.fixture
+# Autouse: pytest drops a fixture that only `pytest_generate_tests` names, without a word.
+@pytest.fixture(autouse=True)
 def pool_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "plain":
+    if getattr(request, "param", "shortcut") == "plain":
         monkeypatch.setattr(Slots, "complete", complete)
-        monkeypatch.setattr(closures, "FunctionType", object)  # no function is of this very type
+        monkeypatch.setattr(closures, "FunctionType", PlainFunction)
         monkeypatch.setattr(closures, "_fits_at_a_glance", lambda fn, count: False)
         monkeypatch.setattr(worker, "_ASYNC", 0)
+
+
+class PlainFunction:
+    """A type that no function has."""
 
 
 def complete(self: Slots, worker: Worker, task: PoolTask, result: Any) -> None:

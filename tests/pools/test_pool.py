@@ -44,6 +44,7 @@ from harn import (
     runtime_context,
     unsettled_state,
 )
+from harn.pools.slots import Slots
 from harn.testing import FakeClock
 from tests.fake_clock import fake_clock
 
@@ -1311,3 +1312,11 @@ async def test_a_pool_shows_its_public_surface_and_nothing_else(runtime: Runtime
         *("id", "name", "max_concurrent", "scope", "scope_id", "created_at"),
         *("submit", "submit_nowait", "submit_many", "size", "snapshot", "close"),
     }
+
+
+async def test_every_test_here_runs_with_the_shortcuts_and_without_them(
+    request: pytest.FixtureRequest,
+) -> None:
+    is_plain = request.node.callspec.params["pool_path"] == "plain"
+
+    assert (Slots.complete.__module__ != "harn.pools.slots") is is_plain

@@ -28,13 +28,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     is_of_permits = metafunc.module.__name__.rpartition(".")[2] in MODULES
     is_of_permits |= re.search(r"_Y\d", metafunc.function.__name__) is not None
     if is_of_permits and inspect.iscoroutinefunction(metafunc.function):
-        metafunc.fixturenames.append("permit_path")
         metafunc.parametrize("permit_path", ["shortcut", "plain"], indirect=True)
 
 
-@pytest.fixture
+# Autouse: pytest drops a fixture that only `pytest_generate_tests` names, without a word.
+@pytest.fixture(autouse=True)
 def permit_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "plain":
+    if getattr(request, "param", "shortcut") == "plain":
         monkeypatch.setattr(PermitQueue, "pass_on", pass_on)
         monkeypatch.setattr(mutex_module.Mutex, "__aenter__", enter)
         if hasattr(request.module, "sync_mutex_acquire"):

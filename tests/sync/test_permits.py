@@ -31,6 +31,7 @@ from harn import (
     sync_rwlock_acquire,
     sync_semaphore_acquire,
 )
+from harn.sync.permit_queue import PermitQueue
 from harn.sync.permits import Kind
 from harn.testing import FakeClock
 
@@ -599,3 +600,11 @@ async def test_a_permit_released_by_a_finaliser_while_a_caller_joins_the_queue_i
 
     assert waiting.done()
     assert not (await waiting).released
+
+
+async def test_every_test_here_runs_with_the_shortcuts_and_without_them(
+    request: pytest.FixtureRequest,
+) -> None:
+    is_plain = request.node.callspec.params["permit_path"] == "plain"
+
+    assert (PermitQueue.pass_on.__module__ != "harn.sync.permit_queue") is is_plain
