@@ -1,7 +1,8 @@
-"""Run the tests of permits and mutexes with the shortcuts for one permit, and without them.
+"""Run the tests of permits, mutexes and channels with the measured shortcuts, and without them.
 
 The shortcuts (docs/design/permits.md) must not differ from what they shorten. Each test of
-`test_permits.py` and `test_mutex.py`, and each test of an invariant `Y...`, runs twice.
+`test_permits.py`, `test_mutex.py` and `test_channel.py`, and each test of an invariant `Y...`,
+runs twice.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import pytest
 from harn import Permit
 from harn.current import current_frame
 from harn.event_loop import task_running_on
-from harn.sync import permits
+from harn.graceful import asked, raise_if_asked
+from harn.sync import Channel, permits
 from harn.sync.permit_queue import PermitQueue, PermitWaiter
-from harn.sync.wait_queue import GRANTED
+from harn.sync.wait_queue import GRANTED, guard
 
-MODULES = {"test_permits", "test_mutex"}
+MODULES = {"test_permits", "test_mutex", "test_channel"}
 mutex_module: Any = importlib.import_module("harn.sync.mutex")
 
 
@@ -37,6 +39,8 @@ def permit_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     if getattr(request, "param", "shortcut") == "plain":
         monkeypatch.setattr(PermitQueue, "pass_on", pass_on)
         monkeypatch.setattr(mutex_module.Mutex, "__aenter__", enter)
+        monkeypatch.setattr(mutex_module.Mutex, "__aexit__", leave)
+        monkeypatch.setattr(Channel, "receive", receive)
         if hasattr(request.module, "sync_mutex_acquire"):
             monkeypatch.setattr(request.module, "sync_mutex_acquire", acquire)
 
@@ -77,3 +81,22 @@ async def enter(self: Any) -> None:
         await self._wait_at_most(self._timeout, waiter, task)
     else:
         await waiter.wait_in_queue(task)
+
+
+def leave(self: Any, *_: object) -> Any:
+    """Leave a section through `PermitQueue.pass_on`."""
+    self._section.pass_on(0.0)
+    return self._section.done
+
+
+_receive = Channel.receive
+
+
+async def receive(self: Channel[Any]) -> Any:
+    """Receive what is there as `try_receive` does."""
+    if asked:
+        raise_if_asked()
+    with guard:
+        if len(self._buffer) > self._promised:
+            return self._take()
+    return await _receive(self)

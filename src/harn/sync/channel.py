@@ -128,7 +128,12 @@ class Channel(Generic[T]):
         _acquire()
         try:
             if len(self._buffer) > self._promised:
-                return self._take()
+                # What `_take` does. Measured: with the call, a message takes 5 % longer.
+                self._taken += 1
+                value = self._buffer.popleft()
+                if self._senders or self._closed:
+                    self._left_room()
+                return value
             self._refuse_if_drained()
             waiter = Waiter().wait_as("receive", self, running_loop())
             self._receivers.append(waiter)
@@ -206,11 +211,14 @@ class Channel(Generic[T]):
     def _take(self) -> T:
         self._taken += 1
         value = self._buffer.popleft()
-        if self._senders:
-            self._promise_room()
+        if self._senders or self._closed:
+            self._left_room()
+        return value
+
+    def _left_room(self) -> None:
+        self._promise_room()
         if self._closed and not self._buffer:
             self._dismiss_receivers()
-        return value
 
     def _promise_values(self) -> None:
         receivers = self._receivers

@@ -130,10 +130,15 @@ class Mutex:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> Awaitable[None]:
-        section = self._section
-        assert section is not None
-        section.pass_on(0.0)  # no time is needed: a section has no counters
-        return section.done
+        section: Any = self._section
+        if section.waiters:
+            section.pass_on(0.0)  # no time is needed: a section has no counters
+        else:
+            # What `pass_on` does then. Measured: with the call, an uncontended section takes 5 %
+            # longer.
+            section.free = 1
+            section.holder = None
+        return section.done  # type: ignore[no-any-return]
 
 
 class ObjectMutex(Mutex):
