@@ -51,14 +51,14 @@ class PermitWaiter(Waiter):
         without a limit, for permits of its own holder. Cancelling and a graceful stop leave the
         queue; a grant goes to the next waiter.
         """
-        queue, timer = self.on, None
+        queue, holder, timer = self.on, self.holder, None
         if seconds is not None:
             if not seconds:
                 queue.timeouts += 1
                 return False
             self.timed = True
             timer = task.runtime.clock.call_at(self.since + seconds, self.expire)
-        elif queue.holder is self.holder or self.holder in queue.holders:
+        elif queue.holder is holder or (queue.holders and holder in queue.holders):
             queue.refuse_the_impossible(self)
         future: Future[None] = Future(loop=queue.loop)
         self.future = future
@@ -70,9 +70,10 @@ class PermitWaiter(Waiter):
             # Creating the future may run the garbage collector, and a finaliser may have released
             # a permit before this waiter was in the queue.
             queue.serve(queue.monotonic())
-        if task.aio is self.holder and timer is None:
+        if task.aio is holder and timer is None:
             task.waiting = self
-        before, task.parked = task.parked, future
+        before = task.parked
+        task.parked = future
         try:
             await future
         except BaseException:
