@@ -65,8 +65,9 @@ class Worker:
         """The error of the last closure; *result* is its value if there is none."""
         if task is not None:
             self.take(task)
-        self.aio: asyncio.Task[None] = slots.runtime.loop.create_task(
-            self._live(), context=slots.worker_context
+        # Not `loop.create_task`: an eager task factory would run it before it is `aio`.
+        self.aio: asyncio.Task[None] = asyncio.Task(
+            self._live(), loop=slots.runtime.loop, context=slots.worker_context
         )
         self.aio.add_done_callback(self._ended)
 

@@ -194,7 +194,9 @@ class Leases:
     def claim(self, lease: Lease, won: Callable[[], None], lost: Callable[[], None]) -> LeaseClaim:
         """Try to take *lease*: *won* is called when it is held, *lost* when it is lost."""
         claim = LeaseClaim(self._runtime, self._store.store, lease, won, lost)
-        task = self._runtime.loop.create_task(claim.run(), context=self._context.copy())
+        # Not `loop.create_task`: an eager task factory would run it before it is known here.
+        loop, context = self._runtime.loop, self._context.copy()
+        task = asyncio.Task(claim.run(), loop=loop, context=context)
         self._claims[task] = claim
         self._count(+1)
         task.add_done_callback(self._ended)

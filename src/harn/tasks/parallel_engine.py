@@ -201,7 +201,9 @@ class ParallelRun:
 
     def _start_worker(self, work: Coroutine[Any, Any, None], worker: Worker | None = None) -> None:
         worker = worker or Worker()
-        worker.aio = aio = asyncio.get_running_loop().create_task(work, name=self.group_id)
+        # Not `loop.create_task`: an eager task factory would run it before it is known here.
+        loop = asyncio.get_running_loop()
+        worker.aio = aio = asyncio.Task(work, loop=loop, name=self.group_id)
         self.workers.add(worker)
         aio.add_done_callback(lambda aio: self._worker_ended(worker, aio))
 

@@ -327,7 +327,8 @@ def _begin(
     args: tuple[Any, ...],
     reply: concurrent.futures.Future[Any],
 ) -> None:
-    reach = runtime.loop.create_task(_reach(fn, args))
+    # Not `loop.create_task`: an eager task factory would run it before its thread is known.
+    reach = asyncio.Task(_reach(fn, args), loop=runtime.loop)
     runtime.own(reach)
     reach.add_done_callback(functools.partial(_answer, reply, call))
     if call is not None:
