@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harn import Job, Runtime, drain, event_log_read, worker_queue
+from harn import Job, RetryPolicy, Runtime, drain, event_log_read, worker_queue
 from harn.orchestrator import explain
 from harn.telemetry.tracebacks import MOST_TRACEBACK, traceback_text
 from harn.testing import FakeClock
@@ -57,6 +58,35 @@ async def test_a_failed_attempt_is_logged_and_kept_with_its_traceback(
     assert (response["error_type"], response["error_message"]) == ("Broken", "no luck with 1984")
     assert "in deep" in response["traceback"]
     assert "harn/workers" not in response["traceback"]
+
+
+async def awaits_what_was_cancelled(job: Job) -> None:
+    fetching = asyncio.ensure_future(asyncio.sleep(60))
+    fetching.cancel()
+    await fetching
+
+
+async def raises_it_at_once(job: Job) -> None:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("handler", [awaits_what_was_cancelled, raises_it_at_once])
+async def test_a_handler_that_was_not_cancelled_and_raises_that_has_failed(
+    runtime: Runtime, handler: Callable[[Job], Any]
+) -> None:
+    queue = worker_queue("jobs")
+    receipt = await queue.enqueue(1, max_attempts=2)
+
+    await drain("jobs", handler, retry=RetryPolicy(backoff="1s", jitter=0))
+    again = await receipt.state()
+    await fake_clock(runtime).advance("2s")
+    await drain("jobs", handler, retry=RetryPolicy(backoff="1s", jitter=0))
+
+    assert (again.status, again.attempts, again.error) == ("scheduled", 1, "CancelledError")
+    dead = await receipt.state()
+    assert (dead.status, dead.attempts) == ("dead", 2)
+    assert handler.__name__ in (dead.traceback or "")
 
 
 async def test_the_last_attempt_is_an_error_and_its_letter_has_the_traceback(

@@ -351,8 +351,10 @@ class Consumer:
             outcome = await (self._traced(claim.job) if tracing() else self._call(claim.job))
             running.outcome = outcome
             settlement = claim.acking(outcome, running.cost)
-        except asyncio.CancelledError:
-            raise  # `stopped` releases the job
+        except asyncio.CancelledError as error:
+            if self._giving_up or running.was_cancelled:
+                raise  # `stopped` releases the job
+            settlement = self._after(running, error)
         except BaseException as error:
             if running.was_told(error):
                 raise

@@ -70,6 +70,11 @@ class RunningJob:
         """Tell whether *error* is the stop that was raised in the handler."""
         return self._task is not None and is_stop(self._task, error)
 
+    @property
+    def was_cancelled(self) -> bool:
+        """Whether the handler was cancelled; if not, a `CancelledError` is an error of its own."""
+        return self._aio is not None and self._aio.cancelling() > 0
+
     # -- the handler's life --------------------------------------------------------------------
 
     def begins_on(self, aio: asyncio.Task[Any]) -> None:
