@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 import uuid
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -413,7 +414,20 @@ async def test_where_jobs_are_charged_a_cost_is_recorded_and_changes_nothing(
     assert acked["cost"] == 900 and "charged_millionths" not in acked
 
 
-@pytest.mark.parametrize("cost", [-1, float("inf"), float("nan"), "1", True])
+ODD_COSTS = [-1, float("inf"), float("nan"), "1", True, Decimal(1), 10**400]
+
+
+@pytest.mark.parametrize("cost", ODD_COSTS, ids=lambda cost: repr(cost)[:12])
+async def test_a_cost_is_a_finite_number(runtime: harn.Runtime, cost: Any) -> None:
+    queue = worker_queue("q")
+
+    with pytest.raises(InvalidOption, match="cost"):
+        await queue.enqueue(0, cost=cost)
+
+    assert (await queue.summary()).ready == 0
+
+
+@pytest.mark.parametrize("cost", ODD_COSTS, ids=lambda cost: repr(cost)[:12])
 async def test_a_cost_at_the_ack_is_a_finite_number(runtime: harn.Runtime, cost: Any) -> None:
     queue = worker_queue("q")
     await queue.enqueue(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import lru_cache
+from sys import float_info
 from typing import Any, Literal
 
 import msgspec
@@ -22,6 +23,7 @@ Priority = Literal["high", "normal", "low"]
 MAX_NAME = 256
 MAX_RECORD = 10 * 1024 * 1024
 LONGEST_TTL_MS = 365 * 86_400_000
+USUAL_COST = 1
 
 
 class Job(SparseRecord, msgspec.Struct, frozen=True):
@@ -62,7 +64,7 @@ class NewJob(msgspec.Struct, frozen=True):
     dedupe_key: str | None = None
     not_before: datetime | Duration | None = None
     max_attempts: int = 5
-    cost: float = 1
+    cost: float = USUAL_COST
     binding_version: int | None = None
     replay_of_event_id: str | None = None
     function: str | None = None
@@ -114,7 +116,7 @@ def draft_job(queue: str, item: Any, *, is_exact: bool = False) -> JobDraft:
     accepts = "a whole number; 0 means forever"
     whole_number("max_attempts", most, least=0, most=(1 << 31) - 1, wanted=accepts)
     not_before_ms, delay_ms = _when(job.not_before)
-    if job.cost != 1:
+    if job.cost is not USUAL_COST:  # `True` and `Decimal(1)` are equal to it
         check_cost(job.cost)
     if job.headers is not None:
         encode_headers(job.headers)
@@ -229,7 +231,7 @@ def _check_dedupe(key: object) -> None:
 
 def check_cost(cost: object) -> None:
     """Refuse a cost that is not a finite number of at least 0."""
-    if not is_number(cost) or not 0 <= cost < float("inf"):
+    if not is_number(cost) or not 0 <= cost <= float_info.max:
         raise InvalidOption("cost", cost, "a finite number, 0 or more")
 
 
