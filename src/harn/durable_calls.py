@@ -18,6 +18,7 @@ from harn.durable_types import types_of
 from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption
 from harn.exact_json import from_exact_json, to_exact_json
+from harn.naming import has_controls
 from harn.retry_policy import RetryPolicy, check_policy
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -114,8 +115,8 @@ def _register(fn: F, *, name: str | None, **options: Any) -> F:
 
 def _name(fn: Callable[..., Any], name: str | None) -> str:
     if name is not None:
-        if not isinstance(name, str) or not name.strip():
-            raise InvalidOption("name", name, "a non-empty string")
+        if not isinstance(name, str) or not name.strip() or has_controls(name):
+            raise InvalidOption("name", name, "a non-empty string without control characters")
         return name
     qualname = getattr(fn, "__qualname__", "<no name>")
     if "<" in qualname:

@@ -82,6 +82,8 @@ def test_a_module_that_is_loaded_again_replaces_its_functions() -> None:
     [
         (lambda: durable(lambda: None), "fn"),
         (lambda: durable(name="")(total), "name"),
+        (lambda: durable(name="a\x00b")(total), "name"),
+        (lambda: durable(name="a\ud800")(total), "name"),
         (lambda: durable(name=3)(total), "name"),  # type: ignore[call-overload]
         (lambda: durable(rerun=1)(total), "rerun"),  # type: ignore[call-overload]
         (lambda: durable(7), "fn"),  # type: ignore[call-overload]
