@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
@@ -202,6 +203,9 @@ async def test_unknown_and_foreign_ids_are_none_or_false(queue: WorkerQueue) -> 
     assert await queue.job(2) is None
     assert await queue.job(0) is None and await queue.job(-1) is None
     assert await queue.job(1 << 70) is None
+    assert await queue.jobs(after=1 << 63) == [] == await queue.jobs(after=1 << 70)
+    assert await queue.job("ticket_none") is None
+    assert await queue.job("ticket_\x00") is None and await queue.job("ticket_\ud800") is None
     assert await queue.cancel(2) is False and await queue.retry(2) is False
     assert await worker_queue("never-used").job(1) is None
     assert await worker_queue("never-used").jobs() == []
@@ -225,6 +229,20 @@ async def test_bad_filters_are_refused_by_name(queue: WorkerQueue) -> None:
         await queue.enqueue(1, cost=float("nan"))
     with pytest.raises(InvalidOption, match="cost"):
         await queue.enqueue(1, cost=-1)
+
+
+@pytest.mark.parametrize("reason", [5, "\ud800"])
+async def test_a_reason_is_text(queue: WorkerQueue, reason: Any) -> None:
+    receipt = await queue.enqueue(1)
+    claim = await queue.claim_next("w")
+    assert claim is not None
+    calls: list[Callable[..., Any]] = [receipt.cancel, queue.pause, queue.purge, claim.release]
+
+    for call in calls:
+        with pytest.raises(InvalidOption, match="reason"):
+            await call(reason=reason)
+
+    assert await claim.renew()
 
 
 # -- results -------------------------------------------------------------------------------------
@@ -263,6 +281,15 @@ async def test_a_result_that_takes_too_long_is_a_deadline(
 
     with pytest.raises(DeadlineExceeded, match="job 1 of queue 'triage' was not settled within 5s"):
         await waiting
+
+
+@pytest.mark.filterwarnings("error")
+async def test_a_timeout_that_is_no_duration_is_refused_by_name(queue: WorkerQueue) -> None:
+    receipt = await queue.enqueue(1)
+
+    with pytest.raises(InvalidOption, match="timeout='soon'"):
+        await receipt.result(timeout="soon")
+    gc.collect()  # a wait that was made and never begun would be told here
 
 
 def count_looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:

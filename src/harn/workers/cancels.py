@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harn.errors import InvalidOption
 from harn.storage import Store
 from harn.storage.queue import job_control
 from harn.workers.claim_renewal import ClaimRenewal
 from harn.workers.job_reads import JobReads
+from harn.workers.records import check_reason
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 async def cancel(runtime: Runtime, queue: str, key: int | str, reason: str | None) -> bool:
     """Settle a job as cancelled; False if there is none, or it is settled already."""
-    if reason is not None and not isinstance(reason, str):
-        raise InvalidOption("reason", reason, "text, or None")
+    check_reason(reason)
     who = runtime.ambient.submitted_by
     runtime.check_here()
     id = await runtime.service(JobReads).id_of(queue, key)

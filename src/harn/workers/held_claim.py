@@ -14,7 +14,7 @@ from harn.storage import encode
 from harn.storage.queue import ClaimedJob, Settlement, SettlementResult, job_charges
 from harn.unsettled_sources import PartialHandoff, UnsettledSources
 from harn.workers.failures import Failure, failure_of, log_failure, text_of
-from harn.workers.records import MAX_RECORD, Job, check_cost, check_ttl
+from harn.workers.records import MAX_RECORD, Job, check_cost, check_reason, check_ttl
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -92,8 +92,7 @@ class Claim:
 
         Cancelling may leave it released.
         """
-        if reason is not None and not isinstance(reason, str):
-            raise InvalidOption("reason", reason, "text, or None")
+        check_reason(reason)
         delay_ms = None if delay is None else to_ms(delay, "delay")
         asking = self.asking("release", reason=reason, delay_ms=delay_ms)
         return (await self._do(asking)).settled == "done"

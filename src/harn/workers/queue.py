@@ -22,6 +22,7 @@ from harn.durable_types import types_of
 from harn.duration import Duration
 from harn.errors import InvalidOption, did_you_mean
 from harn.ids import is_pool_id
+from harn.naming import has_controls
 from harn.storage import Store
 from harn.storage.queue import (
     Choose,
@@ -50,6 +51,7 @@ from harn.workers.records import (
     Priority,
     check_consumer,
     check_name,
+    check_reason,
     check_ttl,
     draft_job,
     read_job,
@@ -67,6 +69,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 MOST_AT_ONCE = 1000
+LAST_ID = (1 << 63) - 1
 TICKET = "ticket_"
 """How a ticket begins."""
 
@@ -352,8 +355,10 @@ class WorkerQueue:
         >>> harn.run(main)
         'ready'
         """
-        is_ticket = isinstance(job_id, str) and job_id.startswith(TICKET)
-        key = job_id if is_ticket else _job_id(job_id)
+        if isinstance(job_id, str) and job_id.startswith(TICKET):
+            key: int | str | None = None if has_controls(job_id) else job_id
+        else:
+            key = _job_id(job_id)
         self.runtime.check_here()
         return None if key is None else await self.runtime.service(JobReads).state(self.name, key)
 
@@ -377,6 +382,8 @@ class WorkerQueue:
         whole_number("after", after, least=0)
         whole_number("limit", limit, least=1, most=MOST_AT_ONCE)
         self.runtime.check_here()
+        if after > LAST_ID:
+            return []
         look = partial(job_states.page_of_jobs, self.name, status, tenant_id, after, limit)
         while True:
             page = await self.store.run(look, write=False)
@@ -411,8 +418,7 @@ class WorkerQueue:
         Cancelling may leave it paused.
         """
         check_name("tenant_id", tenant_id)
-        if reason is not None and not isinstance(reason, str):
-            raise InvalidOption("reason", reason, "text, or None")
+        check_reason(reason)
         self.runtime.check_here()
         who = self.runtime.ambient.submitted_by
         pause = partial(job_control.pause_queue, self.name, tenant_id, who, reason)
@@ -452,9 +458,8 @@ class WorkerQueue:
         Jobs in flight stay, and so do jobs enqueued after the call. Cancelling leaves a part
         purged, oldest first.
         """
-        for option, value in (("reason", reason), ("by", by)):
-            if value is not None and not isinstance(value, str):
-                raise InvalidOption(option, value, "text, or None")
+        check_reason(reason)
+        check_reason(by, "by")
         who = by or self.runtime.ambient.submitted_by
         total, after, until = 0, 0, None
         while True:
@@ -508,7 +513,7 @@ def _job_id(id: object) -> int | None:
     """Return *id* if a job could have it."""
     if not is_whole(id):
         raise InvalidOption("job_id", id, "a job's id, a whole number")
-    return id if 0 < id < 1 << 63 else None
+    return id if 0 < id <= LAST_ID else None
 
 
 def _copied(headers: Mapping[str, Any]) -> dict[str, Any]:

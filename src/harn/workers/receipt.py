@@ -79,19 +79,19 @@ class EnqueueReceipt(msgspec.Struct, Generic[T], frozen=True):
         >>> harn.run(main)
         21
         """
+        within = None if timeout is None else to_seconds(timeout, "timeout")
         task = calling_frame().task
         key = self.job_id if self.ticket is None else self.ticket
         awaiting = task.runtime.service(JobResults).outcome(task, self.queue, key)
-        if timeout is None:
+        if within is None:
             outcome = await awaiting
             return outcome if self.function is None else self._typed(outcome)
         try:
-            async with deadline(timeout):
+            async with deadline(within):
                 return self._typed(await awaiting)
         except DeadlineExceeded as error:
             raise DeadlineExceeded(
-                f"job {self._key} of queue {self.queue!r} was not settled within "
-                f"{to_text(to_seconds(timeout))}"
+                f"job {self._key} of queue {self.queue!r} was not settled within {to_text(within)}"
             ) from error
 
     def _typed(self, outcome: Any) -> T:

@@ -216,6 +216,17 @@ def check_consumer(consumer_id: object) -> str:
     return consumer_id
 
 
+def check_reason(reason: object, option: str = "reason") -> None:
+    """Refuse what is neither None nor text that a record can hold."""
+    if reason is not None and not (isinstance(reason, str) and _is_unicode(reason)):
+        raise InvalidOption(option, reason, "text, or None")
+
+
+def _is_unicode(text: str) -> bool:
+    """Tell whether *text* is free of lone surrogates."""
+    return text.isascii() or not any("\ud800" <= each <= "\udfff" for each in text)
+
+
 def check_ttl(ttl: Duration) -> int:
     """Read a claim's time to live as milliseconds, at least one."""
     ms = to_ms(ttl, "ttl")
