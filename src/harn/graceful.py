@@ -11,7 +11,11 @@ How a wait takes part:
 - it calls `raise_if_asked()` when it is entered, guarded by `if asked:`, which costs almost nothing
   while no stop is under way;
 - it puts its future into `Task.parked` while it awaits it, and takes it out afterwards. Setting an
-  exception on that future must leave no more behind than cancelling the wait does.
+  exception on that future must leave no more behind than cancelling the wait does;
+- if the task was parked already, it notes that place in `below`, and calls `unpark` afterwards. A
+  task may be in several waits at once (`asyncio.gather`), which end in any order. The stop is
+  raised in the one that began last of those that have not ended. `park` and `unpark` do all of
+  this; hot waits do the usual case themselves.
 
 `parked(future)` does the second for waits that are not hot. A wait for tasks that belong to the
 waiting one (a scope's end) puts a function there instead: it passes the stop on to them and
@@ -29,8 +33,16 @@ from typing import Any
 from harn.context import Task, current_frame_var
 from harn.errors import TaskCancelled
 
+Place = asyncio.Future[Any] | Callable[[], None]
+
 asked: set[Task] = set()
 """Tasks in which a stop has not been raised yet. Never rebound; changed on the loop only."""
+
+
+below: dict[Place, Place] = {}
+"""Where a task was parked already when it was parked in a place."""
+_ended: set[Place] = set()
+"""Places of waits that ended while a later one of their task was parked."""
 
 
 def request_stop(task: Task) -> None:
@@ -61,13 +73,34 @@ def raise_if_asked() -> None:
         raise task.told
 
 
+def park(task: Task, place: Place) -> None:
+    """Put *place* into *task*: a graceful stop reaches it from now on."""
+    if task.parked is not None:
+        below[place] = task.parked
+    task.parked = place
+
+
+def unpark(task: Task, place: Place) -> None:
+    """Take *place* out of *task*, wherever it is among the places of the task's waits."""
+    under = below.pop(place, None)
+    while under in _ended:
+        _ended.remove(under)
+        under = below.pop(under, None)
+    if task.parked is place:
+        task.parked = under
+        return
+    _ended.add(place)
+    if under is not None:
+        below[place] = under
+
+
 class Parked:
     """A block in which a graceful stop of the current task reaches *place*; see `parked`."""
 
     # A class, because every wait in a queue comes here: a generator takes three times as long.
-    __slots__ = ("_before", "_place", "_task")
+    __slots__ = ("_place", "_task")
 
-    def __init__(self, place: asyncio.Future[Any] | Callable[[], None]) -> None:
+    def __init__(self, place: Place) -> None:
         self._place = place
 
     def __enter__(self) -> None:
@@ -81,16 +114,21 @@ class Parked:
                 raise_if_asked()
             else:
                 self._place()
-        self._before = task.parked
+        if task.parked is not None:
+            below[self._place] = task.parked
         task.parked = self._place
 
     def __exit__(self, *_: object) -> None:
         task = self._task
-        if task is not None and task.parked is self._place:
-            task.parked = self._before
+        if task is None:
+            return
+        if below or task.parked is not self._place:
+            unpark(task, self._place)
+        else:
+            task.parked = None
 
 
-def parked(place: asyncio.Future[Any] | Callable[[], None]) -> Parked:
+def parked(place: Place) -> Parked:
     """Let a graceful stop of the current task reach *place* while the block awaits it.
 
     Raises `TaskCancelled` at once if the stop came before; a function is called instead.

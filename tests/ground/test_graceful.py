@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,16 @@ from harn import (
     TaskCancelled,
     cancel_graceful,
     channel,
+    drain,
     is_cancelled,
+    parallel,
     pool_create,
     scope,
     sleep,
     spawn,
+    worker_queue,
 )
-from harn.graceful import asked
+from harn.graceful import asked, below
 from harn.testing import fresh_runtime
 from tests.fake_clock import fake_clock
 from tests.sweep import stop_at
@@ -477,3 +481,77 @@ async def test_a_thousand_waiting_tasks_stop_together(runtime: Runtime) -> None:
 
     assert all(isinstance(result, Err) for result in results)
     assert {handle.status for handle in handles} == {"cancelled"}
+
+
+# -- several waits at once ------------------------------------------------------------------------
+
+Wait = tuple[Coroutine[Any, Any, Any], Callable[[], Any]]
+"""A wait, and what ends it."""
+
+
+async def gathered(waits: list[Coroutine[Any, Any, Any]]) -> None:
+    await asyncio.gather(*waits)
+
+
+async def on_a_channel(runtime: Runtime, turn: int) -> Wait:
+    pipe = channel(f"pipe-{turn}")
+    return pipe.receive(), lambda: pipe.try_send(1)
+
+
+async def asleep(runtime: Runtime, turn: int) -> Wait:
+    return sleep(turn + 1), lambda: fake_clock(runtime).advance("1s")
+
+
+async def for_a_task(runtime: Runtime, turn: int) -> Wait:
+    go = asyncio.Event()
+    return spawn(go.wait).wait(), go.set
+
+
+async def for_a_result(runtime: Runtime, turn: int) -> Wait:
+    receipt = await worker_queue(f"jobs-{turn}").enqueue(1)
+    return receipt.result(), lambda: drain(receipt.queue, lambda job: 1)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("order", list(permutations(range(3))), ids=str)
+@pytest.mark.parametrize("wait", [on_a_channel, asleep, for_a_task, for_a_result])
+async def test_a_stop_reaches_the_wait_that_is_left_of_several_at_once(
+    runtime: Runtime, wait: Callable[[Runtime, int], Awaitable[Wait]], order: tuple[int, ...]
+) -> None:
+    waits = [await wait(runtime, turn) for turn in order]
+    gathering = spawn(gathered, [awaited for awaited, _ in waits])
+    await later(lambda: None)
+    for turn in range(2):
+        end = waits[order.index(turn)][1]
+        await later(end)
+        await later(lambda: None, turns=10)
+    assert not gathering.done()
+
+    result = await cancel_graceful(gathering, timeout="1h")
+
+    assert isinstance(result, Err) and isinstance(result.error, TaskCancelled)
+    assert not below
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ["parallel", "scope"])
+async def test_branches_that_end_first_do_not_hide_a_later_wait(
+    runtime: Runtime, kind: str
+) -> None:
+    go = asyncio.Event()
+
+    async def branches() -> None:
+        if kind == "parallel":
+            await parallel(1, lambda n: go.wait())
+        else:
+            async with scope():
+                spawn(go.wait)
+
+    gathering = spawn(gathered, [branches(), channel("quiet").receive()])
+    await later(go.set)
+    await later(lambda: None, turns=10)
+
+    result = await cancel_graceful(gathering, timeout="1h")
+
+    assert isinstance(result, Err) and isinstance(result.error, TaskCancelled)
+    assert not below

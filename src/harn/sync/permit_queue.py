@@ -23,6 +23,7 @@ from typing import Any
 
 from harn.context import Task
 from harn.errors import AcquireTimeout, MutexReentered
+from harn.graceful import below, park, unpark
 from harn.runtime import Runtime
 from harn.sync.wait_queue import GRANTED, WAITING, Waiter, WaitQueue, guard
 
@@ -72,8 +73,7 @@ class PermitWaiter(Waiter):
             queue.serve(queue.monotonic())
         if task.aio is holder and timer is None:
             task.waiting = self
-        before = task.parked
-        task.parked = future
+        park(task, future)
         try:
             await future
         except BaseException:
@@ -82,8 +82,10 @@ class PermitWaiter(Waiter):
             queue.leave(self)
             raise
         finally:
-            if task.parked is future:
-                task.parked = before
+            if below or task.parked is not future:
+                unpark(task, future)
+            else:
+                task.parked = None
             if task.waiting is self:
                 task.waiting = None
             if timer is not None:

@@ -22,7 +22,7 @@ from harn.clock import Clock, resolve
 from harn.context import Frame, Task, current_frame_var
 from harn.current import current_frame
 from harn.errors import DeadlockError, HarnError, TaskCancelled
-from harn.graceful import asked, is_stop, raise_if_asked
+from harn.graceful import asked, below, is_stop, raise_if_asked, unpark
 from harn.runtime import Runtime
 from harn.tasks.done_callbacks import DoneCallbacks
 from harn.teardown import unwind
@@ -264,15 +264,19 @@ class TaskHandle(Generic[T]):
             timer = clock.call_at(clock.monotonic() + seconds, partial(resolve, waiter))
         else:
             said = AwaitingTasks((self._task,)).by(me)
-        before, me.parked = me.parked, waiter
+        if me.parked is not None:
+            below[waiter] = me.parked
+        me.parked = waiter
         try:
             yield from waiter
         except BaseException:
             self._not_received(waiter)
             raise
         finally:
-            if me.parked is waiter:
-                me.parked = before
+            if below or me.parked is not waiter:
+                unpark(me, waiter)
+            else:
+                me.parked = None
             if timer is not None:
                 timer.cancel()
             if said:

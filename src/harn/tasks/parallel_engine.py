@@ -29,7 +29,7 @@ from harn.checks import whole_number
 from harn.context import Frame, Task, current_frame_var
 from harn.current import current_frame
 from harn.errors import InvalidOption, TaskCancelled
-from harn.graceful import asked, is_stop, raise_if_asked, request_stop
+from harn.graceful import asked, is_stop, park, raise_if_asked, request_stop, unpark
 from harn.runtime import Runtime
 from harn.tasks.handle import AwaitingTasks
 from harn.tasks.isolation import Isolation, bind, limit_of
@@ -103,7 +103,8 @@ class ParallelRun:
         said = AwaitingTasks(RunningTasks(self)).by(me)
         if asked:
             raise_if_asked()
-        before, me.parked = me.parked, self._pass_stop_on
+        place = self._pass_stop_on
+        park(me, place)
         try:
             self.start()
             while self.workers and not self.stopping:
@@ -120,7 +121,7 @@ class ParallelRun:
         else:
             await self.end_workers()
         finally:
-            me.parked = before
+            unpark(me, place)
             if said:
                 me.waiting = None
         if (error := self.failure()) is not None:

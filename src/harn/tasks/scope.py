@@ -31,7 +31,7 @@ from harn.context import Frame, Task, current_frame_var
 from harn.current import current_frame
 from harn.errors import HarnError, InvalidOption
 from harn.event_loop import running_loop
-from harn.graceful import asked, request_stop
+from harn.graceful import asked, park, request_stop, unpark
 from harn.tasks.handle import AwaitingTasks, TaskHandle, launch
 from harn.tasks.isolation import Isolation, bind
 from harn.teardown import REPORT_AFTER, logger, note, unwind
@@ -235,7 +235,8 @@ class Scope:
         cancel: asyncio.CancelledError | None = None
         me = self.outer.task
         said = AwaitingTasks(self.tasks).by(me)
-        before, me.parked = me.parked, self._pass_stop_on
+        place = self._pass_stop_on
+        park(me, place)
         if asked and me in asked:
             self._pass_stop_on()
         while self._children:
@@ -245,7 +246,7 @@ class Scope:
             except asyncio.CancelledError as error:
                 cancel = error
                 self._cancel_children(again=True)
-        me.parked = before
+        unpark(me, place)
         if said:
             me.waiting = None
         return cancel

@@ -14,7 +14,7 @@ from harn.current import current_frame, current_runtime
 from harn.duration import Duration, to_seconds, to_text
 from harn.errors import DeadlineExceeded, HarnError
 from harn.event_loop import running_loop
-from harn.graceful import asked, is_stop, raise_if_asked
+from harn.graceful import asked, below, is_stop, raise_if_asked, unpark
 from harn.tasks.isolation import bind
 from harn.teardown import note
 
@@ -45,12 +45,16 @@ async def sleep(duration: Duration) -> None:
         return
     woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     timer = clock.call_at(clock.monotonic() + seconds, partial(resolve, woken))
-    before, task.parked = task.parked, woken
+    if task.parked is not None:
+        below[woken] = task.parked
+    task.parked = woken
     try:
         await woken
     finally:
-        if task.parked is woken:
-            task.parked = before
+        if below or task.parked is not woken:
+            unpark(task, woken)
+        else:
+            task.parked = None
         timer.cancel()
 
 
