@@ -265,7 +265,7 @@ async def test_a_late_answer_on_an_earlier_claim_leaves_the_new_one(
     settlement = Settlement("ack", task._extras.ticket, earlier.claim_id, earlier.lease)
 
     answer = Ending(slots, task, earlier, settlement, "completed", None)
-    answer.set_result(SettlementResult("lost"))
+    answer.landed(SettlementResult("lost"))
 
     assert task in slots.here
     gates["a"].set()

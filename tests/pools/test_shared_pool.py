@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -615,6 +616,40 @@ async def test_a_submit_and_a_start_have_one_receipt_each(processes: list[Proces
         while len(found) < 2:  # they are written behind, by two processes
             found = await first.inside(receipts)
     assert sorted(found) == [("pool_dequeue", task.id), ("pool_submit", task.id)]
+
+
+async def test_a_start_in_the_operation_of_an_end_takes_the_slot_that_became_free(
+    processes: list[Process],
+) -> None:
+    pool = await processes[0].open(max_concurrent=2)
+
+    await pool_wait(await pool.submit_many([partial(double, n) for n in range(7)]))
+
+    async def slots_taken() -> list[int]:
+        events = await harn.event_log_read("lifecycle.pool.audit")
+        return [e.payload["slot_index"] for e in events if e.kind == "pool_dequeue"]
+
+    taken = await processes[0].inside(slots_taken)
+    assert len(taken) == 7
+    assert set(taken) == {0, 1}
+
+
+async def test_an_end_that_starts_an_awaited_task_is_no_deadlock(
+    processes: list[Process],
+) -> None:
+    pool = await processes[0].open(max_concurrent=2)
+
+    async def waits_for_a_nested_task() -> int:
+        return await (await pool.submit(double, 21))
+
+    other = await pool.submit(held("other"))
+    outer = await pool.submit(waits_for_a_nested_task)
+    await until(lambda: pool.size() == 3)
+
+    gates["other"].set()
+
+    assert await outer == 42
+    assert await other == "other"
 
 
 async def test_a_process_that_renews_no_more_loses_its_slots_and_its_results(

@@ -73,7 +73,10 @@ class Ending(End):
         return False
 
     def set_result(self, result: shared_pools.SettlementResult) -> None:
-        """Take the answer in."""
+        """Do nothing: `landed` has taken the answer in."""
+
+    def landed(self, result: shared_pools.SettlementResult) -> None:
+        """Take the answer in, before tasks start in the slots that have become free."""
         if not self._is_held():  # claimed again since, or lost with the lease
             self._slots.end_is_refused(self._task)
             return

@@ -354,13 +354,12 @@ class SharedSlots(Slots):
         ending_of(self, task, held, status, result, held.queue_again).send()
 
     def end_is_known(self, task: PoolTask, end: End, status: TaskStatus, result: Any) -> None:
-        """Take in that the store has taken the end of *task*."""
+        """Take in that the store has taken the end of *task*; `took` follows."""
         if end.settlement.action == "release" and not end.is_stopped:
             task._started_ms = None
             self.note(task._extras.ticket, "queued")
         else:
             self.ended_there(task, status, result)
-        self.changed()
 
     def end_is_refused(self, task: PoolTask) -> None:
         """Take in that the claim on *task* does not hold: the store says how the task stands."""

@@ -60,6 +60,10 @@ class End:
         self.is_stopped: bool = is_stopped
         """Whether the task ended because it was cancelled."""
 
+    def landed(self, result: shared_pools.SettlementResult) -> None:
+        """Take the answer in, before tasks start in the slots that have become free."""
+        raise NotImplementedError
+
 
 class Cancel(int):
     """A task to be cancelled, by its id in the store."""
@@ -190,6 +194,7 @@ class SharedWork:
                 item.landed(result)
             elif isinstance(item, End):
                 result = next(stopped if item.is_stopped else ended)
+                item.landed(result)
             elif isinstance(item, Cancel):
                 result = next(cancelled)
             elif isinstance(item, Withdraw):
