@@ -6,8 +6,10 @@ import asyncio
 import dataclasses
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import apsw
+import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
@@ -131,8 +133,6 @@ async def test_a_topic_in_memory_keeps_the_newest_and_its_offsets(
 async def test_O3_records_wait_for_a_store_that_is_away_and_fail_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    import apsw
-
     path = tmp_path / "x.sqlite"
     async with Runtime(storage=f"sqlite:///{path}?busy_timeout=1ms") as runtime:
         log = runtime.event_log
@@ -150,6 +150,132 @@ async def test_O3_records_wait_for_a_store_that_is_away_and_fail_nobody(
 
         assert [event.payload for event in await log.read("a")] == ["before", "patient"]
         assert log.dropped == 0
+
+
+class Numbered(msgspec.Struct, frozen=True):
+    """The payload of `Noted`."""
+
+    n: Any
+
+
+class Noted(msgspec.Struct, frozen=True):
+    """A receipt with a number."""
+
+    n: Any
+    at: int = START
+    kind: ClassVar[str] = "receipt"
+    headers: ClassVar[dict[str, str]] = {"schema": "v1"}
+
+    def __call__(self) -> Numbered:
+        return Numbered(self.n)
+
+
+async def test_receipts_are_read_in_order_with_other_records(storage_url: str) -> None:
+    async with Runtime(storage=storage_url) as runtime:
+        log = runtime.event_log
+        note, other = log.recorder("a"), log.recorder("b")
+
+        note(Noted(1))
+        note(Noted(2))
+        log.record("a", "k", {"n": 3})
+        note(Noted(4))
+        other(Noted(1))
+        emitting = asyncio.ensure_future(log.emit("a", "k", {"n": 5}))
+        await asyncio.sleep(0)
+        note(Noted(6))
+        await emitting
+        note(Noted(7))
+
+        events = await log.read("a")
+        assert [event.payload["n"] for event in events] == [1, 2, 3, 4, 5, 6, 7]
+        assert (await emitting).id == 5
+        assert {e.occurred_at_ms for e in events if e.kind == "receipt"} == {START}
+        assert {tuple(e.headers) for e in events if e.kind == "receipt"} == {("schema",)}
+        assert [event.payload["n"] for event in await log.read("b")] == [1]
+
+
+async def test_receipts_that_cannot_be_written_harm_no_others(
+    lasting_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Runtime(storage=lasting_url) as runtime:
+        log = runtime.event_log
+        note = log.recorder("a")
+
+        for n in (1, "\udc80", object(), 2):
+            note(Noted(n))
+        await log.flush()
+        note(Noted(object()))
+        await log.flush()
+
+        assert [event.payload["n"] for event in await log.read("a")] == [1, 2]
+        assert log.dropped == 3
+        assert caplog.text.count("an audit record for a was dropped") == 3
+
+
+async def test_receipts_wait_for_a_store_that_is_away(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite"
+    async with Runtime(storage=f"sqlite:///{path}?busy_timeout=1ms") as runtime:
+        log = runtime.event_log
+        await log.emit("a", "k", {"n": 0})
+        other = apsw.Connection(str(path))
+        other.execute("BEGIN IMMEDIATE")
+        for n in (1, 2):
+            log.recorder("a")(Noted(n))
+        log.write_along()
+        with pytest.raises(StorageBusy):
+            await log.emit("b", "k", "impatient")
+        other.execute("ROLLBACK")
+        other.close()
+        log.recorder("a")(Noted(3))
+
+        assert [event.payload["n"] for event in await log.read("a")] == [0, 1, 2, 3]
+        assert log.dropped == 0
+
+
+async def test_too_many_receipts_are_dropped_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batched_writer, "MOST_BUFFERED", 10)
+    async with Runtime(storage=f"sqlite:///{tmp_path}/x.sqlite") as runtime:
+        log = runtime.event_log
+        note = log.recorder("a")
+        for n in range(25):
+            note(Noted(n))
+
+        assert [event.payload["n"] for event in await log.read("a")] == list(range(10))
+        assert log.dropped == 15
+        note(Noted(25))
+        assert len(await log.read("a")) == 11
+
+
+async def test_receipts_wait_some_turns_for_a_request_to_be_written_along_with(
+    lasting_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Runtime(storage=lasting_url) as runtime:
+        log = runtime.event_log
+        await log.emit("b", "k", 1)
+        asked: list[Any] = []
+        submit = log.store.submit
+
+        def counted(recipe: Any, **options: Any) -> Any:
+            asked.append(recipe)
+            return submit(recipe, **options)
+
+        monkeypatch.setattr(log.store, "submit", counted)
+        note = log.recorder("a", turns=10)
+
+        note(Noted(1))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not asked
+        log.write_along()
+        assert len(asked) == 1, "at once, so that a request of the same turn shares the commit"
+        note(Noted(2))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await log.flush()
+
+        assert [event.payload["n"] for event in await log.read("a")] == [1, 2]
 
 
 async def test_what_cannot_be_written_at_the_end_is_counted(

@@ -28,8 +28,8 @@ _encode = msgspec.json.encode
 class Receipt(Protocol):
     """A record that makes its own payload when it is called; see `EventLog.recorder`.
 
-    It is kept for long and called once: it must say the same whenever that is. The payload is an
-    object of text, whole numbers and None, so that it is written without a look at each value.
+    It is kept for long and called once: it must say the same whenever that is. The payload is a
+    struct of text, whole numbers and None, so that it is written without a look at each value.
     """
 
     @property
@@ -44,8 +44,34 @@ class Receipt(Protocol):
     def at(self) -> int:
         """When it happened, in wall milliseconds."""
 
-    def __call__(self) -> Any:
+    def __call__(self) -> msgspec.Struct:
         """Return the payload."""
+
+
+class Receipts(msgspec.Struct, frozen=True, eq=False):
+    """Receipts of one topic that were recorded one after the other."""
+
+    topic: str
+    headers: Mapping[str, bytes]
+    """The headers of each kind, encoded."""
+    noted: list[Receipt]
+
+
+def to_drafts(receipts: Receipts) -> list[Draft]:
+    """Make drafts of *receipts*, without those whose payload cannot be written."""
+    topic, headers = receipts.topic, receipts.headers
+    made: list[Draft] = []
+    for noted in receipts.noted:
+        kind = noted.kind
+        try:
+            written = _written(noted())
+        except Exception:
+            written = None  # `to_draft` tries again, and says why not
+        if written is not None:
+            made.append(Draft(topic, kind, written, headers[kind], noted.at))
+        elif (item := to_draft((topic, kind, noted, headers[kind], noted.at))) is not None:
+            made.append(item)
+    return made
 
 
 def to_draft(record: AuditRecord) -> Draft | None:
@@ -53,6 +79,8 @@ def to_draft(record: AuditRecord) -> Draft | None:
     topic, kind, payload, headers, at = record
     try:
         made = payload() if callable(payload) else payload
+        if isinstance(made, msgspec.Struct):
+            made = msgspec.structs.asdict(made)
         if not isinstance(headers, bytes):
             found = draft(topic, kind, made, headers)
             return Draft(topic, kind, found.payload, found.headers, at)

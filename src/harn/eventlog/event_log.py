@@ -88,9 +88,19 @@ class EventLog:
         """
         self._writer.record(topic, kind, payload, headers, at_ms)
 
-    def recorder(self, topic: str) -> Callable[[Receipt], None]:
-        """Return a `record` for receipts of *topic*, for a caller that writes many."""
-        return self._writer.recorder(topic)
+    def recorder(self, topic: str, turns: int = 1) -> Callable[[Receipt], None]:
+        """Return a `record` for receipts of *topic*, for a caller that writes many.
+
+        They wait so many turns of the loop for a `write_along`.
+        """
+        return self._writer.recorder(topic, turns)
+
+    def write_along(self) -> None:
+        """Write what was recorded now: the caller's own request to the store follows at once.
+
+        On SQLite and files the two share a commit.
+        """
+        self._writer.write_along()
 
     async def append(self, drafts: list[Draft]) -> list[tuple[int, int]]:
         """Append *drafts* to their topics, all or none; return (id, time) of each."""

@@ -57,7 +57,10 @@ class MemoryWriter:
         at = self._runtime.clock.now_ms() if at_ms is None else at_ms
         self._buffer(topic).note((kind, payload, headers, at))
 
-    def recorder(self, topic: str) -> Callable[[Receipt], None]:
+    def write_along(self) -> None:
+        """Do nothing: there is no commit to share."""
+
+    def recorder(self, topic: str, turns: int) -> Callable[[Receipt], None]:
         """Return a `record` for receipts of *topic*."""
         return self._buffer(topic).note
 

@@ -6,7 +6,7 @@ the same whenever it is read, so each carries the few values it needs and nothin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
@@ -22,6 +22,30 @@ DROP_HEADERS = {
     policy: {"schema": "harn.pool_drop.v1", "policy": policy}
     for policy in ("drop_oldest", "drop_newest", "ring_buffer")
 }
+
+
+class SubmitReceipt(msgspec.Struct, gc=False, frozen=True):
+    """The payload of a `pool_submit` record."""
+
+    pool_id: str
+    pool: str
+    task_id: str
+    submitted_at: str
+    priority: int
+    key: str | None
+    idempotency_key: str | None
+    submitted_by: str
+
+
+class DequeueReceipt(msgspec.Struct, gc=False, frozen=True):
+    """The payload of a `pool_dequeue` record."""
+
+    pool_id: str
+    pool: str
+    task_id: str
+    dequeued_at: str
+    queued_for_ms: int
+    slot_index: int
 
 
 class Submitted(msgspec.Struct, gc=False, frozen=True):
@@ -47,17 +71,12 @@ class Submitted(msgspec.Struct, gc=False, frozen=True):
         """The id of the task."""
         return self.names.task(self.at, self.seq)
 
-    def __call__(self) -> dict[str, Any]:
-        return {
-            "pool_id": self.names.id,
-            "pool": self.names.name,
-            "task_id": self.task_id,
-            "submitted_at": iso_text(self.at),
-            "priority": self.priority,
-            "key": self.key,
-            "idempotency_key": self.idempotency_key,
-            "submitted_by": self.by,
-        }
+    def __call__(self) -> SubmitReceipt:
+        names, at = self.names, iso_text(self.at)
+        task_id, by = self.task_id, self.by
+        return SubmitReceipt(
+            names.id, names.name, task_id, at, self.priority, self.key, self.idempotency_key, by
+        )
 
 
 class Dequeued(msgspec.Struct, gc=False, frozen=True):
@@ -70,15 +89,14 @@ class Dequeued(msgspec.Struct, gc=False, frozen=True):
     kind: ClassVar[str] = "pool_dequeue"
     headers: ClassVar[dict[str, str]] = {"schema": "harn.pool_dequeue.v1"}
 
-    def __call__(self) -> dict[str, Any]:
-        return {
-            "pool_id": self.submitted.names.id,
-            "pool": self.submitted.names.name,
-            "task_id": self.submitted.task_id,
-            "dequeued_at": iso_text(self.at),
-            "queued_for_ms": max(0, self.at - self.submitted.at),
-            "slot_index": self.slot,
-        }
+    def __call__(self) -> DequeueReceipt:
+        submitted, at = self.submitted, self.at
+        names, waited = submitted.names, at - submitted.at
+        if waited < 0:  # the clock was set back
+            waited = 0
+        return DequeueReceipt(
+            names.id, names.name, submitted.task_id, iso_text(at), waited, self.slot
+        )
 
 
 def note_drop(
