@@ -171,6 +171,23 @@ class Batcher(Generic[T]):
             self._scheduled = True
             self._loop.call_soon(self._due)
 
+    def linger(self, turns: int) -> None:
+        """Begin the next operation after so many turns of the loop; not if entries wait already.
+
+        Callers that were just answered, and what the answers set off, then share it.
+        """
+        if not self._scheduled and not self.waiting:
+            self._scheduled = True
+            self._loop.call_soon(self._linger, turns - 1)
+
+    def _linger(self, turns: int) -> None:
+        if turns > 0:
+            self._loop.call_soon(self._linger, turns - 1)
+            return
+        self._scheduled = False
+        if self.waiting:
+            self.begin()
+
     def begin(self) -> None:
         """Begin an operation now, if there is room for one: the caller is likely to be alone."""
         if self.is_held or len(self._under_way) >= self._at_once:

@@ -67,6 +67,47 @@ async def test_what_comes_while_an_operation_is_under_way_becomes_the_next_one()
     assert await asyncio.gather(*later) == [20, 30]
 
 
+async def test_what_comes_in_the_turns_of_a_linger_shares_an_operation() -> None:
+    store = Store()
+    line = batcher(store)
+
+    line.linger(3)
+    early = line.ask(1)
+    for _ in range(2):
+        await asyncio.sleep(0)
+    late = line.ask(2)
+    assert store.batches == []
+    await asyncio.sleep(0)
+    store.land()
+
+    assert store.batches == [[1, 2]]
+    assert [await early, await late] == [10, 20]
+
+
+async def test_a_linger_in_which_nothing_comes_leaves_the_next_request_as_it_was() -> None:
+    store = Store()
+    line = batcher(store)
+    line.linger(2)
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+    line.add(1)
+    await asyncio.sleep(0)
+
+    assert store.batches == [[1]]
+
+
+async def test_what_waits_already_does_not_linger() -> None:
+    store = Store()
+    line = batcher(store)
+    line.add(1)
+
+    line.linger(3)
+    await asyncio.sleep(0)
+
+    assert store.batches == [[1]]
+
+
 async def test_a_caller_that_gave_up_before_the_operation_began_has_no_part_in_it() -> None:
     store = Store()
     line = batcher(store)

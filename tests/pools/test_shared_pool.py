@@ -634,6 +634,27 @@ async def test_a_start_in_the_operation_of_an_end_takes_the_slot_that_became_fre
     assert set(taken) == {0, 1}
 
 
+async def test_submits_in_rounds_share_operations_with_the_ends_of_the_round_before(
+    processes: list[Process],
+) -> None:
+    pool: Any = await processes[0].open(max_concurrent=10)
+    work = pool._slots.work
+    carried_out: list[int] = []
+    start = work._batcher._start
+
+    def counted(batch: list[Any], landing: Any) -> bool:
+        carried_out.append(len(batch))
+        return bool(start(batch, landing))
+
+    work._batcher._start = counted
+    tasks: list[PoolTask] = []
+    for _ in range(3):
+        tasks += await asyncio.gather(*(pool.submit(double, n) for n in range(10)))
+    await pool_wait(tasks)
+
+    assert carried_out == [10, 20, 20, 10]
+
+
 async def test_an_end_that_starts_an_awaited_task_is_no_deadlock(
     processes: list[Process],
 ) -> None:

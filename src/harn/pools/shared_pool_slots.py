@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from harn import topics
 from harn.clock import resolve
 from harn.durable_calls import durable_names
 from harn.durable_work import DurableWork
@@ -27,7 +28,7 @@ from harn.pools.shared_process import Member, PoolProcess
 from harn.pools.shared_records import ORDERS, call_of, continue_trace, headers_of, read_record
 from harn.pools.shared_recovery import Recovery
 from harn.pools.shared_steps import SharedTaskSteps
-from harn.pools.shared_work import LOOK, End, SharedWork, Submit
+from harn.pools.shared_work import LOOK, TURNS, End, SharedWork, Submit
 from harn.pools.slots import PoolState, Slots
 from harn.pools.snapshots import TaskStatus
 from harn.pools.task import PoolTask
@@ -78,6 +79,7 @@ class SharedSlots(Slots):
 
     def __init__(self, runtime: Runtime, options: PoolOptions, id: str) -> None:
         super().__init__(runtime, options, id)
+        self.audit = runtime.event_log.recorder(topics.POOL_AUDIT, TURNS + 1)
         self.queue_name: str = id
         self.job_headers: bytes = headers_of(id)
         self.mirror: Mirror = Mirror()

@@ -2,7 +2,8 @@
 
 Submits, ends and cancels that meet while an operation is under way share the next one, and each
 operation also starts what can start. So a hundred ends and the start of the next hundred tasks
-cost one commit.
+cost one commit. After an answer to several submits the next operation waits for a few turns of the
+loop: callers that submit in rounds share it with the ends of their last round.
 """
 
 from __future__ import annotations
@@ -73,6 +74,12 @@ class Withdraw(int):
     """A submit to be undone, by its task's id in the store."""
 
 
+TURNS = 5
+"""Turns of the loop from an answer to the operation that takes in what its submitters do next.
+
+One to return from `submit`, two for what gathers the tasks, one for each of the next submits, and
+the operation. What has started by then and never waits has ended.
+"""
 LOOK = None
 """Asks only to start what can start."""
 
@@ -122,6 +129,7 @@ class SharedWork:
         self._keep_keys_ms = keep_keys_ms
         self._holder = holder
         self._store = runtime.service(Store)
+        self._log = runtime.event_log
         self._left: Sequence[str] = ()
         self._submits: list[Submit] = []
         """Those of the operation under way."""
@@ -178,6 +186,7 @@ class SharedWork:
             self._runtime.ambient.submitted_by,
         )
         recipe = partial(shared_pools.work_on_pool, self._queue, work, self._runtime.ids.new)
+        self._log.write_along()
         self._store.submit(recipe, into=landing)
         return True
 
@@ -201,6 +210,8 @@ class SharedWork:
                 result = next(withdrawn)
             results.append(result)
         self._holder.took(done, self._left)
+        if len(self._submits) > 1:
+            self._batcher.linger(TURNS)
         return results
 
     def _failed(self, entries: list[Entry[Any]], error: BaseException) -> None:
