@@ -82,13 +82,13 @@ class ClaimRenewal:
         self._held.pop(claim.claim_id, None)
 
     def lose_job(self, queue: str, id: int, note: str) -> None:
-        """Give up the claim on a job that was cancelled in this process."""
+        """Lose the claim on a job that was cancelled in this process."""
         for one in list(self._held.values()):
             if one.claim.job.id == id and one.claim.job.queue == queue:
                 self._lose(one, note)
 
     async def lose_cancelled(self, by: float) -> None:
-        """Give up claims on jobs that other processes cancelled; on the heartbeat's thread."""
+        """Lose the claims on jobs that other processes cancelled; on the heartbeat's thread."""
         by_queue: dict[str, dict[int, HeldClaim]] = defaultdict(dict)
         for one in list(self._held.values()):
             by_queue[one.claim.job.queue][one.claim.job.id] = one

@@ -132,7 +132,7 @@ class LivingConsumer:
         """End what was claimed under a lease of ours between its end and the moment we noticed.
 
         Other consumers ended its claims before, and do not look again. A claim that is answered
-        later is given back by its `Consumer`.
+        later is released by its `Consumer`.
         """
         while self._lost:
             await self._dead.end_claims(self._lost[0], [each.queue for each in self._serving])

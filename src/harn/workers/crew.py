@@ -1,7 +1,7 @@
 """Handlers start on a shared asyncio task; one that has to wait keeps that task as its own.
 
 Most of what a task costs is spent on its beginning and its end. A handler that never waits needs
-neither: the member of the crew that began it goes on to the next job. A handler that waits for
+neither: the member of the crew that began it begins the next job, too. A handler that waits for
 something keeps the member, which from then on is the job's own task with a handle in the
 consumer's scope, and two other members are called for the jobs that are left. So all jobs of a
 claim begin within a few turns of the loop, and no asyncio task that has waited for one job, or was

@@ -17,7 +17,7 @@ it was written in an earlier round, the share has been refilled since.
 
 Where a pick costs what its job does (ruling 66), the same rule holds with another price. A key
 with any credit is served; what the job costs beyond it is a debt. Each round pays a debt with one
-grant, so the key's turn is the round that ends it, and a refill goes on to the first turn that any
+grant, so the key's turn is the round that ends it, and a refill moves to the first turn that any
 key has: rounds in which no key could be served take no time. `docs/design/fair-share.md` proves
 the bound.
 

@@ -67,7 +67,7 @@ class PredictedStart:
 
 
 def predicted_start(job: Waiting, pace: Pace) -> PredictedStart:
-    """Predict when *job* starts, if its line goes on at *pace*.
+    """Predict when *job* starts, if the jobs ahead of it start at *pace*.
 
     >>> line = Waiting("ready", now=0, ahead=119, consumers=2)
     >>> predicted_start(line, Pace(over_ms=60_000, started=120)).text
@@ -119,7 +119,7 @@ def _pace_of_line(job: Waiting, pace: Pace) -> float:
 
 
 def _speed(per_ms: float) -> str:
-    """Write a pace in the unit that people would choose.
+    """Write a pace in the shortest unit that has at least one job, or in hours.
 
     >>> _speed(0.002), _speed(1 / 120_000)
     ('2 jobs a second', '30 jobs an hour')
