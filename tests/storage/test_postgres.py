@@ -313,7 +313,7 @@ async def test_our_own_commits_are_no_news_and_those_of_others_are(
         while "other" not in heard:  # until the listener listens
             await store.grown("any", store.growth("any"), 0.01)
             await theirs.event_log.emit("other", "k", 1)
-        driver_of(ours)._notifier._quiet_until = 0.0  # the next one is notified with its commit
+        driver_of(ours)._notifier._told_at = 0.0  # the next one is notified with its commit
         await ours.event_log.emit("own", "k", 1)
         await theirs.event_log.emit("last", "k", 1)
         while "last" not in heard:  # notifications come in the order of their commits

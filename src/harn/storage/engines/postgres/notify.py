@@ -31,7 +31,9 @@ from harn.topics import by_others
 logger: logging.Logger = logging.getLogger("harn.storage")
 
 GAP = 0.01
-"""Least seconds between two notifications of one process."""
+"""Seconds after a notification in which the next one is sent, if something was committed since."""
+NEXT = 0.005
+"""Seconds after a notification from which a commit brings the next one itself."""
 LONGEST = 30.0
 """Seconds that the listener waits at most."""
 PAUSE = 0.5
@@ -46,61 +48,80 @@ def channel_of(schema: str) -> str:
 class Notifier:
     """Notifies other processes of topics that have new records, after their commit.
 
-    The first notification is sent in one round trip with the commit. Those of the next `GAP`
-    seconds are sent together by a thread, so that a busy writer does not wait for them.
+    A notification is sent in one round trip with the commit, unless there was one within `NEXT`
+    seconds. What is left out is sent with a later commit. If none comes, a thread sends it when
+    the last notification is `GAP` seconds ago.
     """
 
     def __init__(self, borrow: Callable[[], Borrowed], schema: str) -> None:
         self._borrow = borrow
         self._channel = channel_of(schema)
         self._text = load_queries("postgres")["notify"].text
-        self._inbox: queue.SimpleQueue[set[str] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        """Has an item when something is to be sent in time; it tells whether that is the last."""
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._lock = threading.Lock()
-        self._quiet_until = 0.0
+        self._left: set[str] = set()
+        self._is_called = False
+        """Whether the thread will look at what is left."""
+        self._told_at = 0.0
 
     def at_once(self, topics: set[str]) -> list[Statement]:
-        """Return the statement to send behind the commit; none within `GAP` of the last one.
+        """Return the statement to send behind the commit; none within `NEXT` of the last one.
 
         Without a statement, call `tell` after the commit.
         """
         with self._lock:
             now = SystemClock.monotonic()
-            if not topics or now < self._quiet_until:
+            if not topics or now < self._told_at + NEXT:
                 return []
-            self._quiet_until = now + GAP
+            self._told_at = now
+            topics, self._left = self._left | topics, set()
         return [self._statement(topics)]
 
     def tell(self, topics: set[str]) -> None:
-        """Notify others of *topics* soon, on the notifier's thread."""
+        """Notify others of *topics* soon, with another commit or on the notifier's thread."""
         with self._lock:  # several threads may call this; only one of them starts the thread
+            self._left |= topics
+            if self._is_called or not topics:
+                return
+            self._is_called = True
             if self._thread is None:
                 self._thread = _started(self._serve, "harn-pg-notifier")
-        self._inbox.put(topics)
+        self._inbox.put(False)
 
     def stop(self) -> None:
         """Send what is left, then end the thread."""
         if self._thread is not None:
             self._stopping.set()
-            self._inbox.put(None)
+            self._inbox.put(True)
             self._thread.join()
 
     def _statement(self, topics: set[str]) -> Statement:
         return self._text, {"channel": self._channel, "topics": encode_texts(sorted(topics))}
 
     def _serve(self) -> None:
-        last = False
-        while not last:
-            met = [self._inbox.get()]
-            self._stopping.wait(max(0.0, self._quiet_until - SystemClock.monotonic()))
-            while not self._inbox.empty():
-                met.append(self._inbox.get())
-            last = None in met
-            with self._lock:
-                self._quiet_until = SystemClock.monotonic() + GAP
-            if topics := set().union(*(item for item in met if item)):
+        is_last = False
+        while not is_last:
+            is_last = self._inbox.get()
+            self._wait()
+            if topics := self._take():
                 self._tell(topics)
+
+    def _wait(self) -> None:
+        """Wait until the last notification is `GAP` seconds ago; a commit may bring another one."""
+        while (left := self._told_at + GAP - SystemClock.monotonic()) > 0 and self._left:
+            if self._stopping.wait(left):
+                return
+
+    def _take(self) -> set[str]:
+        with self._lock:
+            self._is_called = False
+            topics, self._left = self._left, set()
+            if topics:
+                self._told_at = SystemClock.monotonic()
+            return topics
 
     def _tell(self, topics: set[str]) -> None:
         try:
