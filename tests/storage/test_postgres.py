@@ -17,7 +17,7 @@ from unittest.mock import ANY
 import psycopg
 import pytest
 
-from harn import Event, Runtime, StorageBusy, StorageError
+from harn import Event, Runtime, StorageBusy, StorageError, worker_queue
 from harn.masking import mask
 from harn.storage import Operation, Rows, Store, ask, draft
 from harn.storage.engines.postgres import lane
@@ -459,3 +459,27 @@ async def test_E6_an_append_that_waits_for_a_topic_holds_no_later_one(postgres_u
         await other.commit()
 
         assert await waiting == [(2, ANY), (2, ANY)]
+
+
+async def test_an_older_store_gets_room_in_its_primary_key_while_it_is_used(
+    postgres_url: str,
+) -> None:
+    dsn, schema = read_url(postgres_url).rest, read_url(postgres_url).options["schema"]
+    older = f"""ALTER INDEX "{schema}".jobs_pkey RESET (fillfactor);
+        UPDATE "{schema}".harn_schema SET version = 6 WHERE concern = 'jobs'"""
+    room = f"""SELECT reloptions FROM pg_class WHERE oid = '"{schema}".jobs_pkey'::regclass"""
+    async with Runtime(storage=postgres_url):
+        queue = worker_queue("q")
+        await queue.enqueue(1)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(older)
+
+        # Another process opens it in the middle of a transaction of the first one.
+        with psycopg.connect(dsn) as busy:
+            busy.execute(f"""UPDATE "{schema}".jobs SET priority = priority""")
+            async with Runtime(storage=postgres_url) as newer:
+                await newer.event_log.emit("a", "k", 1)
+        await queue.enqueue(2)
+
+    with psycopg.connect(dsn) as connection:
+        assert connection.execute(room).fetchone() == (["fillfactor=50"],)

@@ -128,3 +128,7 @@ CREATE TABLE share_nodes (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 CREATE INDEX share_nodes_in_turn ON share_nodes (queue_id, parent, turn, key) WHERE turn IS NOT NULL;
 CREATE INDEX share_nodes_idle ON share_nodes (queue_id, idle_at) WHERE idle_at IS NOT NULL;
+-- version: 7
+-- A claim and an ack each enter a job's key again, because they change columns of other indexes. Pages of the primary key that
+-- are filled by half have room for that; full ones are searched for dead entries and split again and again.
+ALTER INDEX jobs_pkey SET (fillfactor = 50);
