@@ -234,8 +234,7 @@ FEW, MANY = (f"{size:,} settled" for size in SIZES)
 GOALS = [
     Goal("submit and result, against enqueue (100 at once)", LIVES, JOB, PLAIN, at_most=1.15),
     Goal("submit and result, against bare futures (100 at once)", LIVES, JOB, BARE, at_most=1.15),
-    Goal("a shared pool's call, against a job (100 at once)", LIVES, POOL, JOB, at_most=1.3,
-         why="two receipts of the audit for each task, and the pool's mirror; see shared-pools.md"),
+    Goal("a shared pool's call, against a job (100 at once)", LIVES, POOL, JOB, at_most=1.3),
     Goal("submit and result, against enqueue (one by one)", SINGLE, JOB, PLAIN, at_most=1.15),
     Goal("queue.job among 1,000,000, against one indexed read", ONE, f"queue.job, {MANY}",
          f"one indexed read, {MANY}", at_most=1.5,
