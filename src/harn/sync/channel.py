@@ -128,7 +128,7 @@ class Channel(Generic[T]):
         _acquire()
         try:
             if len(self._buffer) > self._promised:
-                # What `_take` does. Measured: with the call, a message takes 5 % longer.
+                # What `_take` does. Measured: with the call, a message takes 3 to 8 % longer.
                 self._taken += 1
                 value = self._buffer.popleft()
                 if self._senders or self._closed:
