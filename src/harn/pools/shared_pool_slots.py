@@ -17,6 +17,7 @@ from harn import topics
 from harn.clock import resolve
 from harn.durable_calls import durable_names
 from harn.durable_work import DurableWork
+from harn.eventlog import Receipt
 from harn.pools.audit import Dequeued
 from harn.pools.options import PoolOptions
 from harn.pools.self_deadlock import began_waiting, ended_waiting
@@ -79,7 +80,9 @@ class SharedSlots(Slots):
 
     def __init__(self, runtime: Runtime, options: PoolOptions, id: str) -> None:
         super().__init__(runtime, options, id)
-        self.audit = runtime.event_log.recorder(topics.POOL_AUDIT, TURNS + 1)
+        self.audit: Callable[[Receipt], None] = runtime.event_log.recorder(
+            topics.POOL_AUDIT, TURNS + 1
+        )
         self.queue_name: str = id
         self.job_headers: bytes = headers_of(id)
         self.mirror: Mirror = Mirror()
