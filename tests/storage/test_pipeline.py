@@ -95,47 +95,6 @@ def test_an_error_ends_its_burst_and_leaves_the_connection_usable(pipeline: Pipe
     assert ask(pipeline, "SELECT %(a)s::text", a="now") == [("now",)]
 
 
-def test_what_was_begun_is_answered_with_the_next_burst(pipeline: Pipeline) -> None:
-    for _ in range(2):
-        pipeline.begin([("SELECT %(a)s::bigint", {"a": 1})])
-        pipeline.begin([("SELECT %(a)s::bigint", {"a": 2})])
-        results = pipeline.run([("SELECT %(a)s::bigint", {"a": 3})])
-
-        assert [pipeline.rows(result) for result in results] == [[(1,)], [(2,)], [(3,)]]
-        assert not pipeline.has_begun
-
-
-def test_the_server_carries_out_what_was_begun_before_the_next_burst(
-    pipeline: Pipeline, postgres_server: str
-) -> None:
-    pipeline.begin([("SELECT pg_advisory_lock(%(a)s)", {"a": 8_472_331})])
-
-    with psycopg.connect(postgres_server, autocommit=True) as other:
-        held = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = 8472331 AND granted"
-        looks = (other.execute(held).fetchone() for _ in range(100_000))
-        assert any(looks)
-    pipeline.run([("SELECT pg_advisory_unlock(%(a)s)", {"a": 8_472_331})])
-
-
-def test_an_error_in_what_was_begun_is_raised_by_the_next_burst(pipeline: Pipeline) -> None:
-    pipeline.begin([("BEGIN", {}), ("SELECT 1 / %(a)s", {"a": 0})])
-    with pytest.raises(psycopg.errors.DivisionByZero):
-        pipeline.run([("SELECT %(a)s::bigint", {"a": 1})])
-
-    pipeline.run([("ROLLBACK", {})])
-    assert ask(pipeline, "SELECT %(a)s::bigint", a=2) == [(2,)]
-
-
-def test_what_was_begun_can_be_given_up(pipeline: Pipeline) -> None:
-    text = "SELECT set_config('harn.begun', %(a)s, true)"
-    pipeline.begin([("BEGIN", {}), (text, {"a": "yes"})])
-    pipeline.finish()
-
-    pipeline.run([("ROLLBACK", {})])
-    assert ask(pipeline, "SELECT current_setting('harn.begun', true)") in ([("",)], [(None,)])
-    assert ask(pipeline, text, a="no") == [("no",)]
-
-
 def test_text_is_refused_rather_than_cut_at_a_nul(pipeline: Pipeline) -> None:
     with pytest.raises(psycopg.DataError):
         ask(pipeline, "SELECT %(a)s::text", a="a\0b")

@@ -48,14 +48,6 @@ class Trips:
             return run(pipeline, statements, *more)
 
         monkeypatch.setattr(Pipeline, "run", counted)
-        self.begun: list[list[str]] = []
-        begin = Pipeline.begin
-
-        def noted(pipeline: Any, statements: Any) -> None:
-            self.begun.append([text.split("(")[0] for text, _ in statements])
-            begin(pipeline, statements)
-
-        monkeypatch.setattr(Pipeline, "begin", noted)
 
 
 def has_functions(runtime: Runtime) -> bool:
@@ -102,73 +94,6 @@ async def test_an_enqueue_is_one_statement_and_a_claim_with_acks_is_two(
         ["BEGIN", "SELECT * FROM work_look_3"],
         ["SELECT work_apply_3", "COMMIT"],
     ]
-
-
-async def test_the_server_writes_for_many_jobs_while_the_claim_is_decided(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    noted: list[Any] = []
-    async with Runtime(storage=postgres_url) as runtime:
-        queue = worker_queue("q", FAIR)
-        await queue.enqueue_many(NewJob(n, tenant_id=f"t{n % 3}") for n in range(40))
-        claims = await queue.claim_many("me", 12)
-        queue.operations.listener = lambda settlements, done: noted.append(done.noted)
-        trips = Trips(monkeypatch)
-
-        acks, claimed = settle_and_claim(queue, claims, 12)
-        await asyncio.gather(*acks, claimed)
-
-        assert [ack.result().settled for ack in acks] == ["done"] * 12
-        assert [job.id for job in claimed.result().jobs] == [*range(13, 25)]
-        assert trips.begun == [["WITH t AS "], ["SELECT work_apply_3"]]
-        assert trips.sent[0] == ["BEGIN", "SELECT * FROM work_look_3"]
-        assert trips.sent[1] == ["WITH t AS ", "COMMIT"]
-        heads = [event.id for event in await runtime.event_log.read("worker.q.claims")][-24:]
-        assert noted == [(heads[0] - 1, heads[-1])]
-        assert await queue.store.run(lambda: compare([JobIndex()])) == []
-
-
-async def test_what_the_server_wrote_meanwhile_is_rolled_back_if_the_claim_fails(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*args: Any) -> Any:
-        raise LookupError("no choice")
-        yield
-
-    async with Runtime(storage=postgres_url) as runtime:
-        queue = worker_queue("q", FAIR)
-        await queue.enqueue_many(NewJob(n, tenant_id=f"t{n % 3}") for n in range(30))
-        claims = await queue.claim_many("me", 10)
-        trips = Trips(monkeypatch)
-        with monkeypatch.context() as patched:
-            patched.setattr(WorkerQueue, "claiming", refusing(queue, refuse))
-            acks, claimed = settle_and_claim(queue, claims, 10)
-            failed = await asyncio.gather(*acks, claimed, return_exceptions=True)
-        assert trips.begun == [["WITH t AS "]]
-        assert [type(error) for error in failed] == [LookupError] * 11
-        assert await runtime.event_log.read("worker.q.responses") == []
-
-        acks, claimed = settle_and_claim(queue, claims, 10)
-        await asyncio.gather(*acks, claimed)
-
-        assert [ack.result().settled for ack in acks] == ["done"] * 10
-        assert len(claimed.result().jobs) == 10
-        assert await queue.store.run(lambda: compare([JobIndex()])) == []
-
-
-def settle_and_claim(queue: WorkerQueue, claims: Any, many: int) -> tuple[list[Any], Any]:
-    """Ack *claims* and claim so many jobs, in one operation."""
-    acks: list[asyncio.Future[Any]] = []
-    for claim in claims:
-        acks.append(asyncio.get_running_loop().create_future())
-        queue.operations.settle_into(claim.acking(None), acks[-1])
-    return acks, queue.operations.claim(lambda: queue.claiming("me", many, 60_000))
-
-
-def refusing(queue: WorkerQueue, choose: Any) -> Any:
-    """Return what makes a claim that *choose* decides."""
-    claiming = queue.claiming
-    return lambda _, *args: msgspec.structs.replace(claiming(*args), choose=choose)
 
 
 async def test_a_queue_with_other_keys_is_entered_at_once_from_its_second_enqueue_on(
@@ -293,28 +218,26 @@ async def test_a_lone_ack_of_a_claim_that_is_lost_changes_nothing(postgres_url: 
 
 
 @pytest.mark.parametrize("cut", ["before commit", "after commit"])
-@pytest.mark.parametrize("many", [2, 12])
-async def test_a_claim_whose_answer_is_lost_lands_once(
-    postgres_database: str, cut: Cut, many: int
-) -> None:
+async def test_a_claim_whose_answer_is_lost_lands_once(postgres_database: str, cut: Cut) -> None:
     proxy = CuttingProxy(postgres_database)
     url = f"{proxy.url}?schema=t_{uuid.uuid4().hex[:12]}"
 
     async with Runtime(storage=url):
         queue = worker_queue("q", FAIR)
-        await queue.enqueue_many(NewJob(n) for n in range(2 * many + 3))
-        claims = await queue.claim_many("me", many)
+        await queue.enqueue_many(NewJob(n) for n in range(6))
+        [first] = await queue.claim_many("me", 1)
         proxy.arm(cut)
-        acks, claimed = settle_and_claim(queue, claims, many)
-        await asyncio.gather(*acks, claimed)
+        ack = queue.operations.settle(first.acking("done"))
+        claimed = queue.operations.claim(lambda: queue.claiming("me", 2, 60_000))
+        await asyncio.gather(ack, claimed)
         summary = await queue.summary()
         differences = await queue.store.run(lambda: compare([JobIndex()]))
     proxy.close()
 
     assert proxy.cuts == 1
-    assert [ack.result().settled for ack in acks] == ["done"] * many
-    assert [job.id for job in claimed.result().jobs] == [*range(many + 1, 2 * many + 1)]
-    assert (summary.ready, summary.in_flight, summary.acked) == (3, many, many)
+    assert ack.result().settled == "done"
+    assert [job.id for job in claimed.result().jobs] == [2, 3]
+    assert (summary.ready, summary.in_flight, summary.acked) == (3, 2, 1)
     assert differences == []
 
 

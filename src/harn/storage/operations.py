@@ -68,7 +68,7 @@ def ask_ahead(name: str, **params: Any) -> Ask:
 
     An engine without this statement does nothing, and None comes back.
     """
-    return Ask(name, params, steps=not_ahead)
+    return Ask(name, params, steps=_not_ahead)
 
 
 def ask_last(name: str, fill: Callable[[], Mapping[str, Any]], **params: Any) -> Ask:
@@ -77,11 +77,10 @@ def ask_last(name: str, fill: Callable[[], Mapping[str, Any]], **params: Any) ->
     None comes back where the engine cannot do that now; then nothing has happened. After any other
     answer the operation must end: it is committed.
     """
-    return Ask(name, params, fill=fill, steps=not_ahead, is_last=True)
+    return Ask(name, params, fill=fill, steps=_not_ahead, is_last=True)
 
 
-def not_ahead() -> Operation[Any]:
-    """Do nothing instead: the steps of what an engine may leave out."""
+def _not_ahead() -> Operation[Any]:
     return None
     yield
 
@@ -126,7 +125,7 @@ def _answer(
     if wanted.steps is None:
         return execute(wanted)
     found = None if whole is None else whole(wanted)
-    if found is None and wanted.steps is not not_ahead:
+    if found is None and wanted.steps is not _not_ahead:
         found = drive(wanted.steps(), execute, together, whole)
     return found
 

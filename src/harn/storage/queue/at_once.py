@@ -8,7 +8,7 @@ step, by the statements that every engine has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby, repeat
 from operator import attrgetter
@@ -18,7 +18,7 @@ import msgspec
 
 from harn.storage.contract import Draft, topics_of
 from harn.storage.log import append
-from harn.storage.operations import Ask, Operation, Row, Rows, ask_ahead, not_ahead
+from harn.storage.operations import Ask, Operation, Row, Rows, ask_ahead
 from harn.storage.queue.job_index import (
     ACK_HELD,
     CLAIM_COLUMNS,
@@ -33,14 +33,9 @@ from harn.topics import queue_topics
 
 LOOK = "work_look"
 APPLY = "work_apply"
-RUNS = "append_runs"
-MANY = 8
-"""So many records or claims are worth a statement of their own, which the server begins with."""
 COLUMNS_OF_QUEUE = 19
 """How many of the values about a queue are the columns that `open_queue` reads."""
 
-_TOPIC_COLUMNS = ("topics", "counts", "largest")
-_RUN_COLUMNS = ("topic", "first", "last", "back", "kind", "headers", "at")
 _about = msgspec.json.Decoder(list[Any])
 
 
@@ -91,49 +86,13 @@ def write_at_once(
 
     Return the offset and time of each draft, where the engine tells them without being asked.
     """
-    asked = {"drafts": drafts, "places": False}
-    fill: Callable[[], Mapping[str, Any]]
-    if state.is_changed:
-        fill, steps = partial(_columns, state, drafts), partial(_write_in_steps, state, drafts)
-        placed: Any = yield Ask(APPLY, asked, fill=fill, steps=steps)
-    else:  # the claims and the row were written meanwhile
-        fill = partial(_record_columns, drafts)
-        placed = yield Ask(RUNS, asked, fill=fill, steps=partial(append, drafts, places=False))
+    placed: Any = yield Ask(
+        APPLY,
+        {"drafts": drafts, "places": False},
+        fill=partial(_columns, state, drafts),
+        steps=partial(_write_in_steps, state, drafts),
+    )
     return placed or None
-
-
-def append_meanwhile(state: QueueState) -> Operation[None]:
-    """Have the server write the records so far while the claim is decided, if they are many.
-
-    Only records of the queue's own topics: nothing but the holder of its row appends to them, so
-    that they may be locked before others.
-    """
-    drafts = state.drafts
-    if state.claimed is None or len(drafts) < MANY:
-        return
-    topics = queue_topics(state.name)
-    names = [item.topic for item in drafts]
-    claims = names.count(topics.claims)
-    if claims + names.count(topics.responses) < len(names):
-        return
-    fill = partial(_record_columns, drafts)
-    asked = {"drafts": drafts, "places": False, "meanwhile": True}
-    begun: Any = yield Ask(RUNS, asked, fill=fill, steps=not_ahead)
-    if begun is not None:
-        state.drafts = []
-        state.noted += claims
-
-
-def write_meanwhile(state: QueueState) -> Operation[None]:
-    """Have the server write claims that are decided while their records are made, if they are many.
-
-    The queue's row is written with them. Deaths are still to be counted by the caller.
-    """
-    holding = state.holding
-    if state.claimed is None or state.tally.dead or not holding or len(holding.claims) < MANY:
-        return
-    asked = {"drafts": (), "places": False, "meanwhile": True}
-    yield Ask(APPLY, asked, fill=partial(_columns, state, ()), steps=not_ahead)
 
 
 def _write_in_steps(state: QueueState, drafts: Sequence[Draft]) -> Operation[Any]:
@@ -187,8 +146,6 @@ def _record_columns(drafts: Sequence[Draft]) -> dict[str, Any]:
     >>> columns["kind"], columns["first"], columns["last"], columns["back"]
     (['k', 'other'], [1, 3], [2, 3], [2, 0])
     """
-    if not drafts:
-        return dict.fromkeys((*_TOPIC_COLUMNS, *_RUN_COLUMNS, "payload"), ())
     runs: list[tuple[Any, ...]] = []
     payloads: list[bytes] = []
     topics = topics_of(drafts)
@@ -199,8 +156,11 @@ def _record_columns(drafts: Sequence[Draft]) -> dict[str, Any]:
             first = len(payloads) + 1
             payloads += [item.payload for item in run]
             runs.append((topic, first, len(payloads), end - first, *about))
+    names = ("topic", "first", "last", "back", "kind", "headers", "at")
     return {
-        **dict(zip(_TOPIC_COLUMNS, map(list, zip(*topics, strict=True)), strict=True)),
-        **dict(zip(_RUN_COLUMNS, map(list, zip(*runs, strict=True)), strict=True)),
+        **dict(
+            zip(("topics", "counts", "largest"), map(list, zip(*topics, strict=True)), strict=True)
+        ),
+        **dict(zip(names, map(list, zip(*runs, strict=True)), strict=True)),
         "payload": payloads,
     }

@@ -16,7 +16,7 @@ import msgspec
 
 from harn.storage.contract import APPEND, Draft
 from harn.storage.operations import Ask, Operation, ask, ask_ahead
-from harn.storage.queue.at_once import append_meanwhile, look_at_once
+from harn.storage.queue.at_once import look_at_once
 from harn.storage.queue.enter import enter_at_once, enter_jobs, job_drafts
 from harn.storage.queue.expire import end_due
 from harn.storage.queue.hold import Claiming, fill_bodies, hold_choice
@@ -88,8 +88,6 @@ def work_on(queue: str, work: Work, new_id: NewId) -> Operation[WorkDone]:
         entered = yield from enter_jobs(state, work.jobs, drafts, work.dedupe_ms or 0)
     if work.settlements:
         settled = yield from settle_all(state, work.settlements, new_id)
-    if work.claims:
-        yield from append_meanwhile(state)
     died = state.tally.dead
     for claiming in work.claims:
         if state.holding is not None:

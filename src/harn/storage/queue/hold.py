@@ -10,7 +10,6 @@ from msgspec import UNSET, UnsetType
 
 from harn.storage.contract import Draft
 from harn.storage.operations import Ask, Operation, Row, ask_many
-from harn.storage.queue.at_once import write_meanwhile
 from harn.storage.queue.job_index import (
     CLAIM_COLUMNS,
     SERVE_COLUMNS,
@@ -99,7 +98,6 @@ def hold_choice(
     lease = UNSET if claiming.lease is None else claiming.lease
     yield from _write_claims(state, claiming, choice, expires)
     adopted = yield from _adopt_policy(state, claiming)
-    yield from write_meanwhile(state)
     jobs: list[ClaimedJob] = []
     for pick, claim_id in zip(choice.picks, claiming.claim_ids, strict=False):
         attempt = pick.attempts + 1

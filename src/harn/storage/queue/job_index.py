@@ -104,8 +104,6 @@ class QueueState(msgspec.Struct):
     """The newest offset of the responses before this operation, where it was asked for."""
     claimed: int | None = None
     """The newest offset of the claims before this operation, where the engine told it."""
-    noted: int = 0
-    """How many records of this operation are in the claims already."""
     holding: Holding | None = None
     """Claims that are decided and not written yet."""
     ahead: dict[str, Any] = {}

@@ -25,15 +25,14 @@ def write_back(state: QueueState) -> Operation[tuple[int, int] | None]:
     """
     drafts, state.drafts = state.drafts, []
     topics = [item.topic for item in drafts]
-    is_usual = state.is_changed or state.claimed is not None
-    if drafts and is_usual and TRIGGER_DLQ not in topics:
+    if drafts and state.is_changed and TRIGGER_DLQ not in topics:
         placed = yield from write_at_once(state, drafts)
     else:
         yield from write_holding(state)
         yield from save_queue(state)
         placed = (yield from _append(drafts)) if drafts else None
     claims = queue_topics(state.name).claims
-    count = state.noted + topics.count(claims)
+    count = topics.count(claims)
     if not count:
         return None
     if placed:

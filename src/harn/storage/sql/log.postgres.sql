@@ -59,22 +59,6 @@ SELECT set_config('search_path', :path, true);
 -- Tell whether our schema and its table of schema versions exist.
 SELECT to_regnamespace(:schema) IS NOT NULL, to_regclass(:versions) IS NOT NULL;
 
--- name: append_runs
--- Append records to some topics, in runs that differ in their payloads alone, the way `work_apply` does.
-WITH t AS (
-    INSERT INTO topics (name, head, largest) SELECT * FROM unnest(:topics::text[], :counts::bigint[], :largest::bigint[])
-    ON CONFLICT (name) DO UPDATE SET head = topics.head + excluded.head, largest = greatest(topics.largest, excluded.largest)
-    RETURNING topic_id, name, head
-), r AS MATERIALIZED (
-    SELECT t.topic_id, t.head - v.back - 1 AS before, v.first, v.last, v.kind, v.headers, coalesce(v.at, :now) AS at
-    FROM unnest(:topic::text[], :first::bigint[], :last::bigint[], :back::bigint[], :kind::text[], :headers::bytea[], :at::bigint[])
-        AS v(topic, first, last, back, kind, headers, at)
-    JOIN t ON t.name = v.topic COLLATE "C"
-)
-INSERT INTO events (topic_id, id, kind, payload, headers, occurred_at_ms)
-SELECT r.topic_id, r.before + v.n, r.kind, v.payload, r.headers, r.at
-FROM r CROSS JOIN LATERAL unnest((:payload::bytea[])[r.first : r.last]) WITH ORDINALITY AS v(payload, n);
-
 -- name: backend_pid
 -- Tell the process id of the server process of this session.
 SELECT pg_backend_pid();

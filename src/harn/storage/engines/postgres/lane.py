@@ -222,27 +222,11 @@ class Lane:
             return None
         if asked.is_last:
             return self._at_once(connection, asked)
-        if asked.params.get("meanwhile"):
-            return self._begin_now(connection, asked)
         if asked.params.get("places") is False:
             self._queue(asked)
             return []
         answers = self._together(connection, [asked])
         return None if answers is None else answers[0]
-
-    def _begin_now(self, connection: Connection[Any], asked: Ask) -> Rows | None:
-        """Have the server carry *asked* out while the operation goes on.
-
-        None if it is not known yet whether the operation may go on, or behind a pooler, where
-        each wait has a limit of its own.
-        """
-        pipeline = pipeline_of(connection)
-        if self._claims or not pipeline.is_own:
-            return None
-        self._queue(asked)
-        queued, self._queued = self._queued, []
-        pipeline.begin(queued)
-        return []
 
     def _at_once(self, connection: Connection[Any], asked: Ask) -> Rows | None:
         """Carry the whole operation out in one statement, which is a transaction by itself.
@@ -344,9 +328,9 @@ class Lane:
         A statement that gives no rows waits here for the next one that does.
         """
         queued, self._queued = self._queued, []
-        pipeline = pipeline_of(connection)
-        if not queued and not pipeline.has_begun:
+        if not queued:
             return []
+        pipeline = pipeline_of(connection)
         if pipeline.is_own:
             results = pipeline.run(queued, afterwards)
         else:  # a pooler may have no server for us, and then nothing there limits the wait

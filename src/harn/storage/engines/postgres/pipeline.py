@@ -29,8 +29,6 @@ Statement = tuple[str, Mapping[str, Any]]
 """An SQL text with parameters `%(name)s`, and their values by name."""
 
 _Key = tuple[str, tuple[type, ...]]
-_Begun = tuple[dict[_Key, bytes], list[bool]]
-"""What was prepared by statements that were sent, and whether each of their results is wanted."""
 _PARAM = re.compile(r"%\((\w+)\)s|%%")
 _OUT = select.POLLIN | select.POLLOUT
 _ERRORS = (ExecStatus.FATAL_ERROR, ExecStatus.BAD_RESPONSE)
@@ -53,7 +51,6 @@ class Pipeline:
         self._made = 0
         self._left: dict[_Key, bytes] | None = None
         """What was prepared by statements whose results are not read yet; None without such."""
-        self._begun: _Begun | None = None
         self._poll = select.poll()
         self._poll.register(self._pgconn.socket, select.POLLIN)
 
@@ -65,11 +62,18 @@ class Pipeline:
         The statements *afterwards* are sent behind them, as a transaction of their own; their
         results and errors are ignored, and read by `finish`.
         """
+        self.finish()
         # All are encoded before the first is sent, so a value that cannot be encoded sends nothing.
+        encoded = [_encoded(text, params) for text, params in statements]
         more = [_encoded(text, params) for text, params in afterwards]
-        fresh, answers = self._start(statements)
-        self._begun = None
         pgconn = self._pgconn
+        pgconn.enter_pipeline_mode()
+        fresh: dict[_Key, bytes] = {}
+        answers: list[bool] = []
+        for each in encoded:
+            if self._send(*each, fresh):
+                answers.append(False)
+            answers.append(True)
         pgconn.pipeline_sync()
         fresh_more: dict[_Key, bytes] = {}
         for each in more:
@@ -90,43 +94,11 @@ class Pipeline:
         self._known.update(fresh)
         return [result for result, wanted in zip(results, answers, strict=True) if wanted]
 
-    def begin(self, statements: Sequence[Statement]) -> None:
-        """Send *statements* and do not wait: the server carries them out meanwhile.
-
-        They are part of the next `run`, whose results begin with theirs.
-        """
-        self._begun = self._start(statements)
-        self._push()
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether statements were sent whose results the next `run` reads."""
-        return self._begun is not None
-
-    def _start(self, statements: Sequence[Statement]) -> _Begun:
-        """Pass *statements* to libpq, behind those that were begun."""
-        if self._begun is None:
-            self.finish()
-        encoded = [_encoded(text, params) for text, params in statements]
-        if self._begun is None:
-            self._pgconn.enter_pipeline_mode()
-        fresh, answers = self._begun or ({}, [])
-        for each in encoded:
-            if self._send(*each, fresh):
-                answers.append(False)
-            answers.append(True)
-        return fresh, answers
-
     def finish(self) -> None:
-        """Read the results of what was begun or sent afterwards, before another use.
+        """Read the results of what was sent afterwards, before the connection is used otherwise.
 
         Not with the others: no caller should wait for what it does not need.
         """
-        if self._begun is not None:  # and given up
-            self._begun = None
-            self._pgconn.pipeline_sync()
-            self._push()
-            self._left = {}
         fresh, self._left = self._left, None
         if fresh is None:
             return
