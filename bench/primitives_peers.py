@@ -27,7 +27,7 @@ SUBJECT = "primitives, against peers"
 CHANNELS = {"1:1": "channel, 1:1", "4:4": "channel, 4:4"}
 LOCKS = {"lock, 1": "a lock without contention", "lock, 10": "a lock ten tasks want"}
 SEMAPHORE = "a semaphore of four ten tasks want"
-LOCK_WHY = "a hundredth or two either way, by the run; see permits.md"
+LOCK_WHY = "a few hundredths either way, by the run; see permits.md"
 SEMAPHORE_WHY = "what each task holds, times, the owner and the look-up by name; see permits.md"
 SELECT = "select from two channels"
 
