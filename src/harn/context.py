@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from harn.durable_work import DurableWork
     from harn.runtime import Runtime
 
+Place = asyncio.Future[Any] | Callable[[], None]
+"""Where a graceful stop reaches a waiting task: it gets an exception, or is called."""
+
 
 class Ambient(msgspec.Struct, frozen=True):
     """The work that a task belongs to; inherited whole, replaced, never changed."""
@@ -119,7 +122,7 @@ class Task:
         """The asyncio task that runs this one, while one does."""
         self.thread: str | None = None
         """The worker thread or process that runs this one, while one does."""
-        self.parked: asyncio.Future[Any] | Callable[[], None] | None = None
+        self.parked: Place | dict[Place, None] | None = None
         """Where a graceful stop reaches this task while it waits; see `graceful.py`."""
         self.shielded: int = 0
         """How many cleanups are running, which a graceful stop does not interrupt."""

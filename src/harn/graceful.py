@@ -12,10 +12,10 @@ How a wait takes part:
   while no stop is under way;
 - it puts its future into `Task.parked` while it awaits it, and takes it out afterwards. Setting an
   exception on that future must leave no more behind than cancelling the wait does;
-- if the task was parked already, it notes that place in `below`, and calls `unpark` afterwards. A
-  task may be in several waits at once (`asyncio.gather`), which end in any order. The stop is
-  raised in the one that began last of those that have not ended. `park` and `unpark` do all of
-  this; hot waits do the usual case themselves.
+- if the task is parked already, `Task.parked` becomes a dict of all its places. A task may be in
+  several waits at once (`asyncio.gather`), which end in any order. The stop is raised in the one
+  that began last of those that have not ended. `park` and `unpark` do all of this; hot waits do
+  the usual case, one place, themselves.
 
 `parked(future)` does the second for waits that are not hot. A wait for tasks that belong to the
 waiting one (a scope's end) puts a function there instead: it passes the stop on to them and
@@ -26,23 +26,14 @@ interrupted, as they are not by a cancel; the stop is raised afterwards.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
 
-from harn.context import Task, current_frame_var
+from harn.context import Place, Task, current_frame_var
 from harn.errors import TaskCancelled
-
-Place = asyncio.Future[Any] | Callable[[], None]
 
 asked: set[Task] = set()
 """Tasks in which a stop has not been raised yet. Never rebound; changed on the loop only."""
-
-
-below: dict[Place, Place] = {}
-"""Where a task was parked already when it was parked in a place."""
-_ended: set[Place] = set()
-"""Places of waits that ended while a later one of their task was parked."""
 
 
 def request_stop(task: Task) -> None:
@@ -53,7 +44,7 @@ def request_stop(task: Task) -> None:
     if task.told is not None or task in asked:
         return
     task.cancel_requested = True
-    place = None if task.shielded else task.parked
+    place = None if task.shielded else _last_place(task)
     if isinstance(place, asyncio.Future) and not place.done():
         task.told = _told(task)
         place.set_exception(task.told)
@@ -75,23 +66,35 @@ def raise_if_asked() -> None:
 
 def park(task: Task, place: Place) -> None:
     """Put *place* into *task*: a graceful stop reaches it from now on."""
-    if task.parked is not None:
-        below[place] = task.parked
-    task.parked = place
+    places = task.parked
+    if places is None:
+        task.parked = place
+    elif isinstance(places, dict):
+        places[place] = None
+    else:
+        task.parked = {places: None, place: None}
 
 
 def unpark(task: Task, place: Place) -> None:
     """Take *place* out of *task*, wherever it is among the places of the task's waits."""
-    under = below.pop(place, None)
-    while under in _ended:
-        _ended.remove(under)
-        under = below.pop(under, None)
-    if task.parked is place:
-        task.parked = under
-        return
-    _ended.add(place)
-    if under is not None:
-        below[place] = under
+    places = task.parked
+    if isinstance(places, dict):
+        places.pop(place, None)
+        if not places:
+            task.parked = None
+    elif places is place:
+        task.parked = None
+
+
+def _last_place(task: Task) -> Place | None:
+    """Return the place of the wait that began last of those that have not ended."""
+    places = task.parked
+    if not isinstance(places, dict):
+        return places
+    for place in reversed(places):
+        if not (isinstance(place, asyncio.Future) and place.done()):
+            return place
+    return None
 
 
 class Parked:
@@ -114,18 +117,11 @@ class Parked:
                 raise_if_asked()
             else:
                 self._place()
-        if task.parked is not None:
-            below[self._place] = task.parked
-        task.parked = self._place
+        park(task, self._place)
 
     def __exit__(self, *_: object) -> None:
-        task = self._task
-        if task is None:
-            return
-        if below or task.parked is not self._place:
-            unpark(task, self._place)
-        else:
-            task.parked = None
+        if self._task is not None:
+            unpark(self._task, self._place)
 
 
 def parked(place: Place) -> Parked:

@@ -27,7 +27,7 @@ from harn import (
     spawn,
     worker_queue,
 )
-from harn.graceful import asked, below
+from harn.graceful import asked
 from harn.testing import fresh_runtime
 from tests.fake_clock import fake_clock
 from tests.sweep import stop_at
@@ -530,7 +530,19 @@ async def test_a_stop_reaches_the_wait_that_is_left_of_several_at_once(
     result = await cancel_graceful(gathering, timeout="1h")
 
     assert isinstance(result, Err) and isinstance(result.error, TaskCancelled)
-    assert not below
+    assert gathering._task.parked is None
+
+
+@pytest.mark.timeout(20)
+async def test_a_stop_passes_over_a_wait_that_has_just_ended(runtime: Runtime) -> None:
+    older, newer = channel("older"), channel("newer")
+    gathering = spawn(gathered, [older.receive(), newer.receive()])
+    await later(lambda: None)
+
+    newer.try_send(1)  # its receiver goes on in the next turn of the loop
+    result = await cancel_graceful(gathering, timeout="1h")
+
+    assert isinstance(result, Err) and isinstance(result.error, TaskCancelled)
 
 
 @pytest.mark.timeout(20)
@@ -538,20 +550,24 @@ async def test_a_stop_reaches_the_wait_that_is_left_of_several_at_once(
 async def test_branches_that_end_first_do_not_hide_a_later_wait(
     runtime: Runtime, kind: str
 ) -> None:
-    go = asyncio.Event()
+    go, ended = asyncio.Event(), asyncio.Event()
+
+    async def branch(number: int) -> None:
+        await go.wait()
 
     async def branches() -> None:
         if kind == "parallel":
-            await parallel(1, lambda n: go.wait())
+            await parallel(1, branch)
         else:
             async with scope():
-                spawn(go.wait)
+                spawn(branch, 0)
+        ended.set()
 
     gathering = spawn(gathered, [branches(), channel("quiet").receive()])
     await later(go.set)
-    await later(lambda: None, turns=10)
+    await ended.wait()
 
     result = await cancel_graceful(gathering, timeout="1h")
 
     assert isinstance(result, Err) and isinstance(result.error, TaskCancelled)
-    assert not below
+    assert gathering._task.parked is None

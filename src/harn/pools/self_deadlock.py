@@ -15,7 +15,7 @@ import asyncio
 from harn.context import Task, current_frame_var
 from harn.current import current_frame
 from harn.errors import DeadlockError
-from harn.graceful import asked, below, raise_if_asked, unpark
+from harn.graceful import asked, park, raise_if_asked, unpark
 
 
 def began_waiting(what: object, waiter: asyncio.Future[None]) -> Task:
@@ -27,9 +27,10 @@ def began_waiting(what: object, waiter: asyncio.Future[None]) -> Task:
     if asked:
         raise_if_asked()
     task = (current_frame_var.get(None) or current_frame()).task
-    if task.parked is not None:
-        below[waiter] = task.parked
-    task.parked = waiter
+    if task.parked is None:
+        task.parked = waiter
+    else:
+        park(task, waiter)
     if task.aio is asyncio.current_task(waiter.get_loop()):
         task.waiting = what
     return task
@@ -37,10 +38,10 @@ def began_waiting(what: object, waiter: asyncio.Future[None]) -> Task:
 
 def ended_waiting(task: Task, what: object, waiter: asyncio.Future[None]) -> None:
     """Note that the wait is over."""
-    if below or task.parked is not waiter:
-        unpark(task, waiter)
-    else:
+    if task.parked is waiter:
         task.parked = None
+    else:
+        unpark(task, waiter)
     if task.waiting is what:
         task.waiting = None
 

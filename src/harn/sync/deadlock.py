@@ -25,7 +25,7 @@ from harn.context import Task, current_frame_var
 from harn.current import current_frame
 from harn.errors import ChannelDeadlock
 from harn.event_loop import task_running_on
-from harn.graceful import below, unpark
+from harn.graceful import park, unpark
 from harn.quiescence import can_look_into, outside_work, something_ready
 from harn.runtime import Runtime
 from harn.stopping import Stopping
@@ -49,9 +49,10 @@ def began_waiting(waiter: Waiter, is_watched: bool = True) -> Task:
     a graceful stop reaches the waiting task, but the detector ignores the wait.
     """
     task = (current_frame_var.get(None) or current_frame()).task
-    if task.parked is not None:
-        below[waiter.future] = task.parked
-    task.parked = waiter.future
+    if task.parked is None:
+        task.parked = waiter.future
+    else:
+        park(task, waiter.future)
     # The detector does not know a plain asyncio task that inherited this task's context.
     if is_watched and task.aio is task_running_on(waiter.future.get_loop()):
         runtime = task.runtime
@@ -69,10 +70,10 @@ def began_waiting(waiter: Waiter, is_watched: bool = True) -> Task:
 
 def ended_waiting(task: Task, waiter: Waiter) -> None:
     """Undo what `began_waiting` noted."""
-    if below or task.parked is not waiter.future:
-        unpark(task, waiter.future)
-    else:
+    if task.parked is waiter.future:
         task.parked = None
+    else:
+        unpark(task, waiter.future)
     if task.waiting is waiter:
         task.waiting = None
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from harn.context import Task
 from harn.errors import AcquireTimeout, MutexReentered
-from harn.graceful import below, park, unpark
+from harn.graceful import park, unpark
 from harn.runtime import Runtime
 from harn.sync.wait_queue import GRANTED, WAITING, Waiter, WaitQueue, guard
 
@@ -82,10 +82,10 @@ class PermitWaiter(Waiter):
             queue.leave(self)
             raise
         finally:
-            if below or task.parked is not future:
-                unpark(task, future)
-            else:
+            if task.parked is future:
                 task.parked = None
+            else:
+                unpark(task, future)
             if task.waiting is self:
                 task.waiting = None
             if timer is not None:

@@ -22,7 +22,7 @@ from harn.clock import Clock, resolve
 from harn.context import Frame, Task, current_frame_var
 from harn.current import current_frame
 from harn.errors import DeadlockError, HarnError, TaskCancelled
-from harn.graceful import asked, below, is_stop, raise_if_asked, unpark
+from harn.graceful import asked, is_stop, park, raise_if_asked, unpark
 from harn.runtime import Runtime
 from harn.tasks.done_callbacks import DoneCallbacks
 from harn.teardown import unwind
@@ -264,19 +264,20 @@ class TaskHandle(Generic[T]):
             timer = clock.call_at(clock.monotonic() + seconds, partial(resolve, waiter))
         else:
             said = AwaitingTasks((self._task,)).by(me)
-        if me.parked is not None:
-            below[waiter] = me.parked
-        me.parked = waiter
+        if me.parked is None:
+            me.parked = waiter
+        else:
+            park(me, waiter)
         try:
             yield from waiter
         except BaseException:
             self._not_received(waiter)
             raise
         finally:
-            if below or me.parked is not waiter:
-                unpark(me, waiter)
-            else:
+            if me.parked is waiter:
                 me.parked = None
+            else:
+                unpark(me, waiter)
             if timer is not None:
                 timer.cancel()
             if said:

@@ -19,7 +19,7 @@ import msgspec
 
 from harn.context import Task
 from harn.errors import HarnError
-from harn.graceful import asked, below, raise_if_asked, unpark
+from harn.graceful import asked, park, raise_if_asked, unpark
 from harn.storage import Store, decode, log
 from harn.storage.queue import Settlement, WorkDone, job_states
 from harn.topics import queue_topics
@@ -65,16 +65,17 @@ class JobResults:
             if asked:
                 raise_if_asked()
             woken = self._wait_for(queue, id)
-            if task.parked is not None:
-                below[woken] = task.parked
-            task.parked = woken
+            if task.parked is None:
+                task.parked = woken
+            else:
+                park(task, woken)
             try:
                 outcome = await woken
             finally:
-                if below or task.parked is not woken:
-                    unpark(task, woken)
-                else:
+                if task.parked is woken:
                     task.parked = None
+                else:
+                    unpark(task, woken)
                 self._wait_no_more(queue, id, woken)
             if outcome is not None:
                 return decode(outcome)
