@@ -14,7 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from harn import Child, Lease, Runtime, StorageBusy, drain, supervisor_start, worker_queue
+from harn import (
+    Child,
+    Lease,
+    Runtime,
+    StorageBusy,
+    StorageError,
+    drain,
+    supervisor_start,
+    worker_queue,
+)
 from harn.storage import Operation, Store
 from harn.storage.leases import (
     Beat,
@@ -197,7 +206,23 @@ async def test_a_step_that_raises_is_logged_and_called_again(
     await clock.advance("1m")
 
     assert calls == [0.0, 1.0]
-    assert "a lease could not be renewed" in caplog.text
+    assert "the heartbeat of a lease failed and is tried again: ZeroDivisionError()" in caplog.text
+    assert "Traceback" in caplog.text
+
+
+async def test_a_store_that_is_full_is_a_line_in_the_log_each_time_not_a_traceback(
+    runtime: Runtime, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def step() -> None:
+        raise StorageError("no room left")
+
+    runtime.service(Heartbeat).beat("a lease", runtime.service(Store), step).wake()
+    await clock.advance("2s")
+
+    assert {record.getMessage() for record in caplog.records} == {
+        "the heartbeat of a lease failed and is tried again: no room left"
+    }
+    assert "Traceback" not in caplog.text
 
 
 async def test_a_step_that_is_woken_while_it_runs_is_called_again(

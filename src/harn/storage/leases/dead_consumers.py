@@ -38,8 +38,12 @@ class DeadConsumers:
         self._runtime = runtime
         self._heartbeat = runtime.service(Heartbeat)
         leases, jobs = runtime.service(LeaseStore).store, runtime.service(Store)
-        self._look = self._heartbeat.beat("dead consumers", leases, self._end_dead_ones)
-        self._ending = self._heartbeat.beat("dead consumers' claims", jobs, self._end_dead_ones)
+        self._look = self._heartbeat.beat(
+            "the search for dead consumers", leases, self._end_dead_ones
+        )
+        self._ending = self._heartbeat.beat(
+            "the claims of dead consumers", jobs, self._end_dead_ones
+        )
         self._end: EndClaims | None = None
 
     def watch(self, end: EndClaims) -> None:

@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from harn.clock import Clock, SystemClock, Timer, resolve
-from harn.errors import StorageBusy
+from harn.errors import HarnError, StorageBusy
 from harn.quiescence import OWN_THREADS
 from harn.storage.contract import Durability
 from harn.storage.operations import Recipe
@@ -157,14 +157,25 @@ class Beat:
         while True:
             try:
                 due = await self._step()
-            except Exception:
+            except Exception as error:
                 if not threading.main_thread().is_alive():
                     return  # the program ends: Python 3.12 then starts no thread for a connection
-                logger.exception("%s could not be renewed", self._name)
+                self._report(error)
                 due = self._clock.monotonic() + AFTER_AN_ERROR
             if not self._is_woken:
                 await self._pause(due)
             self._is_woken = False
+
+    def _report(self, error: Exception) -> None:
+        """Log what a step raised: a line for a store that is full or away, else the traceback."""
+        is_ours = isinstance(error, HarnError)
+        logger.log(
+            logging.WARNING if is_ours else logging.ERROR,
+            "the heartbeat of %s failed and is tried again: %s",
+            self._name,
+            error if is_ours else repr(error),
+            exc_info=None if is_ours else error,
+        )
 
     async def _pause(self, until: float | None) -> None:
         """Wait until then, or until woken."""
