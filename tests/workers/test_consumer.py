@@ -152,7 +152,7 @@ async def steal(queue: Any, clock: FakeClock) -> None:
     """Take the held job over, as if its claim had expired."""
     from harn.storage import Operation, Store, ask
     from harn.storage.queue.job_changes import settle_jobs
-    from harn.storage.queue.job_index import look_by, open_queue, save_queue
+    from harn.storage.queue.queue_row import look_by, open_queue, save_queue
 
     def expire() -> Operation[None]:
         state = yield from open_queue("q")

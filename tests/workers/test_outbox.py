@@ -31,7 +31,7 @@ from harn.storage import Store, ask
 from harn.storage.contract import APPEND
 from harn.storage.log.rebuild import compare, rebuild
 from harn.storage.queue import JobIndex
-from harn.storage.queue.job_index import open_queue
+from harn.storage.queue.queue_row import open_queue
 from harn.testing import FakeClock, fresh_runtime
 from harn.workers import WorkerQueue
 from tests.postgres import own_schema

@@ -32,7 +32,7 @@ MUTANTS = (
     ),
     Mutant(
         "due-queue-not-looked-at-on-time",
-        "storage/queue/job_index.py",
+        "storage/queue/queue_row.py",
         "        return self.alarm is not None and self.alarm <= self.now",
         "        return self.alarm is not None and self.alarm < self.now",
         ("workers/test_queue.py::test_C5_a_silent_consumer_loses_its_claim",),

@@ -13,7 +13,8 @@ job_control.py     cancel, retry, purge, pause and resume
 pauses.py          which parts of a queue are paused
 parking.py         a paused tenant's jobs are parked, and made ready again
 job_records.py     the records that a queue and its index exchange
-job_index.py       a queue's row, and the sums of its shares
+queue_row.py       a queue's row, as an operation holds it
+job_index.py       the rows of jobs, and the sums of each key's share
 job_tables.py      all tables of the index; job_fold.py, how records of the log change them
 time_histogram.py  how long jobs waited and handlers worked
 job_changes.py     how settling, failing or releasing changes a job's row
@@ -27,6 +28,8 @@ job_states.py      jobs as an application sees them: by id, or a page of them
 notes.py           records that an operation gathers
 shared_pools.py    all that a shared pool needs of its queue
 pool_work.py       a shared pool: end, cancel, admit, submit and start its tasks, in one transaction
+pool_opening.py    how a process opens a shared pool
+pool_submits.py    how submits become tasks of a shared pool
 pool_admission.py  the submits that wait for a place in a shared pool, and when they get one
 pool_cancels.py    requests to cancel a running task, which outlive the process that runs it
 pool_eviction.py   which queued task a full pool drops

@@ -19,8 +19,8 @@ import msgspec
 from harn.storage.contract import Draft, topics_of
 from harn.storage.log import append
 from harn.storage.operations import Ask, Operation, Row, Rows, ask_ahead
-from harn.storage.queue.job_index import (
-    ACK_HELD,
+from harn.storage.queue.job_index import ACK_HELD
+from harn.storage.queue.queue_row import (
     CLAIM_COLUMNS,
     SERVE_COLUMNS,
     Holding,

@@ -13,9 +13,10 @@ from harn.storage.contract import APPEND, Draft
 from harn.storage.log import append
 from harn.storage.operations import Operation, Row, ask, ask_last, ask_many
 from harn.storage.queue.at_once import without_nulls
-from harn.storage.queue.job_index import GROW_COLUMNS, QueueState, dedupe_tenant, look_by
+from harn.storage.queue.job_index import GROW_COLUMNS, dedupe_tenant
 from harn.storage.queue.job_records import PARKED, READY, SCHEDULED, JobDraft, share_key
 from harn.storage.queue.notes import queue_headers
+from harn.storage.queue.queue_row import QueueState, look_by
 from harn.storage.queue.share_tree import shift_tree
 from harn.topics import WORKER_QUEUES, queue_topics
 

@@ -10,18 +10,18 @@ from msgspec import UNSET, UnsetType
 
 from harn.storage.contract import Draft
 from harn.storage.operations import Ask, Operation, Row, ask_many
-from harn.storage.queue.job_index import (
+from harn.storage.queue.job_index import Shifts
+from harn.storage.queue.job_records import Choice, Choose, ClaimedJob, Pick, Share, shown_key
+from harn.storage.queue.notes import queue_headers
+from harn.storage.queue.pool_records import ROTATION
+from harn.storage.queue.queue_row import (
     CLAIM_COLUMNS,
     SERVE_COLUMNS,
     Holding,
     QueueState,
-    Shifts,
     look_by,
     write_holding,
 )
-from harn.storage.queue.job_records import Choice, Choose, ClaimedJob, Pick, Share, shown_key
-from harn.storage.queue.notes import queue_headers
-from harn.storage.queue.pool_records import ROTATION
 from harn.storage.queue.settle import read_bodies
 from harn.storage.queue.share_keys import adopt_policy
 from harn.storage.queue.share_tree import write_served

@@ -11,7 +11,7 @@ import msgspec
 
 from harn.storage.operations import Operation, Row, ask, ask_many
 from harn.storage.queue.attempt_history import add_history
-from harn.storage.queue.job_index import JobRow, QueueState, Shifts, look_by
+from harn.storage.queue.job_index import JobRow, Shifts
 from harn.storage.queue.job_records import (
     ACKED,
     CANCELLED,
@@ -22,6 +22,7 @@ from harn.storage.queue.job_records import (
     READY,
     SCHEDULED,
 )
+from harn.storage.queue.queue_row import QueueState, look_by
 from harn.storage.queue.share_tree import correct_tree
 
 SETTLE_COLUMNS = (

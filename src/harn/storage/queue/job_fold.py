@@ -25,7 +25,7 @@ from harn.storage.queue.job_changes import (
     retried,
 )
 from harn.storage.queue.job_charges import stored_cost
-from harn.storage.queue.job_index import JobRow, QueueState, Shifts, look_by
+from harn.storage.queue.job_index import JobRow, Shifts
 from harn.storage.queue.job_records import CLAIMED, PARKED, PRIORITIES, READY, JobDraft, Share
 from harn.storage.queue.job_steps import fold_step
 from harn.storage.queue.parking import (
@@ -38,6 +38,7 @@ from harn.storage.queue.parking import (
 from harn.storage.queue.pool_cancels import fold_cancel_asked
 from harn.storage.queue.pool_index import adopt_settings, forget_task
 from harn.storage.queue.pool_records import ROTATION
+from harn.storage.queue.queue_row import QueueState, look_by
 from harn.storage.queue.retention import fold_trimmed
 from harn.storage.queue.share_keys import adopt_policy, change_shares, refresh_key
 from harn.storage.queue.share_tree import serve_in_tree

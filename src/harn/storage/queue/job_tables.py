@@ -7,9 +7,9 @@ from harn.storage.indexes import Table
 from harn.storage.log import first_since_oldest
 from harn.storage.operations import Operation, ask
 from harn.storage.queue.job_fold import FOLDS
-from harn.storage.queue.job_index import QueueState, open_queue, save_queue
 from harn.storage.queue.job_steps import COLUMNS as STEP_COLUMNS
 from harn.storage.queue.pool_cancels import COLUMNS as CANCEL_COLUMNS
+from harn.storage.queue.queue_row import QueueState, open_queue, save_queue
 from harn.storage.queue.retention import forget_jobs
 from harn.storage.queue.share_tree import COLUMNS as NODE_COLUMNS
 from harn.topics import WORKER_QUEUES, queue_topics

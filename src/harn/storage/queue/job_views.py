@@ -9,9 +9,9 @@ import msgspec
 from harn.errors import StorageCorrupt
 from harn.storage.operations import Operation, ask
 from harn.storage.queue.expire import settle_due
-from harn.storage.queue.job_index import open_queue
 from harn.storage.queue.job_records import READY, STATES, Share, function_needed
 from harn.storage.queue.pauses import Pauses, read_pauses
+from harn.storage.queue.queue_row import open_queue
 from harn.storage.queue.settle import NewId
 from harn.storage.queue.share_tree import Node, lineage, read_node
 from harn.storage.queue.time_histogram import AGE_BOUNDS, HANDLER_BOUNDS, read_times

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from harn.storage.contract import Draft
-from harn.storage.queue.job_index import QueueState
+from harn.storage.queue.queue_row import QueueState
 from harn.topics import queue_topics
 
 _encode = msgspec.json.encode

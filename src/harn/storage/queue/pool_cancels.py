@@ -13,8 +13,8 @@ import msgspec
 
 from harn.storage.contract import Event
 from harn.storage.operations import Operation, Row, ask, ask_many
-from harn.storage.queue.job_index import QueueState
 from harn.storage.queue.notes import note
+from harn.storage.queue.queue_row import QueueState
 
 COLUMNS = ("queue_id", "job_id")
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from harn.storage.operations import Operation, ask
-from harn.storage.queue.job_index import QueueState
 from harn.storage.queue.pool_records import PRIORITY_WIDTH, PoolSettings
+from harn.storage.queue.queue_row import QueueState
 from harn.topics import queue_topics
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from harn.storage.operations import Operation, ask
-from harn.storage.queue.job_index import JobRow, QueueState, Shifts
+from harn.storage.queue.job_index import JobRow, Shifts
 from harn.storage.queue.job_records import PURGED
+from harn.storage.queue.queue_row import QueueState
 from harn.storage.queue.share_keys import change_keys
 
 

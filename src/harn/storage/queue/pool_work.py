@@ -11,51 +11,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
-from harn.storage.log import append, head
+from harn.storage.log import append
 from harn.storage.operations import Ask, Operation, ask, ask_ahead
 from harn.storage.queue.dead_leases import leave_lease
-from harn.storage.queue.enter import deduped, enter_jobs, job_drafts
 from harn.storage.queue.hold import Claiming, fill_bodies, hold_choice
-from harn.storage.queue.job_index import (
-    JobRow,
-    QueueState,
-    ack_held,
-    dedupe_tenant,
-    open_queue,
-    save_queue,
-    write_holding,
-)
+from harn.storage.queue.job_index import JobRow, ack_held
 from harn.storage.queue.job_records import (
     CLAIMED,
     PARKED,
     READY,
     SETTLED_STATES,
     ClaimedJob,
-    JobDraft,
     Settlement,
     SettlementResult,
 )
 from harn.storage.queue.notes import note
-from harn.storage.queue.parking import move_jobs
 from harn.storage.queue.pool_admission import admit_blocked
 from harn.storage.queue.pool_cancels import ask_to_cancel, asked_to_cancel
-from harn.storage.queue.pool_eviction import Lines, oldest_task, queued_lines
-from harn.storage.queue.pool_index import adopt_settings, forget_task
+from harn.storage.queue.pool_index import forget_task
 from harn.storage.queue.pool_order import choose_tasks, keys_ahead
 from harn.storage.queue.pool_records import (
-    Evicted,
     PoolClaim,
     PoolDone,
     PoolSettings,
-    PoolSubmit,
     PoolWork,
-    Submitted,
     Totals,
     read_pool,
-    write_pool,
 )
+from harn.storage.queue.pool_submits import Submits
+from harn.storage.queue.queue_row import QueueState, open_queue, save_queue, write_holding
 from harn.storage.queue.settle import NewId, Settling, jobs_of, judge_claim, settle_all
 from harn.topics import queue_topics
 
@@ -64,44 +48,6 @@ FOREVER_MS = 100 * 365 * 86_400_000
 HEAD = "topic_head"
 FENCE = "ended_consumer"
 SEEN = "pool_seen"
-ADMITTED = Submitted("admit")
-
-
-class PoolOpened(msgspec.Struct, frozen=True):
-    """The settings of a pool, or those that differ from what its opener wants."""
-
-    settings: PoolSettings
-    jobs_head: int
-    claims_head: int
-    changed_nothing: bool = False
-
-
-def open_pool(queue: str, wanted: PoolSettings) -> Operation[PoolOpened]:
-    """Open the pool *queue*, made with these settings if it is new; its cap becomes the wanted one.
-
-    Settings that differ are returned as they are stored; then nothing has changed.
-    """
-    state = yield from open_queue(queue, create=True)
-    assert state is not None
-    known = None if state.pool is None else read_pool(state.pool)
-    kept = wanted if known is None else known
-    created = state.now if known is None else known.created_at_ms
-    settings = msgspec.structs.replace(wanted, created_at_ms=created)
-    agreed = msgspec.structs.replace(kept, max_concurrent=0, created_at_ms=0)
-    is_same = agreed == msgspec.structs.replace(wanted, max_concurrent=0, created_at_ms=0)
-    if is_same and settings != known:
-        yield from adopt_settings(state, write_pool(settings))
-        note(state, "pool_opened", {"settings": state.pool, "opened_at_ms": state.now})
-    yield from save_queue(state)
-    if state.drafts:
-        yield from append(state.drafts, places=False)
-    topics = queue_topics(queue)
-    return PoolOpened(
-        settings if is_same else kept,
-        (yield from head(topics.jobs)),
-        (yield from head(topics.claims)),
-        changed_nothing=not state.drafts,
-    )
 
 
 def work_on_pool(queue: str, work: PoolWork, new_id: NewId) -> Operation[PoolDone | None]:
@@ -294,97 +240,10 @@ class _Step:
     def _submit(self) -> Operation[None]:
         if self._changed_turns:  # in the log these changes come before the new tasks, too
             yield from self._write()
-        entries: list[_NewTask] = []
-        for submit in self._work.submits:
-            if self._done.is_fenced:
-                self._done.submitted.append([Submitted("fenced")] * len(submit.jobs))
-                continue
-            known = None
-            if submit.jobs[0].dedupe_key is not None:
-                known = yield from self._known(submit.jobs[0], entries)
-            verdicts = self._judge(submit) if known is None else [known]
-            self._done.submitted.append(verdicts)
-            for place, verdict in enumerate(verdicts):
-                if verdict.verdict not in ("known", "refuse"):
-                    entries.append(_NewTask(submit.jobs[place], verdicts, place))
-        if entries:
-            yield from self._enter(entries)
-        yield from self._make_room(entries)
-
-    def _known(self, job: JobDraft, entries: Sequence[_NewTask]) -> Operation[Submitted | None]:
-        """Return the task that the idempotency key of *job* is bound to."""
-        assert job.dedupe_key is not None
-        for entry in entries:
-            if (entry.job.tenant_id, entry.job.dedupe_key) == (job.tenant_id, job.dedupe_key):
-                return Submitted("known", same_as=entry.verdicts)
-        # Entering looks the key up again; here it decides whether the submit needs a place.
-        tenant, keep_ms = dedupe_tenant(job.tenant_id), self._work.keep_keys_ms
-        found = yield from deduped(self._state, tenant, job.dedupe_key, keep_ms)
-        return None if found is None else Submitted("known", found)
-
-    def _judge(self, submit: PoolSubmit) -> list[Submitted]:
-        """Decide on all tasks of a submit together; a policy that drops decides on each."""
-        count = len(submit.jobs)
-        if self._settings.is_unbounded:  # the usual pool, and every submit comes here
-            self._totals.queued += count
-            return [ADMITTED] * count
-        first = self._judge_some(submit, count)
-        if count == 1 or first.verdict in ("admit", "park", "refuse"):
-            return [first] * count
-        return [self._judge_some(submit, 1) for _ in submit.jobs]
-
-    def _judge_some(self, submit: PoolSubmit, count: int) -> Submitted:
-        totals, slots = self._totals, self._settings.max_concurrent
-        met = totals.after_starts(slots)
-        verdict = self._work.judge(met, slots, count)
-        if submit.at_once and verdict == "refuse":
-            verdict = "reject"
-        if verdict == "park":
-            totals.blocked += count
-        elif verdict == "admit":
-            totals.queued += count
-        return Submitted(verdict, totals=met)
-
-    def _enter(self, entries: Sequence[_NewTask]) -> Operation[None]:
-        state = self._state
-        jobs = [entry.job for entry in entries]
-        entered = yield from enter_jobs(
-            state, jobs, job_drafts(state.name, jobs), self._work.keep_keys_ms
+        submits = Submits(
+            self._state, self._settings, self._work, self._new_id, self._done, self._totals
         )
-        self._jobs_written += [id for id, _ in entered]
-        for entry, (id, _) in zip(entries, entered, strict=True):
-            entry.place_at(id, state.now)
-        parked = [entry.verdict.id for entry in entries if entry.verdict.verdict == "park"]
-        if parked:
-            note(state, "jobs_blocked", {"job_event_ids": parked})
-            yield from move_jobs(state, parked, READY, PARKED)
-
-    def _make_room(self, entries: Sequence[_NewTask]) -> Operation[None]:
-        """Reject new tasks, or evict queued ones for them."""
-        lines: Lines | None = None
-        for new in (entry.verdict for entry in entries):
-            victim = None
-            if new.verdict == "reject":
-                yield from self._reject(new.id)
-            elif new.verdict == "evict_oldest":
-                victim = yield from oldest_task(self._state)
-            elif new.verdict == "evict_longest":
-                if lines is None:
-                    lines = yield from queued_lines(self._state, self._settings)
-                victim = lines.victim(new.id)
-            if victim is not None:
-                yield from self._reject(victim)
-                assert new.totals is not None
-                self._done.evicted.append(Evicted(victim, new.id, new.totals.queued))
-
-    def _reject(self, id: int) -> Operation[None]:
-        """End a queued task as rejected; it never ran, so its key binds nothing."""
-        job = yield from self._job(id)
-        assert job is not None
-        settling = Settling(self._state, self._new_id)
-        settling.purge(job, self._work.by, None)
-        yield from settling.write()
-        yield ask("unbind_job", queue_id=self._state.queue_id, id=id)
+        self._jobs_written += yield from submits.carry_out()
 
     # -- starts ------------------------------------------------------------------------------
 
@@ -414,24 +273,6 @@ class _Step:
                 self._done.claimed.append(
                     ClaimedJob(id, b"", at, attempts, most, claim_id, expires, at)
                 )
-
-
-class _NewTask:
-    """A task to be entered: its job, and where its verdict stands."""
-
-    def __init__(self, job: JobDraft, verdicts: list[Submitted], place: int) -> None:
-        self.job = job
-        self.verdicts = verdicts
-        self._place = place
-
-    @property
-    def verdict(self) -> Submitted:
-        return self.verdicts[self._place]
-
-    def place_at(self, id: int, at: int) -> None:
-        """Note the id of the task."""
-        found = self.verdict
-        self.verdicts[self._place] = Submitted(found.verdict, id, at, found.totals, found.same_as)
 
 
 def _claiming(claim: PoolClaim, settings: PoolSettings, count: int) -> Claiming:

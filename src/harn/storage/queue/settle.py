@@ -25,7 +25,7 @@ from harn.storage.queue.job_changes import (
     released,
     retried,
 )
-from harn.storage.queue.job_index import ACK_HELD, JobRow, QueueState
+from harn.storage.queue.job_index import ACK_HELD, JobRow
 from harn.storage.queue.job_records import (
     CANCELLED,
     CLAIMED,
@@ -38,6 +38,7 @@ from harn.storage.queue.job_records import (
 )
 from harn.storage.queue.job_steps import add_steps
 from harn.storage.queue.notes import queue_headers
+from harn.storage.queue.queue_row import QueueState
 from harn.storage.queue.share_keys import drop_idle, refresh_key
 from harn.topics import queue_topics
 

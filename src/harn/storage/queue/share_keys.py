@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from harn.storage.operations import Operation, Row, ask, ask_many
-from harn.storage.queue.job_index import BATCH, GROW_COLUMNS, JobRow, QueueState
+from harn.storage.queue.job_index import BATCH, GROW_COLUMNS, JobRow
 from harn.storage.queue.job_records import share_key
+from harn.storage.queue.queue_row import QueueState
 from harn.storage.queue.share_tree import rebuild_tree
 
 IDLE_SHARES = 256

@@ -18,7 +18,7 @@ from harn.storage.operations import Operation, Row, ask, ask_many
 from harn.storage.queue.job_records import Share
 
 if TYPE_CHECKING:
-    from harn.storage.queue.job_index import QueueState
+    from harn.storage.queue.queue_row import QueueState
 
 MOST_LEVELS = 4
 ROOT = ""

@@ -16,6 +16,7 @@ from harn.storage.queue.job_records import (
     SettlementResult,
 )
 from harn.storage.queue.job_states import StoredJob, read_jobs
+from harn.storage.queue.pool_opening import PoolOpened, open_pool
 from harn.storage.queue.pool_records import (
     CUT_OFF,
     PRIORITY_WIDTH,
@@ -40,7 +41,7 @@ from harn.storage.queue.pool_views import (
     pool_changes,
     pool_tasks,
 )
-from harn.storage.queue.pool_work import FOREVER_MS, PoolOpened, open_pool, work_on_pool
+from harn.storage.queue.pool_work import FOREVER_MS, work_on_pool
 
 __all__ = [
     "ACKED",
