@@ -14,15 +14,12 @@ from harn.context import Task
 from harn.current import current_frame
 from harn.llm.messages import ModelRequest, Usage
 from harn.runtime import Runtime
-from harn.telemetry.metrics import Metrics, Sample
+from harn.telemetry.metrics import MOST_LABELS, OTHER, Metrics, Sample
 from harn.telemetry.spans import span, tracing
 from harn.unsettled_sources import InFlightLlmCall, UnsettledSources
 
 if TYPE_CHECKING:
     from harn.llm.registry import Route
-
-MOST_LABELS = 200
-"""Routes that have their own label; all others are counted as `other`."""
 
 
 class ModelCounters:
@@ -50,7 +47,7 @@ class ModelCounters:
         known = {(each[0], each[1]) for each in self._calls}
         if (provider, model) in known or len(known) < MOST_LABELS:
             return provider, model
-        return "other", "other"
+        return OTHER, OTHER
 
     def _in_flight(self) -> list[InFlightLlmCall]:
         now = self._runtime.clock.now_ms()

@@ -17,7 +17,9 @@ persistence.py      what is written to the journal when, and what a restart make
 task_steps.py       the steps of a durable call, in the journal
 journal_view.py     journals read from outside
 caused.py           the tasks that a piece of work caused, to be waited for
-registry.py         pool_create, pool_get, pool_list, pool_wait, pool_simulate_restart
+registry.py         pool_create, pool_get, pool_list, pool_simulate_restart
+task_waits.py       pool_wait: wait for tasks of any pool
+metrics.py          the pools' metrics; pending_tasks.py, the tasks that have not ended
 backlogs.py         whether pools begin with what their journals hold
 host.py             which pools come from a host: the seam for applications that embed harn
 shared_pool.py      SharedPool: a tenant or org pool, shared by processes through the store
@@ -63,7 +65,6 @@ if TYPE_CHECKING:
         pool_id,
         pool_list,
         pool_simulate_restart,
-        pool_wait,
     )
     from harn.pools.slot_check import leaked_slots
     from harn.pools.snapshots import PoolSnapshot, TaskSnapshot
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
         priority,
     )
     from harn.pools.task import PoolTask
+    from harn.pools.task_waits import pool_wait
 else:
     front_door(
         __name__,
@@ -90,12 +92,13 @@ else:
             "options": "PoolOptions Retention",
             "pool": "Pool",
             "registry": """
-                PoolRegistry pool_create pool_get pool_id pool_list pool_simulate_restart pool_wait
+                PoolRegistry pool_create pool_get pool_id pool_list pool_simulate_restart
             """,
             "slot_check": "leaked_slots",
             "snapshots": "PoolSnapshot TaskSnapshot",
             "strategies": "QueueStrategy Strategy fair_round_robin fifo lifo priority",
             "task": "PoolTask",
+            "task_waits": "pool_wait",
         },
     )
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from typing import Any, Literal, ParamSpec, TypeVar, overload
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Literal, ParamSpec, overload
 
 from harn import ids
 from harn.current import current_runtime
@@ -14,6 +14,7 @@ from harn.naming import check_data, check_name
 from harn.pools.backlogs import Backlogs
 from harn.pools.backpressure import BackpressureOption
 from harn.pools.host import open_hosted
+from harn.pools.metrics import pool_samples
 from harn.pools.options import (
     SHARED_SCOPES,
     PoolOptions,
@@ -22,21 +23,17 @@ from harn.pools.options import (
     new_pool_id,
     read_options,
 )
+from harn.pools.pending_tasks import pending_tasks
 from harn.pools.persistence import Persistence
 from harn.pools.pool import Pool
-from harn.pools.snapshots import TaskSnapshot
 from harn.pools.strategies import StrategyOption
-from harn.pools.task import PoolTask
 from harn.runtime import Runtime
 from harn.tasks import Isolation
-from harn.telemetry.metrics import Metrics, Sample
-from harn.unsettled_sources import PendingPoolTask, UnsettledSources
+from harn.telemetry.metrics import Metrics
+from harn.unsettled_sources import UnsettledSources
 
 P = ParamSpec("P")
-T = TypeVar("T")
 
-MOST_LABELS = 200
-"""Pools whose metrics have their own label; all others are summed up as `other`."""
 
 DEFAULT_RETENTION = Retention()
 
@@ -51,8 +48,10 @@ class PoolRegistry:
         self._opening: set[str] = set()
         # Services close in reverse order of their start, so the log outlives the pools.
         runtime.event_log  # noqa: B018
-        runtime.service(Metrics).add(self._samples)
-        runtime.service(UnsettledSources).add("pool_pending_tasks", self._pending_tasks)
+        runtime.service(Metrics).add(lambda: pool_samples(self))
+        runtime.service(UnsettledSources).add(
+            "pool_pending_tasks", lambda: pending_tasks(self, runtime.clock.now_ms())
+        )
 
     async def create(self, options: PoolOptions) -> Pool:
         """Open the pool that *options* describe. After a cancel there is no pool of this name."""
@@ -111,50 +110,6 @@ class PoolRegistry:
                 await host.release(pool, self._runtime)
             else:
                 await pool.close(cancel=True)
-
-    def _pending_tasks(self) -> list[PendingPoolTask]:
-        now = self._runtime.clock.now_ms()
-        pools = sorted(self, key=lambda pool: pool.id)
-        return [_pending(task, now) for pool in pools for task in pool._slots.pending()]
-
-    def _samples(self) -> Iterable[Sample]:
-        summed: dict[tuple[str, tuple[str, ...]], float] = {}
-        for number, pool in enumerate(self):
-            label = pool.name if number < MOST_LABELS else "other"
-            for family, value, *labels in _measured(pool):
-                place = family, (label, *labels)
-                summed[place] = summed.get(place, 0) + value
-        return [Sample(family, value, labels) for (family, labels), value in summed.items()]
-
-
-def _pending(task: PoolTask, now: int) -> PendingPoolTask:
-    seen = task.snapshot()
-    return PendingPoolTask(
-        id=seen.id,
-        task_id=seen.id,
-        pool_id=seen.pool_id,
-        pool_name=seen.pool,
-        status=seen.status,
-        priority=seen.priority,
-        key=seen.key,
-        idempotency_key=seen.idempotency_key,
-        submitted_at=seen.submitted_at,
-        submitted_at_ms=task._submitted.at,
-        submitted_by=seen.submitted_by,
-        started_at=seen.started_at,
-        age_ms=max(0, now - task._submitted.at),
-    )
-
-
-def _measured(pool: Pool) -> Iterator[tuple[Any, ...]]:
-    slots = pool._slots
-    yield "harn_pool_active", slots.running
-    yield "harn_pool_queued", slots.queued
-    yield "harn_pool_slots", pool.max_concurrent
-    yield "harn_pool_blocked_submitters", slots.blocked.count
-    for status, count in slots.ended.counts.items():
-        yield "harn_pool_tasks_total", count, status
-    yield "harn_pool_idempotency_conflicts_total", slots.ended.conflicts
 
 
 def _with_keywords(
@@ -284,67 +239,6 @@ def pool_list() -> list[Pool]:
     ['a', 'b']
     """
     return list(current_runtime().service(PoolRegistry))
-
-
-Waitable = PoolTask[T] | TaskSnapshot[T]
-
-
-@overload
-async def pool_wait(tasks: Waitable[T]) -> TaskSnapshot[T]: ...
-@overload
-async def pool_wait(tasks: Mapping[str, Any]) -> TaskSnapshot[Any]: ...
-@overload
-async def pool_wait(tasks: Iterable[Waitable[T]]) -> list[TaskSnapshot[T]]: ...
-@overload
-async def pool_wait(
-    tasks: Iterable[Waitable[Any] | Mapping[str, Any]],
-) -> list[TaskSnapshot[Any]]: ...
-async def pool_wait(tasks: Any) -> Any:
-    """Wait for a task, or for every task of a list, and return the final snapshot of each.
-
-    A snapshot, or its dict, can be given instead of its task. Results are in the order of the
-    list. Cancelling does not cancel the tasks.
-
-    >>> import harn
-    >>> async def main() -> list[str]:
-    ...     pool = await harn.pool_create(max_concurrent=2)
-    ...     tasks = [await pool.submit(lambda: 1), await pool.submit(lambda: 1 / 0)]
-    ...     return [outcome.status for outcome in await harn.pool_wait(tasks)]
-    >>> harn.run(main)
-    ['completed', 'failed']
-    """
-    if isinstance(tasks, PoolTask | TaskSnapshot | Mapping):
-        return await _task(tasks).wait()
-    if isinstance(tasks, str) or not isinstance(tasks, Iterable):
-        raise InvalidOption("tasks", tasks, "a pool task, or a list of them")
-    given = [each if type(each) is PoolTask else _task(each) for each in tasks]
-    # When the first task of a long list has ended, most others have too: no wait for those.
-    return [
-        task.snapshot()
-        if task._finished_ms is not None and task._slots.journal is None
-        else await task.wait()
-        for task in given
-    ]
-
-
-def _task(given: object) -> PoolTask:
-    if isinstance(given, PoolTask):
-        return given
-    if isinstance(given, TaskSnapshot):
-        pool_id, task_id = given.pool_id, given.id
-    elif isinstance(given, Mapping) and isinstance(given.get("pool_id"), str) and "id" in given:
-        pool_id, task_id = given["pool_id"], given["id"]
-    else:
-        raise InvalidOption("tasks", given, "a pool task, or a list of them")
-    pool = current_runtime().service(PoolRegistry).by_id(pool_id)
-    if pool is None:
-        raise PoolNotFound(f"pool not found: {pool_id}")
-    task = pool._found().find(task_id)
-    if task is None:
-        raise PoolNotFound(
-            f"pool {pool.name!r} has no task {task_id}; retention may have dropped it"
-        )
-    return task
 
 
 def pool_simulate_restart() -> None:

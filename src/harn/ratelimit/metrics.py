@@ -6,14 +6,11 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from harn.ratelimit.records import Granted, Refused, Want
-from harn.telemetry.metrics import Metrics, Sample
+from harn.telemetry.metrics import MOST_LABELS, OTHER, Metrics, Sample
 
 if TYPE_CHECKING:
     from harn.ratelimit.store_limiter import StoreLimiter
     from harn.runtime import Runtime
-
-MOST_LABELS = 200
-OTHER = "other"
 
 ADMITTED, WAITED, TIMED_OUT, SETTLED, WAIT_MS = range(5)
 

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("harn.telemetry")
 
+MOST_LABELS = 200
+"""Pools, buckets, keys or routes that have their own label; the rest is counted as `OTHER`."""
+OTHER = "other"
+
 
 class Family(msgspec.Struct, frozen=True):
     """A metric family: its name as scraped, its kind, its meaning and its labels."""

@@ -16,11 +16,9 @@ from harn.orchestrator.views.queue_views import (
 from harn.runtime import Runtime
 from harn.storage.leases import LeaseStore, list_consumers
 from harn.storage.queue import QueueCounts, ShareCounts, job_views, shown_key
-from harn.telemetry.metrics import HistogramSample, Sample
+from harn.telemetry.metrics import MOST_LABELS, OTHER, HistogramSample, Sample
 from harn.workers import SchedulerPolicy
 
-LABELLED_KEYS = 200
-"""The most keys of one queue that are labels of a metric; the others are `other`."""
 MOST_CONSUMERS = 10_000
 
 
@@ -82,7 +80,7 @@ def _share_samples(
     policy = claimers_policy(counts) or own.as_dict()
     values: dict[str, list[float]] = {}
     for place, share in enumerate(shares):
-        key = shown_key(share.key)[:128] if place < LABELLED_KEYS else "other"
+        key = shown_key(share.key)[:128] if place < MOST_LABELS else OTHER
         sums = values.setdefault(key, [0.0] * 5)
         sums[0] += share.selected
         sums[1] += deferrals_of(counts, share)
@@ -90,7 +88,7 @@ def _share_samples(
         sums[3] += credit_of(counts, share, policy)
         sums[4] = max(sums[4], age_ms(counts, share.oldest_at) / 1000)
     if counts.dropped_selected or counts.dropped_deferred:
-        sums = values.setdefault("other", [0.0] * 5)
+        sums = values.setdefault(OTHER, [0.0] * 5)
         sums[0] += counts.dropped_selected
         sums[1] += counts.dropped_deferred
     families = (
