@@ -29,8 +29,8 @@ from harn import (
     waitpoint_wait,
 )
 from harn.sync.mutex import Mutexes
+from harn.sync.named_permits import Permits
 from harn.sync.permit_queue import PermitQueue
-from harn.sync.permits import Permits
 from tests.sweep import Run, sweep
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import harn.sync.permits as permits_module
 from harn import (
     AcquireTimeout,
     InvalidOption,
@@ -31,8 +30,9 @@ from harn import (
     sync_rwlock_acquire,
     sync_semaphore_acquire,
 )
+from harn.sync import named_permits
+from harn.sync.named_permits import Kind
 from harn.sync.permit_queue import PermitQueue
-from harn.sync.permits import Kind
 from harn.testing import FakeClock
 
 
@@ -482,7 +482,7 @@ async def test_a_writer_counts_as_one(runtime: Runtime) -> None:
 async def test_keys_made_up_on_the_fly_do_not_pile_up(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(permits_module, "MOST_IDLE", 100)
+    monkeypatch.setattr(named_permits, "MOST_IDLE", 100)
     await sync_mutex_acquire("kept")
 
     for n in range(1000):

@@ -5,8 +5,8 @@
     shared.py     cells and maps with versions; scopes.py, which tasks share them
     atomic.py     counters
     mutex.py      critical sections by place or by resource; structural_key.py compares resources
-    permits.py    named mutex, rwlock, semaphore, gate; permit_queue.py grants the permits,
-                  metrics.py counts them
+    permits.py    named mutex, rwlock, semaphore, gate; named_permits.py finds their queues,
+                  permit_queue.py grants the permits, metrics.py counts them
     waitpoint.py  named events that many callers wait for and one completes
     deadlock.py   finds out when every task waits and none can wake another
     wait_queue.py the one wait queue under all of them

@@ -8,8 +8,9 @@ from typing import get_args, overload
 from harn.current import current_runtime
 from harn.errors import InvalidOption, did_you_mean
 from harn.records import SparseRecord
+from harn.sync.named_permits import Kind, Permits
 from harn.sync.permit_queue import PermitQueue
-from harn.sync.permits import MOST_READERS, Kind, Permits
+from harn.sync.permits import MOST_READERS
 from harn.sync.wait_queue import guard
 
 

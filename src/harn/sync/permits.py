@@ -1,8 +1,7 @@
 """Named permits: mutex, rwlock, semaphore and gate, with timeouts and counters.
 
 A `Permit` belongs to the innermost open `scope`, else to the task, and is released when that ends,
-unless it was released before. Keys are per runtime. The last `MOST_IDLE` unused keys of each kind
-are kept, for their counters.
+unless it was released before. Keys are per runtime (`named_permits.py`).
 """
 
 from __future__ import annotations
@@ -18,16 +17,13 @@ from harn.duration import Duration, to_seconds
 from harn.errors import InvalidOption, did_you_mean
 from harn.event_loop import task_running_on
 from harn.graceful import asked, raise_if_asked
-from harn.runtime import Runtime
+from harn.sync.named_permits import Kind, Permits
 from harn.sync.permit_queue import PermitQueue, PermitWaiter
-from harn.sync.wait_queue import GONE, GRANTED, guard
+from harn.sync.wait_queue import GONE, GRANTED
 from harn.tasks import works_for
 
-Kind = Literal["mutex", "rwlock", "semaphore", "gate"]
 Mode = Literal["read", "write"]
 
-MOST_IDLE = 10_000
-"""The most unused keys of one kind that are kept, so that generated names do not accumulate."""
 MOST_READERS = 1 << 40
 """A read-write lock's permits: a reader takes one, a writer all of them."""
 
@@ -185,44 +181,10 @@ def _request(
     return permit
 
 
-class Permits:
-    """The named permit queues of one runtime."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self.named: dict[str, dict[str, PermitQueue]] = {kind: {} for kind in get_args(Kind)}
-        self.mutexes: dict[str, PermitQueue] = self.named["mutex"]
-
-    def open(self, kind: str, key: str, capacity: int) -> PermitQueue:
-        """Return the queue under *key*, made with *capacity* if it is new."""
-        try:
-            found = self.named[kind][key]
-        except (KeyError, TypeError):
-            found = self._make(kind, key, capacity)
-        return found
-
-    def _make(self, kind: str, key: str, capacity: int) -> PermitQueue:
-        if not isinstance(key, str) or not key:
-            raise InvalidOption("key", key, "a non-empty string") from None
-        queues = self.named[kind]
-        with guard:  # another thread may be in `sync_metrics`
-            made = queues[key] = PermitQueue(kind, key, capacity, self._runtime)
-            if len(queues) > MOST_IDLE:
-                _forget_the_idle(queues, made)
-        return made
-
-
 def _other_capacity(queue: PermitQueue, capacity: int) -> InvalidOption:
     option = "limit" if queue.kind == "gate" else "capacity"
     known = f"{queue.capacity}, which {queue.kind} {queue.key!r} was opened with"
     return InvalidOption(option, capacity, known)
-
-
-def _forget_the_idle(queues: dict[str, PermitQueue], new: PermitQueue) -> None:
-    # Half of them at once, oldest first, so that this is rare even with many new keys.
-    idle = [key for key, each in queues.items() if each.is_idle and each is not new]
-    for key in idle[: MOST_IDLE // 2]:
-        del queues[key]
 
 
 @overload
