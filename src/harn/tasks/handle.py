@@ -10,52 +10,26 @@ caller that reads the error.
 from __future__ import annotations
 
 import asyncio
-import logging
 import weakref
-from collections.abc import Awaitable, Callable, Collection, Generator
-from contextvars import Context, copy_context
+from collections.abc import Callable, Generator
+from contextvars import Context
 from functools import partial
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, cast
 
 from harn.clock import Clock, resolve
-from harn.context import Frame, Task, current_frame_var
+from harn.context import Task
 from harn.current import current_frame
 from harn.errors import DeadlockError, HarnError, TaskCancelled
 from harn.graceful import asked, is_stop, park, raise_if_asked, unpark
-from harn.runtime import Runtime
+from harn.tasks.awaiting_tasks import AwaitingTasks
 from harn.tasks.done_callbacks import DoneCallbacks
-from harn.teardown import unwind
+from harn.tasks.unseen_failures import UnseenFailures, log_failure
 
 if TYPE_CHECKING:
     from harn.tasks.results import Err, Ok
 
 T = TypeVar("T")
 Status = Literal["running", "completed", "failed", "cancelled"]
-
-logger: logging.Logger = logging.getLogger("harn.tasks")
-
-
-class AwaitingTasks:
-    """The value of `Task.waiting` while a task awaits *tasks*; the deadlock detector reads it.
-
-    *tasks* may be a live view: it is read when the detector runs.
-    """
-
-    __slots__ = ("tasks",)
-
-    def __init__(self, tasks: Collection[Task]) -> None:
-        self.tasks: Collection[Task] = tasks
-
-    def by(self, task: Task) -> bool:
-        """Set `task.waiting`; return whether it was set, so that the caller must clear it.
-
-        It is not set if the caller is another asyncio task that was started inside *task*.
-        """
-        if task.aio is not asyncio.current_task():
-            return False
-        task.waiting = self
-        return True
 
 
 class Nursery(Protocol):
@@ -370,13 +344,13 @@ class TaskHandle(Generic[T]):
     def _report_later(self, error: BaseException) -> None:
         # Awaiting the handle cancels the report. It is logged when the handle is collected or the
         # runtime ends.
-        self._unseen = weakref.finalize(self, _report, self._task.id, self._task.name, error)
+        self._unseen = weakref.finalize(self, log_failure, self._task.id, self._task.name, error)
         self._unseen.atexit = False
         runtime = self._task.runtime
         if runtime.closing:
             self._unseen()
         else:
-            runtime.service(Unseen).add(self._unseen)
+            runtime.service(UnseenFailures).add(self._unseen)
 
     def __repr__(self) -> str:
         return f"<TaskHandle {self._task.id} {self._task.name!r} {self._status}>"
@@ -392,119 +366,3 @@ class _Waiting:
 
     def __await__(self) -> Generator[Any, None, None]:
         return self._steps
-
-
-_new = TaskHandle.__new__
-
-
-def launch(
-    task: Task,
-    call: Callable[..., Awaitable[T]],
-    args: tuple[Any, ...] = (),
-    *,
-    nursery: Nursery | None = None,
-    frame: Frame | None = None,
-    ends_inside: bool = False,
-) -> TaskHandle[T]:
-    """Start *call* as *task*, owned by *nursery*, or by the runtime if there is none.
-
-    *call* is an async function (`isolation.runner_for` makes one of a plain function). Rooms above
-    use this to choose the names and groups of their tasks; users have `spawn`. With *ends_inside*
-    the nursery hears of a task that returns while it still is the current one, which is cheaper:
-    for a nursery that starts nothing then, because it would inherit the context of the task.
-    """
-    runtime = task.runtime
-    loop = runtime._loop
-    if loop is None or get_ident() != runtime._thread_id:
-        loop = _running_loop()
-    handle: TaskHandle[T] = _new(TaskHandle)
-    handle._begin(task, nursery)
-    if nursery is not None:
-        nursery.adopt(handle)
-    elif runtime.closing:
-        raise HarnError("this Runtime has been closed and accepts no more tasks")
-    context = copy_context()
-    if ends_inside:
-        running = run_in_frame(frame, call, args, handle)
-    else:
-        running = run_in_frame(frame or Frame(task, nursery), call, args)
-    # Not `loop.create_task`: an eager task factory would run it before it has an owner.
-    aio = asyncio.Task(running, loop=loop, name=task.id, context=context)
-    handle._run_by(aio, context if ends_inside else None)
-    if nursery is None:
-        runtime.own(aio)
-    return handle
-
-
-def _running_loop() -> asyncio.AbstractEventLoop:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        raise HarnError(
-            "a task starts on the event loop; on a worker thread: from_thread(spawn, fn)"
-        ) from None
-
-
-def take_over(task: Task, aio: asyncio.Task[T], nursery: Nursery) -> TaskHandle[T]:
-    """Return the handle of *task*, owned by *nursery*, that *aio* runs already."""
-    handle: TaskHandle[T] = _new(TaskHandle)
-    handle._begin(task, nursery)
-    nursery.adopt(handle)
-    aio.set_name(task.id)
-    handle._run_by(aio)
-    return handle
-
-
-async def run_in_frame(
-    frame: Frame | None,
-    call: Callable[..., Awaitable[T]],
-    args: tuple[Any, ...],
-    handle: TaskHandle[T] | None = None,
-) -> T:
-    """Await *call* with *frame* as the current one, and unwind it at the end.
-
-    A *handle* is told when the task returns; with it, the frame may be made here.
-    """
-    if frame is None:
-        assert handle is not None
-        frame = Frame(handle._task, handle._nursery)
-    current_frame_var.set(frame)
-    try:
-        value = await call(*args)
-    except BaseException as error:
-        handle = None  # the traceback must not keep it: the error is logged when it is collected
-        if frame.cleanups and (chosen := await unwind(frame, error)) is not error:
-            assert chosen is not None
-            raise chosen from error
-        raise
-    if frame.cleanups and (chosen := await unwind(frame)) is not None:
-        handle = None
-        raise chosen
-    if handle is not None:
-        handle._returned(value)
-    return value
-
-
-class Unseen:
-    """The failures of a runtime's detached tasks that no caller has received yet."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._reports: set[weakref.finalize[Any, Any]] = set()
-
-    def add(self, report: weakref.finalize[Any, Any]) -> None:
-        """Keep *report* until it is logged or cancelled, or the runtime ends."""
-        if len(self._reports) >= 2 * self._kept:
-            self._reports = {each for each in self._reports if each.alive}
-            self._kept = max(64, len(self._reports))
-        self._reports.add(report)
-
-    _kept = 64
-
-    async def aclose(self) -> None:
-        """Log every failure that no caller has received."""
-        for report in self._reports:
-            report()
-
-
-def _report(task_id: str, name: str, error: BaseException) -> None:
-    logger.error("detached task %s (%s) failed and was not awaited", task_id, name, exc_info=error)

@@ -31,7 +31,7 @@ from harn.current import current_frame
 from harn.errors import InvalidOption, TaskCancelled
 from harn.graceful import asked, is_stop, park, raise_if_asked, request_stop, unpark
 from harn.runtime import Runtime
-from harn.tasks.handle import AwaitingTasks
+from harn.tasks.awaiting_tasks import AwaitingTasks
 from harn.tasks.isolation import Isolation, bind, limit_of
 from harn.teardown import join_cancelled, note, unwind
 

@@ -32,8 +32,10 @@ from harn.current import current_frame
 from harn.errors import HarnError, InvalidOption
 from harn.event_loop import running_loop
 from harn.graceful import asked, park, request_stop, unpark
-from harn.tasks.handle import AwaitingTasks, TaskHandle, launch
+from harn.tasks.awaiting_tasks import AwaitingTasks
+from harn.tasks.handle import TaskHandle
 from harn.tasks.isolation import Isolation, bind
+from harn.tasks.task_start import launch
 from harn.teardown import REPORT_AFTER, logger, note, unwind
 
 T = TypeVar("T")
