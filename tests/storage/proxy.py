@@ -1,8 +1,9 @@
-"""A TCP proxy that cuts a connection at a chosen moment of the PostgreSQL conversation."""
+"""TCP proxies that cut or hold a connection at a chosen moment of the PostgreSQL conversation."""
 
 from __future__ import annotations
 
 import socket
+import threading
 from typing import Literal
 
 from tests.forwarder import Forwarder, shut
@@ -40,3 +41,35 @@ class CuttingProxy(Forwarder):
     def _commits(self, data: bytes) -> bool:
         # A hint is a transaction of its own, sent when it pleases: that is not the one to cut.
         return self._at in data and (self._at != COMMIT or b"pg_notify" not in data)
+
+
+class HoldingProxy(Forwarder):
+    """Forwards to the server of *url*; after `arm`, holds back the end of the next burst with *at*.
+
+    The server gets the burst without its Sync and nothing more, and the connection stays open: what
+    a host looks like whose network was cut between two packets.
+    """
+
+    SYNC = b"S\x00\x00\x00\x04"
+
+    def __init__(self, url: str) -> None:
+        self._at: bytes | None = None
+        self._cut_off: set[socket.socket] = set()
+        self.held = threading.Event()
+        super().__init__(url)
+
+    def arm(self, at: bytes) -> None:
+        self._at = at
+
+    def send_on(
+        self, data: bytes, source: socket.socket, target: socket.socket, *, to_server: bool
+    ) -> bool:
+        if source in self._cut_off:
+            return True
+        if not (to_server and self._at and self._at in data):
+            return super().send_on(data, source, target, to_server=to_server)
+        self._at = None
+        self._cut_off |= {source, target}
+        target.sendall(data[: data.index(self.SYNC)])
+        self.held.set()
+        return True

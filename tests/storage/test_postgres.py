@@ -21,14 +21,14 @@ from harn import Event, Runtime, StorageBusy, StorageError, worker_queue
 from harn.masking import mask
 from harn.storage import Operation, Rows, Store, ask, draft
 from harn.storage.engines.postgres import lane
-from harn.storage.engines.postgres.connections import connect_options
+from harn.storage.engines.postgres.connecting import connect_options
 from harn.storage.engines.postgres.pipeline import Pipeline
 from harn.storage.engines.postgres.postgres_driver import PostgresDriver
 from harn.storage.engines.store_thread import Handover
 from harn.storage.log import append
 from harn.storage.url import read_url
 from tests.postgres import Server
-from tests.storage.proxy import Cut, CuttingProxy
+from tests.storage.proxy import Cut, CuttingProxy, HoldingProxy
 
 
 def driver_of(runtime: Runtime) -> PostgresDriver:
@@ -156,7 +156,7 @@ async def test_a_row_held_by_someone_else_is_storage_busy_and_heals(postgres_url
         async with await psycopg.AsyncConnection.connect(mask(postgres_url).split("?")[0]) as other:
             await other.execute(f"SELECT 1 FROM {schema}.topics FOR UPDATE")
 
-            with pytest.raises(StorageBusy, match="held by someone else"):
+            with pytest.raises(StorageBusy, match="is locked by another connection"):
                 await runtime.event_log.emit("a", "k", "busy")
             assert [e.payload for e in await runtime.event_log.read("a")] == [1]
             await other.rollback()
@@ -195,6 +195,39 @@ async def test_a_process_that_stops_inside_a_transaction_holds_no_one_up(
 
     assert [event.payload for event in events] == ["before", "other", "slow"]
     assert tries == ["slow", "other", "slow"]
+
+
+@pytest.mark.parametrize("operation", ["one statement", "several"])
+async def test_a_burst_that_arrives_without_its_end_holds_no_one_up(
+    postgres_database: str, caplog: pytest.LogCaptureFixture, operation: str
+) -> None:
+    proxy = HoldingProxy(postgres_database)
+    schema = f"schema=t_{uuid.uuid4().hex[:12]}"
+
+    def move() -> Operation[None]:
+        yield ask("move_cursor", topic="a", consumer="c", position=1)
+        yield from append([draft("a", "k", "held back")])
+
+    async with (
+        Runtime(storage=f"{postgres_database}?{schema}") as other,
+        Runtime(storage=f"{proxy.url}?{schema}") as cut_off,
+    ):
+        await cut_off.event_log.emit("a", "k", "before")
+        proxy.arm(b"held back")
+        held: asyncio.Future[object] = asyncio.ensure_future(
+            cut_off.event_log.emit("a", "k", "held back")
+            if operation == "one statement"
+            else cut_off.service(Store).run(move)
+        )
+        await asyncio.to_thread(proxy.held.wait, 30)
+        await asyncio.gather(*(other.event_log.emit("a", "k", "other") for _ in range(3)))
+        await held
+        found = [event.payload for event in await other.event_log.read("a")]
+    proxy.close()
+
+    assert sorted(map(str, found)) == ["before", "held back", "other", "other", "other"]
+    [line] = [each for each in caplog.messages if "cut off from the network" in each]
+    assert "server processes" in line
 
 
 async def test_a_server_that_is_not_there_is_storage_busy_without_the_password() -> None:

@@ -44,6 +44,17 @@ MUTANTS = (
         "half of a failed operation is committed with its neighbours",
     ),
     Mutant(
+        "postgres-stalled-sessions-are-left",
+        "storage/engines/postgres/lane.py",
+        "                    end_stalled_sessions(connection, self._server)",
+        "                    pass",
+        (
+            "storage/test_postgres.py::"
+            "test_a_burst_that_arrives_without_its_end_holds_no_one_up[several]",
+        ),
+        "a process that was cut off in the middle of an operation keeps its locks",
+    ),
+    Mutant(
         "file-commit-not-synced",
         "storage/engines/file/commit_journal.py",
         "            if sync:\n                self.sync()",

@@ -36,6 +36,20 @@ SELECT set_config('search_path', :path, :local), set_config('statement_timeout',
        set_config('enable_hashjoin', 'off', :local), set_config('enable_mergejoin', 'off', :local),
        set_config('enable_bitmapscan', 'off', :local), set_config('jit', 'off', :local);
 
+-- name: end_stalled_sessions
+-- End sessions that hold locks on tables of the schema and wait in mid-burst for their client; return their server processes.
+-- The planner must not end a session before it has looked at its locks, so the choice is made first.
+WITH stalled AS MATERIALIZED (
+    SELECT a.pid FROM pg_stat_activity a
+    WHERE a.datname = current_database() AND a.state = 'active' AND a.wait_event = 'ClientRead'
+      AND a.state_change < clock_timestamp() - make_interval(secs => :silent_ms::bigint / 1000.0)
+      AND EXISTS (
+          SELECT FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+          WHERE l.pid = a.pid AND l.granted AND l.mode <> 'AccessShareLock' AND c.relnamespace = to_regnamespace(:schema)
+      )
+)
+SELECT pid::bigint FROM stalled WHERE pg_terminate_backend(pid);
+
 -- name: claim_number
 -- Record the producer's next number; returns no row if the operation with this number was committed before.
 INSERT INTO producers (producer, seq, seen_ms) VALUES (:producer, :seq, :now)

@@ -2,9 +2,12 @@
 
 postgres_driver.py the engine: a few threads, each a lane
 lane.py            one thread's way to carry an operation out, attempts and all
-connections.py     connections, the schema, and errors in our words
+connections.py     the pool of connections; connecting.py, how each is opened
+database_schema.py the schema is made and upgraded; server_errors.py, what errors mean
+stalled_sessions.py  ends sessions that hold locks while their client is silent
 pipeline.py        bursts of statements, close to the protocol
 arrays.py          columns of values as PostgreSQL arrays
+append_columns.py  the columns of an append, and the places that its records got
 outbox_call.py     enqueueing on a connection of the caller's own
 notify.py          LISTEN and NOTIFY as a hint that another process wrote
 topic_looks.py     the topics that the listener looks at besides, for idle readers
@@ -12,7 +15,7 @@ topic_looks.py     the topics that the listener looks at besides, for idle reade
 
 from __future__ import annotations
 
-from harn.storage.engines.postgres.connections import is_made
+from harn.storage.engines.postgres.database_schema import is_made
 from harn.storage.engines.postgres.postgres_driver import PostgresDriver
 
 __all__ = ["PostgresDriver", "is_made"]

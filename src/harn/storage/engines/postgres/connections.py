@@ -1,32 +1,33 @@
-"""A PostgreSQL server as its driver sees it: connections, tables, and what errors mean."""
+"""The pool of connections to a PostgreSQL server, which its lanes borrow from."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import socket
+import math
 import threading
 import weakref
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import psycopg_pool
-from psycopg.conninfo import conninfo_to_dict
 
-from harn.clock import SystemClock
-from harn.errors import HarnError, StorageBusy, StorageCorrupt, StorageError
 from harn.masking import without_secrets_of
+from harn.storage.engines.postgres.connecting import (
+    FIRST_MS,
+    STATEMENT_MS,
+    answered_within,
+    connect_options,
+)
+from harn.storage.engines.postgres.database_schema import migrate
 from harn.storage.engines.postgres.pipeline import Pipeline, Statement
-from harn.storage.queries import load_queries, missing_steps
+from harn.storage.queries import load_queries
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
 logger: logging.Logger = logging.getLogger("harn.storage")
 
-STATEMENT_MS = 30_000
 IDLE_MS = 2000
 """Milliseconds after which the server ends a transaction whose client sends nothing more.
 
@@ -34,40 +35,14 @@ A process that was stopped, or whose network was cut, holds its locks that long.
 the wait for a lock, so that the others get their turn and no error. A client that was only slow
 tries again.
 """
-FIRST_MS = 3000
-"""Milliseconds after which a server that has never been reached is given up."""
-FORGET_MS = 7 * 86_400_000
-"""Milliseconds after which a producer that writes no more is forgotten."""
+LOCK_MS = IDLE_MS + 500
+"""Milliseconds of one wait for a lock, at most; by then a silent holder has been silent too long.
+
+A longer `busy_timeout` is several such waits. Between them a lane looks for stalled sessions.
+"""
 REACH = 0.5
 """Seconds to wait for a connection in one attempt; the pool stops trying by itself after one."""
 POOL = "harn-pg"
-CONNECT: dict[str, Any] = {
-    "autocommit": True,
-    "prepare_threshold": None,  # see `Pipeline`
-    "connect_timeout": 5,
-    "application_name": "harn",
-    "client_encoding": "utf8",
-}
-KEEPALIVE: dict[str, Any] = {
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 15_000,
-}
-"""How soon a connection ends whose network was cut, without a word from the other side.
-
-The kernel asks after 10 idle seconds, and gives up after 15 s without an answer (milliseconds for
-the last one). Its own default is some hours, in which a caller would wait for an answer.
-"""
-
-
-def connect_options(dsn: str, **more: Any) -> dict[str, Any]:
-    """Return what every connection of ours is opened with; the user's *dsn* says more or else."""
-    given = conninfo_to_dict(dsn)
-    if "service" in given:  # a file says more, which would lose to what is given here
-        return {**CONNECT, **more}
-    unsaid = {name: value for name, value in KEEPALIVE.items() if name not in given}
-    return {**CONNECT, **unsaid, **more}
 
 
 class _ToOurLog(logging.Filter):
@@ -155,7 +130,7 @@ class Server:
             "path": f'"{self.schema}", pg_catalog',
             "statement_ms": str(STATEMENT_MS),
             "idle_ms": str(IDLE_MS),
-            "lock_ms": str(self._busy_ms),
+            "lock_ms": str(lock_wait_ms(self._busy_ms)),
             "local": not for_session,
         }
 
@@ -178,6 +153,15 @@ class Server:
             self._pool = None
 
 
+def lock_wait_ms(busy_ms: int) -> int:
+    """Return how long one wait for a lock lasts, so that a few of them make *busy_ms*.
+
+    >>> lock_wait_ms(5000), lock_wait_ms(3000), lock_wait_ms(200)
+    (2500, 1500, 200)
+    """
+    return math.ceil(busy_ms / max(1, math.ceil(busy_ms / LOCK_MS)))
+
+
 class Borrowed:
     """A connection of the pool, until it is released."""
 
@@ -192,102 +176,6 @@ class Borrowed:
         self._pool.putconn(self.connection)
 
 
-@contextlib.contextmanager
-def answered_within(connection: Connection[Any], ms: int) -> Iterator[None]:
-    """Cut *connection* if the block lasts longer than *ms*.
-
-    A pooler lets a client in before it has a server for it, and then says nothing: no limit that
-    is set on the server can help.
-    """
-    late = threading.Event()
-
-    def cut() -> None:
-        late.set()
-        with contextlib.suppress(OSError, psycopg.Error):
-            with socket.socket(fileno=os.dup(connection.fileno())) as ours:
-                ours.shutdown(socket.SHUT_RDWR)
-
-    timer = threading.Timer(ms / 1000, cut)
-    timer.daemon = True
-    with contextlib.suppress(RuntimeError):  # Python 3.12 starts no thread while it is ending
-        timer.start()
-    try:
-        yield
-    except Exception as error:
-        if not late.is_set():
-            raise
-        raise psycopg.OperationalError(
-            f"let in, but no answer within {ms / 1000:g} s; a pooler without a free connection? "
-            "Raise its pool size, lower pool_size in the URL, or use its transaction mode"
-        ) from error
-    finally:
-        timer.cancel()
-
-
-def is_made(dsn: str, schema: str) -> bool:
-    """Tell whether a store was made in *schema*.
-
-    A server that does not answer may have one: opening it then says what is wrong.
-    """
-    names = {"schema": f'"{schema}"', "versions": f'"{schema}".harn_schema'}
-    try:
-        with psycopg.connect(dsn, **connect_options(dsn)) as connection:
-            cursor = psycopg.ClientCursor(connection)
-            with answered_within(connection, FIRST_MS):
-                [(_, listed)] = cursor.execute(load_queries("postgres")["has_schema"].text, names)
-            return bool(listed)
-    except psycopg.Error:
-        return True
-
-
-def migrate(connection: Connection[Any], schema: str, busy_ms: int, where: str) -> None:
-    """Bring every concern's tables up to date, in one transaction under an advisory lock."""
-    queries = load_queries("postgres")
-
-    def run(name: str, **params: Any) -> list[Any]:
-        cursor = psycopg.ClientCursor(connection)
-        cursor.execute(queries[name].text, params)
-        while cursor.nextset():
-            pass
-        return cursor.fetchall() if cursor.description else []
-
-    def applied() -> dict[str, int]:
-        [(_, listed)] = run("has_schema", schema=f'"{schema}"', versions=f'"{schema}".harn_schema')
-        return dict(run("versions")) if listed else {}
-
-    path = f'"{schema}", pg_catalog'
-    try:
-        run(
-            "begin_migration",
-            path=path,
-            lock_ms=str(busy_ms),
-            statement_ms=str(STATEMENT_MS),
-            lock=f"harn:{schema}",
-        )
-        steps = missing_steps(applied(), "postgres", where)
-        if steps:
-            [(exists, _)] = run("has_schema", schema=f'"{schema}"', versions="none")
-            if not exists:
-                connection.execute(queries["make_schema"].text.format(schema=schema))
-            run("make_versions")
-            for step in steps:
-                connection.execute(step.script)
-                run("note_version", concern=step.concern, version=step.version)
-        run("forget_producers", before=SystemClock().now_ms() - FORGET_MS)
-        connection.execute("COMMIT")
-    except psycopg.errors.InsufficientPrivilege as error:
-        connection.execute("ROLLBACK")
-        why = str(error).partition("\n")[0]
-        raise StorageError(
-            f"{where} must be made or upgraded, and this role may not do that ({why}); open it "
-            f"once with the role that owns the schema {schema!r}, or let this one create there"
-        ) from error
-    except BaseException:
-        if not connection.closed:
-            connection.execute("ROLLBACK")
-        raise
-
-
 class _Connection(psycopg.Connection[Any]):
     """A connection that keeps what is prepared on it."""
 
@@ -295,29 +183,7 @@ class _Connection(psycopg.Connection[Any]):
 
 
 def pipeline_of(connection: Connection[Any]) -> Pipeline:
+    """Return the pipeline of *connection*, one of the pool's."""
     assert isinstance(connection, _Connection)
     assert connection.statements is not None
     return connection.statements
-
-
-def connection_lost(error: psycopg.Error) -> bool:
-    if isinstance(error, psycopg_pool.PoolTimeout | psycopg.InterfaceError):
-        return True
-    if isinstance(error, psycopg.errors.IdleInTransactionSessionTimeout):
-        return True
-    lost = error.sqlstate is None or error.sqlstate.startswith(("08", "57P", "53"))
-    return isinstance(error, psycopg.OperationalError) and lost
-
-
-def translated(error: psycopg.Error, server: Server) -> HarnError:
-    where, told = server.where, server.told(error)
-    state = error.sqlstate or ""
-    ours: HarnError
-    if isinstance(error, psycopg.errors.LockNotAvailable | psycopg.errors.QueryCanceled):
-        ours = StorageBusy(f"{where} is held by someone else ({told}); try again")
-    elif state.startswith("XX"):
-        ours = StorageCorrupt(f"{where}: {told}")
-    else:
-        ours = StorageError(f"{where}: {told}")
-    ours.__cause__ = error
-    return ours

@@ -17,21 +17,16 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from harn.clock import Clock, SystemClock
-from harn.errors import StorageBusy
+from harn.errors import HarnError, StorageBusy
 from harn.storage.contract import TAKE_OFFSETS, Draft, topics_of
+from harn.storage.engines.postgres.append_columns import append_columns, placed
 from harn.storage.engines.postgres.arrays import array_types
-from harn.storage.engines.postgres.connections import (
-    FIRST_MS,
-    STATEMENT_MS,
-    Borrowed,
-    Server,
-    answered_within,
-    connection_lost,
-    pipeline_of,
-    translated,
-)
+from harn.storage.engines.postgres.connecting import FIRST_MS, STATEMENT_MS, answered_within
+from harn.storage.engines.postgres.connections import Borrowed, Server, pipeline_of
 from harn.storage.engines.postgres.notify import Notifier
 from harn.storage.engines.postgres.pipeline import Statement
+from harn.storage.engines.postgres.server_errors import connection_lost, translated
+from harn.storage.engines.postgres.stalled_sessions import end_stalled_sessions
 from harn.storage.engines.store_thread import Request
 from harn.storage.operations import Ask, Row, Rows, changed_nothing, drive
 from harn.storage.queries import Query, load_queries
@@ -104,6 +99,7 @@ class Lane:
             self.let_go()
         while True:
             self._committing = is_sound = False
+            connection: Connection[Any] | None = None
             try:
                 connection = self._connection()
                 pipeline_of(connection).is_own &= self._server.prepares
@@ -112,13 +108,13 @@ class Lane:
                 is_sound = True
                 return
             except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected) as error:
-                lost: BaseException = error
+                lost: psycopg.Error = error
+            except psycopg.errors.LockNotAvailable as error:
+                if connection is not None and not connection.closed:
+                    end_stalled_sessions(connection, self._server)
+                lost = error
             except psycopg.Error as error:
-                if error.sqlstate in _NOT_PREPARED and self._server.prepares:
-                    self._server.prepares = False  # a pooler on the way does not keep them
-                    continue
-                if error.sqlstate in _NO_FUNCTION and self._server.has_functions:
-                    self._server.has_functions = False  # what they do is done step by step
+                if self._does_without(error):
                     continue
                 if not connection_lost(error):
                     request.error = translated(error, self._server)
@@ -132,9 +128,19 @@ class Lane:
                     self.let_go()  # the pool replaces it if it is broken
             patience = self._busy_ms if self._server.reached else min(self._busy_ms, FIRST_MS)
             if (SystemClock.monotonic() - started) * 1000 > patience:
-                request.error = self._out_of_reach(lost)
+                request.error = self._given_up(lost)
                 return
             threading.Event().wait(PAUSE)
+
+    def _does_without(self, error: psycopg.Error) -> bool:
+        """Tell whether *error* names what this server does not offer, and use it no longer."""
+        if error.sqlstate in _NOT_PREPARED and self._server.prepares:
+            self._server.prepares = False  # a pooler on the way does not keep them
+            return True
+        if error.sqlstate in _NO_FUNCTION and self._server.has_functions:
+            self._server.has_functions = False  # what they do is done step by step
+            return True
+        return False
 
     def _connection(self) -> Connection[Any]:
         """Return the lane's connection, taken from the pool if it has none.
@@ -282,9 +288,9 @@ class Lane:
             self._queue_statement(query, Ask(asked.name, fill=asked.fill))
             return _as_they_are
         topics = topics_of(drafts)
-        params = {**_appending(drafts, topics), UNLESS: asked.params.get(UNLESS)}
+        params = {**append_columns(drafts, topics), UNLESS: asked.params.get(UNLESS)}
         self._queue_statement(query, Ask(asked.name, params))
-        return functools.partial(_placed, drafts, topics)
+        return functools.partial(placed, drafts, topics)
 
     def _queue_statement(self, query: Query, asked: Ask) -> None:
         params = dict(asked.params)
@@ -342,7 +348,10 @@ class Lane:
                 raise _Landed
         return [pipeline.rows(result) for result in results[-wanted:]]
 
-    def _out_of_reach(self, error: BaseException) -> StorageBusy:
+    def _given_up(self, error: psycopg.Error) -> HarnError:
+        """Return the error of an operation for which `busy_timeout` has passed."""
+        if isinstance(error, psycopg.errors.LockNotAvailable):
+            return translated(error, self._server)
         why = self._server.told(error).partition("\n")[0]
         what = "the answer to a commit was lost; it may have landed" if self._committing else why
         ours = StorageBusy(f"{self._server.where} is out of reach ({what}); try again")
@@ -362,51 +371,6 @@ def _is_long(asked: Ask) -> bool:
 
 def _as_they_are(rows: Rows) -> Rows:
     return rows
-
-
-def _appending(
-    drafts: Sequence[Draft], topics: Sequence[tuple[str, int, int]]
-) -> dict[str, Sequence[Any]]:
-    """Return the columns of an append: first the topics', then the records'."""
-    names, counts, largest = zip(*topics, strict=True)
-    left = dict(zip(names, counts, strict=True))
-    back: list[int] = []
-    for item in drafts:
-        left[item.topic] -= 1
-        back.append(left[item.topic])
-    return {
-        "topics": names,
-        "counts": counts,
-        "largest": largest,
-        "topic": [item.topic for item in drafts],
-        "back": back,
-        "kind": [item.kind for item in drafts],
-        "payload": [item.payload for item in drafts],
-        "headers": [item.headers for item in drafts],
-        "at": [item.at_ms for item in drafts],
-    }
-
-
-def _placed(
-    drafts: Sequence[Draft],
-    topics: Sequence[tuple[str, int, int]],
-    heads: Rows,
-) -> list[Row] | None:
-    """Return (id, time) of each of *drafts*, given (head, time) of each of *topics* afterwards.
-
-    None means that nothing was appended: jobs wait in the outbox and must enter first.
-    """
-    if not heads:
-        return None
-    taken = {
-        topic: (iter(range(head - count + 1, head + 1)), now)
-        for (topic, count, _), (head, now) in zip(topics, heads, strict=True)
-    }
-    found: list[Row] = []
-    for item in drafts:
-        offsets, now = taken[item.topic]
-        found.append((next(offsets), now if item.at_ms is None else item.at_ms))
-    return found
 
 
 class _Landed(Exception):
