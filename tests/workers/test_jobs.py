@@ -481,7 +481,7 @@ async def test_a_job_that_is_settled_while_it_is_read_is_not_missed(
     answers: list[tuple[Any, ...]] = []
     monkeypatch.setattr(results, "_looked", lambda *answer: answers.append(answer))
     result = harn.spawn(receipt.result)
-    await until(lambda: any(receipt.job_id in answer[2] for answer in answers))
+    await until(lambda: any(receipt.job_id in answer[1] for answer in answers))
 
     await receipt.cancel("meanwhile")
     for _ in range(200):  # the watcher looks

@@ -12,7 +12,8 @@ Ended = asyncio.Future[bytes | None]
 class Awaited:
     """The jobs of one queue that callers of one runtime wait for, and how far that is known."""
 
-    def __init__(self, mark: tuple[int, int]) -> None:
+    def __init__(self, queue: str, mark: tuple[int, int]) -> None:
+        self.queue = queue
         self.mark = mark
         """The growth of the claims before the first look."""
         self.waiters: dict[int, Ended | list[Ended]] = {}
@@ -46,7 +47,8 @@ class Awaited:
         return self.head <= self.known
 
     def add(self, id: int, woken: Ended) -> None:
-        """Let a caller wait for a job."""
+        """Let a caller wait for a job, which is looked at first."""
+        self.fresh.append(id)
         others = self.waiters.setdefault(id, woken)
         if isinstance(others, list):
             others.append(woken)
@@ -54,21 +56,24 @@ class Awaited:
             self.waiters[id] = [others, woken]
 
     def remove(self, id: int, woken: Ended) -> None:
-        """Forget a caller."""
-        waiting = self.waiters[id]
-        if isinstance(waiting, list):
-            waiting.remove(woken)
-        if waiting is woken or not waiting:
+        """Forget a caller that gave up; it may have been woken already."""
+        waiting = self.waiters.get(id)
+        if waiting is woken:
             del self.waiters[id]
+        elif isinstance(waiting, list) and woken in waiting:
+            waiting.remove(woken)
+            if not waiting:
+                del self.waiters[id]
 
     def wake(self, id: int, outcome: bytes | None) -> None:
         """Wake the callers that wait for a job; each decodes the outcome for itself."""
-        waiting = self.waiters.get(id)
-        if waiting is None:
-            return
-        for woken in waiting if isinstance(waiting, list) else (waiting,):
-            if not woken.done():
-                woken.set_result(outcome)
+        waiting = self.waiters.pop(id, None)
+        if isinstance(waiting, list):
+            for woken in waiting:
+                if not woken.done():
+                    woken.set_result(outcome)
+        elif waiting is not None and not waiting.done():
+            waiting.set_result(outcome)
 
     def fail(self, error_of: Callable[[int], BaseException]) -> None:
         """End the wait of every caller with the error of its job."""

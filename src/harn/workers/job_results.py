@@ -17,15 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from harn.context import Task
 from harn.errors import HarnError
-from harn.graceful import asked, park, raise_if_asked, unpark
-from harn.storage import Store, decode, log
+from harn.storage import Store, log
 from harn.storage.queue import Settlement, WorkDone, job_states
 from harn.topics import queue_topics
 from harn.workers.awaited_jobs import Awaited, Ended
 from harn.workers.job_reads import JobReads
-from harn.workers.job_state import outcome_of, unknown
+from harn.workers.job_state import JobState
 from harn.workers.queue_operations import OperationsByQueue, QueueOperations
 
 if TYPE_CHECKING:
@@ -49,48 +47,38 @@ class JobResults:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._loop = runtime.loop
         self._store = runtime.service(Store)
         self._operations = runtime.service(OperationsByQueue)
         self._reads = runtime.service(JobReads)
         self._awaited: dict[str, Awaited] = {}
 
-    async def outcome(self, task: Task, queue: str, key: int | str) -> Any:
-        """Wait in *task* until a job is settled; return its outcome, or raise what it ended with.
+    def wait_for(self, queue: str, id: int) -> Ended:
+        """Return a future of a job's end, whose place is taken before the first look."""
+        woken: Ended = asyncio.Future(loop=self._loop)
+        awaited = self._awaited.get(queue)
+        if awaited is None:
+            mark = self._store.growth(queue_topics(queue).claims)
+            awaited = self._awaited[queue] = Awaited(queue, mark)
+            self._operations.of(queue).listener = partial(self._hear, awaited)
+        if not awaited.fresh:
+            self._loop.call_soon(self._look_at_fresh, awaited)
+        awaited.add(id, woken)
+        return woken
 
-        *key* is its id, or a ticket, whose commit is waited for. Cancelling and a graceful stop
-        leave nothing behind.
-        """
-        id = key if isinstance(key, int) else await self._committed(queue, key)
-        while True:
-            if asked:
-                raise_if_asked()
-            woken = self._wait_for(queue, id)
-            if task.parked is None:
-                task.parked = woken
-            else:
-                park(task, woken)
-            try:
-                outcome = await woken
-            finally:
-                if task.parked is woken:
-                    task.parked = None
-                else:
-                    unpark(task, woken)
-                self._wait_no_more(queue, id, woken)
-            if outcome is not None:
-                return decode(outcome)
-            job = await self._reads.state_together(queue, id)
-            if job is None:
-                raise unknown(queue, key)
-            if job.is_settled:
-                return outcome_of(job)
+    def give_up(self, queue: str, id: int, woken: Ended) -> None:
+        """Forget a caller whose wait for a job has ended without its end."""
+        awaited = self._awaited.get(queue)
+        if awaited is not None:
+            awaited.remove(id, woken)
+            self._watch_no_more_than_needed(awaited)
 
-    async def aclose(self) -> None:
-        """End the waits of callers that are no tasks of the runtime; its own are cancelled."""
-        for queue, awaited in self._awaited.items():
-            awaited.fail(partial(_closed, queue))
+    async def read(self, queue: str, id: int) -> JobState | None:
+        """Read a job whose outcome did not come with its end; callers that meet share a read."""
+        return await self._reads.state_together(queue, id)
 
-    async def _committed(self, queue: str, ticket: str) -> int:
+    async def committed(self, queue: str, ticket: str) -> int:
+        """Wait for the commit of the transaction that enqueued a job; return the job's id."""
         topic = queue_topics(queue).jobs
         mark = self._store.growth(topic)
         while (id := await self._reads.id_of(queue, ticket)) is None:
@@ -98,47 +86,34 @@ class JobResults:
             mark = self._store.growth(topic)
         return id
 
-    # -- waiting -----------------------------------------------------------------------------
+    async def aclose(self) -> None:
+        """End the waits of callers that are no tasks of the runtime; its own are cancelled."""
+        for queue, awaited in self._awaited.items():
+            awaited.fail(partial(_closed, queue))
 
-    def _wait_for(self, queue: str, id: int) -> Ended:
-        """Return a future of a job's end, whose place is taken before the first look."""
-        woken: Ended = asyncio.Future(loop=self._runtime.loop)
-        awaited = self._awaited.get(queue)
-        if awaited is None:
-            mark = self._store.growth(queue_topics(queue).claims)
-            awaited = self._awaited[queue] = Awaited(mark)
-            self._operations.of(queue).listener = partial(self._hear, awaited)
-        awaited.add(id, woken)
-        if not awaited.fresh:
-            self._runtime.loop.call_soon(self._look_at_fresh, queue, awaited)
-        awaited.fresh.append(id)
-        return woken
+    # -- watching ----------------------------------------------------------------------------
 
-    def _wait_no_more(self, queue: str, id: int, woken: Ended) -> None:
-        awaited = self._awaited[queue]
-        awaited.remove(id, woken)
-        if not awaited.waiters:
-            self._stop_watching(queue, awaited)
-
-    def _watch(self, queue: str, awaited: Awaited) -> None:
+    def _watch(self, awaited: Awaited) -> None:
         # In an empty context: a graceful stop of the first caller must not end the watcher.
-        watcher = self._runtime.loop.create_task(
-            self._follow(queue, awaited), context=contextvars.Context()
-        )
+        watcher = self._loop.create_task(self._follow(awaited), context=contextvars.Context())
         awaited.watcher = watcher
         self._runtime.own(watcher)
-        watcher.add_done_callback(partial(self._watched, queue, awaited))
+        watcher.add_done_callback(partial(self._watched, awaited))
 
-    def _stop_watching(self, queue: str, awaited: Awaited) -> None:
-        del self._awaited[queue]
-        self._operations.of(queue).listener = None
+    def _watch_no_more_than_needed(self, awaited: Awaited) -> None:
+        """Stop watching a queue when no caller waits for its jobs."""
+        if awaited.waiters or self._awaited.get(awaited.queue) is not awaited:
+            return
+        del self._awaited[awaited.queue]
+        self._operations.of(awaited.queue).listener = None
         if awaited.watcher is not None:
             awaited.watcher.cancel()
 
-    def _watched(self, queue: str, awaited: Awaited, watcher: asyncio.Task[None]) -> None:
+    def _watched(self, awaited: Awaited, watcher: asyncio.Task[None]) -> None:
         """Fail the waiters that are left when the watcher has ended."""
         if not watcher.cancelled():
-            error = watcher.exception() or HarnError(f"queue {queue!r} is watched no more")
+            name = awaited.queue
+            error = watcher.exception() or HarnError(f"queue {name!r} is watched no more")
             awaited.fail(lambda _: error)
 
     def _hear(self, awaited: Awaited, settled: Iterable[Settlement], done: WorkDone) -> None:
@@ -154,11 +129,12 @@ class JobResults:
                     awaited.wake(item.job_id, item.outcome)
                 elif result.dead:
                     awaited.wake(item.job_id, None)
+        self._watch_no_more_than_needed(awaited)
 
-    async def _follow(self, queue: str, awaited: Awaited) -> None:
+    async def _follow(self, awaited: Awaited) -> None:
         """Look at all jobs whenever something may have happened to them that was not told."""
-        topic, clock = queue_topics(queue).claims, self._runtime.clock
-        operations = self._operations.of(queue)
+        queue, clock = awaited.queue, self._runtime.clock
+        topic, operations = queue_topics(queue).claims, self._operations.of(queue)
         mark, looked_at = awaited.mark, clock.monotonic()
         within = 0.0  # at first: other processes are watched from here on, not from the first look
         while True:
@@ -169,45 +145,59 @@ class JobResults:
             mark = self._store.growth(topic)
             try:
                 is_late = clock.monotonic() - looked_at >= AGAIN
-                if is_late or await self._has_news(queue, awaited):
+                if is_late or await self._has_news(awaited):
                     looked_at = clock.monotonic()
                     look = await self._store.run(_look(queue, awaited.waiters), write=False)
-                    _tell_ended(awaited, look, all_up_to_here=True)
+                    self._tell_ended(awaited, look, all_up_to_here=True)
             except HarnError:  # the store cannot be reached: try again
                 continue
 
-    async def _has_news(self, queue: str, awaited: Awaited) -> bool:
+    async def _has_news(self, awaited: Awaited) -> bool:
         """Tell whether the claims hold more than was told."""
         if awaited.knows_all:
-            head = await self._store.run(partial(log.head, queue_topics(queue).claims), write=False)
+            topic = queue_topics(awaited.queue).claims
+            head = await self._store.run(partial(log.head, topic), write=False)
             awaited.saw(head, all_up_to_here=False)
         return not awaited.knows_all
 
-    def _look_at_fresh(self, queue: str, awaited: Awaited) -> None:
+    def _look_at_fresh(self, awaited: Awaited) -> None:
         """Look at the jobs that callers have begun to wait for in this turn of the loop."""
         fresh, awaited.fresh = awaited.fresh, []
         try:
-            look = self._store.submit(_look(queue, fresh), write=False)
+            look = self._store.submit(_look(awaited.queue, fresh), write=False)
         except HarnError:
-            _read_alone(awaited, fresh)
+            self._read_alone(awaited, fresh)
         else:
             are_all = awaited.waiters.keys() <= set(fresh)
-            look.add_done_callback(partial(self._looked, queue, awaited, fresh, are_all))
+            look.add_done_callback(partial(self._looked, awaited, fresh, are_all))
 
     def _looked(
         self,
-        queue: str,
         awaited: Awaited,
         ids: Sequence[int],
         are_all: bool,
         look: asyncio.Future[job_states.SettledJobs],
     ) -> None:
         if look.cancelled() or look.exception() is not None:
-            _read_alone(awaited, ids)
+            self._read_alone(awaited, ids)
             return
-        _tell_ended(awaited, look.result(), all_up_to_here=are_all)
-        if awaited.watcher is None and len(look.result().jobs) < len(awaited.waiters):
-            self._watch(queue, awaited)
+        self._tell_ended(awaited, look.result(), all_up_to_here=are_all)
+        if awaited.watcher is None and awaited.waiters:
+            self._watch(awaited)
+
+    def _tell_ended(
+        self, awaited: Awaited, look: job_states.SettledJobs, *, all_up_to_here: bool
+    ) -> None:
+        awaited.saw(look.noted, all_up_to_here=all_up_to_here)
+        for job in look.jobs:
+            awaited.wake(job.id, None if job.response is None else _outcome_in(job.response))
+        self._watch_no_more_than_needed(awaited)
+
+    def _read_alone(self, awaited: Awaited, ids: Sequence[int]) -> None:
+        """Let each caller read its job: the look failed, which may be the fault of another job."""
+        for id in ids:
+            awaited.wake(id, None)
+        self._watch_no_more_than_needed(awaited)
 
 
 def _closed(queue: str, id: int) -> HarnError:
@@ -220,18 +210,6 @@ def _closed(queue: str, id: int) -> HarnError:
 def _look(queue: str, ids: Iterable[int]) -> Any:
     """Return the recipe that looks which of the jobs *ids* are settled."""
     return partial(job_states.settled_among, queue, sorted(set(ids)))
-
-
-def _read_alone(awaited: Awaited, ids: Sequence[int]) -> None:
-    """Let each caller read its job: the look failed, which may be the fault of another job."""
-    for id in ids:
-        awaited.wake(id, None)
-
-
-def _tell_ended(awaited: Awaited, look: job_states.SettledJobs, *, all_up_to_here: bool) -> None:
-    awaited.saw(look.noted, all_up_to_here=all_up_to_here)
-    for job in look.jobs:
-        awaited.wake(job.id, None if job.response is None else _outcome_in(job.response))
 
 
 def _outcome_in(response: bytes) -> bytes | None:

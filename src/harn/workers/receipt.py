@@ -11,18 +11,19 @@ from harn.durable_calls import durable_function_named
 from harn.durable_types import types_of
 from harn.duration import Duration, to_seconds, to_text
 from harn.errors import DeadlineExceeded, JobError
+from harn.graceful import asked, park, raise_if_asked, unpark
 from harn.pydantic_types import reasons
-from harn.storage import Durability
+from harn.storage import Durability, decode
 from harn.tasks import deadline
 from harn.workers.cancels import cancel
 from harn.workers.job_reads import JobReads
 from harn.workers.job_results import JobResults
-from harn.workers.job_state import JobState, unknown
+from harn.workers.job_state import JobState, outcome_of, unknown
 
 T = TypeVar("T")
 
 
-class EnqueueReceipt(msgspec.Struct, Generic[T], frozen=True):
+class EnqueueReceipt(msgspec.Struct, Generic[T], frozen=True, gc=False):
     """Proof that a job is in its queue, and how safely; its result can be awaited.
 
     The three methods use the current runtime's store, so that a receipt works in any process that
@@ -79,19 +80,44 @@ class EnqueueReceipt(msgspec.Struct, Generic[T], frozen=True):
         >>> harn.run(main)
         21
         """
-        within = None if timeout is None else to_seconds(timeout, "timeout")
+        if timeout is not None:
+            return await self._result_within(to_seconds(timeout, "timeout"))
+        # One coroutine for the whole wait: thousands of them may be alive at the same time.
         task = calling_frame().task
-        key = self.job_id if self.ticket is None else self.ticket
-        awaiting = task.runtime.service(JobResults).outcome(task, self.queue, key)
-        if within is None:
-            outcome = await awaiting
-            return outcome if self.function is None else self._typed(outcome)
+        results = task.runtime.service(JobResults)
+        id = self.job_id
+        if self.ticket is not None:
+            id = await results.committed(self.queue, self.ticket)
+        while True:
+            if asked:
+                raise_if_asked()
+            woken = results.wait_for(self.queue, id)
+            park(task, woken)
+            try:
+                outcome = await woken
+            except BaseException:
+                results.give_up(self.queue, id, woken)
+                raise
+            finally:
+                unpark(task, woken)
+            if outcome is not None:
+                value = decode(outcome)
+                break
+            job = await results.read(self.queue, id)
+            if job is None:
+                raise unknown(self.queue, self._key)
+            if job.is_settled:
+                value = outcome_of(job)
+                break
+        return value if self.function is None else self._typed(value)
+
+    async def _result_within(self, seconds: float) -> T:
         try:
-            async with deadline(within):
-                return self._typed(await awaiting)
+            async with deadline(seconds):
+                return await self.result()
         except DeadlineExceeded as error:
             raise DeadlineExceeded(
-                f"job {self._key} of queue {self.queue!r} was not settled within {to_text(within)}"
+                f"job {self._key} of queue {self.queue!r} was not settled within {to_text(seconds)}"
             ) from error
 
     def _typed(self, outcome: Any) -> T:
