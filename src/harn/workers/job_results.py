@@ -24,7 +24,7 @@ from harn.topics import queue_topics
 from harn.workers.awaited_jobs import Awaited, Ended
 from harn.workers.job_reads import JobReads
 from harn.workers.job_state import JobState
-from harn.workers.queue_operations import OperationsByQueue, QueueOperations
+from harn.workers.queue_operations import TURNS, OperationsByQueue, QueueOperations
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -89,6 +89,7 @@ class JobResults:
     async def aclose(self) -> None:
         """End the waits of callers that are no tasks of the runtime; its own are cancelled."""
         for queue, awaited in self._awaited.items():
+            awaited.wake_ended()
             awaited.fail(partial(_closed, queue))
 
     # -- watching ----------------------------------------------------------------------------
@@ -122,13 +123,26 @@ class JobResults:
             awaited.saw(awaited.known + 1, all_up_to_here=False)
         elif done.noted is not None:
             awaited.took_part(*done.noted)
-        waiters = awaited.waiters
+        waiters, ended = awaited.waiters, awaited.ended
+        is_due = bool(ended)
         for item, result in zip(settled, done.settled, strict=True):
             if item.job_id in waiters and result.settled == "done":
                 if item.action == "ack":
-                    awaited.wake(item.job_id, item.outcome)
+                    ended.append((item.job_id, item.outcome))
                 elif result.dead:
-                    awaited.wake(item.job_id, None)
+                    ended.append((item.job_id, None))
+        if ended and not is_due:
+            self._loop.call_soon(self._wake_after, awaited, TURNS - 1)
+
+    def _wake_after(self, awaited: Awaited, turns: int) -> None:
+        """Wake the callers of ended jobs after so many turns of the loop.
+
+        The next operation begins first, so that the callers go on while the store works.
+        """
+        if turns > 0:
+            self._loop.call_soon(self._wake_after, awaited, turns - 1)
+            return
+        awaited.wake_ended()
         self._watch_no_more_than_needed(awaited)
 
     async def _follow(self, awaited: Awaited) -> None:
