@@ -26,8 +26,10 @@ class Hall:
 
     async def fail(self, ctx: Any) -> None:
         self.inside.append(ctx.child_name)
-        await asyncio.sleep(0)
-        self.inside.remove(ctx.child_name)
+        try:
+            await asyncio.sleep(0)
+        finally:  # the failure of a sibling may cancel it here
+            self.inside.remove(ctx.child_name)
         raise RuntimeError
 
     def is_empty(self, run: Run) -> None:
