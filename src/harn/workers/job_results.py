@@ -24,13 +24,17 @@ from harn.topics import queue_topics
 from harn.workers.awaited_jobs import Awaited, Ended
 from harn.workers.job_reads import JobReads
 from harn.workers.job_state import JobState
-from harn.workers.queue_operations import TURNS, OperationsByQueue, QueueOperations
+from harn.workers.queue_operations import OperationsByQueue, QueueOperations
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
 
 AGAIN = 0.5
 """Seconds after which the store is read again, even without a notification."""
+LATER = 3
+"""Turns of the loop after which callers are woken: a consumer gets the jobs that came with the same
+answer, their handlers begin, and the next operation begins, if they end without a wait.
+"""
 
 
 class _Response(msgspec.Struct):
@@ -132,7 +136,7 @@ class JobResults:
                 elif result.dead:
                     ended.append((item.job_id, None))
         if ended and not is_due:
-            self._loop.call_soon(self._wake_after, awaited, TURNS - 1)
+            self._loop.call_soon(self._wake_after, awaited, LATER - 1)
 
     def _wake_after(self, awaited: Awaited, turns: int) -> None:
         """Wake the callers of ended jobs after so many turns of the loop.
