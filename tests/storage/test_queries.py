@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from importlib.resources import files
+from pathlib import Path
 
 import apsw
 import pytest
 
+import harn
 from harn.storage.engines import migrate
 from harn.storage.fragments import Fragment, expand
 from harn.storage.queries import Dialect, Statements, load_queries
@@ -70,6 +72,17 @@ def test_no_statement_keeps_an_unexpanded_fragment(dialect: Dialect) -> None:
 
     assert [name for name, query in every.items() if "@" in query.text] == []
     assert [name for name, query in every.items() if "{ready}" in query.text] == []
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_every_statement_is_asked_for(dialect: Dialect) -> None:
+    code = "\n".join(path.read_text() for path in Path(harn.__file__).parent.rglob("*.py"))
+    quoted = set(re.findall(r'"(\w+)"', code))
+    of_tables = re.compile(r"trigger_(dump|clear|restore)_\w+")  # `trigger_fold.py` makes the names
+
+    names = {name.removesuffix("_few") for name in load_queries(dialect).every()}
+
+    assert {name for name in names - quoted if not of_tables.fullmatch(name)} == set()
 
 
 @pytest.mark.parametrize("file", ["jobs.sql", "jobs.sqlite.sql", "jobs.postgres.sql"])

@@ -1,3 +1,9 @@
+-- fragment: oldest_ready(queue_id, key)
+-- Return when the oldest ready job of a key was enqueued: one look at the index for each priority.
+(SELECT min(h.enqueued_at) FROM (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
+        CROSS JOIN LATERAL (SELECT enqueued_at FROM jobs WHERE queue_id = {queue_id} AND key = {key} COLLATE "C"
+            AND priority = p.priority AND state = 0 ORDER BY id LIMIT 1) AS h)
+
 -- name: open_queue
 -- Read a queue's row, the time, and whether jobs wait in the outbox; the row stays locked until the commit.
 SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled, trimmed,
@@ -170,9 +176,7 @@ CROSS JOIN LATERAL (SELECT id, payload FROM events WHERE topic_id = (SELECT topi
 -- Update the shares that a claim has served.
 UPDATE shares SET ready = ready - v.served, in_flight = in_flight + v.served, selected = selected + v.served,
     promoted = shares.promoted + v.promoted, turn = v.turn, round = v.round, credit = v.credit, refill = v.refill, deferred_from = v.deferrals,
-    oldest_at = CASE WHEN v.known = 1 THEN v.oldest_at ELSE (SELECT min(h.enqueued_at) FROM (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
-        CROSS JOIN LATERAL (SELECT enqueued_at FROM jobs WHERE queue_id = v.queue_id AND key = v.key COLLATE "C"
-            AND priority = p.priority AND state = 0 ORDER BY id LIMIT 1) AS h) END
+    oldest_at = CASE WHEN v.known = 1 THEN v.oldest_at ELSE @oldest_ready(v.queue_id, v.key) END
 FROM unnest(:queue_id::bigint[], :key::text[], :served::bigint[], :promoted::bigint[], :turn::bigint[], :round::bigint[],
     :credit::bigint[], :deferrals::bigint[], :oldest_at::bigint[], :known::bigint[], :refill::bigint[])
     AS v(queue_id, key, served, promoted, turn, round, credit, deferrals, oldest_at, known, refill)
@@ -187,10 +191,7 @@ UPDATE shares SET
         shares.parked + v.parked, v.now),
     ready = shares.ready + v.ready, scheduled = shares.scheduled + v.scheduled, in_flight = shares.in_flight + v.in_flight,
     parked = shares.parked + v.parked,
-    oldest_at = CASE WHEN v.ready = 0 THEN oldest_at ELSE
-        (SELECT min(h.enqueued_at) FROM (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p(priority)
-        CROSS JOIN LATERAL (SELECT enqueued_at FROM jobs WHERE queue_id = v.queue_id AND key = v.key COLLATE "C"
-            AND priority = p.priority AND state = 0 ORDER BY id LIMIT 1) AS h) END
+    oldest_at = CASE WHEN v.ready = 0 THEN oldest_at ELSE @oldest_ready(v.queue_id, v.key) END
 FROM unnest(:queue_id::bigint[], :key::text[], :ready::bigint[], :scheduled::bigint[], :in_flight::bigint[], :selected::bigint[],
     :round::bigint[], :cap::bigint[], :at::bigint[], :deferrals::bigint[], :parked::bigint[])
     AS v(queue_id, key, ready, scheduled, in_flight, selected, round, cap, now, deferrals, parked)

@@ -1,3 +1,10 @@
+-- fragment: oldest_ready(queue_id, key)
+-- Return when the oldest ready job of a key was enqueued: one look at the index for each priority.
+(SELECT min(at) FROM (
+        SELECT * FROM (SELECT enqueued_at AS at FROM jobs INDEXED BY jobs_of_key WHERE queue_id = {queue_id} AND key = {key} AND priority = 0 AND state = 0 ORDER BY id LIMIT 1)
+        UNION ALL SELECT * FROM (SELECT enqueued_at FROM jobs INDEXED BY jobs_of_key WHERE queue_id = {queue_id} AND key = {key} AND priority = 1 AND state = 0 ORDER BY id LIMIT 1)
+        UNION ALL SELECT * FROM (SELECT enqueued_at FROM jobs INDEXED BY jobs_of_key WHERE queue_id = {queue_id} AND key = {key} AND priority = 2 AND state = 0 ORDER BY id LIMIT 1)))
+
 -- name: open_queue
 -- Read a queue's row, and the time.
 SELECT queue_id, :now, dimension, cap, policy, round, last_key, promoted, alarm, ages, deferrals, promotions, paused, handled, trimmed,
@@ -95,10 +102,7 @@ CROSS JOIN events e ON e.topic_id = (SELECT topic_id FROM topics WHERE name = :t
 -- Update the shares that a claim has served.
 UPDATE shares SET ready = ready - ?3, in_flight = in_flight + ?3, selected = selected + ?3, promoted = promoted + ?4,
     turn = ?5, round = ?6, credit = ?7, refill = ?11, deferred_from = ?8,
-    oldest_at = CASE WHEN ?10 THEN ?9 ELSE (SELECT min(at) FROM (
-        SELECT * FROM (SELECT enqueued_at AS at FROM jobs INDEXED BY jobs_of_key WHERE queue_id = ?1 AND key = ?2 AND priority = 0 AND state = 0 ORDER BY id LIMIT 1)
-        UNION ALL SELECT * FROM (SELECT enqueued_at FROM jobs INDEXED BY jobs_of_key WHERE queue_id = ?1 AND key = ?2 AND priority = 1 AND state = 0 ORDER BY id LIMIT 1)
-        UNION ALL SELECT * FROM (SELECT enqueued_at FROM jobs INDEXED BY jobs_of_key WHERE queue_id = ?1 AND key = ?2 AND priority = 2 AND state = 0 ORDER BY id LIMIT 1))) END
+    oldest_at = CASE WHEN ?10 THEN ?9 ELSE @oldest_ready(?1, ?2) END
 WHERE queue_id = ?1 AND key = ?2;
 
 -- name: shift_shares
@@ -108,10 +112,7 @@ UPDATE shares SET
     selected = selected + ?6,
     idle_at = @idle_since(ready + ?3, scheduled + ?4, in_flight + ?5, parked + ?11, ?9),
     ready = ready + ?3, scheduled = scheduled + ?4, in_flight = in_flight + ?5, parked = parked + ?11,
-    oldest_at = CASE WHEN ?3 = 0 THEN oldest_at ELSE (SELECT min(at) FROM (
-        SELECT * FROM (SELECT enqueued_at AS at FROM jobs INDEXED BY jobs_of_key WHERE queue_id = ?1 AND key = ?2 AND priority = 0 AND state = 0 ORDER BY id LIMIT 1)
-        UNION ALL SELECT * FROM (SELECT enqueued_at FROM jobs INDEXED BY jobs_of_key WHERE queue_id = ?1 AND key = ?2 AND priority = 1 AND state = 0 ORDER BY id LIMIT 1)
-        UNION ALL SELECT * FROM (SELECT enqueued_at FROM jobs INDEXED BY jobs_of_key WHERE queue_id = ?1 AND key = ?2 AND priority = 2 AND state = 0 ORDER BY id LIMIT 1))) END
+    oldest_at = CASE WHEN ?3 = 0 THEN oldest_at ELSE @oldest_ready(?1, ?2) END
 WHERE queue_id = ?1 AND key = ?2;
 
 -- name: free_shares
