@@ -6,7 +6,9 @@ import ast
 import re
 from pathlib import Path
 
-ROW = re.compile(r"^\| ([A-Z]\d{1,2}) \|", re.M)
+NAMED = re.compile(r"(?<=_)[A-Z]\d{1,2}(?=_|$)|(?<=^test_)\d{2}(?=_)")
+"""A letter with a number anywhere in a test's name, or a number that the name begins with."""
+ROW = re.compile(r"^\| ([A-Z]\d{1,2}|\d{2}) \|", re.M)
 
 
 def rules_named(tests: Path) -> dict[str, str]:
@@ -16,7 +18,7 @@ def rules_named(tests: Path) -> dict[str, str]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 if node.name.startswith("test_"):
-                    for part in re.findall(r"(?<=_)[A-Z]\d{1,2}(?=_|$)", node.name):
+                    for part in NAMED.findall(node.name):
                         found[part] = f"{path.name}::{node.name}"
     return found
 
