@@ -135,8 +135,9 @@ class Batcher(Generic[T]):
         return not (self._under_way or self._scheduled or self.is_held)
 
     def ask(self, item: T) -> asyncio.Future[Any]:
-        """Ask for *item*; the future gets its result. Cancelling it before the operation begins
-        means that it did not happen.
+        """Ask for *item*; the future gets its result.
+
+        Cancelling the future before the operation begins withdraws the request.
         """
         answer: asyncio.Future[Any] = self._loop.create_future()
         self.waiting.append(Entry(item, answer))
@@ -159,7 +160,7 @@ class Batcher(Generic[T]):
         return answer
 
     async def next_end(self) -> None:
-        """Wait until an operation ends, well or not. Cancelling leaves nothing behind."""
+        """Wait until an operation has succeeded or failed. Cancelling leaves nothing behind."""
         if self._until_next_end is None:
             self._until_next_end = self._loop.create_future()
         await asyncio.wait((self._until_next_end,))
@@ -220,7 +221,8 @@ class Batcher(Generic[T]):
         while waiting and count < self._most and size < self._most_bytes:
             entry = waiting.popleft()
             answer = entry.answer
-            if answer is not None and answer.done():  # `is_given_up`, without the call
+            # What `is_given_up` does. Measured: through the property it takes twice as long.
+            if answer is not None and answer.done():
                 continue
             if self._key_of is not None:
                 key = self._key_of(entry.item)

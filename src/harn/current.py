@@ -36,7 +36,8 @@ def current_frame() -> Frame:
     """
     frame = _frame_here(None)
     if frame is not None:
-        runtime = frame.task.runtime  # what follows is `runs_here`, without the call
+        # What `runs_here` does. Measured: with the call, this function takes 18 % longer.
+        runtime = frame.task.runtime
         loop = runtime._loop
         if get_ident() == runtime._thread_id and loop and task_running_on(loop) is not None:
             return frame

@@ -160,7 +160,7 @@ class Runtime:
         self._is_inherited = False
         """Whether a parent process opened it, before it forked this one."""
         self._keeps_nothing = False
-        """Whether harn made it by itself, and has not yet said that it keeps nothing."""
+        """Whether harn opened it implicitly and has not yet warned that nothing is kept."""
         self._token: contextvars.Token[Frame] | None = None
 
     def __dir__(self) -> Iterable[str]:
@@ -239,8 +239,7 @@ class Runtime:
 
     def check_here(self) -> None:
         """Raise `HarnError` if the caller is on another event loop, or in a forked process."""
-        loop = self._loop  # what follows is `runs_here`, without the call
-        if get_ident() == self._thread_id and loop and task_running_on(loop) is not None:
+        if self.runs_here():
             return
         if self._is_inherited:
             raise HarnError(

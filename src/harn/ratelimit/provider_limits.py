@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from harn.checks import LARGEST, is_whole, whole_number
 from harn.current import current_runtime
 from harn.errors import InvalidOption, ManifestError, did_you_mean
 from harn.naming import joined
@@ -120,8 +121,9 @@ def llm_rate_limit(
     named = zip(FIELDS, (rpm, tpm, input_tpm, output_tpm, concurrency), strict=True)
     given = {name: value for name, value in named if value is not None}
     for name, value in given.items():
-        if type(value) is not int or value >= 2**53:
-            raise InvalidOption(name, value, "a whole number; 0 or less clears it")
+        whole_number(
+            name, value, most=LARGEST - 1, wanted="a whole number; 0 or less removes the limit"
+        )
     providers = current_runtime().service(Providers)
     if not given:
         return providers.limits(provider, model)
@@ -263,6 +265,6 @@ def _entry(path: Path, where: str, entry: Mapping[str, Any]) -> Limits:
 
 
 def _limit(path: Path, where: str, name: str, value: object) -> int:
-    if type(value) is not int or not 0 <= value < 2**53:
+    if not is_whole(value) or not 0 <= value < LARGEST:
         raise ManifestError(f"{path}: [{where}] {name} is a whole number, not {value!r}")
     return value
