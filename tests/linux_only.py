@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from harn.operating_system import process_started
+from harn.running_processes import process_started
 
 DATA_SYNC = "fdatasync" if hasattr(os, "fdatasync") else "fsync"
 """The name of the call that syncs a file's data: tests of failing disks replace it."""

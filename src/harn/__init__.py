@@ -8,9 +8,9 @@
                  in this process   │   survives this process
     ground       clock runtime current context errors settings topics duration ids telemetry
                  batcher checks durable_calls durable_types durable_work escaping event_loop
-                 exact_json front_door graceful masking naming open_runtimes operating_system
-                 plurals private_files pydantic_types quiescence records retry_policy
-                 run_main running_context stopping teardown unsettled unsettled_sources
+                 exact_json file_sync front_door graceful masking naming open_runtimes plurals
+                 private_files pydantic_types quiescence records retry_policy run_main
+                 running_context running_processes stopping teardown unsettled unsettled_sources
 
 Everything public is importable from here and loaded when it is first used, so that `import harn`
 costs nothing and the command line starts at once. `__init__.pyi` tells type checkers the same.

@@ -15,7 +15,7 @@ import stat
 from pathlib import Path
 
 from harn.errors import HarnError, StorageError
-from harn.operating_system import sync_file
+from harn.file_sync import sync_file
 from harn.settings import Settings
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from harn import operating_system
-from harn.operating_system import process_started, sync_data, sync_file, this_machine
+from harn import file_sync
+from harn.file_sync import sync_data, sync_file
+from harn.running_processes import process_started, this_machine
 
 ROOT = Path(__file__).parent.parent.parent
 WITHOUT_LINUX = {**os.environ, "PYTHONPATH": str(ROOT / "tests/portable")}
@@ -43,7 +44,7 @@ class Calls:
             if error is not None:
                 raise OSError(error, os.strerror(error))
 
-        self._monkeypatch.setattr(operating_system, "_FULL_SYNC", 51)
+        self._monkeypatch.setattr(file_sync, "_FULL_SYNC", 51)
         self._monkeypatch.setattr(fcntl, "fcntl", call)
 
 
@@ -101,7 +102,7 @@ def test_a_full_sync_that_fails_is_no_sync(calls: Calls, sync: Sync) -> None:
 
 ELSEWHERE = """
 import os, subprocess, sys
-from harn.operating_system import process_started, this_machine
+from harn.running_processes import process_started, this_machine
 
 child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
 print(*this_machine(), process_started(os.getpid()), process_started(child.pid))

@@ -17,8 +17,8 @@ import pytest
 
 from harn import Bucket, RateLimitGrant, Runtime, StorageBusy, durable_rate_limit_acquire
 from harn.context import current_frame_var
-from harn.operating_system import process_started
 from harn.ratelimit import Limiter, process_identity
+from harn.running_processes import process_started
 from harn.storage import ask, limits
 from harn.testing import FakeClock
 from tests.linux_only import HAS_PROC

@@ -20,7 +20,7 @@ from harn import (
     StorageCorrupt,
     StorageError,
     StorageVersion,
-    operating_system,
+    file_sync,
     private_files,
 )
 from harn.storage import Store, draft, jsonl
@@ -239,7 +239,7 @@ class Failing:
         return call
 
 
-USE_OS = [commit_journal, file_log, topic_files, jsonl, operating_system, private_files]
+USE_OS = [commit_journal, file_log, topic_files, jsonl, file_sync, private_files]
 CALLS = ["pwrite", "fdatasync", "fsync", "rename", "open", "ftruncate"]
 
 
@@ -292,7 +292,7 @@ async def test_J5_a_compaction_that_fails_changes_nothing(
         for after in range(6):
             with monkeypatch.context() as patch:
                 failing = Failing(**{call: (after, 1)})
-                for module in (file_log, topic_files, jsonl, operating_system):
+                for module in (file_log, topic_files, jsonl, file_sync):
                     patch.setattr(module, "os", failing)
                 try:
                     await log.trim("a", keep=3)
@@ -490,7 +490,7 @@ async def test_47_an_operation_that_writes_nothing_syncs_what_was_written_before
         store = runtime.service(Store)
         await store.run(lambda: append([draft("a", "k", 1)]), durability="normal")
         counted = Counting()
-        monkeypatch.setattr(operating_system, "os", counted)
+        monkeypatch.setattr(file_sync, "os", counted)
 
         await runtime.event_log.read("a")
 
@@ -516,7 +516,7 @@ async def test_J9_a_sync_that_fails_later_is_made_good_by_the_next_commit(
         worker = runtime.service(Store).driver._worker  # type: ignore[attr-defined]
         await runtime.event_log.emit("a", "k", 1)
         with monkeypatch.context() as patch:
-            patch.setattr(operating_system, "os", Failing(**{DATA_SYNC: (0, 1)}))
+            patch.setattr(file_sync, "os", Failing(**{DATA_SYNC: (0, 1)}))
             worker.idle()
         assert "could not be synced" in caplog.text
         first = (home / "commits.jsonl").stat().st_ino

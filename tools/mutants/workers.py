@@ -80,7 +80,7 @@ MUTANTS = (
     ),
     Mutant(
         "cap-counts-one-too-many",
-        "storage/queue/job_records.py",
+        "storage/queue/share_turns.py",
         "        elif cap and self.in_flight >= cap:",
         "        elif cap and self.in_flight > cap:",
         (
@@ -91,7 +91,7 @@ MUTANTS = (
     ),
     Mutant(
         "dedupe-window-ends-late",
-        "storage/queue/enter.py",
+        "storage/queue/dedupe_keys.py",
         "settled_at + dedupe_ms > state.now",
         "settled_at + dedupe_ms >= state.now",
         (
@@ -153,7 +153,7 @@ MUTANTS = (
     ),
     Mutant(
         "a-debt-is-forgotten",
-        "storage/queue/job_records.py",
+        "storage/queue/share_turns.py",
         "            self.turn, self.credit = None, min(0, credit)",
         "            self.turn, self.credit = None, 0",
         (

@@ -20,7 +20,7 @@ from itertools import chain
 from pathlib import Path
 
 from harn.errors import PoolLocked, StorageCorrupt, StorageError, StorageVersion
-from harn.operating_system import sync_file
+from harn.file_sync import sync_file
 from harn.pools.journal_records import Ledger, PoolRecord, encode, fold
 from harn.private_files import check_private, make_private_dir, open_private
 from harn.storage import jsonl
@@ -83,7 +83,7 @@ class JournalFile(jsonl.AppendFile):
         return ledger
 
     def fold_prefix(self, size: int, keep: tuple[int, int]) -> Ledger:
-        """Read the first *size* bytes again, for compaction. Appends may go on meanwhile."""
+        """Read the first *size* bytes again, for compaction. Appends may continue meanwhile."""
         ledger, _ = self._folded(size)
         if ledger.damage or ledger.pool is None:
             raise StorageCorrupt(f"{self.path} was damaged while it was open")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from harn.operating_system import UNKNOWN, process_started, this_machine
+from harn.running_processes import UNKNOWN, process_started, this_machine
 
 
 def owner_here(unique: str) -> str:

@@ -30,7 +30,7 @@ from pathlib import Path
 
 import msgspec
 
-from harn.operating_system import sync_data, sync_file
+from harn.file_sync import sync_data, sync_file
 from harn.private_files import open_private, sync_dir
 
 SEAL = re.compile(rb',"crc":"([0-9a-f]{8})"\}')

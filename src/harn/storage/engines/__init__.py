@@ -1,16 +1,17 @@
 """The engines: four ways to carry an operation out, each behind the same `Driver`.
 
-    sqlite/            sqlite://: one database file
-    postgres/          postgresql://: one schema of a server
-    file/              file://: a directory of JSONL files
-    memory/            memory://: ends with its runtime
+    sqlite/              sqlite://: one database file
+    postgres/            postgresql://: one schema of a server
+    file/                file://: a directory of JSONL files
+    memory/              memory://: ends with its runtime
 
-    open_engine.py     from a URL to its engine
-    store_thread.py    a thread with an inbox, and what brings its answers back to the event loop
-    sqlite_session.py  one SQLite connection and the operations that run on it
-    sqlite_version.py  which SQLite this is, and whether its WAL can be trusted
-    file_watch.py      hints that another process changed a file
-    loop_wakeup.py     how a thread wakes the event loop
+    open_engine.py       from a URL to its engine
+    store_thread.py      a thread with an inbox, and what brings its answers back to the event loop
+    sqlite_migration.py  the tables in SQLite are made and upgraded
+    sqlite_session.py    one SQLite connection and the operations that run on it
+    sqlite_version.py    which SQLite this is, and whether its WAL can be trusted
+    file_watch.py        hints that another process changed a file
+    loop_wakeup.py       how a thread wakes the event loop
 
 An engine imports what stands beside the folders, never another engine.
 """
@@ -24,7 +25,8 @@ from harn.front_door import front_door
 if TYPE_CHECKING:
     from harn.storage.engines.memory import MemoryDriver
     from harn.storage.engines.open_engine import check_there, open_driver
-    from harn.storage.engines.sqlite_session import ODD_ROW, Session, migrate
+    from harn.storage.engines.sqlite_migration import migrate
+    from harn.storage.engines.sqlite_session import ODD_ROW, Session
     from harn.storage.engines.sqlite_version import sqlite_version, wal_is_safe
 else:
     front_door(
@@ -32,7 +34,8 @@ else:
         {
             "memory": "MemoryDriver",
             "open_engine": "check_there open_driver",
-            "sqlite_session": "ODD_ROW Session migrate",
+            "sqlite_migration": "migrate",
+            "sqlite_session": "ODD_ROW Session",
             "sqlite_version": "sqlite_version wal_is_safe",
         },
     )

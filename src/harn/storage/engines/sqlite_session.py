@@ -12,7 +12,7 @@ from harn.clock import Clock
 from harn.errors import StorageBusy, StorageCorrupt, StorageError
 from harn.storage.contract import TAKE_OFFSETS
 from harn.storage.operations import Ask, Operation, Row, Rows, T, drive
-from harn.storage.queries import WIDE, Query, load_queries, missing_steps
+from harn.storage.queries import WIDE, Query, load_queries
 
 MEMORY = "memory://"
 ODD_ROW = (TypeError, AttributeError)
@@ -156,33 +156,6 @@ class Session:
         text = self._queries["tick"].text
         rows = self.connection.execute(text, {"clock": ms}).fetchall()
         return int(rows[0][0])
-
-
-def migrate(connection: apsw.Connection, where: str) -> None:
-    """Bring every concern's tables up to date, in one transaction that one process wins."""
-    if not _steps_left(connection, where):
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        queries = load_queries("sqlite")
-        connection.execute(queries["make_versions"].text)
-        for step in _steps_left(connection, where):
-            for _ in connection.execute(step.script):
-                pass
-            version = {"concern": step.concern, "version": step.version}
-            connection.execute(queries["note_version"].text, version)
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
-def _steps_left(connection: apsw.Connection, where: str) -> list[Any]:
-    queries = load_queries("sqlite")
-    known = connection.execute(queries["has_versions"].text).fetchall()
-    rows: Any = connection.execute(queries["versions"].text).fetchall() if known else []
-    return missing_steps(dict(rows), "sqlite", where)
 
 
 def translated(error: BaseException, where: str) -> BaseException:

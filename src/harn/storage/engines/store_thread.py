@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Request:
-    """One operation on its way: what to do, then what came of it."""
+    """One operation on its way to a thread and back: what to do, then its result or error."""
 
     __slots__ = ("activity", "durability", "error", "future", "recipe", "result", "touched")
 

@@ -4,7 +4,8 @@ claim.py           enqueue, settle and claim, in one transaction
 look.py            whether there is anything to claim, without writing
 hold.py            the writes of a claim, once its jobs are chosen
 at_once.py         the same in one or two statements, for an engine that has them
-enter.py           how jobs enter a queue, and its index
+enqueue.py         how jobs enter a queue, and its index
+dedupe_keys.py     which jobs of an enqueue are new
 outbox.py          jobs that a caller's own PostgreSQL transaction enqueued
 settle.py          ack, fail, release, renew, bury, cancel, retry, purge
 expire.py          claims expire, and scheduled jobs come due
@@ -20,6 +21,7 @@ time_histogram.py  how long jobs waited and handlers worked
 job_changes.py     how settling, failing or releasing changes a job's row
 job_charges.py     what jobs cost their keys, in millionths
 attempt_history.py the attempts in a job's row
+share_turns.py     a key's turn and credit, and the rule that moves them on
 share_tree.py      the shares of a queue whose keys are paths
 share_keys.py      the shares' keys, their cap, what a pick costs, and when idle ones go
 job_views.py       counts of a queue and its keys, and one job's place in it
@@ -79,7 +81,6 @@ if TYPE_CHECKING:
         Pick,
         Settlement,
         SettlementResult,
-        Share,
         function_need,
         share_key,
         shown_key,
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
         waiting_functions,
         wake_queue,
     )
+    from harn.storage.queue.share_turns import Share
 else:
     front_door(
         __name__,
@@ -108,13 +110,14 @@ else:
             "hold": "Claiming",
             "job_records": """
                 PRIORITIES STATES Board Choice Choose ClaimedJob Dimension JobDraft Pick Settlement
-                SettlementResult Share function_need share_key shown_key
+                SettlementResult function_need share_key shown_key
             """,
             "job_tables": "JobIndex",
             "job_views": """
                 JobView QueueCounts ShareCounts count_queue in_flight_by_lease list_shares
                 queue_names waiting_functions wake_queue
             """,
+            "share_turns": "Share",
         },
     )
 

@@ -17,7 +17,7 @@ import msgspec
 from harn.storage.contract import APPEND, Draft
 from harn.storage.operations import Ask, Operation, ask, ask_ahead
 from harn.storage.queue.at_once import look_at_once
-from harn.storage.queue.enter import enter_at_once, enter_jobs, job_drafts
+from harn.storage.queue.enqueue import enter_at_once, enter_jobs, job_drafts
 from harn.storage.queue.expire import end_due
 from harn.storage.queue.hold import Claiming, fill_bodies, hold_choice
 from harn.storage.queue.job_index import ack_held
@@ -66,7 +66,7 @@ class WorkDone(msgspec.Struct, frozen=True):
     noted: tuple[int, int] | None = None
     """The newest offset of the queue's claims before and after; None if they did not grow."""
     is_untold: bool = False
-    """Whether *settled* may not have all jobs that were settled, or *noted* is not known."""
+    """Whether *settled* may be incomplete, or *noted* is not known."""
     dimension: str | None = None
     """What makes the queue's keys, where that was read."""
 
@@ -195,14 +195,14 @@ def _acks(settlements: Sequence[Settlement]) -> dict[int, str]:
 def _claim(state: QueueState, claiming: Claiming, new_id: NewId) -> Operation[Claimed]:
     is_due, has_keys = state.is_due, _has_keys_of(state, claiming)
     if is_due or not has_keys:
-        state.ahead.clear()  # what was seen there is about to change
+        state.ahead.clear()  # those answers are about to become stale
     if is_due:
         yield from end_due(state, new_id)
     if not has_keys:
         yield from _adopt_keys(state, claiming)
     if state.paused is not None:
         yield from carry_on(state)
-        state.ahead.clear()  # jobs that were seen there may be parked now
+        state.ahead.clear()  # jobs in those answers may be parked now
         if state.pauses.queue is not None:
             return Claimed([], state.now, state.alarm)
     board = Board(

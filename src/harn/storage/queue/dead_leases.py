@@ -1,4 +1,4 @@
-"""What a process leaves behind whose lease has expired: its claims, and its part of a pool."""
+"""Ending what a process with an expired lease has left: its claims, and its part of a pool."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from harn.storage.queue.settle import NewId, Settling, jobs_of
 from harn.storage.queue.write_back import write_back
 
 ASKED_BY = "user"
-"""Who cancelled a task whose process died; the record of the request says more."""
+"""The canceller of a task whose process died; the record of the request says more."""
 
 
 def end_claims_of(queue: str, lease: str, new_id: NewId) -> Operation[int]:
-    """End what hangs on a *lease* that has expired, some at a time; return how many jobs.
+    """End a batch of what is held under an expired *lease*; return how many jobs.
 
     Claims are ended. In a pool the closures of its process fail, and its submits that wait for a
     place are undone; the places that become free go to the submits of other processes.
@@ -37,7 +37,7 @@ def end_claims_of(queue: str, lease: str, new_id: NewId) -> Operation[int]:
 
 
 def leave_lease(state: QueueState, lease: str, new_id: NewId) -> Operation[int]:
-    """End what hangs on a *lease*, some at a time, as a part of an operation; return how many."""
+    """End a batch of what is held under *lease*, inside an operation; return how many jobs."""
     rows = yield ask("claims_of_lease", queue_id=state.queue_id, lease=lease, limit=BATCH)
     count = len(rows)
     if rows and state.pool is not None:

@@ -1,4 +1,4 @@
-"""What time alone brings: claims expire, and scheduled jobs come due."""
+"""Changes that time alone brings: claims expire, and scheduled jobs come due."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def settle_due(state: QueueState, new_id: NewId) -> Operation[None]:
 
 
 def end_due(state: QueueState, new_id: NewId) -> Operation[None]:
-    """End the claims that have expired and let scheduled jobs come due, some at a time."""
+    """End a batch of expired claims, and make a batch of due jobs ready."""
     if not state.is_due:
         return
     rows = yield ask("due_jobs", queue_id=state.queue_id, until=state.now, limit=BATCH)

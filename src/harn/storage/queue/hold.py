@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from harn.storage.contract import Draft
 from harn.storage.operations import Ask, Operation, Row, ask_many
 from harn.storage.queue.job_index import Shifts
-from harn.storage.queue.job_records import Choice, Choose, ClaimedJob, Pick, Share, shown_key
+from harn.storage.queue.job_records import Choice, Choose, ClaimedJob, Pick, shown_key
 from harn.storage.queue.notes import queue_headers
 from harn.storage.queue.pool_records import ROTATION
 from harn.storage.queue.queue_row import (
@@ -25,6 +25,7 @@ from harn.storage.queue.queue_row import (
 from harn.storage.queue.settle import read_bodies
 from harn.storage.queue.share_keys import adopt_policy
 from harn.storage.queue.share_tree import write_served
+from harn.storage.queue.share_turns import Share
 from harn.storage.queue.time_histogram import AGE_BOUNDS, add_times
 from harn.topics import queue_topics
 

@@ -11,7 +11,7 @@ import msgspec
 from harn.storage.contract import Event
 from harn.storage.operations import Operation, ask
 from harn.storage.queue.attempt_history import is_expiry, without_expiry
-from harn.storage.queue.enter import bind_tickets, index_jobs
+from harn.storage.queue.enqueue import bind_tickets, index_jobs
 from harn.storage.queue.expire import wake_jobs
 from harn.storage.queue.hold import hold_jobs, serve_shares
 from harn.storage.queue.job_changes import (
@@ -26,7 +26,7 @@ from harn.storage.queue.job_changes import (
 )
 from harn.storage.queue.job_charges import stored_cost
 from harn.storage.queue.job_index import JobRow, Shifts
-from harn.storage.queue.job_records import CLAIMED, PARKED, PRIORITIES, READY, JobDraft, Share
+from harn.storage.queue.job_records import CLAIMED, PARKED, PRIORITIES, READY, JobDraft
 from harn.storage.queue.job_steps import fold_step
 from harn.storage.queue.parking import (
     begin_pause,
@@ -42,6 +42,7 @@ from harn.storage.queue.queue_row import QueueState, look_by
 from harn.storage.queue.retention import fold_trimmed
 from harn.storage.queue.share_keys import adopt_policy, change_shares, refresh_key
 from harn.storage.queue.share_tree import serve_in_tree
+from harn.storage.queue.share_turns import Share
 
 Fold = Callable[[QueueState, Event], Operation[None]]
 """Makes the changes of a record."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import msgspec
 
 from harn.storage.operations import Ask, Operation, Row, ask_ahead, ask_many
-from harn.storage.queue.job_records import CLAIMED, FAILED, PARKED, READY, SCHEDULED, share_key
+from harn.storage.queue.job_records import CLAIMED, FAILED, PARKED, READY, SCHEDULED
 from harn.storage.queue.queue_row import QueueState
 from harn.storage.queue.share_tree import shift_tree
 from harn.topics import queue_topics
@@ -116,8 +116,3 @@ def ack_held(queue: str, claims: Mapping[int, str]) -> Ask:
     return ask_ahead(
         ACK_HELD, queue=queue, responses=responses, ids=[*claims], claim_ids=[*claims.values()]
     )
-
-
-def dedupe_tenant(tenant_id: str | None) -> str:
-    """Return the tenant part of a dedupe key; without a tenant, a name that no tenant can have."""
-    return share_key("tenant", tenant_id, None, None)

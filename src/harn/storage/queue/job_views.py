@@ -9,11 +9,12 @@ import msgspec
 from harn.errors import StorageCorrupt
 from harn.storage.operations import Operation, ask
 from harn.storage.queue.expire import settle_due
-from harn.storage.queue.job_records import READY, STATES, Share, function_needed
+from harn.storage.queue.job_records import READY, STATES, function_needed
 from harn.storage.queue.pauses import Pauses, read_pauses
 from harn.storage.queue.queue_row import open_queue
 from harn.storage.queue.settle import NewId
 from harn.storage.queue.share_tree import Node, lineage, read_node
+from harn.storage.queue.share_turns import Share
 from harn.storage.queue.time_histogram import AGE_BOUNDS, HANDLER_BOUNDS, read_times
 
 COUNTED = 10_000
@@ -67,7 +68,7 @@ class QueueCounts(msgspec.Struct, frozen=True):
     charge: str
     """What a pick costs its key: `jobs`, one credit, or `cost`, what its job costs."""
     hierarchy: str
-    """What separates the names in a key that is a path; empty if keys are no paths."""
+    """The separator of the names in a key that is a path; empty if keys are not paths."""
 
 
 class ShareCounts(msgspec.Struct, frozen=True):
@@ -118,7 +119,7 @@ class JobView(msgspec.Struct, frozen=True):
 
 
 def queue_names() -> Operation[list[str]]:
-    """Return the name of every queue that is no pool's, sorted."""
+    """Return the names of all queues that do not belong to a pool, sorted."""
     return [name for (name,) in (yield ask("worker_queue_names"))]
 
 

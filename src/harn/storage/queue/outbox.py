@@ -11,7 +11,7 @@ from typing import Any
 
 from harn.storage.contract import APPEND
 from harn.storage.operations import Ask, Operation, Row, ask, ask_ahead
-from harn.storage.queue.enter import bind_tickets, enter_jobs, job_drafts
+from harn.storage.queue.enqueue import bind_tickets, enter_jobs, job_drafts
 from harn.storage.queue.job_charges import cost_in
 from harn.storage.queue.job_index import ACK_HELD
 from harn.storage.queue.job_records import JobDraft
@@ -56,7 +56,7 @@ def take_in(state: QueueState, dedupe_ms: int) -> Operation[None]:
         seqs=[row[1] for row in rows],
     )
     yield ask("clear_commits", queue=state.name, xacts=sorted({row[0] for row in rows}))
-    state.ahead.clear()  # what was seen there has changed
+    state.ahead.clear()  # those answers are stale now
     state.is_touched = True
 
 

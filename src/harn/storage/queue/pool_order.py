@@ -15,9 +15,10 @@ from typing import Any
 import msgspec
 
 from harn.storage.operations import Ask, Operation, ask, ask_ahead
-from harn.storage.queue.job_records import Choice, Pick, Share
+from harn.storage.queue.job_records import Choice, Pick
 from harn.storage.queue.pool_records import PRIORITY_WIDTH, ROTATION, Order, PoolClaim, PoolSettings
 from harn.storage.queue.queue_row import QueueState
+from harn.storage.queue.share_turns import Share
 from harn.topics import queue_topics
 
 MOST = 1000

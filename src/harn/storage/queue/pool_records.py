@@ -104,7 +104,7 @@ class PoolClaim(msgspec.Struct, frozen=True):
     elsewhere: frozenset[str]
     """The functions that other living processes run."""
     looked_at: int
-    """When that was found out; a call that is newer may be one that they can run."""
+    """When *elsewhere* was read; a newer call may be one that they can run."""
     new_claim_ids: Callable[[int], Sequence[str]]
     known: frozenset[str] | None = None
     """The claims that the process knows of, if it may hold others: the answer to an operation was
@@ -122,7 +122,7 @@ class PoolWork(msgspec.Struct, frozen=True):
     is_overdue: bool = False
     """Whether the process itself finds that it has not renewed its lease in time."""
     left: Sequence[str] = ()
-    """Leases that the process has lost: what still hangs on them is ended."""
+    """Leases that the process has lost: claims and submits under them are ended."""
     ends: Sequence[Settlement] = ()
     """Tasks that completed (`ack`), failed (`fail`) or are queued again (`release`)."""
     stopped: Sequence[Settlement] = ()
@@ -139,7 +139,7 @@ class PoolWork(msgspec.Struct, frozen=True):
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    """What became of a submitted task: its id, or why there is none.
+    """The verdict on a submitted task: its id, or the reason why there is none.
 
     A *fenced* one was not entered, because its process had lost its lease.
     """

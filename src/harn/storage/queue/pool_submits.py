@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harn.storage.operations import Operation, ask
-from harn.storage.queue.enter import deduped, enter_jobs, job_drafts
-from harn.storage.queue.job_index import dedupe_tenant
+from harn.storage.queue.dedupe_keys import dedupe_tenant, deduped
+from harn.storage.queue.enqueue import enter_jobs, job_drafts
 from harn.storage.queue.job_records import PARKED, READY, JobDraft
 from harn.storage.queue.notes import note
 from harn.storage.queue.parking import move_jobs
@@ -32,7 +32,7 @@ ADMITTED = Submitted("admit")
 
 
 class Submits:
-    """The submits of one operation; its results and the pool's totals are brought up to date."""
+    """The submits of one operation; they update its results and the pool's totals."""
 
     def __init__(
         self,

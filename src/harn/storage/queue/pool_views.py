@@ -130,7 +130,7 @@ def count_pool(queue: str) -> Operation[PoolCounts]:
 
 
 class HeldSlot(msgspec.Struct, frozen=True):
-    """A slot of a pool: the running task and the lease that it hangs on."""
+    """A slot of a pool: the running task, and the lease under which it is held."""
 
     task: int
     lease: str | None

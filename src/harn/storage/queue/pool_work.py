@@ -1,8 +1,8 @@
 """One operation on a shared pool: end, cancel, admit, submit and start tasks in one transaction.
 
-The steps are those of a worker queue (`settle.py`, `enter.py`, `claim.py`) under the pool's rules:
-at most `max_concurrent` tasks run, backpressure bounds the queue, and submits that wait for a place
-get it in the order of their arrival. All of it happens while the queue's row is locked, so it
+The steps are those of a worker queue (`settle.py`, `enqueue.py`, `claim.py`) under the rules of the
+pool: at most `max_concurrent` tasks run, backpressure bounds the queue, and submits that wait for a
+place get it in the order of their arrival. All of it happens while the queue's row is locked, so it
 holds for every process that has the pool open.
 """
 
@@ -207,7 +207,7 @@ class _Step:
 
     def _settle_cancelled(self, job: JobRow, reason: str | None) -> Operation[None]:
         self._changed_turns = True
-        self._state.ahead.clear()  # what was seen there is about to change
+        self._state.ahead.clear()  # those answers are about to become stale
         settling = Settling(self._state, self._new_id)
         settling.cancel(job, self._work.by, reason)
         yield from settling.write()
@@ -233,7 +233,7 @@ class _Step:
         self._done.admitted += admitted
         if admitted:
             self._changed_turns = True
-            self._state.ahead.clear()  # what was seen there has changed
+            self._state.ahead.clear()  # those answers are stale now
 
     # -- submits -----------------------------------------------------------------------------
 

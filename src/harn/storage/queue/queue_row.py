@@ -78,7 +78,7 @@ class QueueState(msgspec.Struct):
     charge: str = "jobs"
     """What a pick costs its key: `jobs`, one credit, or `cost`, what its job costs."""
     hierarchy: str = ""
-    """What separates the names in a key that is a path; empty if keys are no paths."""
+    """The separator of the names in a key that is a path; empty if keys are not paths."""
     outbox: bool | None = None
     """Whether jobs wait in the outbox; None where the engine has none."""
     is_new: bool = False
@@ -112,7 +112,7 @@ class QueueState(msgspec.Struct):
         return self.pool is not None and read_pool(self.pool).order == ROTATION
 
     def next_turn(self) -> int:
-        """Return a round whose next one is behind every turn that was given so far."""
+        """Return the round before a new last turn: the turn comes after all that were given."""
         self.round += 1
         self.is_changed = True
         return self.round - 1

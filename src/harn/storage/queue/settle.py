@@ -34,12 +34,12 @@ from harn.storage.queue.job_records import (
     SETTLED_STATES,
     Settlement,
     SettlementResult,
-    Share,
 )
 from harn.storage.queue.job_steps import add_steps
 from harn.storage.queue.notes import queue_headers
 from harn.storage.queue.queue_row import QueueState
 from harn.storage.queue.share_keys import drop_idle, refresh_key
+from harn.storage.queue.share_turns import Share
 from harn.topics import queue_topics
 
 DROP_EVERY = 512
@@ -71,7 +71,7 @@ def settle_all(
     acked = {id: settling.tell_acked(item) for id, item in settling.take_acked(items)}
     left = {item.job_id for item in items} - acked.keys()
     if left:
-        state.ahead.clear()  # what was seen there is about to change
+        state.ahead.clear()  # those answers are about to become stale
     if len(left) == len(items) and (results := (yield from settling.ack_plainly(items))):
         yield from settling.write()
         return results
@@ -127,7 +127,7 @@ class _AckRecord(msgspec.Struct, frozen=True, gc=False):
     cost: float | UnsetType = UNSET
     """What it really cost, where that is known."""
     charged_millionths: int | UnsetType = UNSET
-    """What that is under the policy that charged the claim, with the least charge in mind."""
+    """That cost by the policy that charged the claim, raised to its least charge."""
 
 
 class Settling:
@@ -191,7 +191,7 @@ class Settling:
         return [self.tell_acked(item) for item in items]
 
     def _ack_one(self, item: Settlement, response: int) -> Operation[Rows]:
-        """Ack a lone job in one statement; return its key, nothing if its claim is not held."""
+        """Ack a lone job in one statement; return a row with its key, none if its claim is lost."""
         return (
             yield ask(
                 "ack_one",

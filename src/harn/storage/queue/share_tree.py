@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from harn.storage.operations import Operation, Row, ask, ask_many
-from harn.storage.queue.job_records import Share
+from harn.storage.queue.share_turns import Share
 
 if TYPE_CHECKING:
     from harn.storage.queue.queue_row import QueueState

@@ -7,7 +7,7 @@ topic_files.py     the files of all topics; topic_file.py, the file of one
 commit_journal.py  what makes a commit to several topics one
 commit_recovery.py a commit's parts, written to the topics' files after a crash
 damage_reports.py  what was found damaged: logged, listed, and kept aside
-byte_repair.py     a line with one wrong byte, put right
+byte_repair.py     the repair of a line with one wrong byte
 """
 
 from __future__ import annotations

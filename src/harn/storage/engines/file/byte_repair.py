@@ -1,4 +1,4 @@
-"""A checksummed line with one wrong byte: the byte can be found, and put right."""
+"""Repairing a checksummed line with one wrong byte: the checksum tells which byte it is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from harn.storage.jsonl import SEAL, TAIL
 
 
 def corrected(line: bytes) -> bytes | None:
-    """Return *line* with the one byte put right that breaks its seal; None if there is none.
+    """Return *line* with its one wrong byte repaired; None if no single byte breaks its seal.
 
     Where more than one byte was hit, one line in some ten thousand is put right to something
     else, so what it says must be confirmed by other means.

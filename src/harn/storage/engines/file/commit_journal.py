@@ -51,7 +51,7 @@ class Part(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What became true together."""
+    """One commit: the parts that take effect together."""
 
     seq: int
     ms: int
@@ -245,7 +245,7 @@ def _read_head(data: bytes, start: int) -> tuple[_Head | None, int, Damage | Non
     whole = corrected(data[start:cut]) if cut else None
     found = None if whole is None else _sealed(whole, 0, _Head)
     if found is None or not found[0].length:
-        return None, 0, None  # without records nothing confirms that it was put right
+        return None, 0, None  # without records nothing confirms the repair
     reason = "one byte of a commit's first line is wrong"
     return found[0], cut, Damage(start, reason, data[start:cut])
 

@@ -1,7 +1,7 @@
 """Plain files: one JSONL a topic under a lock, and indexes folded from them in memory.
 
 The log's own statements are carried out by `FileLog`; every other one runs on a private SQLite in
-memory, which is brought up to date from the topics' files whenever another process has written.
+memory, which is updated from the topics' files whenever another process has written.
 One thread does all of it; operations that meet share one commit, one sync, one hold of the lock.
 """
 
@@ -23,7 +23,8 @@ from harn.storage.codec import decode
 from harn.storage.contract import TAKE_OFFSETS, Durability, Event, Hooks
 from harn.storage.engines.file.file_log import FileLog
 from harn.storage.engines.file_watch import FileWatch
-from harn.storage.engines.sqlite_session import Session, migrate, translated
+from harn.storage.engines.sqlite_migration import migrate
+from harn.storage.engines.sqlite_session import Session, translated
 from harn.storage.engines.store_thread import Handover, Request, StoreThread
 from harn.storage.indexes import all_indexes
 from harn.storage.operations import Ask, Operation, Recipe, Rows, ask, drive

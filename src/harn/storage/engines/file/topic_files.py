@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from harn.operating_system import sync_file
+from harn.file_sync import sync_file
 from harn.private_files import open_private, sync_dir
 from harn.storage.engines.file.commit_journal import Part
 from harn.storage.engines.file.commit_recovery import by_id, fits, mended, torn_tail

@@ -15,7 +15,8 @@ import apsw
 from harn.clock import Clock
 from harn.errors import StorageError
 from harn.storage.contract import Durability, Hooks
-from harn.storage.engines.sqlite_session import MEMORY, Session, migrate, translated
+from harn.storage.engines.sqlite_migration import migrate
+from harn.storage.engines.sqlite_session import MEMORY, Session, translated
 from harn.storage.operations import Recipe, changed_nothing
 
 T = TypeVar("T")

@@ -19,8 +19,8 @@ from harn.storage.engines.postgres.connecting import (
     answered_within,
     connect_options,
 )
-from harn.storage.engines.postgres.database_schema import migrate
 from harn.storage.engines.postgres.pipeline import Pipeline, Statement
+from harn.storage.engines.postgres.postgres_migration import migrate
 from harn.storage.queries import load_queries
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""One thread of a PostgreSQL store: it carries out an operation, attempts and all.
+"""One thread of a PostgreSQL store: it carries out an operation, again if that can help.
 
 The hard case is a connection lost between COMMIT and its answer. Each transaction therefore
 begins by writing its number into its producer's row, and only if it is higher than what is
@@ -51,7 +51,7 @@ KEEP = 30.0
 
 
 class Lane:
-    """One thread's way of carrying out an operation, attempts and all."""
+    """Carries out the operations of one thread, again if that can help."""
 
     def __init__(
         self,

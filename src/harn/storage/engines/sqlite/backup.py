@@ -9,7 +9,7 @@ from pathlib import Path
 import apsw
 
 from harn.errors import StorageError
-from harn.operating_system import sync_file
+from harn.file_sync import sync_file
 from harn.private_files import open_private, sync_dir
 from harn.storage.queries import load_queries
 

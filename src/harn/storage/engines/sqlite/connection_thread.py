@@ -11,7 +11,8 @@ import apsw
 
 from harn.clock import Clock, SystemClock
 from harn.storage.engines.sqlite.open_files import Identity, hold, release
-from harn.storage.engines.sqlite_session import Session, migrate, translated
+from harn.storage.engines.sqlite_migration import migrate
+from harn.storage.engines.sqlite_session import Session, translated
 from harn.storage.engines.store_thread import Handover, StoreThread
 
 BUSY_MS = 5000

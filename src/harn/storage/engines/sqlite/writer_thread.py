@@ -80,8 +80,8 @@ class Writer(ConnectionThread):
     def try_now(self, recipe: Recipe[T]) -> T | None:
         """Carry the operation out on the caller's thread, unless something slow is in the way.
 
-        None means that nothing has happened; the writer's own thread may wait, and heal, and say
-        what is wrong.
+        None means that nothing has happened. The writer's own thread may wait, open the file again,
+        and say what is wrong.
         """
         if not self._turn.acquire(blocking=False):
             return None

@@ -1,4 +1,4 @@
-"""Entering jobs into a queue: their records, their rows, their dedupe keys and tickets."""
+"""Enqueueing: jobs enter a queue with their records, their rows, their dedupe keys and tickets."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Any
 
 from harn.storage.contract import APPEND, Draft
 from harn.storage.log import append
-from harn.storage.operations import Operation, Row, ask, ask_last, ask_many
+from harn.storage.operations import Operation, Row, ask_last, ask_many
 from harn.storage.queue.at_once import without_nulls
-from harn.storage.queue.job_index import GROW_COLUMNS, dedupe_tenant
+from harn.storage.queue.dedupe_keys import bind_dedupe_keys, without_duplicates
+from harn.storage.queue.job_index import GROW_COLUMNS
 from harn.storage.queue.job_records import PARKED, READY, SCHEDULED, JobDraft, share_key
 from harn.storage.queue.notes import queue_headers
 from harn.storage.queue.queue_row import QueueState, look_by
@@ -116,7 +117,7 @@ def enter_jobs(
     if all(job.dedupe_key is None for job in jobs):
         ids = yield from _append_jobs(state, jobs, drafts)
         return [(id, False) for id in ids]
-    places, fresh = yield from _without_duplicates(state, jobs, dedupe_ms)
+    places, fresh = yield from without_duplicates(state, jobs, dedupe_ms)
     ids = []
     if fresh:
         ids = yield from _append_jobs(state, fresh, job_drafts(state.name, fresh))
@@ -142,15 +143,7 @@ def index_jobs(state: QueueState, jobs: Sequence[tuple[int, int, JobDraft]]) -> 
     """Add *jobs*, each with its id and time, to the index, with their tickets and dedupe keys."""
     yield from add_jobs(state, jobs)
     yield from bind_tickets(state, [(job.ticket, id) for id, _, job in jobs])
-    for id, _, job in jobs:
-        if job.dedupe_key is not None:
-            yield ask(
-                "bind_dedupe",
-                queue_id=state.queue_id,
-                tenant_id=dedupe_tenant(job.tenant_id),
-                dedupe_key=job.dedupe_key,
-                job_id=id,
-            )
+    yield from bind_dedupe_keys(state, jobs)
 
 
 def add_jobs(state: QueueState, jobs: Sequence[tuple[int, int, JobDraft]]) -> Operation[None]:
@@ -219,41 +212,3 @@ def job_drafts(queue: str, jobs: Sequence[JobDraft]) -> list[Draft]:
     """Return the records of *jobs*."""
     topic = queue_topics(queue).jobs
     return [Draft(topic, JOB_KIND, job.payload, job.headers) for job in jobs]
-
-
-def _without_duplicates(
-    state: QueueState, jobs: Sequence[JobDraft], dedupe_ms: int
-) -> Operation[tuple[list[tuple[int, bool]], list[JobDraft]]]:
-    """Return a place for each job, and the new jobs; -1 is the place of the first new job."""
-    places: list[tuple[int, bool]] = []
-    fresh: list[JobDraft] = []
-    met: dict[tuple[str, str], int] = {}
-    for job in jobs:
-        found: int | None = None
-        if job.dedupe_key is not None:
-            name = (dedupe_tenant(job.tenant_id), job.dedupe_key)
-            found = met.get(name)
-            if found is None:
-                found = yield from deduped(state, *name, dedupe_ms)
-            if found is None:
-                met[name] = -len(fresh) - 1
-        if found is not None:
-            places.append((found, True))
-        else:
-            fresh.append(job)
-            places.append((-len(fresh), False))
-    return places, fresh
-
-
-def deduped(
-    state: QueueState, tenant_id: str, dedupe_key: str, dedupe_ms: int
-) -> Operation[int | None]:
-    """Return the job that holds a dedupe key which still counts."""
-    rows = yield ask(
-        "find_dedupe", queue_id=state.queue_id, tenant_id=tenant_id, dedupe_key=dedupe_key
-    )
-    if not rows:
-        return None
-    job_id, settled_at, known = rows[0]
-    fresh = settled_at is None or settled_at + dedupe_ms > state.now
-    return int(job_id) if known and fresh else None

@@ -1,48 +1,18 @@
-"""What differs between operating systems: syncing a file, and telling whether a process runs.
+"""Telling whether a process of this machine still runs.
 
-Linux has calls of its own for these. Every other Unix, macOS above all, gets a portable way with
-the same promise. Waking an event loop from a thread is in `storage/engines/loop_wakeup.py`, hearing
-that a file changed in `storage/engines/file_watch.py`; each has a portable way too.
+On Linux `/proc` says it, and tells two processes with the same id apart. Every other Unix, macOS
+above all, is asked with a signal that does nothing.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import functools
 import os
 import platform
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
-# On macOS fsync only passes the data to the drive, which may keep it in its cache for a while. This
-# call returns when the drive has written it.
-_FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
-_NOT_OFFERED = {errno.ENOTSUP, errno.EINVAL, errno.ENOTTY}
-
 UNKNOWN = "-"
-
-
-def sync_file(handle: int) -> None:
-    """Return when the file or directory of *handle* is on the disk, its size and times included."""
-    _to_disk(handle, os.fsync)
-
-
-def sync_data(handle: int) -> None:
-    """Return when what was written to *handle* is on the disk and can be read after a crash."""
-    _to_disk(handle, getattr(os, "fdatasync", os.fsync))
-
-
-def _to_disk(handle: int, sync: Callable[[int], None]) -> None:
-    if _FULL_SYNC is not None:
-        try:
-            fcntl.fcntl(handle, _FULL_SYNC)
-            return
-        except OSError as error:
-            if error.errno not in _NOT_OFFERED:
-                raise
-    sync(handle)
 
 
 def this_machine() -> tuple[str, str]:

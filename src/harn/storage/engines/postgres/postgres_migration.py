@@ -1,4 +1,4 @@
-"""The store's schema in the database: whether it is there, and how it is made or upgraded."""
+"""Migration of a PostgreSQL schema: whether it is there, and how it is made or upgraded."""
 
 from __future__ import annotations
 
