@@ -169,9 +169,9 @@ def bound_call(
 def encode_call(
     function: DurableFunction, positional: Sequence[Any], keywords: Mapping[str, Any]
 ) -> bytes | None:
-    """Write the arguments of a call of *function*; None if they would not come back as they are.
+    """Write the arguments of a call of *function*; None if reading them back would change them.
 
-    pydantic models do where the function's parameter has their type.
+    A pydantic model can be written where the function's parameter has its type.
     """
     written = encode_arguments(positional, keywords)
     return types_of(function.fn).encode(positional, keywords) if written is None else written

@@ -19,7 +19,7 @@ from harn.pydantic_types import adapter_of, is_model, mentions_pydantic, read_js
 
 
 class CallTypes:
-    """The parameters of one function that have models, and its result if it has."""
+    """The parameters of one function that contain models, and its result if it contains one."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         try:
@@ -36,7 +36,7 @@ class CallTypes:
         """Whether the result is a model, or made of models."""
 
     def encode(self, positional: Sequence[Any], keywords: Mapping[str, Any]) -> bytes | None:
-        """Write arguments with models as JSON; None if they would not come back as they are."""
+        """Write arguments with models as JSON; None if reading them back would change them."""
         if not self._parameters:
             return None
         try:
@@ -84,7 +84,7 @@ class CallTypes:
 
 @functools.cache
 def types_of(fn: Callable[..., Any]) -> CallTypes:
-    """Return the `CallTypes` of *fn*; they are found out once."""
+    """Return the `CallTypes` of *fn*; they are computed once."""
     return CallTypes(fn)
 
 

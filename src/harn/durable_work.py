@@ -1,7 +1,7 @@
 """The durable work that a task belongs to: the job, or the task of a lasting pool.
 
-It stands at `Task.durable`, the one place that says so: a queue's consumer sets it for a job, and a
-pool with a journal for a durable call. Tasks that the work starts find it through their parents.
+It is stored in `Task.durable` and nowhere else: a queue's consumer sets it for a job, and a pool
+with a journal for a durable call. Tasks that the work starts find it through their parents.
 `step` records in it what is done, so that a later attempt does not do it again; the room `state`
 needs nothing else of queues and pools.
 """

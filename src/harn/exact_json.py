@@ -40,7 +40,7 @@ def from_exact_json(written: bytes) -> Any:
 
 
 def is_exact(value: Any) -> bool:
-    """Tell whether JSON can hold *value* and gives back the same value.
+    """Tell whether JSON can hold *value* without a change.
 
     >>> is_exact({"ids": [1, 2]}), is_exact((1, 2)), is_exact({1: 2})
     (True, False, False)

@@ -41,7 +41,7 @@ class EventLog:
 
     @property
     def dropped(self) -> int:
-        """Records of `record` that were given up: the buffer was full, or it was no JSON."""
+        """Records of `record` that were dropped: the buffer was full, or they were not JSON."""
         return self._writer.dropped
 
     @property

@@ -13,7 +13,7 @@ from harn.storage.log import head, read
 logger: logging.Logger = logging.getLogger("harn.eventlog")
 
 MOST_DAMAGED = 10_000
-"""Records to step over one by one before a store is called beyond reading."""
+"""Unreadable records in a row that are skipped one by one before reading fails."""
 
 
 class PageReader:

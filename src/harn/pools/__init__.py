@@ -2,7 +2,7 @@
 
 options.py          what a pool and a submit may be told
 pool.py             Pool: what a caller sees of a pool
-admission.py        how a submit becomes a task; blocked_submitters.py, who waits for a place
+admission.py        how a submit becomes a task; blocked_submitters.py, those that wait for a place
 batch.py            how several calls are submitted together
 backpressure.py     what a full queue does with one more submit; eviction.py, which task it drops
 strategies.py       which queued task is next: fifo, priority, ...; task_queues.py, their queues

@@ -27,7 +27,7 @@ MOST_KEPT = 1000
 
 
 class WorkDone(msgspec.Struct, frozen=True):
-    """What became of the pool tasks that a piece of work caused."""
+    """How the pool tasks that a piece of work caused have ended."""
 
     completed: int = 0
     failed: tuple[TaskSnapshot, ...] = ()
@@ -50,7 +50,7 @@ class WorkDone(msgspec.Struct, frozen=True):
         return counts if self.is_well else {**counts, "reason": str(self)}
 
     def __str__(self) -> str:
-        """Say in one sentence what became of the work.
+        """Say in one sentence how the work ended.
 
         >>> str(WorkDone(2))
         '2 pool tasks completed'
@@ -94,7 +94,7 @@ class Caused:
         return sum(not task.done() for task in self._tasks)
 
     async def wait(self, within: float) -> WorkDone:
-        """Wait until every task has ended, *within* seconds; tell what became of them.
+        """Wait until every task has ended, *within* seconds; return how they ended.
 
         Tasks that are submitted meanwhile count. Cancelling leaves the tasks alone.
         """

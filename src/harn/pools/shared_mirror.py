@@ -1,6 +1,6 @@
 """The mirror of a shared pool in one process: its tasks, and what each of them does.
 
-The store has the truth. The mirror is brought up to date by the answers to this process's own
+The store has the truth. The mirror is updated by the answers to this process's own
 operations and by what `shared_follow.py` reads, so it is at most a second old.
 """
 

@@ -113,7 +113,7 @@ class SharedSlots(Slots):
         self.cancels: Cancels = Cancels(self)
         self.changes: TaskChanges = TaskChanges(self)
         self.elsewhere: tuple[frozenset[str], int] = frozenset(), 0
-        """The functions that other processes run, and when that was found out."""
+        """The functions that other processes run, and when that was read."""
         self.is_claiming: bool = True
         self.follower: Follower | None = None
         self.on_settings: Callable[[shared_pools.PoolSettings], None] = _ignore

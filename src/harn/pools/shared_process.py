@@ -4,7 +4,7 @@ While the lease is renewed the process counts as alive, and its running tasks ho
 heartbeat's thread renews it, however busy the loop is. A process that could not renew it in time
 finds that out by its own clock, before the lease expires: it cancels what it runs, and takes part
 again under a new lease once the store answers. Any process that has a shared pool or a worker
-queue open ends what hangs on the old lease.
+queue open ends what is held under the old lease.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ MOST_LISTED = 100_000
 async def leaked_slots(runtime: Runtime) -> list[str]:
     """Describe each slot that no process holds or will free; reading only.
 
-    A slot hangs on the lease of its process. While the lease is listed, the process is alive or
-    the next one that looks ends what it left. A slot whose lease is not listed would be taken
+    A slot is held under the lease of its process. While the lease is listed, the process is alive,
+    or the next one that looks ends what it left. A slot whose lease is not listed would be taken
     forever. So would one that the pool's shares count and no running task has.
     """
     found = await _look(runtime)

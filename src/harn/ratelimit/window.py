@@ -132,7 +132,7 @@ class Window:
         )
 
     def is_settled(self, now: int) -> bool:
-        """Tell whether nothing has to be brought up to date at *now*: the usual case."""
+        """Tell whether no row has to expire at *now*: the usual case."""
         return (
             now - self.span < self.named <= now
             and self.tail_us <= now + self.span

@@ -37,7 +37,7 @@ _decode: Callable[[bytes | str], Any] = msgspec.json.Decoder().decode
 
 
 def decode(kept: bytes | str) -> Any:
-    """Read JSON as it was kept; what is none was damaged (`StorageCorrupt`)."""
+    """Read stored JSON; text that is not JSON was damaged (`StorageCorrupt`)."""
     try:
         return _decode(kept)
     except (ValueError, TypeError, RecursionError) as error:

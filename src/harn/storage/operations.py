@@ -131,7 +131,7 @@ def _answer(
 
 
 def changed_nothing(result: object) -> bool:
-    """Tell whether the operation that returned *result* says so: then it is rolled back.
+    """Tell whether *result* says that its operation changed nothing: then it is rolled back.
 
     A commit without changes still writes the store's clock, is synced, and wakes other readers.
     """

@@ -39,7 +39,9 @@ FAMILIES: dict[str, Family] = {
     for family in (
         Family("harn_runtime_tasks", "gauge", "Detached tasks that this runtime holds."),
         Family("harn_event_log_dropped_total", "counter", "Audit records that could not be kept."),
-        Family("harn_event_log_damaged_total", "counter", "Records that reading had to step over."),
+        Family(
+            "harn_event_log_damaged_total", "counter", "Damaged records that reading has skipped."
+        ),
         Family(
             "harn_llm_calls_total",
             "counter",

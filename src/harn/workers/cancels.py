@@ -1,4 +1,4 @@
-"""Cancelling a job, and its handler in whichever process it runs."""
+"""Cancelling a job, and its handler in any process."""
 
 from __future__ import annotations
 

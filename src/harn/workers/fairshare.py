@@ -1,6 +1,6 @@
 """Deficit round robin over a queue's keys, which reads only the keys that it needs.
 
-The rule (spec, with rulings 36 to 38): keys rotate in lexicographic order, each visit serves one
+The rule: keys rotate in lexicographic order, each visit serves one
 job and costs one credit; when no key that could be served has credit left, a new round begins and
 every such key is granted `weight * quantum`. A key that runs empty keeps nothing. A key at its
 cap of in-flight claims is passed over and keeps what it had. A job older than the starvation age
@@ -15,7 +15,7 @@ refill is "the round is one higher", and the next key in the rotation is the fir
 on (turn, key) after the key served last. A share's credit is written down when it is served; if
 it was written in an earlier round, the share has been refilled since.
 
-Where a pick costs what its job does (ruling 66), the same rule holds with another price. A key
+With `charge="cost"` a pick costs what its job does, and the same rule holds. A key
 with any credit is served; what the job costs beyond it is a debt. Each round pays a debt with one
 grant, so the key's turn is the round that ends it, and a refill moves to the first turn that any
 key has: rounds in which no key could be served take no time. `docs/design/fair-share.md` proves

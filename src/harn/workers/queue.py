@@ -91,7 +91,7 @@ class WorkerQueue:
             raise InvalidOption("policy", policy, "a SchedulerPolicy, or None")
         self.name: str = check_queue_name(name)
         if is_pool_id(name):
-            raise InvalidOption("queue", name, "a name that is no pool's id; submit to the pool")
+            raise InvalidOption("queue", name, "not the id of a pool; submit to the pool itself")
         self.topics: QueueTopics = queue_topics(self.name)
         self.policy: SchedulerPolicy = policy or SchedulerPolicy.from_env()
         self.runtime = runtime

@@ -59,7 +59,7 @@ class QueueOperations:
         """Called after each operation, before its callers get their results."""
 
     async def goes_on(self) -> bool:
-        """Wait until an operation ends, well or not; False if none is under way or begins now.
+        """Wait until an operation succeeds or fails; False if none is under way or begins now.
 
         Cancelling leaves nothing behind.
         """

@@ -1,4 +1,4 @@
-"""Fair share in a tree: the next job of a queue whose keys are paths (ruling 66).
+"""Fair share in a tree: the next job of a queue whose keys are paths.
 
 From the root down, each branch chooses the child whose turn is first, by the rule of
 `fairshare.py`: one grant a round by weight, debts paid by rounds. A child keeps its turn until its

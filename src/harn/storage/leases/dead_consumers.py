@@ -28,7 +28,7 @@ LATE = 0.05
 """Seconds after a lease's expiry at which the next look is made."""
 
 EndClaims = Callable[[str, str, Callable[[str], str]], Operation[int]]
-"""Ends what hangs on a lease in one queue, some at a time; returns how many jobs."""
+"""Ends a batch of what is held under a lease in one queue; returns how many jobs."""
 
 
 class DeadConsumers:

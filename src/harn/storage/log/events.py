@@ -123,13 +123,13 @@ def now() -> Operation[int]:
 
 
 def move_cursor(topic: str, consumer: str, position: int) -> Operation[int]:
-    """Note that *consumer* has dealt with *topic* up to *position*; it never moves back."""
+    """Move the cursor of *consumer* in *topic* to *position*; a cursor never moves back."""
     [(at,)] = yield ask("move_cursor", topic=topic, consumer=consumer, position=position)
     return int(at)
 
 
 def read_cursor(topic: str, consumer: str) -> Operation[int]:
-    """Return how far *consumer* has come in *topic*, 0 at first."""
+    """Return the cursor of *consumer* in *topic*, 0 before it was moved."""
     rows = yield ask("read_cursor", topic=topic, consumer=consumer)
     return int(rows[0][0]) if rows else 0
 
@@ -140,5 +140,5 @@ def drop_cursor(topic: str, consumer: str) -> Operation[bool]:
 
 
 def raise_head(topic: str, by: int) -> Operation[None]:
-    """Skip *by* offsets of *topic*: what they stood for is gone."""
+    """Skip *by* offsets of *topic*, whose records were dropped."""
     yield ask(TAKE_OFFSETS, topic=topic, count=by, largest=0)

@@ -51,7 +51,7 @@ TOTALS = {
     "shares": {"turn", "round", "credit", "refill"},
     "share_nodes": {"turn", "round", "credit", "refill"},
 }
-"""Columns that count, or go on from, what came before."""
+"""Columns that count earlier records, or continue from them."""
 
 
 def trim(

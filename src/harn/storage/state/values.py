@@ -43,7 +43,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A value as JSON and its version; *value* is None if there is none, 0 the version of never."""
+    """A value as JSON, None if there is none, and its version, 0 if it was never written."""
 
     value: bytes | None = None
     version: int = 0

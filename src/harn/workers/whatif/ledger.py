@@ -34,7 +34,7 @@ class Branch:
         self.busy: int = 0
         """How many they are."""
         self.seen: float = 0.0
-        """The time of the clock above, when this one was brought up to date."""
+        """The time of the clock above, when this one was last updated."""
 
 
 class Account:

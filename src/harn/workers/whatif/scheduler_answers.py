@@ -143,4 +143,4 @@ ANSWERS: dict[str, Callable[..., Rows]] = {
     "ready_after": _ready_after,
     "queue_heads": _queue_heads,
 }
-"""The answer to each question about a queue whose keys are no paths, by its statement's name."""
+"""The answer to each question about a queue whose keys are not paths, by its statement's name."""
