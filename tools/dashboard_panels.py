@@ -7,7 +7,7 @@ from dataclasses import dataclass
 TITLES: dict[str, str] = {
     "harn_runtime_tasks": "Tasks that the runtime holds",
     "harn_event_log_dropped_total": "Audit records dropped",
-    "harn_event_log_damaged_total": "Damaged records stepped over",
+    "harn_event_log_damaged_total": "Damaged records skipped",
     "harn_llm_calls_total": "Calls to models, by outcome",
     "harn_llm_tokens_total": "Tokens used",
     "harn_llm_cost_usd_total": "Cost of model calls",
