@@ -20,7 +20,7 @@ import msgspec
 
 T = TypeVar("T")
 
-MOST = 2000
+MOST_ENTRIES = 2000
 MOST_BYTES = 16 * 1024 * 1024
 """Entries and bytes of one operation; the entry that reaches a bound is its last."""
 
@@ -99,7 +99,7 @@ class Batcher(Generic[T]):
         start: Start[T],
         read: Callable[[list[Entry[T]], Any], Sequence[Any]],
         *,
-        most: int = MOST,
+        most: int = MOST_ENTRIES,
         most_bytes: int = MOST_BYTES,
         weigh: Callable[[T], tuple[int, int]] | None = None,
         at_once: int = 1,

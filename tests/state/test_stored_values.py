@@ -32,7 +32,7 @@ from harn import (
 )
 from harn.storage import Store
 from harn.storage.log import Importer, compare, export, rebuild, trim
-from harn.storage.state.values import Change, Found, Place, decide, end_of
+from harn.storage.state.values import Found, ValueChange, ValuePlace, decide, end_of
 from harn.topics import AGENT_STATE, STORED_VALUES
 
 INCREMENTER = str(Path(__file__).with_name("incrementer.py"))
@@ -329,17 +329,17 @@ async def test_a_runtime_that_harn_made_warns_that_nothing_is_kept(
 
 
 def test_what_a_change_leaves_is_a_decision() -> None:
-    place = Place(STORED_VALUES, "default", "k")
+    place = ValuePlace(STORED_VALUES, "default", "k")
     there, absent = Found(b"1", 4), Found(None, 2)
 
-    assert decide(there, Change(place, "set", b"2")) == Found(b"2", 5)
-    assert decide(there, Change(place, "delete")) == Found(None, 5)
-    assert decide(absent, Change(place, "delete")) is None
-    assert decide(Found(None, 3, is_damaged=True), Change(place, "delete")) == Found(None, 4)
-    assert decide(there, Change(place, "cas", b"2", expected=b"1.0")) == Found(b"2", 5)
-    assert decide(there, Change(place, "cas", b"2", expected=b"2")) is None
-    assert decide(there, Change(place, "cas", b"2", version=4)) == Found(b"2", 5)
-    assert decide(there, Change(place, "cas", b"2", version=3)) is None
+    assert decide(there, ValueChange(place, "set", b"2")) == Found(b"2", 5)
+    assert decide(there, ValueChange(place, "delete")) == Found(None, 5)
+    assert decide(absent, ValueChange(place, "delete")) is None
+    assert decide(Found(None, 3, is_damaged=True), ValueChange(place, "delete")) == Found(None, 4)
+    assert decide(there, ValueChange(place, "cas", b"2", expected=b"1.0")) == Found(b"2", 5)
+    assert decide(there, ValueChange(place, "cas", b"2", expected=b"2")) is None
+    assert decide(there, ValueChange(place, "cas", b"2", version=4)) == Found(b"2", 5)
+    assert decide(there, ValueChange(place, "cas", b"2", version=3)) is None
 
 
 async def test_no_increment_of_several_processes_is_lost(

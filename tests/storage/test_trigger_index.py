@@ -13,10 +13,10 @@ from harn import Runtime, topics
 from harn.storage import Store, draft
 from harn.storage.log import compare
 from harn.storage.triggers import (
-    Change,
     CircuitRow,
     DedupeClaim,
     Delivery,
+    GateChange,
     Mark,
     NewEvent,
     at_circuit,
@@ -122,15 +122,15 @@ class Play:
             await self.run(partial(change_letter, found.id, "pending", entry))
 
 
-def enter(marks: list[Mark], now: int) -> Sequence[Change]:
+def enter(marks: list[Mark], now: int) -> Sequence[GateChange]:
     room = sum(mark.held for mark in marks) < 2
-    return [Change("acquired", "add", held=room, rank=len(marks), prune_ms=90_000)]
+    return [GateChange("acquired", "add", held=room, rank=len(marks), prune_ms=90_000)]
 
 
-def go_out(which: int, marks: list[Mark], now: int) -> Sequence[Change]:
+def go_out(which: int, marks: list[Mark], now: int) -> Sequence[GateChange]:
     if not marks:
         return []
-    return [Change("released", "drop", (marks[which % len(marks)].ticket,))]
+    return [GateChange("released", "drop", (marks[which % len(marks)].ticket,))]
 
 
 def fail(row: CircuitRow, now: int) -> tuple[None, CircuitRow]:

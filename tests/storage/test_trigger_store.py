@@ -13,10 +13,10 @@ from harn import Runtime, topics
 from harn.storage import Store, ask, draft
 from harn.storage.log import compare, rebuild, trim
 from harn.storage.triggers import (
-    Change,
     CircuitRow,
     DedupeClaim,
     Delivery,
+    GateChange,
     Mark,
     NewEvent,
     at_circuit,
@@ -167,9 +167,9 @@ async def test_T3_an_instant_is_taken_in_once_and_never_goes_back(store: Store) 
     assert await folds_to_the_same(store)
 
 
-def enter(marks: list[Mark], now: int, *, most: int) -> Sequence[Change]:
+def enter(marks: list[Mark], now: int, *, most: int) -> Sequence[GateChange]:
     held = sum(mark.held for mark in marks)
-    return [Change("concurrency_acquired", "add", held=True)] if held < most else []
+    return [GateChange("concurrency_acquired", "add", held=True)] if held < most else []
 
 
 async def test_a_gate_decides_alone_and_forgets_dead_owners(store: Store, clock: FakeClock) -> None:
@@ -181,7 +181,7 @@ async def test_a_gate_decides_alone_and_forgets_dead_owners(store: Store, clock:
     [taken] = await store.run(lambda: at_gate("g", "two", 2, ask_in))
     await store.run(
         lambda: at_gate(
-            "g", "two", 2, lambda m, n: [Change("concurrency_released", "drop", (taken,))]
+            "g", "two", 2, lambda m, n: [GateChange("concurrency_released", "drop", (taken,))]
         )
     )
 
@@ -193,8 +193,8 @@ async def test_a_gate_decides_alone_and_forgets_dead_owners(store: Store, clock:
 async def test_marks_that_left_their_window_are_cleared_away(
     store: Store, clock: FakeClock
 ) -> None:
-    def pass_through(marks: list[Mark], now: int) -> Sequence[Change]:
-        return [Change("throttle_acquired", "add", prune_ms=60_000)]
+    def pass_through(marks: list[Mark], now: int) -> Sequence[GateChange]:
+        return [GateChange("throttle_acquired", "add", prune_ms=60_000)]
 
     def dump() -> Any:
         return (yield ask("trigger_dump_marks"))

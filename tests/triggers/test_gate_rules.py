@@ -13,8 +13,8 @@ from harn.triggers.gate_rules import (
     Concurrency,
     Debounce,
     Flow,
+    GatePlace,
     Order,
-    Place,
     Singleton,
     Wait,
     Window,
@@ -114,7 +114,7 @@ def test_a_window_never_holds_more_than_its_maximum(
     st.integers(1, 3),
 )
 def test_exactly_the_first_in_line_has_the_turn(line: list[tuple[int, int]], most: int) -> None:
-    places = [Place(*pair) for pair in line]
+    places = [GatePlace(*pair) for pair in line]
 
     turns = [place for place in places if has_turn(place, places, most - 1, most)]
 

@@ -152,12 +152,12 @@ async def steal(queue: Any, clock: FakeClock) -> None:
     """Take the held job over, as if its claim had expired."""
     from harn.storage import Operation, Store, ask
     from harn.storage.queue.job_changes import settle_jobs
-    from harn.storage.queue.queue_row import look_by, open_queue, save_queue
+    from harn.storage.queue.queue_row import open_queue, save_queue, set_alarm
 
     def expire() -> Operation[None]:
         state = yield from open_queue("q")
         assert state is not None
-        look_by(state, 0)
+        set_alarm(state, 0)
         yield from save_queue(state)
         rows = yield ask("one_job", queue_id=1, id=1)
         yield from settle_jobs(state, [(1, 2, 1, 1, rows[0][5], None, None, None)])

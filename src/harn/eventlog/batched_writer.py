@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from harn.batcher import MOST, Batcher, Entry, Landing
+from harn.batcher import MOST_ENTRIES, Batcher, Entry, Landing
 from harn.eventlog.audit_records import AuditRecord, Payload, Receipt, Receipts, to_draft, to_drafts
 from harn.storage import Draft, Store, encode_headers
 from harn.storage.log import append, head
@@ -246,7 +246,7 @@ class BatchedWriter:
 def _joins(last: Entry[Item], headers: dict[str, bytes]) -> bool:
     """Tell whether a receipt of the recorder with these *headers* can join those of *last*."""
     item = last.item
-    return type(item) is Receipts and item.headers is headers and len(item.noted) < MOST
+    return type(item) is Receipts and item.headers is headers and len(item.noted) < MOST_ENTRIES
 
 
 def _topic_of(item: Item) -> str:

@@ -27,7 +27,7 @@ from harn.storage import jsonl
 
 logger: logging.Logger = logging.getLogger("harn.pools")
 
-SLACK = 100
+SPARE_LINES = 100
 """Lines that a journal may have, beyond two for each task, before it is compacted."""
 
 _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-")
@@ -142,7 +142,7 @@ class JournalFile(jsonl.AppendFile):
         if ledger.damage:
             jsonl.set_aside(self.path, ledger.damage, self.folder)
         ledger.drop_old(*keep)
-        if headless or ledger.damage or ledger.lines > 2 * len(ledger.tasks) + SLACK:
+        if headless or ledger.damage or ledger.lines > 2 * len(ledger.tasks) + SPARE_LINES:
             self.compact(ledger, self.end)
 
 

@@ -60,7 +60,7 @@ RENEW = 1.0
 """Seconds between two renewals of our lease, while callers wait."""
 BATCH = 512
 """New callers that one operation asks for at most."""
-FEW = 16
+MOST_ON_LOOP = 16
 """Buckets of a request that may be carried out on the loop's thread; more take too long."""
 NOTHING = Remembered(None, {})
 
@@ -200,7 +200,7 @@ class StoreLimiter:
 
     def _may_run_here(self, buckets: int) -> bool:
         """Tell whether an operation on so many buckets is quick, and no other caller waits."""
-        return self._is_quiet() and self.store.runs_here and buckets <= FEW
+        return self._is_quiet() and self.store.runs_here and buckets <= MOST_ON_LOOP
 
     async def _is_alone(self) -> bool:
         """Wait for one turn of the loop; tell whether no other caller came in it, or waits.

@@ -16,7 +16,7 @@ from harn.state.stored_values import (
     swapping,
     value_before,
 )
-from harn.storage.state import Change, Place
+from harn.storage.state import ValueChange, ValuePlace
 from harn.sync import SharedSnapshot
 from harn.topics import AGENT_STATE
 
@@ -34,8 +34,8 @@ def _session(session_id: str | None) -> str:
     return check_data("session_id", found, MAX_KEY)
 
 
-def _place(key: str, session_id: str | None) -> Place:
-    return Place(AGENT_STATE, _session(session_id), check_key(key))
+def _place(key: str, session_id: str | None) -> ValuePlace:
+    return ValuePlace(AGENT_STATE, _session(session_id), check_key(key))
 
 
 async def agent_state_get(key: str, default: Any = None, *, session_id: str | None = None) -> Any:
@@ -82,7 +82,7 @@ async def agent_state_delete(key: str, *, session_id: str | None = None) -> Any:
     >>> harn.run(main, agent_session_id="review-1984")
     'none'
     """
-    change = Change(_place(key, session_id), "delete")
+    change = ValueChange(_place(key, session_id), "delete")
     return value_before(await stored_values("agent_state_delete()").change(change))
 
 

@@ -16,11 +16,11 @@ from harn.naming import check_data, has_controls
 from harn.runtime import Runtime
 from harn.storage import Store, decode, encode
 from harn.storage.state import (
-    Change,
     Changed,
     Found,
-    Place,
     Result,
+    ValueChange,
+    ValuePlace,
     change_values,
     list_keys,
     read_value,
@@ -39,14 +39,14 @@ class StoredValues:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._store = runtime.service(Store)
-        self._batchers: dict[str, Batcher[Change]] = {}
+        self._batchers: dict[str, Batcher[ValueChange]] = {}
 
-    async def get(self, place: Place, default: Any) -> Any:
+    async def get(self, place: ValuePlace, default: Any) -> Any:
         """Return the value at *place*, or *default*."""
         value = self._read(place, await self._store.run(partial(read_value, place), write=False))
         return default if value is None else decode(value)
 
-    async def snapshot(self, place: Place) -> SharedSnapshot[Any]:
+    async def snapshot(self, place: ValuePlace) -> SharedSnapshot[Any]:
         """Return the value at *place* with its version."""
         found = await self._store.run(partial(read_value, place), write=False)
         value = self._read(place, found)
@@ -56,7 +56,7 @@ class StoredValues:
         """List the keys of a namespace or session that begin with *prefix*."""
         return await self._store.run(partial(list_keys, topic, space, prefix), write=False)
 
-    async def change(self, change: Change) -> Result:
+    async def change(self, change: ValueChange) -> Result:
         """Carry *change* out; it is durable when this returns."""
         self._runtime.check_here()
         batcher = self._batchers.get(change.place.topic)
@@ -67,19 +67,19 @@ class StoredValues:
             raise StorageCorrupt(result.error)
         return result
 
-    def _read(self, place: Place, found: Found) -> bytes | None:
+    def _read(self, place: ValuePlace, found: Found) -> bytes | None:
         if found.is_damaged:
             raise StorageCorrupt(
                 f"the value of {place.key!r} in {place.space!r} cannot be read; set or delete it"
             )
         return found.value
 
-    def _batcher(self, topic: str) -> Batcher[Change]:
+    def _batcher(self, topic: str) -> Batcher[ValueChange]:
         start = partial(self._start, topic)
         batcher = self._batchers[topic] = Batcher(self._runtime.loop, start, _results, weigh=_weigh)
         return batcher
 
-    def _start(self, topic: str, batch: list[Entry[Change]], landing: Landing) -> bool:
+    def _start(self, topic: str, batch: list[Entry[ValueChange]], landing: Landing) -> bool:
         if not batch:
             return False
         changes = [entry.item for entry in batch]
@@ -87,11 +87,11 @@ class StoredValues:
         return True
 
 
-def _results(batch: list[Entry[Change]], changed: Changed) -> list[Result]:
+def _results(batch: list[Entry[ValueChange]], changed: Changed) -> list[Result]:
     return changed.results
 
 
-def _weigh(change: Change) -> tuple[int, int]:
+def _weigh(change: ValueChange) -> tuple[int, int]:
     return 1, len(change.value)
 
 
@@ -115,17 +115,17 @@ def check_prefix(prefix: object) -> str:
     return prefix
 
 
-def setting(place: Place, value: Any) -> Change:
+def setting(place: ValuePlace, value: Any) -> ValueChange:
     """Return the change that sets *value*."""
-    return Change(place, "set", encode("value", value, MAX_VALUE))
+    return ValueChange(place, "set", encode("value", value, MAX_VALUE))
 
 
-def swapping(place: Place, expected: Any, value: Any) -> Change:
+def swapping(place: ValuePlace, expected: Any, value: Any) -> ValueChange:
     """Return the change that replaces *expected*, a value or a snapshot, by *value*."""
     new = encode("value", value, MAX_VALUE)
     if isinstance(expected, SharedSnapshot):
-        return Change(place, "cas", new, version=expected.version)
-    return Change(place, "cas", new, expected=encode("expected", expected, MAX_VALUE))
+        return ValueChange(place, "cas", new, version=expected.version)
+    return ValueChange(place, "cas", new, expected=encode("expected", expected, MAX_VALUE))
 
 
 def value_before(result: Result) -> Any:
@@ -133,8 +133,8 @@ def value_before(result: Result) -> Any:
     return None if result.before.value is None else decode(result.before.value)
 
 
-def _place(key: str, namespace: str) -> Place:
-    return Place(STORED_VALUES, check_data("namespace", namespace, MAX_KEY), check_key(key))
+def _place(key: str, namespace: str) -> ValuePlace:
+    return ValuePlace(STORED_VALUES, check_data("namespace", namespace, MAX_KEY), check_key(key))
 
 
 async def store_get(key: str, default: Any = None, *, namespace: str = "default") -> Any:
@@ -180,7 +180,7 @@ async def store_delete(key: str, *, namespace: str = "default") -> Any:
     >>> harn.run(main)
     ['text', 'gone']
     """
-    change = Change(_place(key, namespace), "delete")
+    change = ValueChange(_place(key, namespace), "delete")
     return value_before(await stored_values("store_delete()").change(change))
 
 

@@ -17,7 +17,7 @@ from harn.private_files import check_private
 from harn.storage.contract import CopyingDriver, Driver, Durability, Hooks, OutboxDriver
 from harn.storage.engines import MemoryDriver, open_driver
 from harn.storage.operations import Operation, Recipe, ask
-from harn.storage.url import Place, read_url
+from harn.storage.url import StoreUrl, read_url
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -39,7 +39,7 @@ class Store:
 
     def __init__(self, runtime: Runtime, url: str | None = None) -> None:
         self._runtime = runtime
-        self.place: Place = read_url(runtime.storage_url if url is None else url)
+        self.place: StoreUrl = read_url(runtime.storage_url if url is None else url)
         hooks = Hooks(self._appended, self._hinted, lambda: self._watched > 0)
         _check_safe(self.place, runtime.state_dir)
         self.driver: Driver = open_driver(self.place, lambda: runtime.clock, hooks)
@@ -256,7 +256,7 @@ def _target(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.abspath(path))
 
 
-def _check_safe(place: Place, state_dir: Path) -> None:
+def _check_safe(place: StoreUrl, state_dir: Path) -> None:
     """Refuse a file or directory that others can write to, or that belongs to another user."""
     if place.engine not in ("sqlite", "file"):
         return

@@ -24,7 +24,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:\d*)?")
 
 
-class Place(msgspec.Struct, frozen=True):
+class StoreUrl(msgspec.Struct, frozen=True):
     """The parts of a storage URL; *rest* is a path, or for PostgreSQL a DSN."""
 
     engine: str
@@ -32,7 +32,7 @@ class Place(msgspec.Struct, frozen=True):
     options: dict[str, str]
 
     def __repr__(self) -> str:  # without the rest, which may hold a password
-        return f"Place(engine={self.engine!r}, options={self.options!r})"
+        return f"StoreUrl(engine={self.engine!r}, options={self.options!r})"
 
     @property
     def path(self) -> Path:
@@ -46,7 +46,7 @@ class Place(msgspec.Struct, frozen=True):
         return None if found is None else to_ms(found, "busy_timeout")
 
 
-def read_url(url: str) -> Place:
+def read_url(url: str) -> StoreUrl:
     """Return the parts of *url*; options follow a question mark.
 
     >>> read_url("sqlite:///state/events.sqlite?durability=normal").options
@@ -57,7 +57,7 @@ def read_url(url: str) -> Place:
     if engine not in OPTIONS:
         raise InvalidOption("storage", mask(url), f"one of {', '.join(OPTIONS)}")
     if engine == "postgresql":
-        return _postgres_place(url)
+        return _postgres_url(url)
     path, _, query = rest.partition("?")
     try:
         options = dict(parse_qsl(query, strict_parsing=True)) if query else {}
@@ -74,14 +74,14 @@ def read_url(url: str) -> Place:
     if options.get("read_only", "1") != "1":
         raise InvalidOption("read_only", options["read_only"], "'1', or leave it out")
     if engine == "memory":
-        return Place(engine, "", options)
+        return StoreUrl(engine, "", options)
     if not path.startswith("/") or path.strip("/") == "":
         accepted = f"{engine}:///relative/path or {engine}:////absolute"
         raise InvalidOption("storage", mask(url), accepted)
-    return Place(engine, path[1:], options)
+    return StoreUrl(engine, path[1:], options)
 
 
-def _postgres_place(url: str) -> Place:
+def _postgres_url(url: str) -> StoreUrl:
     parts = urlsplit(url)
     hosts = parts.netloc.rpartition("@")[2].split(",")
     if not all(_HOST.fullmatch(host) for host in hosts):
@@ -98,7 +98,7 @@ def _postgres_place(url: str) -> Place:
     if not re.fullmatch("[1-9][0-9]{0,2}", ours.get("pool_size", "1")):
         raise InvalidOption("pool_size", ours["pool_size"], "a whole number, 1 to 999")
     dsn = parts._replace(scheme="postgresql", query=urlencode(theirs)).geturl()
-    return Place("postgresql", dsn, ours)
+    return StoreUrl("postgresql", dsn, ours)
 
 
 def read_only(url: str) -> str:

@@ -20,7 +20,7 @@ TIMER_TOLERANCE = 1e-6
 """Seconds that a timer may fire early."""
 
 
-class Place(Protocol):
+class PlannedChild(Protocol):
     """The fields of a child that the plan reads."""
 
     alive: bool
@@ -49,11 +49,11 @@ class Plan:
     look_again: float = math.inf
 
 
-def make_plan(places: Sequence[Place], now: float) -> Plan:
-    """Decide what to do with *places* at *now*."""
+def make_plan(children: Sequence[PlannedChild], now: float) -> Plan:
+    """Decide what to do with *children* at *now*."""
     plan = Plan()
-    _plan_the_end(plan, places, now)
-    _plan_the_start(plan, places, now)
+    _plan_the_end(plan, children, now)
+    _plan_the_start(plan, children, now)
     return plan
 
 
@@ -67,31 +67,31 @@ def is_due(when: float, now: float) -> bool:
     return now >= when - TIMER_TOLERANCE
 
 
-def _plan_the_end(plan: Plan, places: Sequence[Place], now: float) -> None:
-    for index in range(len(places) - 1, -1, -1):
-        place = places[index]
-        if not (place.condemned and place.alive) or place.passed_by:
+def _plan_the_end(plan: Plan, children: Sequence[PlannedChild], now: float) -> None:
+    for index in range(len(children) - 1, -1, -1):
+        child = children[index]
+        if not (child.condemned and child.alive) or child.passed_by:
             continue
-        if not place.asked:
+        if not child.asked:
             plan.ask = index
-        elif not is_due(place.until, now):
-            plan.look_again = place.until
-        elif place.cancelled:
+        elif not is_due(child.until, now):
+            plan.look_again = child.until
+        elif child.cancelled:
             plan.pass_by = index
         else:
             plan.cancel = index
         return
 
 
-def _plan_the_start(plan: Plan, places: Sequence[Place], now: float) -> None:
-    held = {place.batch for place in places if place.alive and place.condemned}
+def _plan_the_start(plan: Plan, children: Sequence[PlannedChild], now: float) -> None:
+    held = {child.batch for child in children if child.alive and child.condemned}
     held.discard(None)
-    for index, place in enumerate(places):
-        if place.at is None or place.alive or place.batch in held:
+    for index, child in enumerate(children):
+        if child.at is None or child.alive or child.batch in held:
             continue
-        if is_due(place.at, now):
+        if is_due(child.at, now):
             plan.start.append(index)
             continue
-        plan.look_again = min(plan.look_again, place.at)
-        if place.batch is not None:
-            held.add(place.batch)
+        plan.look_again = min(plan.look_again, child.at)
+        if child.batch is not None:
+            held.add(child.batch)

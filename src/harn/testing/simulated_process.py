@@ -20,7 +20,7 @@ from harn.runtime import Runtime
 from harn.storage import Durability, Recipe, Store
 from harn.storage.contract import Hooks
 from harn.storage.engines import MemoryDriver
-from harn.storage.url import Place
+from harn.storage.url import StoreUrl
 
 T = TypeVar("T")
 
@@ -156,7 +156,7 @@ class SimulatedStore(Store):
     def __init__(self, runtime: Runtime, process: SimulatedProcess) -> None:
         super().__init__(runtime)
         # Not "memory": such a store has one runtime, and is written to without waiting.
-        self.place: Place = Place("sqlite", "simulated", {})
+        self.place: StoreUrl = StoreUrl("sqlite", "simulated", {})
         self.driver: Any = SimulatedConnection(process)
 
     def has_grown(self, topic: str) -> None:

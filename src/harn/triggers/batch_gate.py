@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from harn.storage.triggers import Change, Mark
+from harn.storage.triggers import GateChange, Mark
 from harn.triggers.gate_rules import Batch, batch_is_full
 
 
@@ -25,7 +25,7 @@ class BatchState(msgspec.Struct):
 
 def lead_batch(
     batch: Batch, ticket: int, state: BatchState, marks: list[Mark], now: int
-) -> Sequence[Change]:
+) -> Sequence[GateChange]:
     """Read the state of a batch; its first member dispatches it when it is full or too old.
 
     The members of a dispatched batch are held, with their leader's ticket as their rank. If the
@@ -47,4 +47,4 @@ def lead_batch(
     members = state.members = collected[: batch.size]
     tickets = tuple(mark.ticket for mark in members)
     details = {"members": len(members)}
-    return [Change("batch_dispatched", "hold", tickets, rank=ticket, details=details)]
+    return [GateChange("batch_dispatched", "hold", tickets, rank=ticket, details=details)]

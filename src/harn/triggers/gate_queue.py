@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from harn.clock import resolve
-from harn.triggers.gate_rules import Place
+from harn.triggers.gate_rules import GatePlace
 
 Attempt = Callable[[], Awaitable[bool | int]]
 Parked = Callable[[], None]
@@ -35,7 +35,7 @@ class GateQueue:
     def __init__(self, gates: Resting, gate: str) -> None:
         self._gates = gates
         self._gate = gate
-        self._waiting: dict[Place, asyncio.Future[None]] = {}
+        self._waiting: dict[GatePlace, asyncio.Future[None]] = {}
         self._number = 0
 
     def next_number(self) -> int:
@@ -48,7 +48,7 @@ class GateQueue:
         if self._waiting:
             resolve(self._waiting[min(self._waiting)])
 
-    async def wait(self, mine: Place, attempt: Attempt, parked: Parked) -> None:
+    async def wait(self, mine: GatePlace, attempt: Attempt, parked: Parked) -> None:
         """Wait until *attempt* returns True; it is called only while *mine* is the first place.
 
         If it returns a number, that is the time to call it again. *parked* is called before each

@@ -120,14 +120,14 @@ def within_window(window: Window, admitted: Sequence[int], now_ms: int) -> Wait 
     return Wait(live[-window.max] + window.period_ms)
 
 
-class Place(msgspec.Struct, frozen=True, order=True):
+class GatePlace(msgspec.Struct, frozen=True, order=True):
     """A place in the queue for a slot: lower rank first, then the order of arrival."""
 
     rank: int
     ticket: int
 
 
-def has_turn(mine: Place, waiting: Sequence[Place], held: int, most: int) -> bool:
+def has_turn(mine: GatePlace, waiting: Sequence[GatePlace], held: int, most: int) -> bool:
     """Decide whether *mine* gets a slot now: one is free, and no waiter is ahead."""
     return held < most and all(mine <= other for other in waiting)
 

@@ -17,14 +17,14 @@ import msgspec
 
 from harn.clock import resolve, sleep_until
 from harn.storage import Store
-from harn.storage.triggers import Change, Mark, at_gate
+from harn.storage.triggers import GateChange, Mark, at_gate
 from harn.triggers.batch_gate import BatchState, lead_batch
 from harn.triggers.event import TriggerEvent
 from harn.triggers.gate_queue import GateQueue, Parked
 from harn.triggers.gate_rules import (
     Concurrency,
     Flow,
-    Place,
+    GatePlace,
     SkipReason,
     Window,
     gate_key,
@@ -108,7 +108,7 @@ class Gates:
         while passage.holds:
             kind, gate, tickets = passage.holds.pop()
             await self._at(
-                gate, entrant, lambda marks, now, k=kind, t=tickets: [Change(k, "drop", t)]
+                gate, entrant, lambda marks, now, k=kind, t=tickets: [GateChange(k, "drop", t)]
             )
             self._wake(gate)
             for follower in self._followers.pop(gate, ()):
@@ -134,7 +134,7 @@ class Gates:
             return
         gate = entrant.gate("batch", batch.key)
         [ticket] = await self._at(
-            gate, entrant, lambda marks, now: [Change("batch_enqueued", "add")]
+            gate, entrant, lambda marks, now: [GateChange("batch_enqueued", "add")]
         )
         passage.holds.append(("batch_dispatched", gate, (ticket,)))
         self._wake(gate)
@@ -146,13 +146,13 @@ class Gates:
                 entrant.parked()
             return state.until_ms if state.is_collecting else True
 
-        await self._queue(gate).wait(Place(0, ticket), look, entrant.parked)
+        await self._queue(gate).wait(GatePlace(0, ticket), look, entrant.parked)
         while state.members is None and not state.merged:
             # Another member dispatches the batch that this event is in. If that member's process
             # dies, the batch collects events again.
             await self._after_batch(gate)
             if await look() is not True:
-                await self._queue(gate).wait(Place(0, ticket), look, entrant.parked)
+                await self._queue(gate).wait(GatePlace(0, ticket), look, entrant.parked)
         if state.merged:
             passage.holds.clear()
             passage.skipped = "batch_merged"
@@ -166,15 +166,15 @@ class Gates:
         if debounce is None:
             return
         gate = entrant.gate("debounce", debounce.key)
-        seen = Change("debounce_seen", "replace")
+        seen = GateChange("debounce_seen", "replace")
         [ticket] = await self._at(gate, entrant, lambda marks, now: [seen])
         entrant.parked()
         clock = self._runtime.clock
         await sleep_until(clock, clock.monotonic() + debounce.period_ms / 1000)
 
-        def newest(marks: list[Mark], now: int) -> Sequence[Change]:
+        def newest(marks: list[Mark], now: int) -> Sequence[GateChange]:
             mine = any(mark.ticket == ticket for mark in marks)
-            return [Change("debounce_selected", "clear")] if mine else []
+            return [GateChange("debounce_selected", "clear")] if mine else []
 
         if not await self._at(gate, entrant, newest):
             passage.skipped = "debounced"
@@ -196,7 +196,7 @@ class Gates:
             return
         gate = entrant.gate("throttle", window.key)
         queue = self._queue(gate)
-        place = Place(0, queue.next_number())
+        place = GatePlace(0, queue.next_number())
         told = False
 
         async def attempt() -> bool | int:
@@ -222,15 +222,15 @@ class Gates:
         """
         full_until: int | None = None
 
-        def decide(marks: list[Mark], now: int) -> Sequence[Change]:
+        def decide(marks: list[Mark], now: int) -> Sequence[GateChange]:
             nonlocal full_until
             wait = within_window(window, [mark.at_ms for mark in marks], now)
             full_until = None if wait is None else wait.until_ms
             if wait is None:
-                return [Change(admits, "add", prune_ms=window.period_ms)]
+                return [GateChange(admits, "add", prune_ms=window.period_ms)]
             if blocks is None:
                 return []
-            return [Change(blocks, "note", details={"delay_ms": wait.until_ms - now})]
+            return [GateChange(blocks, "note", details={"delay_ms": wait.until_ms - now})]
 
         await self._at(gate, entrant, decide)
         return full_until
@@ -243,11 +243,11 @@ class Gates:
 
         free: list[bool] = []
 
-        def decide(marks: list[Mark], now: int) -> Sequence[Change]:
+        def decide(marks: list[Mark], now: int) -> Sequence[GateChange]:
             free[:] = [not marks]
             if marks:
-                return [Change("singleton_skipped", "note")]
-            return [Change("singleton_acquired", "add", held=True)]
+                return [GateChange("singleton_skipped", "note")]
+            return [GateChange("singleton_acquired", "add", held=True)]
 
         [ticket] = await self._at(gate, entrant, decide)
         if free[0]:
@@ -263,18 +263,18 @@ class Gates:
         rank = entrant.flow.order.rank(entrant.event) if entrant.flow.order else 0
         entered: list[bool] = []
 
-        def join(marks: list[Mark], now: int) -> Sequence[Change]:
-            at_once = _has_slot(slots, marks, Place(rank, LAST_TICKET))
+        def join(marks: list[Mark], now: int) -> Sequence[GateChange]:
+            at_once = _has_slot(slots, marks, GatePlace(rank, LAST_TICKET))
             entered[:] = [at_once]
             kind = "concurrency_acquired" if at_once else "concurrency_waiting"
-            return [Change(kind, "add", rank=rank, held=at_once)]
+            return [GateChange(kind, "add", rank=rank, held=at_once)]
 
         [ticket] = await self._at(gate, entrant, join)
         passage.holds.append(("concurrency_released", gate, (ticket,)))
         if entered[0]:
             return
         entrant.parked()
-        mine = Place(rank, ticket)
+        mine = GatePlace(rank, ticket)
 
         async def attempt() -> bool | int:
             return bool(await self._at(gate, entrant, partial(_take_slot, slots, mine)))
@@ -321,12 +321,14 @@ class Gates:
                 timer.cancel()
 
 
-def _has_slot(slots: Concurrency, marks: list[Mark], mine: Place) -> bool:
-    waiting = [Place(mark.rank, mark.ticket) for mark in marks if not mark.held]
+def _has_slot(slots: Concurrency, marks: list[Mark], mine: GatePlace) -> bool:
+    waiting = [GatePlace(mark.rank, mark.ticket) for mark in marks if not mark.held]
     return has_turn(mine, waiting, sum(mark.held for mark in marks), slots.max)
 
 
-def _take_slot(slots: Concurrency, mine: Place, marks: list[Mark], now: int) -> Sequence[Change]:
+def _take_slot(
+    slots: Concurrency, mine: GatePlace, marks: list[Mark], now: int
+) -> Sequence[GateChange]:
     if not _has_slot(slots, marks, mine):
         return []
-    return [Change("concurrency_acquired", "hold", (mine.ticket,), rank=mine.rank)]
+    return [GateChange("concurrency_acquired", "hold", (mine.ticket,), rank=mine.rank)]

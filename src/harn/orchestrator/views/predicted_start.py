@@ -16,7 +16,7 @@ from harn.duration import roughly
 
 Kind = Literal["running", "over", "about", "at_least", "unknown"]
 
-FEW = 3
+LEAST_STARTS = 3
 """Starts of one key below which the whole queue's pace, and the key's part of it, says more."""
 SOON_MS = 1_500
 
@@ -115,7 +115,7 @@ def _pace_of_line(job: Waiting, pace: Pace) -> float:
     if not job.by_key:
         return pace.started / pace.over_ms
     own = pace.by_key.get(job.key, 0)
-    return (own if own >= FEW else pace.started * job.part) / pace.over_ms
+    return (own if own >= LEAST_STARTS else pace.started * job.part) / pace.over_ms
 
 
 def _speed(per_ms: float) -> str:

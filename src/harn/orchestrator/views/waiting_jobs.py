@@ -86,13 +86,13 @@ async def waiting_of(
     return {job.id: _shown(facts, job, places.get(job.id)) for job in unsettled}
 
 
-def _shown(facts: QueueFacts, job: JobState, place: job_states.Place | None) -> dict[str, Any]:
+def _shown(facts: QueueFacts, job: JobState, place: job_states.JobPlace | None) -> dict[str, Any]:
     waiting = waiting_job(facts, job, place)
     start = predicted_start(waiting, facts.pace)
     return {"why": _why(facts, job, waiting), "start": start.as_dict()}
 
 
-def waiting_job(facts: QueueFacts, job: JobState, place: job_states.Place | None) -> Waiting:
+def waiting_job(facts: QueueFacts, job: JobState, place: job_states.JobPlace | None) -> Waiting:
     """Return what the prediction needs to know of *job*."""
     key = place.key if place is not None else ""
     return Waiting(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 IN_MODIFY = 0x2
 IN_CREATE = 0x100
-LOOK_AGAIN = (0.0003, 0.0004, 0.0005, 0.0008, 0.002, 0.011)
+RECHECK_DELAYS = (0.0003, 0.0004, 0.0005, 0.0008, 0.002, 0.011)
 """Seconds from each call of *changed* after a hint to the next one."""
 PAUSE_STEPS = 2
 """How many of these pass before further hints are read."""
@@ -221,10 +221,10 @@ class FileWatch:
         if is_ours:
             self._hinted = look
             return
-        is_last = step == len(LOOK_AGAIN)
+        is_last = step == len(RECHECK_DELAYS)
         if not is_last:
             clock = self._clock()
-            at = clock.monotonic() + LOOK_AGAIN[step]
+            at = clock.monotonic() + RECHECK_DELAYS[step]
             self._again = clock.call_at(at, partial(self._hint, step + 1), background=True)
         if is_last or not self._is_under_way():
             self._hinted = look

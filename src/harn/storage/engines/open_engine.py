@@ -12,10 +12,10 @@ from harn.errors import StorageError
 from harn.masking import mask
 from harn.storage.contract import Driver, Hooks
 from harn.storage.engines.memory import MemoryDriver
-from harn.storage.url import Place, read_url
+from harn.storage.url import StoreUrl, read_url
 
 
-def open_driver(place: Place, clock: Callable[[], Clock], hooks: Hooks) -> Driver:
+def open_driver(place: StoreUrl, clock: Callable[[], Clock], hooks: Hooks) -> Driver:
     """Make the engine for *place*; it opens files and connections when it is first used."""
     if place.engine == "memory":
         return MemoryDriver(clock, hooks)

@@ -17,7 +17,7 @@ from harn.storage.queue.dedupe_keys import bind_dedupe_keys, without_duplicates
 from harn.storage.queue.job_index import GROW_COLUMNS
 from harn.storage.queue.job_records import PARKED, READY, SCHEDULED, JobDraft, share_key
 from harn.storage.queue.notes import queue_headers
-from harn.storage.queue.queue_row import QueueState, look_by
+from harn.storage.queue.queue_row import QueueState, set_alarm
 from harn.storage.queue.share_tree import shift_tree
 from harn.topics import WORKER_QUEUES, queue_topics
 
@@ -198,7 +198,7 @@ def add_jobs(state: QueueState, jobs: Sequence[tuple[int, int, JobDraft]]) -> Op
         "note_triggers", ("queue_id", "trigger_id"), [(queue_id, each) for each in needs]
     )
     if soonest is not None:
-        look_by(state, soonest)
+        set_alarm(state, soonest)
 
 
 def bind_tickets(state: QueueState, tickets: Iterable[tuple[str | None, int]]) -> Operation[None]:

@@ -19,7 +19,7 @@ from harn.storage.queue.queue_row import (
     SERVE_COLUMNS,
     Holding,
     QueueState,
-    look_by,
+    set_alarm,
     write_holding,
 )
 from harn.storage.queue.settle import read_bodies
@@ -153,7 +153,7 @@ def _write_claims(
         ],
     )
     yield from _serve(state, claiming, choice, rows)
-    look_by(state, expires)
+    set_alarm(state, expires)
     state.round, state.last_key, state.promoted = choice.round, choice.last_key, choice.promoted
     state.promotions += sum(pick.promoted for pick in picks)
     state.is_changed = True

@@ -22,7 +22,7 @@ from harn.storage.queue.job_records import (
     READY,
     SCHEDULED,
 )
-from harn.storage.queue.queue_row import QueueState, look_by
+from harn.storage.queue.queue_row import QueueState, set_alarm
 from harn.storage.queue.share_tree import correct_tree
 
 SETTLE_COLUMNS = (
@@ -74,7 +74,7 @@ class Changes:
         job.state, job.wake_at, job.held = state, to.wake_at, to.held
         job.attempts, job.history = to.attempts, to.history
         if to.wake_at is not None:
-            look_by(self._state, to.wake_at)
+            set_alarm(self._state, to.wake_at)
 
     def ack(self, job: JobRow, response: int | None, charge: int | None = None) -> None:
         """Settle *job* as done; acked jobs are written together, because all change alike."""

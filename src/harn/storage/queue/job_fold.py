@@ -38,7 +38,7 @@ from harn.storage.queue.parking import (
 from harn.storage.queue.pool_cancels import fold_cancel_asked
 from harn.storage.queue.pool_index import adopt_settings, forget_task
 from harn.storage.queue.pool_records import ROTATION
-from harn.storage.queue.queue_row import QueueState, look_by
+from harn.storage.queue.queue_row import QueueState, set_alarm
 from harn.storage.queue.retention import fold_trimmed
 from harn.storage.queue.share_keys import adopt_policy, change_shares, refresh_key
 from harn.storage.queue.share_tree import serve_in_tree
@@ -102,7 +102,7 @@ def _fold_claim(state: QueueState, event: Event) -> Operation[None]:
         shifts = Shifts()
         shifts.add(key, ready=-1, in_flight=1, selected=1)
         yield from shifts.apply(state)
-    look_by(state, record["expires_at_ms"])
+    set_alarm(state, record["expires_at_ms"])
     state.is_changed = True
 
 

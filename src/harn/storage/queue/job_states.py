@@ -220,14 +220,14 @@ def _kept(state: int, tenant_id: str | None, page: dict[str, Any]) -> Operation[
     return [id for (id,) in rows]
 
 
-class Place(msgspec.Struct, frozen=True):
+class JobPlace(msgspec.Struct, frozen=True):
     """The line of a ready job, and how many jobs are ahead of it there; None if not counted."""
 
     key: str
     ahead: int | None
 
 
-def places_of(queue_id: int, ids: list[int], by_key: bool) -> Operation[dict[int, Place]]:
+def places_of(queue_id: int, ids: list[int], by_key: bool) -> Operation[dict[int, JobPlace]]:
     """Return the places of those of *ids* that are ready: in their key's line, or in the queue's.
 
     The jobs ahead of the first of *ids* in a line are counted in the store, up to a bound; for the
@@ -236,13 +236,13 @@ def places_of(queue_id: int, ids: list[int], by_key: bool) -> Operation[dict[int
     encoded = msgspec.json.encode(sorted(ids)).decode()
     rows = yield ask("places_of", queue_id=queue_id, ids=encoded)
     lines: dict[str, list[int]] = {}
-    found: dict[int, Place] = {}
+    found: dict[int, JobPlace] = {}
     for id, key, priority in rows:
         line = key if by_key else ""
         if line not in lines and len(lines) < MOST_LINES:
             lines[line] = yield from _ahead_of(queue_id, key if by_key else None, id)
         counts = lines.get(line)
-        found[id] = Place(key, None if counts is None else sum(counts[: priority + 1]))
+        found[id] = JobPlace(key, None if counts is None else sum(counts[: priority + 1]))
         if counts is not None:
             counts[priority] += 1
     return found

@@ -21,7 +21,7 @@ from harn.storage.queue.queue_row import QueueState
 from harn.storage.queue.share_turns import Share
 from harn.topics import queue_topics
 
-MOST = 1000
+MOST_STARTS = 1000
 """Slots that one operation fills at most."""
 _AHEAD = {ROTATION: "pool_turns_seen", "by_key": "pool_names_seen"}
 _KEYS = {ROTATION: "pool_keys_by_turn", "by_key": "pool_keys_by_name"}
@@ -33,14 +33,14 @@ Found = tuple[Any, ...]
 
 def keys_ahead(queue: str, order: Order) -> list[Ask]:
     """Return what is asked ahead of the choice of tasks in this order."""
-    return [ask_ahead(_AHEAD[order], queue=queue, limit=MOST)] if order in _AHEAD else []
+    return [ask_ahead(_AHEAD[order], queue=queue, limit=MOST_STARTS)] if order in _AHEAD else []
 
 
 def _keys(state: QueueState, order: Order) -> Operation[Any]:
     """Return the shares that have queued tasks, in the pool's order."""
     rows = state.ahead.pop(_AHEAD[order], None)
     if rows is None:
-        rows = yield ask(_KEYS[order], queue_id=state.queue_id, limit=MOST)
+        rows = yield ask(_KEYS[order], queue_id=state.queue_id, limit=MOST_STARTS)
     return rows
 
 
@@ -49,7 +49,7 @@ def choose_tasks(
 ) -> Operation[Choice]:
     """Choose the tasks that *claim* takes for *free* slots, in the pool's order."""
     look = _Look(state, claim)
-    free = min(free, MOST)
+    free = min(free, MOST_STARTS)
     if settings.order == ROTATION:
         return (yield from _in_rotation(state, look, claim, free))
     if settings.order == "by_key":

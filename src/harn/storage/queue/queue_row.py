@@ -185,7 +185,7 @@ def save_pauses(state: QueueState, pauses: Pauses) -> Operation[None]:
     yield ask("set_paused", queue_id=state.queue_id, paused=state.paused)
 
 
-def look_by(state: QueueState, at: int) -> None:
+def set_alarm(state: QueueState, at: int) -> None:
     """Set the queue's alarm to *at*, unless it is set to an earlier time."""
     if state.alarm is None or at < state.alarm:
         state.alarm = at

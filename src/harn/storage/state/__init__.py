@@ -13,11 +13,11 @@ from harn.front_door import front_door
 if TYPE_CHECKING:
     from harn.storage.state.state_fold import StateIndex
     from harn.storage.state.values import (
-        Change,
         Changed,
         Found,
-        Place,
         Result,
+        ValueChange,
+        ValuePlace,
         change_values,
         list_keys,
         read_value,
@@ -27,17 +27,19 @@ else:
         __name__,
         {
             "state_fold": "StateIndex",
-            "values": "Change Changed Found Place Result change_values list_keys read_value",
+            "values": """
+                Changed Found Result ValueChange ValuePlace change_values list_keys read_value
+            """,
         },
     )
 
 __all__ = [
-    "Change",
     "Changed",
     "Found",
-    "Place",
     "Result",
     "StateIndex",
+    "ValueChange",
+    "ValuePlace",
     "change_values",
     "list_keys",
     "read_value",

@@ -29,7 +29,7 @@ AFTER = "\x01"
 """Behind a key, this is after that key and before every other; no key holds it."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class ValuePlace(msgspec.Struct, frozen=True):
     """Where a value is: the topic, the namespace or session, and the key."""
 
     topic: str
@@ -51,13 +51,13 @@ class Found(msgspec.Struct, frozen=True):
     """Whether the record of the value cannot be read."""
 
 
-class Change(msgspec.Struct, frozen=True):
+class ValueChange(msgspec.Struct, frozen=True):
     """A request to set or delete a value, always or only if it is as expected.
 
     *expected* (JSON) and *version* are for a compare and set; the version counts if it is given.
     """
 
-    place: Place
+    place: ValuePlace
     action: Literal["set", "delete", "cas"]
     value: bytes = b"null"
     expected: bytes = b"null"
@@ -91,7 +91,7 @@ class _Record(msgspec.Struct, omit_defaults=True):
 _decode = msgspec.json.Decoder(_Record).decode
 
 
-def read_value(place: Place) -> Operation[Found]:
+def read_value(place: ValuePlace) -> Operation[Found]:
     """Read the value at *place*."""
     space, key = place.row_key
     rows = yield ask("state_value", topic=place.topic, space=space, key=key)
@@ -123,11 +123,11 @@ def end_of(prefix: str) -> str:
     return kept[:-1] + chr(0xE000 if 0xD800 <= last < 0xE000 else last)
 
 
-def change_values(topic: str, changes: Sequence[Change]) -> Operation[Changed]:
+def change_values(topic: str, changes: Sequence[ValueChange]) -> Operation[Changed]:
     """Carry out *changes* of one topic, each after the one before it."""
     known = yield from _look(topic, changes)
     results: list[Result] = []
-    records: list[tuple[Place, Found]] = []
+    records: list[tuple[ValuePlace, Found]] = []
     for change in changes:
         before = known[change.place]
         try:
@@ -145,7 +145,7 @@ def change_values(topic: str, changes: Sequence[Change]) -> Operation[Changed]:
     return Changed(results)
 
 
-def decide(before: Found, change: Change) -> Found | None:
+def decide(before: Found, change: ValueChange) -> Found | None:
     """Return the value that *change* leaves; None if it changes nothing."""
     if change.action == "delete":
         is_there = before.value is not None or before.is_damaged
@@ -155,7 +155,7 @@ def decide(before: Found, change: Change) -> Found | None:
     return Found(change.value, before.version + 1)
 
 
-def _is_expected(before: Found, change: Change) -> bool:
+def _is_expected(before: Found, change: ValueChange) -> bool:
     if change.version is not None:
         return before.version == change.version
     if before.is_damaged:
@@ -163,7 +163,7 @@ def _is_expected(before: Found, change: Change) -> bool:
     return bool(decode(before.value or b"null") == decode(change.expected))
 
 
-def _look(topic: str, changes: Sequence[Change]) -> Operation[dict[Place, Found]]:
+def _look(topic: str, changes: Sequence[ValueChange]) -> Operation[dict[ValuePlace, Found]]:
     """Lock the topic and read what is there."""
     places = list(dict.fromkeys(change.place for change in changes))
     asked = [ask(TAKE_OFFSETS, topic=topic, count=0, largest=0)]
@@ -171,13 +171,13 @@ def _look(topic: str, changes: Sequence[Change]) -> Operation[dict[Place, Found]
         space, key = place.row_key
         asked.append(ask("state_value", topic=topic, space=space, key=key))
     answers: Any = yield ask_together(asked)
-    known: dict[Place, Found] = {}
+    known: dict[ValuePlace, Found] = {}
     for place, rows in zip(places, answers[1:], strict=True):
         known[place] = yield from _found(place, rows)
     return known
 
 
-def _found(place: Place, rows: Sequence[Row]) -> Operation[Found]:
+def _found(place: ValuePlace, rows: Sequence[Row]) -> Operation[Found]:
     if not rows:
         return Found()
     version, is_deleted, entry, kept, payload = rows[0]
@@ -195,17 +195,17 @@ def _found(place: Place, rows: Sequence[Row]) -> Operation[Found]:
     return Found(bytes(value) if isinstance(value, msgspec.Raw) else b"null", version)
 
 
-def _write(records: Sequence[tuple[Place, Found]]) -> Operation[None]:
+def _write(records: Sequence[tuple[ValuePlace, Found]]) -> Operation[None]:
     drafts = [_draft(place, found) for place, found in records]
     placed = yield from append(drafts)
-    rows: dict[Place, Row] = {}
+    rows: dict[ValuePlace, Row] = {}
     for (place, found), (entry, _) in zip(records, placed, strict=True):
         row = (found.version, int(found.value is None), entry, kept_in_row(found.value))
         rows[place] = (*place.row_key, *row)
     yield ask_many("put_state", COLUMNS, list(rows.values()))
 
 
-def _draft(place: Place, found: Found) -> Draft:
+def _draft(place: ValuePlace, found: Found) -> Draft:
     record = _Record(place.space, place.key, found.version)
     if found.value is not None:
         record.value = msgspec.Raw(found.value)
@@ -213,5 +213,5 @@ def _draft(place: Place, found: Found) -> Draft:
     return Draft(place.topic, kind, msgspec.json.encode(record), EMPTY)
 
 
-def _damage(place: Place) -> str:
+def _damage(place: ValuePlace) -> str:
     return f"the value of {place.key!r} in {place.space!r} cannot be read; set or delete it"

@@ -17,8 +17,8 @@ from harn.front_door import front_door
 
 if TYPE_CHECKING:
     from harn.storage.triggers.gate_marks import (
-        Change,
         CircuitRow,
+        GateChange,
         Mark,
         at_circuit,
         at_gate,
@@ -48,7 +48,7 @@ else:
     front_door(
         __name__,
         {
-            "gate_marks": "Change CircuitRow Mark at_circuit at_gate circuits has_no_failures",
+            "gate_marks": "CircuitRow GateChange Mark at_circuit at_gate circuits has_no_failures",
             "inbox": "Orphan Pending inbox note_retry pending settle_envelope take_over",
             "new_events": "DedupeClaim Delivery NewEvent TakenIn take_in",
             "owners": "keep_alive leave",
@@ -59,11 +59,11 @@ else:
     )
 
 __all__ = [
-    "Change",
     "CircuitRow",
     "DeadLetter",
     "DedupeClaim",
     "Delivery",
+    "GateChange",
     "Mark",
     "NewEvent",
     "Orphan",

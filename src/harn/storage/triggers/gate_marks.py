@@ -31,7 +31,7 @@ class Mark(msgspec.Struct, frozen=True):
     at_ms: int
 
 
-class Change(msgspec.Struct, frozen=True):
+class GateChange(msgspec.Struct, frozen=True):
     """What to write about a gate: a record, and what it does to the marks.
 
     `add` makes a mark, whose ticket is the record's offset. `hold` and `drop` change the marks
@@ -48,7 +48,7 @@ class Change(msgspec.Struct, frozen=True):
     details: dict[str, Any] = {}
 
 
-Decide = Callable[[list[Mark], int], Sequence[Change]]
+Decide = Callable[[list[Mark], int], Sequence[GateChange]]
 """Decide, from a gate's marks and the time, what happens; it must have no other effect."""
 
 
@@ -63,7 +63,7 @@ def at_gate(gate: str, owner: str, envelope: int, decide: Decide) -> Operation[l
     drafts: list[Draft] = []
     for ticket, holder, rank, held, of, at_ms, alive in (yield ask("trigger_marks_of", gate=gate)):
         if holder and holder != owner and not alive:
-            gone = Change(
+            gone = GateChange(
                 "concurrency_released", "drop", (ticket,), details={"reason": "owner is gone"}
             )
             drafts.append(_mark_draft(gate, holder, of, gone, now))
@@ -80,7 +80,7 @@ def at_gate(gate: str, owner: str, envelope: int, decide: Decide) -> Operation[l
     ][cleared:]
 
 
-def _mark_draft(gate: str, owner: str, envelope: int, change: Change, now: int) -> Draft:
+def _mark_draft(gate: str, owner: str, envelope: int, change: GateChange, now: int) -> Draft:
     payload: dict[str, Any] = {
         "gate": gate,
         "does": change.does,

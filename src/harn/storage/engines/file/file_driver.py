@@ -28,7 +28,7 @@ from harn.storage.engines.sqlite_session import Session, translated
 from harn.storage.engines.store_thread import Handover, Request, StoreThread
 from harn.storage.indexes import all_indexes
 from harn.storage.operations import Ask, Operation, Recipe, Rows, ask, drive
-from harn.storage.url import Place
+from harn.storage.url import StoreUrl
 
 logger: logging.Logger = logging.getLogger("harn.storage")
 
@@ -45,7 +45,7 @@ class FileDriver:
     runs_here = False
     tells_marks = False
 
-    def __init__(self, place: Place, clock: Callable[[], Clock], hooks: Hooks) -> None:
+    def __init__(self, place: StoreUrl, clock: Callable[[], Clock], hooks: Hooks) -> None:
         self.path: Path = place.path
         self.durability: Durability = (
             "normal" if place.options.get("durability") == "normal" else "full"

@@ -48,7 +48,7 @@ class Pipeline:
         self._pgconn = connection.pgconn
         self._reader = Transformer(connection)
         self._known: dict[_Key, bytes] = {}
-        self._made = 0
+        self._prepared_count = 0
         self._left: dict[_Key, bytes] | None = None
         """What was prepared by statements whose results are not read yet; None without such."""
         self._poll = select.poll()
@@ -130,8 +130,8 @@ class Pipeline:
         name = self._known.get(key) or fresh.get(key)
         is_new = name is None
         if name is None:
-            self._made += 1
-            name = fresh[key] = b"harn_%d" % self._made
+            self._prepared_count += 1
+            name = fresh[key] = b"harn_%d" % self._prepared_count
             self._pgconn.send_prepare(name, command, [_oid(kind) for kind in key[1]])
         self._pgconn.send_query_prepared(name, data, formats, Format.BINARY)
         return is_new

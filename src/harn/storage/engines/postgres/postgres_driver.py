@@ -26,7 +26,7 @@ from harn.storage.engines.postgres.lane import Lane
 from harn.storage.engines.postgres.notify import Listener, Notifier
 from harn.storage.engines.store_thread import Handover, Request, start_thread
 from harn.storage.operations import Recipe, nothing
-from harn.storage.url import Place
+from harn.storage.url import StoreUrl
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class PostgresDriver:
     runs_here = False
     tells_marks = True
 
-    def __init__(self, place: Place, clock: Callable[[], Clock], hooks: Hooks) -> None:
+    def __init__(self, place: StoreUrl, clock: Callable[[], Clock], hooks: Hooks) -> None:
         self.where: str = mask(place.rest)
         self.schema: str = place.options.get("schema", "harn")
         self._busy_ms = BUSY_MS if place.busy_ms is None else place.busy_ms

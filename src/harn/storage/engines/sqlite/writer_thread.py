@@ -33,7 +33,7 @@ RESERVE_AFTER = 8
 """Commits between two looks at its length; a short life needs none."""
 MOST_RESERVED = 4 * RESERVE
 """No more than this: after a checkpoint SQLite writes from its beginning again."""
-LOOK_AGAIN = 0.01
+RECHECK_FILES_AFTER = 0.01
 """Seconds after which a writer looks which files are in place, not only whether there are any."""
 SYNC_WITHIN = 1.0
 """Seconds after which commits of the weaker class are synced too."""
@@ -44,7 +44,7 @@ TOUCH = "PRAGMA user_version = 0"
 class Writer(ConnectionThread):
     """The connection that writes, used by its thread or, for what is brief, by the event loop's."""
 
-    look_every = LOOK_AGAIN
+    look_every = RECHECK_FILES_AFTER
     _unsynced = False
     _sync_by = 0.0
     _full = True
