@@ -258,7 +258,8 @@ def test_the_door_itself_may_be_used() -> None:
 
 SQL = re.compile(
     r"\s*(SELECT|INSERT INTO|UPDATE \w+ SET|DELETE FROM|(CREATE|DROP|ALTER) \w|WITH \w+ AS"
-    r"|LISTEN \")"
+    r"|LISTEN \"|(?i:select\s.+\sfrom\s|insert\s+into\s|update\s+\w+\s+set\s|delete\s+from\s))",
+    re.S,
 )
 """A statement. What opens and ends a transaction, and a PRAGMA, are an engine's own."""
 
@@ -287,8 +288,26 @@ def test_sql_stands_in_its_own_files(path: Path) -> None:
 
 def test_a_statement_is_found_outside_its_files() -> None:
     text = "def f(x):\n    'SELECT one.'\n    x(f'INSERT INTO {x} VALUES (1)', 'SELECT 1', 'BEGIN')"
+    small = "x('select id from jobs')\nx('select on a channel')"
 
     assert [line for _, line in statements_in(ast.parse(text))] == [3, 3]
+    assert [line for _, line in statements_in(ast.parse(small))] == [1]
+
+
+def drivers_in(tree: ast.AST) -> list[int]:
+    """The lines of *tree* that take the engine of a store."""
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute | ast.Call)
+        and re.search(r"store\.driver$|^getattr\(.*store, 'driver'", ast.unparse(node))
+    ]
+
+
+def test_the_engine_of_a_store_is_found_however_it_is_taken() -> None:
+    text = "self._store.driver\ngetattr(store, 'driver')\nself.store\ndriver(store)"
+
+    assert drivers_in(ast.parse(text)) == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -297,13 +316,7 @@ def test_a_statement_is_found_outside_its_files() -> None:
     ids=lambda path: str(path.relative_to(SOURCE)),
 )
 def test_nothing_outside_storage_reaches_the_engine_of_a_store(path: Path) -> None:
-    reached = [
-        node.lineno
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute)
-        and node.attr == "driver"
-        and ast.unparse(node.value).rpartition(".")[2].endswith("store")
-    ]
+    reached = drivers_in(ast.parse(path.read_text()))
 
     assert not reached, f"{path}: give Store a method instead, lines {reached}"
 
