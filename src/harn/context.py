@@ -122,8 +122,8 @@ class Task:
         """The asyncio task that runs this one, while one does."""
         self.thread: str | None = None
         """The worker thread or process that runs this one, while one does."""
-        self.parked: Place | dict[Place, None] | None = None
-        """Where a graceful stop reaches this task while it waits; see `graceful.py`."""
+        self.parked: dict[Place, None] | None = None
+        """Where a graceful stop reaches this task, for each of its waits; see `graceful.py`."""
         self.shielded: int = 0
         """How many cleanups are running, which a graceful stop does not interrupt."""
         self.told: BaseException | None = None

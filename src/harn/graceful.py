@@ -10,17 +10,16 @@ How a wait takes part:
 
 - it calls `raise_if_asked()` when it is entered, guarded by `if asked:`, which costs almost nothing
   while no stop is under way;
-- it puts its future into `Task.parked` while it awaits it, and takes it out afterwards. Setting an
-  exception on that future must leave no more behind than cancelling the wait does;
-- if the task is parked already, `Task.parked` becomes a dict of all its places. A task may be in
-  several waits at once (`asyncio.gather`), which end in any order. The stop is raised in the one
-  that began last of those that have not ended. `park` and `unpark` do all of this; hot waits do
-  the usual case, one place, themselves.
+- it puts its future into `Task.parked` while it awaits it (`park`), and removes it afterwards.
+  Setting an exception on that future must leave no more behind than cancelling the wait does.
 
-`parked(future)` does the second for waits that are not hot. A wait for tasks that belong to the
-waiting one (a scope's end) puts a function there instead: it passes the stop on to them and
-keeps waiting, and the stop is raised in the next wait. Cleanups of a scope or task are not
-interrupted, as they are not by a cancel; the stop is raised afterwards.
+A task may be in several waits at once (`asyncio.gather`), which end in any order. The stop is
+raised in the one that began last of those that have not ended.
+
+`parked(future)` does the second for a block. A wait for tasks that belong to the waiting one (a
+scope's end) puts a function there instead: it passes the stop on to them and keeps waiting, and the
+stop is raised in the next wait. Cleanups of a scope or task are not interrupted, as they are not by
+a cancel; the stop is raised afterwards.
 """
 
 from __future__ import annotations
@@ -64,34 +63,27 @@ def raise_if_asked() -> None:
         raise task.told
 
 
-def park(task: Task, place: Place) -> None:
-    """Put *place* into *task*: a graceful stop reaches it from now on."""
+def park(task: Task, place: Place) -> dict[Place, None]:
+    """Put *place* into *task*: a graceful stop reaches it until it is removed.
+
+    Returns the places of the task's waits; the caller removes *place* from them afterwards.
+    """
     places = task.parked
     if places is None:
-        task.parked = place
-    elif isinstance(places, dict):
-        places[place] = None
-    else:
-        task.parked = {places: None, place: None}
+        places = task.parked = {}  # kept: the next wait needs it again
+    places[place] = None
+    return places
 
 
 def unpark(task: Task, place: Place) -> None:
-    """Take *place* out of *task*, wherever it is among the places of the task's waits."""
-    places = task.parked
-    if isinstance(places, dict):
-        places.pop(place, None)
-        if not places:
-            task.parked = None
-    elif places is place:
-        task.parked = None
+    """Remove *place* from *task*; harmless if it is not there."""
+    if task.parked is not None:
+        task.parked.pop(place, None)
 
 
 def _last_place(task: Task) -> Place | None:
     """Return the place of the wait that began last of those that have not ended."""
-    places = task.parked
-    if not isinstance(places, dict):
-        return places
-    for place in reversed(places):
+    for place in reversed(task.parked or {}):
         if not (isinstance(place, asyncio.Future) and place.done()):
             return place
     return None
@@ -101,7 +93,7 @@ class Parked:
     """A block in which a graceful stop of the current task reaches *place*; see `parked`."""
 
     # A class, because every wait in a queue comes here: a generator takes three times as long.
-    __slots__ = ("_place", "_task")
+    __slots__ = ("_place", "_places")
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -109,19 +101,19 @@ class Parked:
     def __enter__(self) -> None:
         frame = current_frame_var.get(None)
         if frame is None:
-            self._task = None  # the implicit runtime's root, which nothing can stop
+            self._places = None  # the implicit runtime's root, which nothing can stop
             return
-        self._task = task = frame.task
+        task = frame.task
         if asked and task in asked:
             if isinstance(self._place, asyncio.Future):
                 raise_if_asked()
             else:
                 self._place()
-        park(task, self._place)
+        self._places = park(task, self._place)
 
     def __exit__(self, *_: object) -> None:
-        if self._task is not None:
-            unpark(self._task, self._place)
+        if self._places is not None:
+            self._places.pop(self._place, None)
 
 
 def parked(place: Place) -> Parked:

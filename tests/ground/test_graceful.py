@@ -530,7 +530,7 @@ async def test_a_stop_reaches_the_wait_that_is_left_of_several_at_once(
     result = await cancel_graceful(gathering, timeout="1h")
 
     assert isinstance(result, Err) and isinstance(result.error, TaskCancelled)
-    assert gathering._task.parked is None
+    assert not gathering._task.parked
 
 
 @pytest.mark.timeout(20)
@@ -570,4 +570,4 @@ async def test_branches_that_end_first_do_not_hide_a_later_wait(
     result = await cancel_graceful(gathering, timeout="1h")
 
     assert isinstance(result, Err) and isinstance(result.error, TaskCancelled)
-    assert gathering._task.parked is None
+    assert not gathering._task.parked

@@ -235,7 +235,7 @@ async def test_a_graceful_stop_ends_a_daemon_that_waits_for_mail() -> None:
     async with models() as server:
         inbox: Mailbox[Any] = mailbox_open("inbox")
         agent = spawn(lambda: agent_loop("watch", mode="daemon", mailbox=inbox))
-        while agent.task.parked is None:
+        while not agent.task.parked:
             await asyncio.sleep(0)
 
         assert unsettled_state().suspended_subagents == []

@@ -27,10 +27,7 @@ def began_waiting(what: object, waiter: asyncio.Future[None]) -> Task:
     if asked:
         raise_if_asked()
     task = (current_frame_var.get(None) or current_frame()).task
-    if task.parked is None:
-        task.parked = waiter
-    else:
-        park(task, waiter)
+    park(task, waiter)
     if task.aio is asyncio.current_task(waiter.get_loop()):
         task.waiting = what
     return task
@@ -38,10 +35,7 @@ def began_waiting(what: object, waiter: asyncio.Future[None]) -> Task:
 
 def ended_waiting(task: Task, what: object, waiter: asyncio.Future[None]) -> None:
     """Note that the wait is over."""
-    if task.parked is waiter:
-        task.parked = None
-    else:
-        unpark(task, waiter)
+    unpark(task, waiter)
     if task.waiting is what:
         task.waiting = None
 

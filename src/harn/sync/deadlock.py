@@ -49,10 +49,7 @@ def began_waiting(waiter: Waiter, is_watched: bool = True) -> Task:
     a graceful stop reaches the waiting task, but the detector ignores the wait.
     """
     task = (current_frame_var.get(None) or current_frame()).task
-    if task.parked is None:
-        task.parked = waiter.future
-    else:
-        park(task, waiter.future)
+    park(task, waiter.future)
     # The detector does not know a plain asyncio task that inherited this task's context.
     if is_watched and task.aio is task_running_on(waiter.future.get_loop()):
         runtime = task.runtime
@@ -70,10 +67,7 @@ def began_waiting(waiter: Waiter, is_watched: bool = True) -> Task:
 
 def ended_waiting(task: Task, waiter: Waiter) -> None:
     """Undo what `began_waiting` noted."""
-    if task.parked is waiter.future:
-        task.parked = None
-    else:
-        unpark(task, waiter.future)
+    unpark(task, waiter.future)
     if task.waiting is waiter:
         task.waiting = None
 

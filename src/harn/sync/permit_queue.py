@@ -23,7 +23,7 @@ from typing import Any
 
 from harn.context import Task
 from harn.errors import AcquireTimeout, MutexReentered
-from harn.graceful import park, unpark
+from harn.graceful import park
 from harn.runtime import Runtime
 from harn.sync.wait_queue import GRANTED, WAITING, Waiter, WaitQueue, guard
 
@@ -59,7 +59,7 @@ class PermitWaiter(Waiter):
                 return False
             self.timed = True
             timer = task.runtime.clock.call_at(self.since + seconds, self.expire)
-        elif queue.holder is holder or (queue.holders and holder in queue.holders):
+        elif queue.holder is holder or holder in queue.holders:
             queue.refuse_the_impossible(self)
         future: Future[None] = Future(loop=queue.loop)
         self.future = future
@@ -73,7 +73,7 @@ class PermitWaiter(Waiter):
             queue.serve(queue.monotonic())
         if task.aio is holder and timer is None:
             task.waiting = self
-        park(task, future)
+        places = park(task, future)
         try:
             await future
         except BaseException:
@@ -82,10 +82,7 @@ class PermitWaiter(Waiter):
             queue.leave(self)
             raise
         finally:
-            if task.parked is future:
-                task.parked = None
-            else:
-                unpark(task, future)
+            del places[future]
             if task.waiting is self:
                 task.waiting = None
             if timer is not None:

@@ -20,7 +20,7 @@ from harn.clock import Clock, resolve
 from harn.context import Task
 from harn.current import current_frame
 from harn.errors import DeadlockError, HarnError, TaskCancelled
-from harn.graceful import asked, is_stop, park, raise_if_asked, unpark
+from harn.graceful import asked, is_stop, park, raise_if_asked
 from harn.tasks.awaiting_tasks import AwaitingTasks
 from harn.tasks.done_callbacks import DoneCallbacks
 from harn.tasks.unseen_failures import UnseenFailures, log_failure
@@ -238,20 +238,14 @@ class TaskHandle(Generic[T]):
             timer = clock.call_at(clock.monotonic() + seconds, partial(resolve, waiter))
         else:
             said = AwaitingTasks((self._task,)).by(me)
-        if me.parked is None:
-            me.parked = waiter
-        else:
-            park(me, waiter)
+        places = park(me, waiter)
         try:
             yield from waiter
         except BaseException:
             self._not_received(waiter)
             raise
         finally:
-            if me.parked is waiter:
-                me.parked = None
-            else:
-                unpark(me, waiter)
+            del places[waiter]
             if timer is not None:
                 timer.cancel()
             if said:

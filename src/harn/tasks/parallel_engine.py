@@ -29,7 +29,7 @@ from harn.checks import whole_number
 from harn.context import Frame, Task, current_frame_var
 from harn.current import current_frame
 from harn.errors import InvalidOption, TaskCancelled
-from harn.graceful import asked, is_stop, park, raise_if_asked, request_stop, unpark
+from harn.graceful import asked, is_stop, park, raise_if_asked, request_stop
 from harn.runtime import Runtime
 from harn.tasks.awaiting_tasks import AwaitingTasks
 from harn.tasks.isolation import Isolation, bind, limit_of
@@ -104,7 +104,7 @@ class ParallelRun:
         if asked:
             raise_if_asked()
         place = self._pass_stop_on
-        park(me, place)
+        places = park(me, place)
         try:
             self.start()
             while self.workers and not self.stopping:
@@ -121,7 +121,7 @@ class ParallelRun:
         else:
             await self.end_workers()
         finally:
-            unpark(me, place)
+            del places[place]
             if said:
                 me.waiting = None
         if (error := self.failure()) is not None:

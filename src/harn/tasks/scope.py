@@ -31,7 +31,7 @@ from harn.context import Frame, Task, current_frame_var
 from harn.current import current_frame
 from harn.errors import HarnError, InvalidOption
 from harn.event_loop import running_loop
-from harn.graceful import asked, park, request_stop, unpark
+from harn.graceful import asked, park, request_stop
 from harn.tasks.awaiting_tasks import AwaitingTasks
 from harn.tasks.handle import TaskHandle
 from harn.tasks.isolation import Isolation, bind
@@ -238,7 +238,7 @@ class Scope:
         me = self.outer.task
         said = AwaitingTasks(self.tasks).by(me)
         place = self._pass_stop_on
-        park(me, place)
+        places = park(me, place)
         if asked and me in asked:
             self._pass_stop_on()
         while self._children:
@@ -248,7 +248,7 @@ class Scope:
             except asyncio.CancelledError as error:
                 cancel = error
                 self._cancel_children(again=True)
-        unpark(me, place)
+        del places[place]
         if said:
             me.waiting = None
         return cancel

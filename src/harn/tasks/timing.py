@@ -14,7 +14,7 @@ from harn.current import current_frame, current_runtime
 from harn.duration import Duration, to_seconds, to_text
 from harn.errors import DeadlineExceeded, HarnError
 from harn.event_loop import running_loop
-from harn.graceful import asked, is_stop, park, raise_if_asked, unpark
+from harn.graceful import asked, is_stop, park, raise_if_asked
 from harn.tasks.isolation import bind
 from harn.teardown import note
 
@@ -45,17 +45,11 @@ async def sleep(duration: Duration) -> None:
         return
     woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     timer = clock.call_at(clock.monotonic() + seconds, partial(resolve, woken))
-    if task.parked is None:
-        task.parked = woken
-    else:
-        park(task, woken)
+    places = park(task, woken)
     try:
         await woken
     finally:
-        if task.parked is woken:
-            task.parked = None
-        else:
-            unpark(task, woken)
+        del places[woken]
         timer.cancel()
 
 

@@ -11,7 +11,7 @@ from harn.durable_calls import durable_function_named
 from harn.durable_types import types_of
 from harn.duration import Duration, to_seconds, to_text
 from harn.errors import DeadlineExceeded, JobError
-from harn.graceful import asked, park, raise_if_asked, unpark
+from harn.graceful import asked, park, raise_if_asked
 from harn.pydantic_types import reasons
 from harn.storage import Durability, decode
 from harn.tasks import deadline
@@ -92,14 +92,14 @@ class EnqueueReceipt(msgspec.Struct, Generic[T], frozen=True, gc=False):
             if asked:
                 raise_if_asked()
             woken = results.wait_for(self.queue, id)
-            park(task, woken)
+            places = park(task, woken)
             try:
                 outcome = await woken
             except BaseException:
                 results.give_up(self.queue, id, woken)
                 raise
             finally:
-                unpark(task, woken)
+                del places[woken]
             if outcome is not None:
                 value = decode(outcome)
                 break
