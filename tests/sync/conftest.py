@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+from threading import get_ident
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from harn.event_loop import task_running_on
 from harn.graceful import asked, raise_if_asked
 from harn.sync import Channel, permits
 from harn.sync.permit_queue import PermitQueue, PermitWaiter
-from harn.sync.wait_queue import GRANTED, guard
+from harn.sync.wait_queue import GONE, GRANTED, guard
 
 MODULES = {"test_permits", "test_mutex", "test_channel"}
 mutex_module: Any = importlib.import_module("harn.sync.mutex")
@@ -38,6 +39,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def permit_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if getattr(request, "param", "shortcut") == "plain":
         monkeypatch.setattr(PermitQueue, "pass_on", pass_on)
+        monkeypatch.setattr(Permit, "release", release)
         monkeypatch.setattr(mutex_module.Mutex, "__aenter__", enter)
         monkeypatch.setattr(mutex_module.Mutex, "__aexit__", leave)
         monkeypatch.setattr(Channel, "receive", receive)
@@ -52,6 +54,25 @@ async def acquire(key: str, timeout: Any = None, *, required: bool = False) -> P
         return permit._owned()
     permit._raise_if(required)
     return None
+
+
+def release(self: Permit) -> bool:
+    """Release a mutex as a semaphore of one is released."""
+    since = self.since
+    try:
+        del self.since
+    except AttributeError:
+        return False
+    self.state = GONE
+    if self._frame.cleanups is not None:
+        self._frame.cleanups.pop(self, None)
+    queue, now = self.on, self.on.monotonic()
+    if get_ident() != queue.thread:
+        queue.release_from_thread(self, now - since)
+        return True
+    queue.held_seconds += now - since
+    queue.release(self, now)
+    return True
 
 
 def pass_on(self: PermitQueue, now: float) -> None:

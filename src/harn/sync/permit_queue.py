@@ -8,9 +8,9 @@ A permit queue belongs to its loop's thread: no other thread touches the waiters
 counters, so they need no lock. What another thread releases is put into `released_by_threads`,
 under `guard`; the loop's thread takes it from there in its next iteration, or at the next acquire.
 
-Two shortcuts for a queue of one permit exist because a benchmark needs them: `pass_on` here, and
-the free case in `sync_mutex_acquire` and `Mutex.__aenter__` (docs/design/permits.md). The tests of
-permits run with them and without them.
+Shortcuts for a queue of one permit exist because a benchmark needs them: `pass_on` here, and the
+free case in `sync_mutex_acquire`, `Permit.release` and `Mutex` (docs/design/permits.md). The tests
+of permits run with them and without them.
 """
 
 from __future__ import annotations

@@ -87,10 +87,16 @@ class Permit(PermitWaiter):
             queue.release_from_thread(self, now - since)
             return True
         queue.held_seconds += now - since
-        if queue.capacity == 1:
+        if queue.capacity != 1:
+            queue.release(self, now)
+        elif queue.waiters:
             queue.pass_on(now)
         else:
-            queue.release(self, now)
+            # What `pass_on` does then. Measured: with the call, an uncontended acquire and release
+            # takes 4 % longer.
+            queue.free = 1
+            queue.out = 0
+            queue.holder = None
         return True
 
     def _owned(self) -> Self:
