@@ -46,8 +46,8 @@ class CuttingProxy(Forwarder):
 class HoldingProxy(Forwarder):
     """Forwards to the server of *url*; after `arm`, holds back the end of the next burst with *at*.
 
-    The server gets the burst without its Sync and nothing more, and the connection stays open: what
-    a host looks like whose network was cut between two packets.
+    The server gets the burst without its Sync and nothing more, the client no answer, and the
+    connection stays open: what a host looks like whose network was cut between two packets.
     """
 
     SYNC = b"S\x00\x00\x00\x04"
@@ -70,6 +70,6 @@ class HoldingProxy(Forwarder):
             return super().send_on(data, source, target, to_server=to_server)
         self._at = None
         self._cut_off |= {source, target}
-        target.sendall(data[: data.index(self.SYNC)])
+        target.sendall(data.partition(self.SYNC)[0])
         self.held.set()
         return True

@@ -230,6 +230,26 @@ async def test_a_burst_that_arrives_without_its_end_holds_no_one_up(
     assert "server processes" in line
 
 
+async def test_a_process_that_is_cut_off_while_it_opens_the_store_holds_no_one_up(
+    postgres_database: str,
+) -> None:
+    proxy = HoldingProxy(postgres_database)
+    schema = f"schema=t_{uuid.uuid4().hex[:12]}"
+    async with (
+        Runtime(storage=f"{postgres_database}?{schema}") as other,
+        Runtime(storage=f"{proxy.url}?{schema}") as cut_off,
+    ):
+        proxy.arm(b"to_regnamespace")  # it has begun to look whether the tables are up to date
+        held = asyncio.ensure_future(cut_off.event_log.emit("a", "k", "held back"))
+        await asyncio.to_thread(proxy.held.wait, 30)
+
+        await other.event_log.emit("a", "k", "other")
+
+        assert (await other.event_log.read("a"))[0].payload == "other"
+        await asyncio.gather(held, return_exceptions=True)  # StorageBusy, if it took too long
+    proxy.close()
+
+
 async def test_a_server_that_is_not_there_is_storage_busy_without_the_password() -> None:
     url = "postgresql://me:s3cret@127.0.0.1:1/none?busy_timeout=300ms"
     async with Runtime(storage=url) as runtime:

@@ -65,7 +65,8 @@ SELECT answer[1], answer[2] FROM producers WHERE producer = :producer AND answer
 -- Begin the transaction in which one process at a time migrates the tables.
 -- The path is set last: if it were resolved before the lock, a schema that another process is creating would not be found.
 BEGIN;
-SELECT set_config('lock_timeout', :lock_ms, true), set_config('statement_timeout', :statement_ms, true);
+SELECT set_config('lock_timeout', :lock_ms, true), set_config('statement_timeout', :statement_ms, true),
+       set_config('idle_in_transaction_session_timeout', :idle_ms, true);
 SELECT pg_advisory_xact_lock(hashtextextended(:lock, 0));
 SELECT set_config('search_path', :path, true);
 

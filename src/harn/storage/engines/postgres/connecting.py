@@ -19,6 +19,15 @@ STATEMENT_MS = 30_000
 """Milliseconds that one statement may take."""
 
 
+IDLE_MS = 2000
+"""Milliseconds after which the server ends a transaction whose client sends nothing more.
+
+A process that was stopped, or whose network was cut, holds its locks that long. It is shorter than
+the wait for a lock, so that the others get their turn and no error. A client that was only slow
+tries again.
+"""
+
+
 FIRST_MS = 3000
 """Milliseconds after which a server that has never been reached is given up."""
 

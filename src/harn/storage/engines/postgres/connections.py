@@ -15,6 +15,7 @@ import psycopg_pool
 from harn.masking import without_secrets_of
 from harn.storage.engines.postgres.connecting import (
     FIRST_MS,
+    IDLE_MS,
     STATEMENT_MS,
     answered_within,
     connect_options,
@@ -28,13 +29,6 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("harn.storage")
 
-IDLE_MS = 2000
-"""Milliseconds after which the server ends a transaction whose client sends nothing more.
-
-A process that was stopped, or whose network was cut, holds its locks that long. It is shorter than
-the wait for a lock, so that the others get their turn and no error. A client that was only slow
-tries again.
-"""
 LOCK_MS = IDLE_MS + 500
 """Milliseconds of one wait for a lock, at most; by then a silent holder has been silent too long.
 

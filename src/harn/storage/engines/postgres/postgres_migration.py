@@ -10,6 +10,7 @@ from harn.clock import SystemClock
 from harn.errors import StorageError
 from harn.storage.engines.postgres.connecting import (
     FIRST_MS,
+    IDLE_MS,
     STATEMENT_MS,
     answered_within,
     connect_options,
@@ -61,6 +62,7 @@ def migrate(connection: Connection[Any], schema: str, busy_ms: int, where: str) 
             path=path,
             lock_ms=str(busy_ms),
             statement_ms=str(STATEMENT_MS),
+            idle_ms=str(IDLE_MS),
             lock=f"harn:{schema}",
         )
         steps = missing_steps(applied(), "postgres", where)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from harn.storage.engines.postgres.connections import IDLE_MS, Server, pipeline_of
+from harn.storage.engines.postgres.connecting import IDLE_MS
+from harn.storage.engines.postgres.connections import Server, pipeline_of
 from harn.storage.queries import load_queries
 
 if TYPE_CHECKING:
