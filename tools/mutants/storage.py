@@ -55,6 +55,28 @@ MUTANTS = (
         "a process that was cut off in the middle of an operation keeps its locks",
     ),
     Mutant(
+        "postgres-callers-transaction-is-ended",
+        "storage/sql/log.postgres.sql",
+        "c.relkind = 'r' AND c.relname NOT IN ('outbox', 'outbox_commits', 'outbox_store')",
+        "c.relkind = 'r'",
+        (
+            "storage/test_stalled_sessions.py::"
+            "test_a_transaction_of_the_caller_that_has_enqueued_is_left_alone[harn]",
+        ),
+        "a caller's own transaction that has enqueued is ended",
+    ),
+    Mutant(
+        "postgres-idle-migration-is-left",
+        "storage/sql/log.postgres.sql",
+        "set_config('idle_in_transaction_session_timeout', :idle_ms, true)",
+        "set_config('application_name', :idle_ms, true)",
+        (
+            "storage/test_postgres.py::"
+            "test_a_process_that_is_cut_off_while_it_opens_the_store_holds_no_one_up",
+        ),
+        "a process that was cut off while it opened the store keeps the others out",
+    ),
+    Mutant(
         "file-commit-not-synced",
         "storage/engines/file/commit_journal.py",
         "            if sync:\n                self.sync()",

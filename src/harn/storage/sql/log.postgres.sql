@@ -37,15 +37,20 @@ SELECT set_config('search_path', :path, :local), set_config('statement_timeout',
        set_config('enable_bitmapscan', 'off', :local), set_config('jit', 'off', :local);
 
 -- name: end_stalled_sessions
--- End sessions that hold locks on tables of the schema and wait in mid-burst for their client; return their server processes.
+-- End sessions of harn that hold locks on tables of the schema and wait for their client; return their server processes.
+-- Locks on the outbox hold no one up, and are those of a caller's own transaction. A stream, or an answer that is being sent, is given
+-- the time of a statement: the server does not tell when its client sent or read something last.
 -- The planner must not end a session before it has looked at its locks, so the choice is made first.
 WITH stalled AS MATERIALIZED (
     SELECT a.pid FROM pg_stat_activity a
-    WHERE a.datname = current_database() AND a.state = 'active' AND a.wait_event = 'ClientRead'
-      AND a.state_change < clock_timestamp() - make_interval(secs => :silent_ms::bigint / 1000.0)
+    WHERE a.datname = current_database() AND a.application_name ~ '^harn( - |$)'
+      AND a.state = 'active' AND a.wait_event IN ('ClientRead', 'ClientWrite')
+      AND a.state_change < clock_timestamp() - make_interval(
+          secs => CASE WHEN a.wait_event = 'ClientRead' AND a.query NOT LIKE 'COPY %' THEN :silent_ms::bigint ELSE :statement_ms::bigint END / 1000.0)
       AND EXISTS (
           SELECT FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
           WHERE l.pid = a.pid AND l.granted AND l.mode <> 'AccessShareLock' AND c.relnamespace = to_regnamespace(:schema)
+            AND c.relkind = 'r' AND c.relname NOT IN ('outbox', 'outbox_commits', 'outbox_store')
       )
 )
 SELECT pid::bigint FROM stalled WHERE pg_terminate_backend(pid);

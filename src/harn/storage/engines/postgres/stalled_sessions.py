@@ -7,6 +7,11 @@ locks held. None of its time limits counts then: such a session is neither idle 
 (it has not seen the Sync) nor inside a statement. It would keep the row of a queue for as long as
 the connection lives. So a process that waited for a lock in vain ends such sessions itself. The
 client whose session was ended repeats its operation under the same number, and it lands once.
+
+Two more kinds are ended after the time that a statement may take, since the server does not tell
+how long their client has been silent: a stream of rows (`COPY`), and a client that reads no answer.
+A session that is not harn's is never ended, nor one that has only enqueued in a caller's own
+transaction.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from harn.storage.engines.postgres.connecting import IDLE_MS
+from harn.storage.engines.postgres.connecting import IDLE_MS, STATEMENT_MS
 from harn.storage.engines.postgres.connections import Server, pipeline_of
 from harn.storage.queries import load_queries
 
@@ -27,12 +32,16 @@ logger: logging.Logger = logging.getLogger("harn.storage")
 
 
 def end_stalled_sessions(connection: Connection[Any], server: Server) -> int:
-    """End the sessions that are silent in mid-burst and lock tables of ours; return how many.
+    """End the sessions of harn that are silent and lock tables of ours; return how many.
 
     A role that may not end them, or does not see them, ends none.
     """
     query = load_queries("postgres")["end_stalled_sessions"].text
-    params = {"schema": f'"{server.schema}"', "silent_ms": IDLE_MS}
+    params = {
+        "schema": f'"{server.schema}"',
+        "silent_ms": IDLE_MS,
+        "statement_ms": STATEMENT_MS,
+    }
     pipeline = pipeline_of(connection)
     try:
         [result] = pipeline.run([(query, params)])
