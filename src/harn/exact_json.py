@@ -27,10 +27,11 @@ def to_exact_json(value: Any) -> bytes | None:
     try:
         try:
             return _encoder.encode(value)
-        except (OverflowError, UnicodeEncodeError):
-            # Huge ints and lone surrogates: the standard library writes them, msgspec does not.
-            return json.dumps(value, separators=(",", ":")).encode()
-    except (RecursionError, ValueError):  # too deep, or an int of too many digits
+        except OverflowError:  # huge ints: the standard library writes them, msgspec does not
+            return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    except (RecursionError, ValueError):
+        # Too deep, an int of too many digits, or a lone surrogate: as an escape it would make the
+        # record that holds it unreadable.
         return None
 
 

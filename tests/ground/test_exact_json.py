@@ -39,6 +39,13 @@ def test_an_int_of_too_many_digits_is_not_written() -> None:
     assert to_exact_json([10**5000]) is None
 
 
+@pytest.mark.parametrize("value", ["\ud800", {"a\udfff": 1}, ["\udc80", 10**400], ["\U0001f600"]])
+def test_a_lone_surrogate_which_no_record_can_hold_is_not_written(value: Any) -> None:
+    written = to_exact_json(value)
+
+    assert (written is None) == (value != ["\U0001f600"])
+
+
 def test_what_nests_too_deep_is_not_written() -> None:
     value: list[Any] = []
     for _ in range(100_000):

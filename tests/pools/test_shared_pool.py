@@ -39,6 +39,11 @@ from harn.topics import queue_topics
 from tests.pools.shared_processes import Process, gates, held, open_held, ran, until
 
 
+@harn.durable(name="tests:shared_twice")
+async def twice(text: str) -> str:
+    return text * 2
+
+
 @harn.durable(name="tests:shared_double")
 async def double(n: int) -> int:
     ran.append(n)
@@ -115,6 +120,22 @@ async def test_a_result_that_is_not_json_comes_back_as_text(processes: list[Proc
     seen: Any = await (await submitter.submit(pair, 1)).wait()
 
     assert (seen.result, seen.result_omitted) == ("(1, 1)", True)
+
+
+async def test_text_with_a_lone_surrogate_holds_no_one_up(processes: list[Process]) -> None:
+    """JSON has no such text: no process could read a record that holds it."""
+    first, second = processes
+    submitter = await first.open(run_here=False)
+    other = await second.open()
+
+    async with asyncio.timeout(30):
+        assert await (await submitter.submit(lambda: "\ud800")) == "\ud800"
+        assert await (await submitter.submit(twice, "\ud800")) == "\ud800\ud800"  # not durable
+        assert await (await submitter.submit(twice, "a")) == "aa"
+
+    await until(lambda: other.snapshot().completed == 3)
+    seen = [(task.result, task.result_omitted) for task in other.snapshot().tasks]
+    assert seen == [(r"'\ud800'", True), (r"'\ud800\ud800'", True), ("aa", False)]
 
 
 async def test_a_failure_comes_back_as_text(processes: list[Process]) -> None:
