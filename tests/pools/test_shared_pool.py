@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 import harn
@@ -31,6 +33,7 @@ from harn.cli import invoke
 from harn.durable_work import StepRecord
 from harn.pools import leaked_slots, shared_follow
 from harn.pools.shared_mirror import Mirror
+from harn.pools.shared_records import DAMAGED
 from harn.storage import Store
 from harn.storage.leases import LeaseStore, drop_consumer
 from harn.storage.log import head
@@ -136,6 +139,38 @@ async def test_text_with_a_lone_surrogate_holds_no_one_up(processes: list[Proces
     await until(lambda: other.snapshot().completed == 3)
     seen = [(task.result, task.result_omitted) for task in other.snapshot().tasks]
     assert seen == [(r"'\ud800'", True), (r"'\ud800\ud800'", True), ("aa", False)]
+
+
+@pytest.mark.parametrize(
+    ("topic", "first", "second"),
+    [("", 2, DAMAGED), (".responses", DAMAGED, 4)],
+)
+async def test_a_damaged_record_of_a_task_harms_no_other(
+    tmp_path: Path, topic: str, first: Any, second: Any
+) -> None:
+    path = tmp_path / "events.sqlite"
+    async with Runtime(storage=f"sqlite:///{path}") as runtime:
+        pool = await Process(runtime).open(run_here=False)
+        async with Runtime(storage=f"sqlite:///{path}") as other:
+            await Process(other).open()
+            assert await (await pool.submit(double, 1)) == 2
+        await pool.submit(double, 2)
+        await pool.submit(double, 3)
+    broken = apsw.Connection(str(path))
+    broken.execute(
+        "UPDATE events SET payload = x'7b7b' WHERE id IN (1, 2)"
+        " AND topic_id = (SELECT topic_id FROM topics WHERE name = ?)",
+        [queue_topics(pool.id).jobs + topic],
+    ).fetchall()
+    broken.close()
+
+    async with Runtime(storage=f"sqlite:///{path}") as runtime:
+        pool = await Process(runtime).open()
+        await until(lambda: not pool.size())
+        assert await (await pool.submit(double, 4)) == 8
+        seen = [task.result or task.error for task in pool.snapshot().tasks]
+
+    assert seen == [first, second, 6, 8]
 
 
 async def test_a_failure_comes_back_as_text(processes: list[Process]) -> None:

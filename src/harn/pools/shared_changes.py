@@ -33,7 +33,7 @@ class TaskChanges:
         slots = self._slots
         task = slots.mirror.by_id.get(job.id)
         if task is None:
-            task = self.adopt(job.id, read_record(job.record))
+            task = self.adopt(job.id, read_record(job.record, job.id))
         if task._finished_ms is not None:
             return
         if job.state in SETTLED:

@@ -7,6 +7,7 @@ taken it, or refuses it because the claim does not hold any more.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,7 +19,7 @@ from harn.pools.backpressure import (
     RING_OLDEST,
     BackpressurePolicy,
 )
-from harn.pools.shared_records import ending
+from harn.pools.shared_records import DAMAGED, ending
 from harn.pools.shared_work import End
 from harn.pools.snapshots import TaskStatus
 from harn.pools.task import PoolTask, Reloaded
@@ -26,6 +27,8 @@ from harn.storage.queue import shared_pools
 
 if TYPE_CHECKING:
     from harn.pools.shared_pool_slots import SharedSlots
+
+logger: logging.Logger = logging.getLogger("harn.pools")
 
 AGAIN = 0.5
 """Seconds after which an end is sent again that the store did not answer."""
@@ -136,10 +139,8 @@ class StoredEnd(msgspec.Struct, frozen=True):
 
 def stored_end(job: shared_pools.StoredJob, policy: BackpressurePolicy) -> StoredEnd:
     """Return how the task of *job*, which is settled, has ended."""
-    answer, started = _Answered(), None
-    if job.answer is not None:
-        answer = msgspec.json.decode(job.answer, type=_Answered)
-        started = answer.handled_at_ms - answer.handler_ms
+    answer = _Answered() if job.answer is None else _read_answer(job.answer, job.id)
+    started = None if not answer.handled_at_ms else answer.handled_at_ms - answer.handler_ms
     if job.state == shared_pools.ACKED:
         text = msgspec.json.decode(answer.outcome) if answer.outcome_omitted else None
         return StoredEnd("completed", Reloaded(answer.outcome, text), started_ms=started)
@@ -175,3 +176,12 @@ class _Answered(msgspec.Struct):
     outcome_omitted: bool = False
     handled_at_ms: int = 0
     handler_ms: int = 0
+
+
+def _read_answer(answer: bytes, id: int) -> _Answered:
+    """Read the response to the job *id*; of a damaged one only that there was one is known."""
+    try:
+        return msgspec.json.decode(answer, type=_Answered)
+    except msgspec.DecodeError as error:
+        logger.warning("the result of job %d, a pool's task, cannot be read: %s", id, error)
+        return _Answered(msgspec.Raw(msgspec.json.encode(DAMAGED)), outcome_omitted=True)

@@ -26,7 +26,15 @@ from harn.pools.shared_changes import TaskChanges
 from harn.pools.shared_ends import Held, ending_of
 from harn.pools.shared_mirror import Mirror, Waiting
 from harn.pools.shared_process import Member, PoolProcess
-from harn.pools.shared_records import ORDERS, call_of, continue_trace, headers_of, read_record
+from harn.pools.shared_records import (
+    DAMAGED,
+    ORDERS,
+    TaskRecord,
+    call_of,
+    continue_trace,
+    headers_of,
+    read_record,
+)
 from harn.pools.shared_recovery import Recovery
 from harn.pools.shared_steps import SharedTaskSteps
 from harn.pools.shared_work import LOOK, TURNS, End, SharedWork, Submit
@@ -246,7 +254,7 @@ class SharedSlots(Slots):
         """Run a task that the store has given to this process, if its lease *holds*."""
         task = self.mirror.by_id.get(claimed.id)
         if task is None:
-            task = self.changes.adopt(claimed.id, read_record(claimed.body))
+            task = self.changes.adopt(claimed.id, read_record(claimed.body, claimed.id))
         if task._finished_ms is not None:
             return  # the store has ended the claim since
         self.here[task] = held = Held(claimed.claim_id, lease)
@@ -266,7 +274,12 @@ class SharedSlots(Slots):
         self, task: PoolTask, held: Held, claimed: shared_pools.ClaimedJob, holds: bool
     ) -> None:
         held.is_ending = task._stopping = False
-        has_call = self._has_call(task, claimed)
+        record = None if task._body is not None else read_record(claimed.body, claimed.id)
+        if record is not None and record.submitted_by == DAMAGED:
+            held.is_ending = True
+            ending_of(self, task, held, "failed", DAMAGED, queue_again=False).send()
+            return
+        has_call = record is None or self._has_call(task, record)
         # A closure that is not known here is one whose submit raised an error.
         is_unknown = not has_call and task._extras.function is None
         is_unwanted = is_unknown or claimed.id in self.mirror.asked
@@ -276,11 +289,8 @@ class SharedSlots(Slots):
             return
         self.start(task, claimed.claimed_at)
 
-    def _has_call(self, task: PoolTask, claimed: shared_pools.ClaimedJob) -> bool:
+    def _has_call(self, task: PoolTask, record: TaskRecord) -> bool:
         """Prepare the call of *task*; false if its function is not known here any more."""
-        if task._body is not None:
-            return True
-        record = read_record(claimed.body)
         call = call_of(record)
         if call is None:
             return False

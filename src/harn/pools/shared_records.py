@@ -6,6 +6,7 @@ call travels with its arguments; a closure stays in the process that submitted i
 
 from __future__ import annotations
 
+import logging
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ from harn.telemetry.spans import TRACEPARENT, come_from, continue_from, tracepar
 if TYPE_CHECKING:
     from harn.pools.slots import Slots
 
+logger: logging.Logger = logging.getLogger("harn.pools")
+
 ORDERS: dict[str, shared_pools.Order] = {
     "fifo": "oldest",
     "lifo": "newest",
@@ -34,6 +37,8 @@ ORDERS: dict[str, shared_pools.Order] = {
 NORMAL = 1
 """The queue's own priority, which all tasks share; a pool's priorities are keys of its shares."""
 MOST_TRACEBACK = 8192
+DAMAGED = "its record in the store is damaged"
+"""What stands for the result of a task, or for its submitter, if that cannot be read."""
 LONGEST_KEY = 200
 
 _encode = msgspec.json.encode
@@ -157,9 +162,14 @@ def stored_text(text: str) -> str:
     return safe if len(safe) <= LONGEST_KEY else f"{safe[:100]}%~{digest(text)}"
 
 
-def read_record(record: bytes) -> TaskRecord:
-    """Read the record of a task's job."""
-    return _read_record(record)
+def read_record(record: bytes, id: int) -> TaskRecord:
+    """Read the record of the job *id*; a damaged one gives a task that no process can run."""
+    try:
+        return _read_record(record)
+    except msgspec.DecodeError as error:
+        logger.warning("the record of job %d, a pool's task, cannot be read: %s", id, error)
+        name = f"task_damaged_{id}"
+        return TaskRecord("normal", 1, None, None, "", None, None, name, 0, DAMAGED)
 
 
 def task_of(slots: Slots, record: TaskRecord, field: str | None) -> PoolTask:
