@@ -55,6 +55,7 @@ WALKS = {
     **dict.fromkeys(("expired_consumers", "next_consumer_expiry", "forget_consumers"), PEOPLE),
     **dict.fromkeys(("list_consumers", "take_expired_consumers"), PEOPLE),
     "queues_that_wait": "one job of each queue, and one of any",
+    "queues_in_outbox": "the first job of each queue",
     "outbox_store": PEOPLE,
     **dict.fromkeys(("list_pools", "worker_queue_names"), PEOPLE),
     **dict.fromkeys(("pool_totals", "pool_keys_by_name"), SHARES),

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,11 +22,13 @@ from harn import (
     JobError,
     Runtime,
     SchedulerPolicy,
+    current_runtime,
     drain,
     durable,
     worker_queue,
+    worker_queues,
 )
-from harn.orchestrator import known_job
+from harn.orchestrator import known_job, known_queue
 from harn.storage import Store, ask
 from harn.storage.contract import APPEND
 from harn.storage.log.rebuild import compare, rebuild
@@ -112,6 +114,69 @@ async def test_an_operator_finds_a_job_by_its_ticket(caller: Caller) -> None:
     found = await known_job(queue, ticket)
 
     assert found.id == claim.job.id
+
+
+async def test_each_look_shows_what_was_committed_although_nothing_consumes_it(
+    caller: Caller,
+) -> None:
+    looks: dict[str, Callable[[WorkerQueue], Awaitable[Any]]] = {
+        "names": lambda queue: _names(),
+        "summary": lambda queue: queue.summary(),
+        "jobs": lambda queue: queue.jobs(),
+        "ready": lambda queue: queue.jobs(status="ready", tenant_id="acme"),
+        "purge": lambda queue: queue.purge(),
+        "operator": lambda queue: known_queue(current_runtime(), queue.name),
+    }
+    connection, seen = await caller.connect(autocommit=True), dict[str, Any]()
+
+    for name, look in looks.items():
+        await caller.enqueue(connection, name, "'1', tenant_id => 'acme'")
+        seen[name] = await look(worker_queue(name))
+
+    assert "names" in seen["names"]
+    assert seen["summary"].ready == 1
+    assert [job.payload for job in (*seen["jobs"], *seen["ready"])] == [1, 1]
+    assert seen["purge"] == 1
+    assert [job.payload for job in await seen["operator"].jobs()] == [1]
+
+
+async def _names() -> list[str]:
+    return [each.queue for each in await worker_queues()]
+
+
+async def test_a_look_at_a_known_queue_shows_more_than_one_operation_moves(caller: Caller) -> None:
+    queue, connection = worker_queue("reviews"), await caller.connect(autocommit=True)
+    await queue.enqueue("first")
+    await connection.execute(
+        f"""SELECT "{caller.schema}".enqueue('reviews', '1') FROM generate_series(1, 2100)"""
+    )
+
+    summary = await queue.summary()
+
+    assert summary.ready == 2101
+
+
+async def test_a_look_ends_although_commits_never_stop(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, connection = worker_queue("reviews"), await caller.connect(autocommit=True)
+    store, left = queue.store, [50]
+    run = store.run
+
+    async def committing(recipe: Any, **options: Any) -> Any:
+        answer = await run(recipe, **options)
+        if left[0]:  # a commit comes after each operation
+            left[0] -= 1
+            await caller.enqueue(connection, "reviews", "'2'")
+        return answer
+
+    await caller.enqueue(connection, "reviews", "'1'")
+    monkeypatch.setattr(store, "run", committing)
+    found = await queue.jobs()
+    monkeypatch.undo()
+
+    assert [job.payload for job in found][:1] == [1]
+    assert left[0] > 40
 
 
 async def test_a_rolled_back_job_never_was(caller: Caller) -> None:

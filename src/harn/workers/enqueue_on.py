@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from harn.errors import InvalidOption
-from harn.storage.queue import JobDraft
+from harn.storage import Store
+from harn.storage.queue import JobDraft, Work, look, work_on
 from harn.workers.receipt import EnqueueReceipt
 
 if TYPE_CHECKING:
+    from harn.runtime import Runtime
     from harn.workers.queue import WorkerQueue
 
 
@@ -25,6 +28,23 @@ async def enqueue_on(queue: WorkerQueue, connection: object, job: JobDraft) -> E
     ticket = await store.put_in_outbox(connection, {"queue": queue.name, **_columns(job)})
     topic, durability = queue.topics.responses, store.durability
     return EnqueueReceipt(queue.name, None, topic, durability, False, ticket)
+
+
+async def enter_committed(runtime: Runtime, queue: str) -> None:
+    """Move the jobs of transactions that have committed by now from the outbox into *queue*.
+
+    Those that commit meanwhile may stay there, so that this ends however many come. Cancelling
+    leaves the rest in the outbox.
+    """
+    store, ask = runtime.service(Store), partial(look.outbox_span, queue)
+    if not store.has_outbox:
+        return
+    work = Work(dedupe_ms=runtime.settings.dedupe_window_ms)
+    span = await store.run(ask, write=False)
+    last = 0 if span is None else span[1]
+    while span is not None and span[0] <= last:
+        await store.run(partial(work_on, queue, work, runtime.ids.new))
+        span = await store.run(ask, write=False)
 
 
 def _columns(job: JobDraft) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from harn.storage.queue import (
 from harn.teardown import retrieve
 from harn.topics import QueueTopics, check_queue_name, queue_topics
 from harn.workers.cancels import cancel
-from harn.workers.enqueue_on import enqueue_on
+from harn.workers.enqueue_on import enqueue_on, enter_committed
 from harn.workers.functions import JobOptions, call_job
 from harn.workers.held_claim import Claim, ClaimsByHand
 from harn.workers.job_choice import chooser, first_look
@@ -385,11 +385,14 @@ class WorkerQueue:
         if after > LAST_ID:
             return []
         look = partial(job_states.page_of_jobs, self.name, status, tenant_id, after, limit)
-        while True:
+        page = await self.store.run(look, write=False)
+        if page.has_waiting:
+            await enter_committed(self.runtime, self.name)
             page = await self.store.run(look, write=False)
-            if not page.is_due:
-                return [job_state(self.name, job) for job in page.jobs]
+        while page.is_due:
             await end_expired(self.runtime, self.name)
+            page = await self.store.run(look, write=False)
+        return [job_state(self.name, job) for job in page.jobs]
 
     async def cancel(self, job_id: int, reason: str | None = None) -> bool:
         """Settle a job as cancelled, whatever its status; False if it is settled or not there.
@@ -461,6 +464,7 @@ class WorkerQueue:
         check_reason(reason)
         check_reason(by, "by")
         who = by or self.runtime.ambient.submitted_by
+        await enter_committed(self.runtime, self.name)
         total, after, until = 0, 0, None
         while True:
             gone, next_after, until = await self.store.run(

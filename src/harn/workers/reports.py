@@ -11,6 +11,7 @@ from harn.records import Record, fields_of
 from harn.storage import Store
 from harn.storage.queue import QueueCounts, count_queue, wake_queue
 from harn.telemetry.html import html_fields
+from harn.workers.enqueue_on import enter_committed
 
 if TYPE_CHECKING:
     from harn.runtime import Runtime
@@ -73,10 +74,14 @@ class DrainReport(Record, msgspec.Struct, frozen=True):
 async def count_in_full(runtime: Runtime, queue: str) -> QueueCounts | None:
     """Count *queue* in full, or return None if it was never used.
 
-    Expired claims are ended first. Cancelling leaves nothing behind.
+    Jobs of committed transactions enter it first, and expired claims are ended. Cancelling leaves
+    nothing behind.
     """
     store = runtime.service(Store)
     counts = await store.run(partial(count_queue, queue), write=False)
+    if counts.has_waiting if counts is not None else store.has_outbox:
+        await enter_committed(runtime, queue)
+        counts = await store.run(partial(count_queue, queue), write=False)
     if counts is not None and counts.is_due:
         await end_expired(runtime, queue)
         counts = await store.run(partial(count_queue, queue), write=False)

@@ -23,6 +23,7 @@ from harn.storage.queue.job_records import (
 )
 from harn.storage.queue.job_steps import read_step
 from harn.storage.queue.job_views import COUNTED
+from harn.storage.queue.outbox import outbox_waits
 from harn.storage.queue.parking import ready_page
 from harn.topics import QueueTopics, queue_topics
 
@@ -172,18 +173,21 @@ class JobsPage(msgspec.Struct, frozen=True):
 
     jobs: list[StoredJob]
     is_due: bool = False
+    has_waiting: bool = False
+    """Whether jobs of committed transactions wait in the outbox; they are not among these."""
 
 
 def page_of_jobs(
     queue: str, status: str | None, tenant_id: str | None, after: int, limit: int
 ) -> Operation[JobsPage]:
     """Read jobs of *queue* after an id: of one status or tenant, or all jobs."""
-    rows = yield ask("queue_row", queue=queue)
+    found: Any = yield ask_together([ask("queue_row", queue=queue), outbox_waits(queue)])
+    rows, has_waiting = found[0], bool(found[1])
     if not rows:
-        return JobsPage([])
+        return JobsPage([], has_waiting=has_waiting)
     queue_id, now, dimension, alarm = rows[0][0], rows[0][1], rows[0][2], rows[0][8]
     if alarm is not None and alarm <= now:
-        return JobsPage([], is_due=True)
+        return JobsPage([], is_due=True, has_waiting=has_waiting)
     page = {"queue_id": queue_id, "after": after, "limit": limit}
     ids: list[int] = []
     if status is None and tenant_id is None:
@@ -192,7 +196,8 @@ def page_of_jobs(
         if status is None and tenant_id is None:
             break
         ids += yield from _ids_of(wanted, dimension, tenant_id, page)
-    return JobsPage((yield from read_jobs(queue, sorted(ids)[:limit])))
+    jobs = yield from read_jobs(queue, sorted(ids)[:limit])
+    return JobsPage(jobs, has_waiting=has_waiting)
 
 
 def _ids_of(

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from harn.errors import StorageCorrupt
-from harn.storage.operations import Operation, ask
+from harn.storage.operations import Operation, ask, ask_ahead, ask_together
 from harn.storage.queue.expire import settle_due
 from harn.storage.queue.job_records import READY, STATES, function_needed
+from harn.storage.queue.outbox import outbox_waits
 from harn.storage.queue.pauses import Pauses, read_pauses
 from harn.storage.queue.queue_row import open_queue
 from harn.storage.queue.settle import NewId
@@ -64,6 +65,8 @@ class QueueCounts(msgspec.Struct, frozen=True):
     dropped_selected: int
     dropped_deferred: int
     is_due: bool
+    has_waiting: bool
+    """Whether jobs of committed transactions wait in the outbox; they are not counted."""
     pauses: Pauses
     charge: str
     """What a pick costs its key: `jobs`, one credit, or `cost`, what its job costs."""
@@ -119,8 +122,13 @@ class JobView(msgspec.Struct, frozen=True):
 
 
 def queue_names() -> Operation[list[str]]:
-    """Return the names of all queues that do not belong to a pool, sorted."""
-    return [name for (name,) in (yield ask("worker_queue_names"))]
+    """Return the names of all queues that do not belong to a pool, sorted.
+
+    A queue may be named only in the outbox: a caller's own transaction put its first job there.
+    """
+    found: Any = yield ask_together([ask("worker_queue_names"), ask_ahead("queues_in_outbox")])
+    rows, waiting = found
+    return sorted({name for (name,) in (*rows, *(waiting or ()))})
 
 
 def wake_queue(queue: str, new_id: NewId) -> Operation[bool]:
@@ -133,8 +141,9 @@ def wake_queue(queue: str, new_id: NewId) -> Operation[bool]:
 
 
 def count_queue(queue: str) -> Operation[QueueCounts | None]:
-    """Count a queue; None if nothing was ever put into it."""
-    rows = yield ask("queue_row", queue=queue)
+    """Count a queue; None if nothing has ever entered it."""
+    found: Any = yield ask_together([ask("queue_row", queue=queue), outbox_waits(queue)])
+    rows, waiting = found
     if not rows:
         return None
     (queue_id, now, dimension, cap, policy, round, last_key, _, alarm, ages, *more) = rows[0]
@@ -171,6 +180,7 @@ def count_queue(queue: str) -> Operation[QueueCounts | None]:
         dropped_selected=selected,
         dropped_deferred=deferred,
         is_due=alarm is not None and alarm <= now,
+        has_waiting=bool(waiting),
         pauses=read_pauses(paused),
         charge=charge,
         hierarchy=hierarchy,

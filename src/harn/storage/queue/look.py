@@ -76,3 +76,11 @@ def needed_triggers(queue_id: int, triggers: frozenset[str] | None) -> Operation
     if all(trigger in triggers for (trigger,) in rows):
         return None
     return _encode(sorted(triggers)).decode()
+
+
+def outbox_span(queue: str) -> Operation[tuple[int, int] | None]:
+    """Return the places of the first and the last commit of which jobs wait for *queue*."""
+    span = ask_ahead("outbox_span", queue=queue)
+    found: Any = yield ask_together([span, outbox_waits(queue)])
+    rows, waiting = found
+    return (rows[0][0], rows[0][1]) if waiting and rows[0][0] is not None else None

@@ -7,6 +7,10 @@ ON CONFLICT DO NOTHING;
 -- Tell whether jobs of committed transactions wait for a queue.
 SELECT 1 FROM outbox WHERE queue = :queue LIMIT 1;
 
+-- name: outbox_span
+-- Find the first and the last commit of which jobs wait for a queue.
+SELECT min(place), max(place) FROM outbox_commits WHERE queue = :queue;
+
 -- name: ticket_waits
 -- Tell whether the job of a ticket waits in the outbox, committed.
 SELECT 1 FROM outbox WHERE ticket = :ticket AND queue = :queue LIMIT 1;
@@ -15,6 +19,12 @@ SELECT 1 FROM outbox WHERE ticket = :ticket AND queue = :queue LIMIT 1;
 -- List those of some queues for which jobs of committed transactions wait.
 SELECT i.name FROM jsonb_array_elements_text(:names::jsonb) AS i(name)
 WHERE EXISTS (SELECT 1 FROM outbox) AND EXISTS (SELECT 1 FROM outbox o WHERE o.queue = i.name COLLATE "C");
+
+-- name: queues_in_outbox
+-- List the queues for which jobs of committed transactions wait: one probe of the index for each, however many jobs it has.
+WITH RECURSIVE waiting AS ((SELECT queue FROM outbox ORDER BY queue LIMIT 1)
+    UNION ALL SELECT (SELECT o.queue FROM outbox o WHERE o.queue > w.queue ORDER BY o.queue LIMIT 1) FROM waiting w WHERE w.queue IS NOT NULL)
+SELECT queue FROM waiting WHERE queue IS NOT NULL;
 
 -- name: outbox_store
 -- Tell which store this is.
