@@ -386,6 +386,10 @@ BAD = [
     ("'q'", "(repeat('[', 201) || repeat(']', 201))::jsonb", "JSON of at most 200 levels"),
     ("'q'", "'1', headers => jsonb_build_object('h', repeat('x', 65536))", "65536 bytes"),
     ("'q'", "'nonsense'", "invalid input syntax for type json"),
+    ("'q'", "('[1' || repeat('0', 400) || '.5]')::jsonb", "payload=.*numbers with a fraction"),
+    ("'q'", "('-1797693134862315808' || repeat('0', 290) || '.0')::jsonb", "below 1.8e308"),
+    ("'q'", "'1', headers => ('{\"n\": 9' || repeat('0', 309) || '.5}')::jsonb", "headers="),
+    ("'pool_tenant_' || repeat('0', 32)", "'1'", "no pool's id; submit to the pool"),
     ("'q'", "'1', prioritty => 'high'", "does not exist"),
 ]
 
@@ -407,8 +411,12 @@ async def test_values_at_their_limits_are_taken(caller: Caller) -> None:
     await caller.enqueue(connection, "q", f"{deep}, tenant_id => repeat('ü', 256), cost => 0")
     await caller.enqueue(connection, "q", "NULL, max_attempts => 0, headers => NULL")
     await caller.enqueue(connection, "crème brûlée", "to_jsonb(repeat('x', 10485000))")
+    await caller.enqueue(connection, "q", "('1' || repeat('0', 308) || '.5')::jsonb")
+    await caller.enqueue(connection, "q", "('9' || repeat('0', 400))::jsonb")
+    await caller.enqueue(connection, "q", "to_jsonb(repeat('9', 400) || '.5')")
 
-    assert len(await payloads(worker_queue("q"))) == 2
+    _, _, *numbers = await payloads(worker_queue("q"))
+    assert numbers == [1e308, 9 * 10**400, "9" * 400 + ".5"]
     assert len((await payloads(worker_queue("crème brûlée")))[0]) == 10485000
 
 
@@ -509,6 +517,27 @@ async def test_a_role_that_may_only_use_the_schema_can_enqueue(caller: Caller) -
         await connection.execute(f'DROP ROLE "{role}"')
 
     assert await payloads(worker_queue("q")) == [1]
+
+
+async def test_what_is_no_job_is_refused_whichever_function_puts_it_in(caller: Caller) -> None:
+    connection = await caller.connect(autocommit=True)
+    add = f'''SELECT "{caller.schema}".outbox_add(NULL, %s, %s, %s, 1::smallint, NULL, NULL, NULL,
+        NULL, 5, NULL, NULL, NULL)'''
+
+    for job in (
+        ("q", "x", "{}"),
+        ("q", "[1]", "{}"),
+        ("q", None, "{}"),
+        ("q", "{}", "x"),
+        ("q", "{}", "null"),
+        ("queues", "{}", "{}"),
+    ):
+        with pytest.raises(psycopg.Error, match=r"is not accepted|invalid input syntax"):
+            await connection.execute(add, job)
+
+    queue = worker_queue("q")
+    await queue.enqueue("more")
+    assert await payloads(queue) == ["more"]
 
 
 # -- tickets --------------------------------------------------------------------------------------

@@ -164,3 +164,67 @@ BEGIN
 END
 $body$;
 COMMENT ON FUNCTION enqueue IS 'Put a job into a worker queue with the commit of this transaction; returns its ticket.';
+-- version: 2
+-- The functions keep this path, with a caller's temporary tables at its end.
+SELECT set_config('search_path', replace(current_setting('search_path'), ', pg_temp', '') || ', pg_temp', true);
+-- A pool's queue is the pool's alone.
+CREATE OR REPLACE FUNCTION outbox_check_queue(queue text) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $body$
+BEGIN
+    IF queue IS NULL OR length(queue) NOT BETWEEN 1 AND 128 OR queue ~ '[\u0001-\u001F\u007F-\u00A0\u00AD\u0600-\u0605\u061C\u06DD\u070F\u0890-\u0891\u08E2\u1680\u180E\u2000-\u200F\u2028-\u202F\u205F-\u2064\u2066-\u206F\u3000\uE000-\uF8FF\uFEFF\uFFF9-\uFFFB\U000110BD\U000110CD\U00013430-\U00013438\U0001BCA0-\U0001BCA3\U0001D173-\U0001D17A\U000E0001\U000E0020-\U000E007F\U000F0000-\U000FFFFD\U00100000-\U0010FFFD]' THEN
+        PERFORM outbox_refuse('queue', queue, '1 to 128 printable characters');
+    ELSIF queue <> btrim(queue) THEN
+        PERFORM outbox_refuse('queue', queue, 'a name without white space at its ends');
+    ELSIF queue = 'queues' OR queue ~ '\.(claims|responses)$' THEN
+        PERFORM outbox_refuse('queue', queue, 'a name that is not ''queues'' and does not end in .claims or .responses');
+    ELSIF queue ~ '^pool_(tenant|org)_[0-9a-f]{32}$' THEN
+        PERFORM outbox_refuse('queue', queue, 'a name that is no pool''s id; submit to the pool');
+    END IF;
+END
+$body$;
+-- Numbers that no reader could hold are refused, too: with a fraction they are read as floats.
+CREATE OR REPLACE FUNCTION outbox_check_json(option text, value jsonb, most integer) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $body$
+DECLARE
+    size integer := octet_length(value::text);
+BEGIN
+    IF size > most THEN
+        PERFORM outbox_refuse(option, size || ' bytes', 'JSON of at most ' || most || ' bytes');
+    ELSIF size > 400 AND jsonb_path_exists(value, 'strict $.**{200} ? (@.type() == "object" || @.type() == "array")') THEN
+        PERFORM outbox_refuse(option, left(value::text, 80), 'JSON of at most 200 levels');
+    ELSIF size > 4300 AND jsonb_path_exists(value, 'strict $.** ? (@.type() == "number" && (@ >= 1e4299 || @ <= -1e4299))') THEN
+        PERFORM outbox_refuse(option, left(value::text, 80), 'JSON with numbers of fewer than 4300 digits');
+    ELSIF size > 308 AND EXISTS (
+        SELECT 1 FROM jsonb_path_query(value, 'strict $.** ? (@.type() == "number" && (@ >= 1e308 || @ <= -1e308))') AS n
+        WHERE n::text LIKE '%.%' AND abs(n::text::numeric) >= 1.797693134862315807e308
+    ) THEN
+        PERFORM outbox_refuse(option, left(value::text, 80), 'JSON whose numbers with a fraction are below 1.8e308; send text');
+    END IF;
+END
+$body$;
+-- Put a job into the outbox; what is not a job in a queue is refused, whichever role calls.
+CREATE OR REPLACE FUNCTION outbox_add(
+    store text, queue text, body text, headers text, priority smallint, tenant_id text, binding_key text, trigger_id text,
+    dedupe_key text, max_attempts bigint, not_before_ms bigint, delay_ms bigint, function text
+) RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $body$
+#variable_conflict use_variable
+DECLARE
+    ticket text := 'ticket_' || replace(gen_random_uuid()::text, '-', '');
+    xact text := pg_current_xact_id()::text || '@' || extract(epoch FROM now())::text;
+BEGIN
+    IF store IS NOT NULL AND store <> (SELECT s.id FROM outbox_store AS s) THEN
+        RAISE EXCEPTION 'the connection leads to another store than the runtime''s' USING ERRCODE = 'HRN01';
+    END IF;
+    -- Every role that may use the schema can call this function: what cannot be read would stop the queue.
+    PERFORM outbox_check_queue(queue);
+    IF json_typeof(body::json) IS DISTINCT FROM 'object' OR json_typeof(headers::json) IS DISTINCT FROM 'object' THEN
+        PERFORM outbox_refuse('body', body, 'a JSON object; call enqueue');
+    END IF;
+    INSERT INTO outbox_commits (queue, xact) VALUES (queue, xact) ON CONFLICT DO NOTHING;
+    INSERT INTO outbox (queue, xact, ticket, body, headers, priority, tenant_id, binding_key, trigger_id, dedupe_key, max_attempts,
+        not_before_ms, delay_ms, function)
+    VALUES (queue, xact, ticket, body, headers, priority, tenant_id, binding_key, trigger_id, dedupe_key, max_attempts,
+        not_before_ms, delay_ms, function);
+    -- The topic of a queue with a plain name; for another one every waiter looks.
+    PERFORM pg_notify('harn_' || current_schema(), CASE WHEN queue ~ '^(?!--)[A-Za-z0-9._-]+$' THEN 'worker.' || queue ELSE '' END);
+    RETURN ticket;
+END
+$body$;
