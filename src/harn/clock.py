@@ -178,13 +178,27 @@ def resolve(future: asyncio.Future[None]) -> None:
 
 
 def iso(ms: int) -> str:
-    """Write wall milliseconds as ISO-8601 UTC.
+    """Write wall milliseconds as ISO-8601 UTC; a year of more than four digits has its sign.
 
-    >>> iso(0)
-    '1970-01-01T00:00:00.000Z'
+    >>> iso(0), iso(253_402_300_800_000)
+    ('1970-01-01T00:00:00.000Z', '+10000-01-01T00:00:00.000Z')
     """
     seconds, millis = divmod(ms, 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{millis:03d}Z"
+    if _USUAL[0] <= seconds < _USUAL[1]:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{millis:03d}Z"
+    # `datetime` ends with the year 9999, and a store can hold any time. The calendar is the same
+    # every 400 years.
+    eras, seconds = divmod(seconds, _ERA)
+    moment = datetime.fromtimestamp(seconds, UTC)
+    year = moment.year + 400 * eras
+    written = f"{year:04d}" if 0 <= year <= 9999 else f"{year:+05d}"
+    return f"{written}-{moment:%m-%dT%H:%M:%S}.{millis:03d}Z"
+
+
+_USUAL = (-30_610_224_000, 253_402_300_800)
+"""The seconds at which the years 1000 and 10000 begin."""
+_ERA = 146_097 * 86_400
+"""The seconds of 400 years."""
 
 
 def from_iso(text: str) -> int:

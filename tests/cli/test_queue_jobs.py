@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,24 @@ def test_text_fits_sixty_columns(run: Run, storage: str) -> None:
     assert listed.splitlines()[0].split() == ["id", "status", "tenant", "tries", "age", "what"]
     assert listed.splitlines()[-1] == "there may be more: --after 3"
     assert "outcome           reviewed" in shown
+
+
+def test_a_job_for_a_time_beyond_the_calendar_is_shown(run: Run, storage: str) -> None:
+    never, ever = datetime.max, datetime.min
+
+    async def main() -> None:
+        queue = worker_queue("triage")
+        await queue.enqueue(1, not_before=never.replace(tzinfo=UTC))
+        await queue.enqueue(2, not_before=ever.replace(tzinfo=timezone(timedelta(hours=14))))
+
+    harn.run(main, storage=storage)
+
+    told = [run(verb, "triage", id) for verb in ("job", "explain") for id in ("1", "2")]
+
+    assert [(code, err) for code, _, err in told] == [(0, "")] * 4
+    assert "not before        +10000-01-01T00:00:00.000Z" in told[0][1]
+    assert "not before        0000-12-31T10:00:00.000Z" in told[1][1]
+    assert "10000-01-01" in told[2][1]
 
 
 def test_a_job_shows_its_steps_with_their_durations(run: Run, storage: str) -> None:
