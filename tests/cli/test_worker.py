@@ -238,6 +238,14 @@ def test_a_second_signal_releases_the_jobs_at_once(place: Path, processes: str) 
     assert state(place, "q", 1).status == "ready"
 
 
+BASE = """
+class Skipped(BaseException):
+    def __str__(self):
+        return self.args[0]
+
+"""
+
+
 @pytest.mark.parametrize("processes", ["1", "2"])
 @pytest.mark.parametrize(
     ("module", "text", "said"),
@@ -246,6 +254,9 @@ def test_a_second_signal_releases_the_jobs_at_once(place: Path, processes: str) 
         ("broken", "import no_such_thing", "No module named 'no_such_thing' ("),
         ("wrong", "def f(:", "module 'wrong' cannot be imported: SyntaxError: "),
         ("leaves", "raise SystemExit(0)", "module 'leaves' cannot be imported: SystemExit: 0 ("),
+        ("skips", f"{BASE}raise Skipped('not here')", "cannot be imported: Skipped: not here ("),
+        ("mute", f"{BASE}raise Skipped", "module 'mute' cannot be imported: Skipped ("),
+        ("stops", "raise KeyboardInterrupt", "cannot be imported: KeyboardInterrupt ("),
         ("app.py", None, "'app.py' is a file: name the module, such as app.jobs"),
     ],
 )

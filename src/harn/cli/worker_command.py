@@ -257,7 +257,7 @@ def import_modules(names: Sequence[str]) -> None:
             importlib.import_module(name)
         except StoppedBySignal:
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # `pytest.skip` and `sys.exit` raise no `Exception`
             raise HarnError(f"module {name!r} cannot be imported: {_why(name, error)}") from error
 
 
@@ -271,7 +271,15 @@ def _why(name: str, error: BaseException) -> str:
         if not file.startswith("<") and file != importlib.__file__ and file != __file__:
             place = f" ({file}, line {trace.tb_lineno})"
         trace = trace.tb_next
-    return f"{type(error).__name__}: {error}{place}"
+    return f"{type(error).__name__}{_text(error)}{place}"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # its class may be one of the module that is half imported
+        return ""
+    return text and f": {text}"
 
 
 def _tell(record: dict[str, Any]) -> None:
