@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
 import harn
@@ -216,6 +217,19 @@ async def test_unknown_and_foreign_ids_are_none_or_false(queue: WorkerQueue) -> 
 async def test_what_is_no_id_is_refused(queue: WorkerQueue, id: Any) -> None:
     with pytest.raises(InvalidOption, match="job_id"):
         await queue.job(id)
+
+
+@pytest.mark.parametrize("id", ["1", True, None, 1.0])
+async def test_a_receipt_made_of_what_is_no_id_waits_for_nothing(
+    queue: WorkerQueue, id: Any
+) -> None:
+    await queue.enqueue(1)
+    real = await queue.enqueue(2)
+    made = msgspec.structs.replace(real, job_id=id)
+
+    for ask in (made.result, made.state, made.cancel):
+        with pytest.raises(InvalidOption, match="job_id"):
+            await ask()
 
 
 async def test_bad_filters_are_refused_by_name(queue: WorkerQueue) -> None:

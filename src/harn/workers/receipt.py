@@ -6,11 +6,12 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from harn.checks import is_whole
 from harn.current import calling_frame, current_runtime
 from harn.durable_calls import durable_function_named
 from harn.durable_types import types_of
 from harn.duration import Duration, to_seconds, to_text
-from harn.errors import DeadlineExceeded, JobError
+from harn.errors import DeadlineExceeded, InvalidOption, JobError
 from harn.graceful import asked, park, raise_if_asked
 from harn.pydantic_types import reasons
 from harn.storage import Durability, decode
@@ -85,9 +86,8 @@ class EnqueueReceipt(msgspec.Struct, Generic[T], frozen=True, gc=False):
         # One coroutine for the whole wait: thousands of them may be alive at the same time.
         task = calling_frame().task
         results = task.runtime.service(JobResults)
-        id = self.job_id
-        if self.ticket is not None:
-            id = await results.committed(self.queue, self.ticket)
+        key = self._key
+        id = key if isinstance(key, int) else await results.committed(self.queue, key)
         while True:
             if asked:
                 raise_if_asked()
@@ -105,7 +105,7 @@ class EnqueueReceipt(msgspec.Struct, Generic[T], frozen=True, gc=False):
                 break
             job = await results.read(self.queue, id)
             if job is None:
-                raise unknown(self.queue, self._key)
+                raise unknown(self.queue, key)
             if job.is_settled:
                 value = outcome_of(job)
                 break
@@ -149,6 +149,8 @@ class EnqueueReceipt(msgspec.Struct, Generic[T], frozen=True, gc=False):
 
     @property
     def _key(self) -> int | str:
-        key = self.job_id if self.ticket is None else self.ticket
-        assert key is not None
-        return key
+        if self.ticket is not None:
+            return self.ticket
+        if not is_whole(self.job_id):  # of a receipt that the caller has made, from text perhaps
+            raise InvalidOption("job_id", self.job_id, "a job's id, a whole number")
+        return self.job_id
