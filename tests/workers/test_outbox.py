@@ -207,7 +207,8 @@ async def test_a_savepoint_takes_only_its_own_jobs_back(caller: Caller) -> None:
 
 async def test_every_keyword_arrives(caller: Caller) -> None:
     queue, connection = worker_queue("reviews"), await caller.connect(autocommit=True)
-    later = datetime.now(UTC) + timedelta(hours=1)
+    # Whole milliseconds: Python and PostgreSQL round half of one differently.
+    later = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
 
     by_sql = await caller.enqueue(
         connection,
@@ -437,6 +438,16 @@ async def test_a_payload_of_python_arrives_as_it_was(caller: Caller) -> None:
     await queue.enqueue(odd, connection=connection)
 
     assert await payloads(queue) == [odd]
+
+
+async def test_a_ticket_is_text_whatever_the_encoding_of_the_connection(caller: Caller) -> None:
+    queue, connection = worker_queue("q"), await caller.connect(autocommit=True)
+    await connection.execute("SET client_encoding = 'SQL_ASCII'")
+
+    receipt = await queue.enqueue("é", connection=connection)
+
+    state = await queue.job(str(receipt.ticket))
+    assert state is not None and state.payload == "é"
 
 
 # -- connections ----------------------------------------------------------------------------------

@@ -41,7 +41,9 @@ async def put(connection: Any, schema: str, job: Mapping[str, Any]) -> str:
             f"a connection to the database of the runtime's store, schema {schema!r} ({cause})",
         ) from error
     assert row is not None
-    return str(row[0])
+    ticket = row[0]
+    # psycopg returns text as bytes where the client's encoding is SQL_ASCII.
+    return ticket.decode() if isinstance(ticket, bytes) else str(ticket)
 
 
 async def _of_sqlalchemy(connection: Any) -> Any:
