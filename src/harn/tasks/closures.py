@@ -31,18 +31,23 @@ def check_arguments(fn: Callable[..., Any], args: Sequence[Any]) -> None:
 
     A built-in function whose signature is unknown is not checked.
     """
-    called, count = fn, len(args)
-    if isinstance(fn, functools.partial) and not fn.keywords:
-        called, count = fn.func, count + len(fn.args)
-    if type(called) is FunctionType:
-        code = called.__code__
-        most = code.co_argcount
-        fits = count == most or most - len(called.__defaults__ or ()) <= count < most
-        # What a wrapper of any arguments takes is told by what it wraps.
-        is_wrapper = code.co_flags & _ANY_NUMBER and hasattr(called, "__wrapped__")
-        if fits and not code.co_kwonlyargcount and not is_wrapper:
-            return
-    _check_fit(check_callable(fn), args)
+    if not _fits_at_a_glance(fn, len(args)):
+        _check_fit(check_callable(fn), args)
+
+
+def _fits_at_a_glance(fn: Callable[..., Any], count: int) -> bool:
+    """Tell whether *count* arguments fit; false also if only `inspect` can tell."""
+    if type(fn) is not FunctionType:
+        if not isinstance(fn, functools.partial) or fn.keywords:
+            return False
+        count, fn = count + len(fn.args), fn.func
+        if type(fn) is not FunctionType:
+            return False
+    code = fn.__code__
+    if code.co_kwonlyargcount or (code.co_flags & _ANY_NUMBER and hasattr(fn, "__wrapped__")):
+        return False  # what a wrapper of any arguments takes is told by what it wraps
+    most = code.co_argcount
+    return count == most or most - len(fn.__defaults__ or ()) <= count < most
 
 
 def _check_fit(fn: Callable[..., Any], args: Sequence[Any]) -> None:
