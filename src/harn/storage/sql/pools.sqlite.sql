@@ -14,6 +14,11 @@ id, key, enqueued_at, attempts, max_attempts, function, trigger_id,
 SELECT @pool_task(:topic) FROM jobs INDEXED BY jobs_ready
 WHERE queue_id = :queue_id AND priority = 1 AND state = 0 AND @is_runnable(:runnable, :looked) ORDER BY id LIMIT :limit;
 
+-- name: pool_newest
+-- List queued tasks, the newest first.
+SELECT @pool_task(:topic) FROM jobs INDEXED BY jobs_ready
+WHERE queue_id = :queue_id AND priority = 1 AND state = 0 AND @is_runnable(:runnable, :looked) ORDER BY id DESC LIMIT :limit;
+
 -- name: pool_of_key
 -- List queued tasks of a key, the oldest first.
 SELECT @pool_task(:topic) FROM jobs INDEXED BY jobs_of_key
