@@ -243,9 +243,9 @@ async def test_a_process_that_is_cut_off_while_it_opens_the_store_holds_no_one_u
         held = asyncio.ensure_future(cut_off.event_log.emit("a", "k", "held back"))
         await asyncio.to_thread(proxy.held.wait, 30)
 
-        await other.event_log.emit("a", "k", "other")
+        await other.event_log.emit("a", "k", "other")  # the one that is cut off may try again first
 
-        assert (await other.event_log.read("a"))[0].payload == "other"
+        assert "other" in [each.payload for each in await other.event_log.read("a")]
         await asyncio.gather(held, return_exceptions=True)  # StorageBusy, if it took too long
     proxy.close()
 
