@@ -307,7 +307,7 @@ def test_worker_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> No
 
 BUSY = f"""{HEAD}
 import pickle
-from harn.tasks.processes import Worker
+from harn.tasks.processes import WorkerProcess
 
 class Sleeps:
     def __reduce__(self):
@@ -320,7 +320,7 @@ def ask(worker):
         pass
 
 if __name__ == "__main__":
-    threading.Thread(target=ask, args=[Worker()], daemon=True).start()
+    threading.Thread(target=ask, args=[WorkerProcess()], daemon=True).start()
     sys.stdin.readline()
 """
 

@@ -40,7 +40,10 @@ class Rule(Protocol):
 @contextmanager
 def few_stand_for_many(few: int, chunk: int) -> Iterator[None]:
     """Let the scheduler read as if a handful of keys were thousands."""
-    with mock.patch.object(fairshare, "FEW", few), mock.patch.object(lanes, "CHUNK", chunk):
+    with (
+        mock.patch.object(fairshare, "KEYS_AT_ONCE", few),
+        mock.patch.object(lanes, "CHUNK", chunk),
+    ):
         yield
 
 

@@ -447,7 +447,7 @@ async def test_a_cost_beyond_all_bounds_counts_as_the_largest(runtime: harn.Runt
 
     assert found == ["a", "b", "b", "b", "a", "a", "a"]
     counts = await queue.counts()
-    assert counts is not None and counts.round > job_charges.MOST // MILLION
+    assert counts is not None and counts.round > job_charges.LARGEST_AMOUNT // MILLION
 
 
 async def test_another_way_to_charge_lets_every_key_begin_again(runtime: harn.Runtime) -> None:

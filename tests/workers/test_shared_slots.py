@@ -6,7 +6,7 @@ import asyncio
 
 import harn
 from harn import worker_queue
-from harn.workers import Worker
+from harn.workers import QueueWorker
 from harn.workers.shared_slots import SharedSlots
 
 order: list[str] = []
@@ -53,7 +53,7 @@ async def test_a_busy_queue_does_not_keep_another_out(runtime: harn.Runtime) -> 
     busy, other = worker_queue("busy"), worker_queue("other")
     many = [await busy.submit(note, "busy") for _ in range(30)]
     few = [await other.submit(note, "other") for _ in range(3)]
-    worker = Worker(runtime, ["busy", "other", "busy"], concurrency=1)
+    worker = QueueWorker(runtime, ["busy", "other", "busy"], concurrency=1)
 
     async with harn.scope() as nursery:
         nursery.spawn(worker.run)
@@ -69,7 +69,7 @@ async def test_a_busy_queue_does_not_keep_another_out(runtime: harn.Runtime) -> 
 async def test_a_worker_runs_no_more_jobs_at_once_than_it_may(runtime: harn.Runtime) -> None:
     queues = ["a", "b", "c"]
     receipts = [await worker_queue(name).submit(crowd) for name in queues for _ in range(10)]
-    worker = Worker(runtime, queues, concurrency=4)
+    worker = QueueWorker(runtime, queues, concurrency=4)
 
     async with harn.scope() as nursery:
         nursery.spawn(worker.run)

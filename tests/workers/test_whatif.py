@@ -157,7 +157,7 @@ async def test_whatever_happens_to_a_queue_its_picks_are_made_again(
     in_tree = replace(fair, hierarchy="/", starvation_age_ms=0)
     policies = [fair, SchedulerPolicy(), DRR, replace(DRR, quantum=2), by_cost, in_tree]
     policies.append(replace(in_tree, charge="cost", quantum=2))
-    with mock.patch.multiple(fairshare, FEW=few):
+    with mock.patch.multiple(fairshare, KEYS_AT_ONCE=few):
         async with fresh_runtime() as runtime:
             await worker_queue("q", fair).enqueue("first", tenant_id="a")
             await worker_queue("q", fair).claim_next("w")

@@ -37,7 +37,7 @@ from harn.storage import Store
 from harn.storage.log import list_topics
 from harn.tasks import scope, sleep
 from harn.topics import check_queue_name
-from harn.workers import Worker
+from harn.workers import QueueWorker
 
 logger: logging.Logger = logging.getLogger("harn.workers")
 
@@ -149,7 +149,7 @@ class _Working:
         self._stopping = Stopping(
             options.shutdown_timeout, self._ask, ends_process=True, signals_hurry=parent is None
         )
-        self._worker: Worker | None = None
+        self._worker: QueueWorker | None = None
 
     def main(self) -> int:
         """Import the modules, then work until a signal comes."""
@@ -179,7 +179,7 @@ class _Working:
         # A store that cannot be reached fails here, so that the command ends with one line.
         await runtime.service(Store).run(list_topics, write=False)
         options = self._options
-        self._worker = worker = Worker(
+        self._worker = worker = QueueWorker(
             runtime, options.queues, concurrency=options.concurrency, claim_ttl=options.claim_ttl
         )
         async with scope() as nursery:
@@ -205,7 +205,7 @@ class _Working:
 
     # -- status --------------------------------------------------------------------------------
 
-    async def _show(self, worker: Worker) -> None:
+    async def _show(self, worker: QueueWorker) -> None:
         looks = 0
         try:
             while True:
@@ -221,7 +221,7 @@ class _Working:
         finally:
             live_line.end()
 
-    def _say(self, worker: Worker, status: str) -> None:
+    def _say(self, worker: QueueWorker, status: str) -> None:
         record = self._record(worker, status)
         if self._options.as_json:
             _tell(record)
@@ -230,7 +230,7 @@ class _Working:
         names = ", ".join(record["queues"])
         logger.info("%s %s: %s", worker.consumer_id, status, names)
 
-    def _record(self, worker: Worker, status: str) -> dict[str, Any]:
+    def _record(self, worker: QueueWorker, status: str) -> dict[str, Any]:
         if status == "working" and self._stopping.signal is not None:
             status = "stopping"
         return {

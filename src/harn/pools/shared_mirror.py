@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Waiting = Literal["queued", "running", "blocked"]
 """What a task does that has not ended."""
-FEW = 1000
+ENDED_BEYOND_RETENTION = 1000
 """Ended tasks that are known beyond those that retention keeps, before they are forgotten."""
 
 
@@ -93,7 +93,7 @@ class Mirror:
 
     def forget_ended(self, kept: Iterable[PoolTask], most: int) -> None:
         """Forget ended tasks but those *kept*, of which there are at most so many."""
-        if len(self.by_id) <= 2 * most + FEW:
+        if len(self.by_id) <= 2 * most + ENDED_BEYOND_RETENTION:
             return
         ids = {task._extras.ticket for task in kept}
         self.by_id = {id: task for id, task in self.by_id.items() if id in ids or id in self.states}

@@ -38,7 +38,7 @@ from harn.teardown import join_cancelled, note, unwind
 Items = Iterable[Any] | AsyncIterable[Any]
 
 
-class Worker:
+class ParallelWorker:
     """One asyncio task of a run, and the task of the item that it works on."""
 
     __slots__ = ("aio", "cancelled", "task")
@@ -72,7 +72,7 @@ class ParallelRun:
         self._name = NAMES[kind]
         self._context = contextvars.copy_context()
         self._pulled = 0
-        self.workers: set[Worker] = set()
+        self.workers: set[ParallelWorker] = set()
         self.stopping: bool = False
         """Whether all workers are to be cancelled: an item failed, or the caller was cancelled."""
         self.ending: bool = False
@@ -141,7 +141,7 @@ class ParallelRun:
                 self._start_worker(self._feed_all())
             else:
                 for _ in range(self._limit):
-                    worker = Worker()
+                    worker = ParallelWorker()
                     self._start_worker(self._pull_from_feed(worker), worker)
             return
         while (self._limit is None or len(self.workers) < self._limit) and not self.stopping:
@@ -200,8 +200,10 @@ class ParallelRun:
 
     # -- workers -------------------------------------------------------------------------------
 
-    def _start_worker(self, work: Coroutine[Any, Any, None], worker: Worker | None = None) -> None:
-        worker = worker or Worker()
+    def _start_worker(
+        self, work: Coroutine[Any, Any, None], worker: ParallelWorker | None = None
+    ) -> None:
+        worker = worker or ParallelWorker()
         # Not `loop.create_task`: an eager task factory would run it before it is known here.
         loop = asyncio.get_running_loop()
         worker.aio = aio = asyncio.Task(work, loop=loop, name=self.group_id)
@@ -209,13 +211,13 @@ class ParallelRun:
         aio.add_done_callback(lambda aio: self._worker_ended(worker, aio))
 
     def _start_worker_for(self, index: int, item: Any) -> None:
-        worker = Worker()
+        worker = ParallelWorker()
         if self._limit is None:
             self._start_worker(self._do(worker, index, item), worker)
         else:
             self._start_worker(self._pull_and_do(worker, index, item), worker)
 
-    def _worker_ended(self, worker: Worker, aio: asyncio.Task[None]) -> None:
+    def _worker_ended(self, worker: ParallelWorker, aio: asyncio.Task[None]) -> None:
         self.workers.discard(worker)
         if not aio.cancelled() and (error := aio.exception()) is not None:
             self.failures.append((self._pulled, error))  # an exit, or an error of the iterator
@@ -223,14 +225,14 @@ class ParallelRun:
         if not self.workers:
             self.wake()
 
-    async def _pull_and_do(self, worker: Worker, index: int, item: Any) -> None:
+    async def _pull_and_do(self, worker: ParallelWorker, index: int, item: Any) -> None:
         while True:
             await _in_context(self._context.copy(), self._do(worker, index, item))
             if self.stopping or self.ending or (pulled := self._pull()) is None:
                 return
             index, item = pulled
 
-    async def _do(self, worker: Worker, index: int, item: Any) -> None:
+    async def _do(self, worker: ParallelWorker, index: int, item: Any) -> None:
         group_id = self.group_id
         task = worker.task = self.parent.item(f"{group_id}:{index}", self._name, group_id)
         task.aio = worker.aio
@@ -254,7 +256,7 @@ class ParallelRun:
             asked.discard(task)
             worker.task = error = None
 
-    def _take_error(self, worker: Worker, index: int, error: BaseException) -> None:
+    def _take_error(self, worker: ParallelWorker, index: int, error: BaseException) -> None:
         """Pass *error* to `failed`, or raise it if it is the worker's own cancel or an exit."""
         assert worker.aio is not None
         assert worker.task is not None
@@ -275,7 +277,7 @@ class ParallelRun:
             return index, item
         return None
 
-    async def _pull_from_feed(self, worker: Worker) -> None:
+    async def _pull_from_feed(self, worker: ParallelWorker) -> None:
         assert self._feed is not None
         if self._turn is None:
             self._turn = asyncio.Lock()

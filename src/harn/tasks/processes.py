@@ -40,7 +40,7 @@ class Processes:
     def __init__(self, runtime: Runtime, limit: int) -> None:
         self.limit: int | None = limit
         self._threads = Threads(runtime, limit, name="process")
-        self._idle: list[Worker] = []
+        self._idle: list[WorkerProcess] = []
 
     def bind(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Return an async function that runs *fn* in one of these processes."""
@@ -68,18 +68,18 @@ class Processes:
             raise cancel
         return waiting.result()
 
-    def take(self) -> Worker:
+    def take(self) -> WorkerProcess:
         """Return an idle process, or a new one. (On a worker thread.)"""
         while True:
             try:
                 worker = self._idle.pop()
             except IndexError:
-                return Worker()
+                return WorkerProcess()
             if worker.process.is_alive():
                 return worker
             worker.kill()
 
-    def keep(self, worker: Worker) -> None:
+    def keep(self, worker: WorkerProcess) -> None:
         """Keep *worker* for the next call. (On a worker thread.)"""
         self._idle.append(worker)
 
@@ -112,7 +112,7 @@ class ProcessCall:
         self._args = args
         self._identity = identity
         self._lock = threading.Lock()
-        self._worker: Worker | None = None
+        self._worker: WorkerProcess | None = None
         self._stopped = False
 
     def run(self) -> Any:
@@ -147,7 +147,7 @@ class ProcessCall:
                 self._worker.process.kill()  # its thread sees the end of the pipe and cleans up
 
 
-class Worker:
+class WorkerProcess:
     """A process that serves calls, and this side of its pipe."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from harn.errors import HarnError
 from harn.graceful import parked
 from harn.tasks.awaiting_tasks import AwaitingTasks
 from harn.tasks.isolation import Isolation
-from harn.tasks.parallel_engine import ParallelRun, RunningTasks, Worker
+from harn.tasks.parallel_engine import ParallelRun, ParallelWorker, RunningTasks
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -241,7 +241,7 @@ class Streaming(ParallelRun):
         self.stopping = True
         self.cancel_workers()
 
-    def _worker_ended(self, worker: Worker, aio: asyncio.Task[None]) -> None:
+    def _worker_ended(self, worker: ParallelWorker, aio: asyncio.Task[None]) -> None:
         super()._worker_ended(worker, aio)
         if self._state == "closed" and not self.workers:
             self._let_go()

@@ -20,7 +20,7 @@ from harn.records import fields_of
 from harn.triggers.event import TriggerEvent, as_gate_key, check_path, find
 
 SkipReason = Literal["batch_merged", "debounced", "rate_limited", "singleton_active"]
-MOST = 1_000_000
+LARGEST_COUNT = 1_000_000
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -243,7 +243,7 @@ def _table(
     return value
 
 
-def _count(value: Any, option: str, most: int = MOST) -> int:
+def _count(value: Any, option: str, most: int = LARGEST_COUNT) -> int:
     return whole_number(option, value, least=1, most=most)
 
 

@@ -14,7 +14,7 @@ idle_looks.py        one look at the store for all idle consumers of a process
 functions.py         durable functions as jobs: submit writes them, a consumer runs them
 attempt.py           what happens to a job after a failed attempt, decided
 wishes.py            RetryLater, GiveBack, Bury: what a handler may raise
-queue_worker.py      Worker: several queues under one consumer id, as `harn worker` serves them
+queue_worker.py      QueueWorker: several queues under one consumer id, as `harn worker` serves them
 shared_slots.py      slots that the consumers of a worker share
 crew.py              Crew: begins handlers on shared tasks; one that waits keeps its task
 running_job.py       RunningJob: a claimed job, its handler and its settlement
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from harn.workers.job_state import JobState, JobStep
     from harn.workers.lanes import rank
     from harn.workers.queue import WorkerQueue, worker_queue, worker_queues
-    from harn.workers.queue_worker import Worker
+    from harn.workers.queue_worker import QueueWorker
     from harn.workers.receipt import EnqueueReceipt
     from harn.workers.records import Job, NewJob, Priority
     from harn.workers.reports import DrainReport, QueueSummary, count_in_full, summarise
@@ -65,7 +65,7 @@ else:
             "job_state": "JobState JobStep",
             "lanes": "rank",
             "queue": "WorkerQueue worker_queue worker_queues",
-            "queue_worker": "Worker",
+            "queue_worker": "QueueWorker",
             "receipt": "EnqueueReceipt",
             "records": "Job NewJob Priority",
             "reports": "DrainReport QueueSummary count_in_full summarise",
@@ -89,9 +89,9 @@ __all__ = [
     "NewJob",
     "Priority",
     "QueueSummary",
+    "QueueWorker",
     "RetryLater",
     "SchedulerPolicy",
-    "Worker",
     "WorkerQueue",
     "consumers",
     "consumers_for",

@@ -13,7 +13,7 @@ from harn.storage.leases import ConsumerRow, LeaseStore, list_consumers
 from harn.storage.queue import in_flight_by_lease
 from harn.topics import check_queue_name
 
-MOST = 10_000
+MOST_LISTED = 10_000
 """Consumers listed, at most."""
 
 
@@ -74,7 +74,7 @@ async def consumers(queue: str | None = None) -> list[ConsumerState]:
     leases = runtime.service(LeaseStore)
     if not leases.is_there:
         return []
-    rows = await leases.store.run(lambda: list_consumers(MOST), write=False)
+    rows = await leases.store.run(lambda: list_consumers(MOST_LISTED), write=False)
     wanted = [row for row in rows if queue is None or queue in row.queues]
     served = sorted({name for row in wanted for name in row.queues})
     held: Counter[str] = Counter()
@@ -108,7 +108,7 @@ async def consumers_for(queue: str, function: str) -> int:
     leases = current_runtime().service(LeaseStore)
     if not leases.is_there:
         return 0
-    rows = await leases.store.run(lambda: list_consumers(MOST), write=False)
+    rows = await leases.store.run(lambda: list_consumers(MOST_LISTED), write=False)
     return sum(row.expires_at > row.now and _runs(row, queue, function) for row in rows)
 
 

@@ -43,7 +43,7 @@ from harn.workers.scheduler_policy import SchedulerPolicy
 LAST = "\U0010ffff"
 """Sorts after every key."""
 LOOK = "open_shares_and_jobs"
-FEW = 32
+KEYS_AT_ONCE = 32
 """Up to so many keys that could be served are read all at once."""
 
 
@@ -115,16 +115,16 @@ class _Table:
         board = self._board
         rows = seen
         if rows is None:
-            wanted = {**about(board), "limit": FEW + 1, "wanted": self.left}
-            alone = ask("open_shares", queue_id=board.queue_id, limit=FEW + 1)
+            wanted = {**about(board), "limit": KEYS_AT_ONCE + 1, "wanted": self.left}
+            alone = ask("open_shares", queue_id=board.queue_id, limit=KEYS_AT_ONCE + 1)
             rows = yield Ask(LOOK, wanted, steps=partial(_shares_alone, alone))
         age = self._policy.starvation_age_ms
         before = board.now - age if age else -1
         shares = _shares_of(rows)
-        if len(shares) <= FEW:
+        if len(shares) <= KEYS_AT_ONCE:
             self._knows_all = self._seen_all = True
             self._look_at(shares)
-            self._brought(rows)
+            self._add_jobs_in(rows)
             if any((share.oldest_at or 0) <= before for share in shares):
                 self._starved_before = before
         elif age:
@@ -394,7 +394,7 @@ class _Table:
         known = self._lanes.keys()
         fresh = [row for row in rows if row[0] not in known]
         self._look_at([share for share in shares if share.key not in known])
-        self._brought(fresh)
+        self._add_jobs_in(fresh)
 
     def _look_at(self, shares: Sequence[Share]) -> list[Lane]:
         lanes = [Lane(share, self._policy.full_credit(share.key)) for share in shares]
@@ -415,7 +415,7 @@ class _Table:
         depth = 1 + max(1, -(-self.left // len(lanes)))  # one more, to know how old the next one is
         yield from read_heads(self._board, lanes, depth)
 
-    def _brought(self, rows: Sequence[Row]) -> None:
+    def _add_jobs_in(self, rows: Sequence[Row]) -> None:
         """Add the jobs in *rows*, if the engine returned them together with their shares."""
         depths: dict[str, int] = {}
         for row in rows:

@@ -27,7 +27,7 @@ def first_look(policy: SchedulerPolicy, queue: str, wanted: int) -> Ask:
     """Return the question to ask ahead for a claim of *wanted* jobs by *policy*."""
     which = {"queue": queue, "topic": queue_topics(queue).jobs, "triggers": None, "wanted": wanted}
     if policy.strategy == "drr" and not policy.hierarchy:
-        return ask_ahead(fairshare.LOOK, limit=fairshare.FEW + 1, **which)
+        return ask_ahead(fairshare.LOOK, limit=fairshare.KEYS_AT_ONCE + 1, **which)
     return ask_ahead(HEADS, **which)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from harn.runtime import Runtime
 
 
-class Worker:
+class QueueWorker:
     """Runs the `@durable` functions that were submitted to *queues*, until it is stopped."""
 
     def __init__(

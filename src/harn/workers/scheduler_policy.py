@@ -130,7 +130,7 @@ class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
             full = stored_weight(self, stored_key) * self.quantum
         if not self.charges_cost and self.hierarchy is None:
             return full
-        return min(full * job_charges.MILLION, job_charges.MOST)
+        return min(full * job_charges.MILLION, job_charges.LARGEST_AMOUNT)
 
     def charge_of(self, cost: int | None) -> int:
         """Return what a job of *cost* millionths (None: 1) is charged, where jobs are.
@@ -141,7 +141,7 @@ class SchedulerPolicy(msgspec.Struct, frozen=True, kw_only=True):
         >>> SchedulerPolicy(strategy="drr", charge="cost", quantum=50).charge_of(0)
         500000
         """
-        least = min(self.quantum * job_charges.MILLION // 100, job_charges.MOST)
+        least = min(self.quantum * job_charges.MILLION // 100, job_charges.LARGEST_AMOUNT)
         return max(least, job_charges.MILLION if cost is None else cost)
 
     def as_dict(self) -> dict[str, Any]:

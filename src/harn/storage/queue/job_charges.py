@@ -7,17 +7,17 @@ import msgspec
 from harn.checks import LARGEST
 
 MILLION = 1_000_000
-MOST = LARGEST - 1
+LARGEST_AMOUNT = LARGEST - 1
 """The largest charge, about 9,000 million: a job that costs more is charged this."""
 
 
 def millionths(amount: float) -> int:
-    """Return *amount*, which is not negative, in millionths; at most `MOST`.
+    """Return *amount*, which is not negative, in millionths; at most `LARGEST_AMOUNT`.
 
-    >>> millionths(2), millionths(0.25), millionths(1e300) == MOST
+    >>> millionths(2), millionths(0.25), millionths(1e300) == LARGEST_AMOUNT
     (2000000, 250000, True)
     """
-    return MOST if amount * MILLION >= MOST else round(amount * MILLION)
+    return LARGEST_AMOUNT if amount * MILLION >= LARGEST_AMOUNT else round(amount * MILLION)
 
 
 def stored_cost(cost: float) -> int | None:

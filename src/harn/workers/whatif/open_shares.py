@@ -33,7 +33,7 @@ class OpenShares(dict[str, KeyShare]):
         share.turn = turn
         if turn is None:
             del self[key]
-            if len(self) <= fairshare.FEW:
+            if len(self) <= fairshare.KEYS_AT_ONCE:
                 self._by_turn = self._by_age = None
         elif was is None:
             self[key] = share

@@ -57,7 +57,7 @@ def _answer(tables: QueueTables, asked: Ask) -> Any:
 
 
 def _open_shares_and_jobs(tables: QueueTables, wanted: int, **_: Any) -> Rows:
-    limit = fairshare.FEW + 1
+    limit = fairshare.KEYS_AT_ONCE + 1
     if len(tables.open) >= limit:
         age = tables.policy.starvation_age_ms
         found = tables.open.oldest(limit) if age else tables.open.some(limit)
