@@ -233,7 +233,7 @@ def at_sizes(reads: dict[str, Read], n: int) -> Iterable[Contestant]:
 FEW, MANY = (f"{size:,} settled" for size in SIZES)
 GOALS = [
     Goal("submit and result, against enqueue (100 at once)", LIVES, JOB, PLAIN, at_most=1.15,
-         why="1.10x to 1.24x in six runs: a task and a wait for each result; see queue-cost.md"),
+         why="1.10x to 1.25x in seven runs: a task and a wait for each result; see queue-cost.md"),
     Goal("submit and result, against bare futures (100 at once)", LIVES, JOB, BARE, at_most=1.15,
          why="1.07x to 1.18x in five runs: a wait for each result; see queue-cost.md"),
     Goal("a shared pool's call, against a job (100 at once)", LIVES, POOL, JOB, at_most=1.3),
