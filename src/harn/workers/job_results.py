@@ -75,7 +75,7 @@ class JobResults:
         awaited = self._awaited.get(queue)
         if awaited is not None:
             awaited.remove(id, woken)
-            self._watch_no_more_than_needed(awaited)
+            self._stop_watching_if_idle(awaited)
 
     async def read(self, queue: str, id: int) -> JobState | None:
         """Read a job whose outcome did not come with its end; callers that meet share a read."""
@@ -105,7 +105,7 @@ class JobResults:
         self._runtime.own(watcher)
         watcher.add_done_callback(partial(self._watched, awaited))
 
-    def _watch_no_more_than_needed(self, awaited: Awaited) -> None:
+    def _stop_watching_if_idle(self, awaited: Awaited) -> None:
         """Stop watching a queue when no caller waits for its jobs."""
         if awaited.waiters or self._awaited.get(awaited.queue) is not awaited:
             return
@@ -147,7 +147,7 @@ class JobResults:
             self._loop.call_soon(self._wake_after, awaited, turns - 1)
             return
         awaited.wake_ended()
-        self._watch_no_more_than_needed(awaited)
+        self._stop_watching_if_idle(awaited)
 
     async def _follow(self, awaited: Awaited) -> None:
         """Look at all jobs whenever something may have happened to them that was not told."""
@@ -209,13 +209,13 @@ class JobResults:
         awaited.saw(look.noted, all_up_to_here=all_up_to_here)
         for job in look.jobs:
             awaited.wake(job.id, None if job.response is None else _outcome_in(job.response))
-        self._watch_no_more_than_needed(awaited)
+        self._stop_watching_if_idle(awaited)
 
     def _read_alone(self, awaited: Awaited, ids: Sequence[int]) -> None:
         """Let each caller read its job: the look failed, which may be the fault of another job."""
         for id in ids:
             awaited.wake(id, None)
-        self._watch_no_more_than_needed(awaited)
+        self._stop_watching_if_idle(awaited)
 
 
 def _closed(queue: str, id: int) -> HarnError:
