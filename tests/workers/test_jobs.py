@@ -376,49 +376,6 @@ async def test_a_watcher_reads_nothing_for_operations_that_tell_what_they_wrote(
         assert len(heads) < 10
 
 
-async def test_callers_go_on_while_the_next_operation_is_under_way(
-    lasting_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[str] = []
-
-    async def handler(job: harn.Job) -> Any:
-        return job.payload
-
-    async def result(receipt: harn.EnqueueReceipt[Any]) -> None:
-        seen.append(f"result {await receipt.result()}")
-
-    async with Runtime(storage=lasting_url):
-        queue = worker_queue("triage")
-        start = queue.operations._batcher._start
-
-        def starts(*given: Any) -> bool:
-            seen.append("operation")
-            return start(*given)
-
-        receipts = await queue.enqueue_many([1, 2, 3])
-        monkeypatch.setattr(queue.operations._batcher, "_start", starts)
-        await asyncio.gather(*map(result, receipts), harn.drain("triage", handler))
-
-    for number in (1, 2):  # job 1 is acked by the second operation, with the claim of job 2
-        begun = seen[: seen.index(f"result {number}")].count("operation")
-        assert begun >= number + 2
-
-
-async def test_a_result_that_was_told_is_returned_although_the_runtime_closes(
-    queue: WorkerQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results = queue.runtime.service(JobResults)
-    receipt = await queue.enqueue(21)
-    caller = asyncio.ensure_future(receipt.result())
-    await until(lambda: "triage" in results._awaited)
-    monkeypatch.setattr(results, "_wake_after", lambda *given: None)
-
-    await harn.drain("triage", double)
-    await results.aclose()
-
-    assert await asyncio.wait_for(caller, 5) == 42
-
-
 async def test_callers_that_wait_for_one_job_get_outcomes_of_their_own(queue: WorkerQueue) -> None:
     receipt = await queue.enqueue([1])
     first, second = harn.spawn(receipt.result), harn.spawn(receipt.result)

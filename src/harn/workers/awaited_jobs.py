@@ -20,8 +20,6 @@ class Awaited:
         """The caller of each job; a list where a job has several."""
         self.fresh: list[int] = []
         """Jobs that were not looked at yet."""
-        self.ended: list[tuple[int, bytes | None]] = []
-        """Jobs that have ended, with their outcomes, whose callers are not woken yet."""
         self.watcher: asyncio.Task[None] | None = None
         self.known: int = -1
         """The offset of the claims up to which the jobs' callers know what happened."""
@@ -76,12 +74,6 @@ class Awaited:
                     woken.set_result(outcome)
         elif waiting is not None and not waiting.done():
             waiting.set_result(outcome)
-
-    def wake_ended(self) -> None:
-        """Wake the callers of all jobs in `ended`."""
-        ended, self.ended = self.ended, []
-        for id, outcome in ended:
-            self.wake(id, outcome)
 
     def fail(self, error_of: Callable[[int], BaseException]) -> None:
         """End the wait of every caller with the error of its job."""

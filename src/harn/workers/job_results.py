@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 
 AGAIN = 0.5
 """Seconds after which the store is read again, even without a notification."""
-LATER = 3
-"""Turns of the loop after which callers are woken: a consumer gets the jobs that came with the same
-answer, their handlers begin, and the next operation begins, if they end without a wait.
-"""
 
 
 class _Response(msgspec.Struct):
@@ -93,7 +89,6 @@ class JobResults:
     async def aclose(self) -> None:
         """End the waits of callers that are no tasks of the runtime; its own are cancelled."""
         for queue, awaited in self._awaited.items():
-            awaited.wake_ended()
             awaited.fail(partial(_closed, queue))
 
     # -- watching ----------------------------------------------------------------------------
@@ -127,26 +122,13 @@ class JobResults:
             awaited.saw(awaited.known + 1, all_up_to_here=False)
         elif done.noted is not None:
             awaited.took_part(*done.noted)
-        waiters, ended = awaited.waiters, awaited.ended
-        is_due = bool(ended)
+        waiters = awaited.waiters
         for item, result in zip(settled, done.settled, strict=True):
             if item.job_id in waiters and result.settled == "done":
                 if item.action == "ack":
-                    ended.append((item.job_id, item.outcome))
+                    awaited.wake(item.job_id, item.outcome)
                 elif result.dead:
-                    ended.append((item.job_id, None))
-        if ended and not is_due:
-            self._loop.call_soon(self._wake_after, awaited, LATER - 1)
-
-    def _wake_after(self, awaited: Awaited, turns: int) -> None:
-        """Wake the callers of ended jobs after so many turns of the loop.
-
-        The next operation begins first, so that the callers go on while the store works.
-        """
-        if turns > 0:
-            self._loop.call_soon(self._wake_after, awaited, turns - 1)
-            return
-        awaited.wake_ended()
+                    awaited.wake(item.job_id, None)
         self._stop_watching_if_idle(awaited)
 
     async def _follow(self, awaited: Awaited) -> None:
